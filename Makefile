@@ -1,0 +1,42 @@
+# The two commands of the README are `make run` and `make test`; both set up what they need.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: run test check parity sabotage bench format clean
+
+run: $(READY)
+	@$(BIN)/python -m perdure.demo
+
+test: check
+	@$(BIN)/pytest -q -n 2
+	@$(BIN)/python -m tools.parity --brief
+
+check: $(READY)
+	@$(BIN)/ruff format --check --quiet . || { echo "unformatted: run 'make format'"; exit 1; }
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/pyright --warnings
+	@$(BIN)/lint-imports --no-cache | tail -n 4
+
+parity: $(READY)
+	@$(BIN)/python -m tools.parity
+
+sabotage: $(READY)
+	@$(BIN)/python -m tools.sabotage
+
+bench: $(READY)
+	@$(BIN)/python -m benchmarks
+
+format: $(READY)
+	@$(BIN)/ruff format --quiet .
+	@$(BIN)/ruff check --fix --quiet .
+
+clean:
+	rm -rf .venv
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@echo "installing what perdure needs into .venv"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
+	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
+	@touch $@

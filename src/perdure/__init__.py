@@ -1,0 +1,1 @@
+"""perdure: long-running work of MCP servers that survives."""

@@ -1,0 +1,59 @@
+"""Durable records: one contract of seven verbs, and the engines that keep it.
+
+Read `record` (the words), then `contract` (the promises), then an engine: `memory` is the plainest.
+"""
+
+from .contract import Engine, Maintenance, Watch
+from .opening import open_storage, register_engine
+from .port import Storage
+from .record import (
+    Address,
+    Answer,
+    Change,
+    Committed,
+    Conflict,
+    Delete,
+    Done,
+    Guard,
+    Insert,
+    Keep,
+    Kept,
+    Micros,
+    Missing,
+    Position,
+    Purged,
+    Record,
+    Refused,
+    Replace,
+    Space,
+    Tag,
+)
+
+__all__ = [
+    "Address",
+    "Answer",
+    "Change",
+    "Committed",
+    "Conflict",
+    "Delete",
+    "Done",
+    "Engine",
+    "Guard",
+    "Insert",
+    "Keep",
+    "Kept",
+    "Maintenance",
+    "Micros",
+    "Missing",
+    "Position",
+    "Purged",
+    "Record",
+    "Refused",
+    "Replace",
+    "Space",
+    "Storage",
+    "Tag",
+    "Watch",
+    "open_storage",
+    "register_engine",
+]

@@ -1,0 +1,31 @@
+"""The contract kit: everything it takes to know that a storage engine is right.
+
+`CHECKS` has one named check for each thing that the contract promises; `run` runs them and reports;
+`state_machine` (needs `perdure[kit]`) compares random histories with the model. How to use them is written
+at the top of `subject`.
+"""
+
+from importlib import import_module
+
+from .history import Get, Operation, Recorder, Write, is_linearizable
+from .subject import CHECKS, Check, ContractBroken, Factory, MissingSeam, Report, Result, Subject, run
+
+for _module in ("writing", "reading", "expiring", "contending", "lasting"):
+    import_module(f".{_module}", __package__)  # each adds its checks to CHECKS
+
+__all__ = [
+    "CHECKS",
+    "Check",
+    "ContractBroken",
+    "Factory",
+    "Get",
+    "MissingSeam",
+    "Operation",
+    "Recorder",
+    "Report",
+    "Result",
+    "Subject",
+    "Write",
+    "is_linearizable",
+    "run",
+]

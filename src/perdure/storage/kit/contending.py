@@ -1,0 +1,162 @@
+"""Checks of what happens when many want the same record: promises 8 and 9, and 21 across processes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+from collections import Counter
+from collections.abc import Sequence
+
+import msgspec
+
+from ..port import Storage
+from ..record import Committed, Delete, Guard, Insert, Record, Refused
+from .history import Recorder, Write, is_linearizable
+from .samples import NOW, PARTITION, SPACE, put, sample
+from .subject import ContractBroken, Subject, check, expect
+
+WRITERS = 8
+ROUNDS = 100
+
+
+async def contend(storage: Storage, rounds: int) -> list[int]:
+    """Replace the contended record as soon as each version appears; the versions that this writer won."""
+    won: list[int] = []
+    while True:
+        record = await storage.get(sample("contended").address, now=NOW)
+        if record is None or record.version > rounds:
+            return won
+        result = await storage.commit([record.becoming(body="{}", tag="")], now=NOW)
+        if isinstance(result, Committed):
+            won.append(record.version)
+
+
+def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
+    winners = Counter(version for writer in won for version in writer)
+    expect(winners, Counter(range(1, rounds + 1)), "how often each version was won")
+
+
+@check(8)
+async def of_eight_writers_of_one_version_one_wins(subject: Subject) -> None:
+    await put(subject.storage, sample("contended"))
+    won = await asyncio.gather(*[contend(subject.storage, ROUNDS) for _ in range(WRITERS)])
+    expect_one_winner_each(won, ROUNDS)
+
+
+@check(8)
+async def of_eight_inserts_of_one_key_one_wins(subject: Subject) -> None:
+    for key in range(20):
+        changes = [[Insert(record=sample(f"k{key}", body=str(writer)))] for writer in range(WRITERS)]
+        results = await asyncio.gather(*[subject.storage.commit(change, now=NOW) for change in changes])
+        winners = [n for n, result in enumerate(results) if isinstance(result, Committed)]
+        expect(len(winners), 1, "winners")
+        got = await subject.storage.get(sample(f"k{key}").address, now=NOW)
+        expect(got and got.body, str(winners[0]), "whose record it is")
+
+
+@check(8)
+async def no_update_is_lost_between_interleaved_reads_and_writes(subject: Subject) -> None:
+    storage = subject.storage
+    await put(storage, sample("sum", body="0"))
+
+    async def add_ten() -> None:
+        done = 0
+        while done < 10:
+            record = await storage.get(sample("sum").address, now=NOW)
+            if record is None:
+                raise ContractBroken("a record vanished under concurrent writers")
+            await asyncio.sleep(0)  # let the others read the same version
+            change = record.becoming(body=str(int(record.body) + 1), tag="")
+            done += isinstance(await storage.commit([change], now=NOW), Committed)
+
+    await asyncio.gather(*[add_ten() for _ in range(WRITERS)])
+    got = await storage.get(sample("sum").address, now=NOW)
+    expect(got and got.body, str(WRITERS * 10), "the sum")
+
+
+@check(8)
+async def the_history_of_one_record_is_linearizable(subject: Subject) -> None:
+    await _expect_linearizable([subject.storage] * 4, seed=1)
+
+
+@check(8, "second_client")
+async def the_history_over_two_clients_is_linearizable(subject: Subject) -> None:
+    second = await subject.another_client()
+    try:
+        await _expect_linearizable([subject.storage, second] * 2, seed=2)
+    finally:
+        await second.close()
+
+
+async def _expect_linearizable(clients: Sequence[Storage], seed: int) -> None:
+    recorder = Recorder()
+    await asyncio.gather(*[_meddle(client, recorder, seed * 10 + n) for n, client in enumerate(clients)])
+    if not is_linearizable(recorder.operations):
+        lines = "\n".join(str(each) for each in sorted(recorder.operations, key=lambda each: each.called))
+        raise ContractBroken(f"no order of these operations explains their answers:\n{lines}")
+
+
+async def _meddle(storage: Storage, recorder: Recorder, seed: int) -> None:
+    """Read, insert, replace and delete one record, often with a version that is no longer true."""
+    chance = random.Random(seed)  # noqa: S311 - to be repeatable
+    known: Record | None = None
+    for n in range(25):
+        body = f"{seed}.{n}"
+        choice = chance.choice(("get", "get", "insert", "replace", "replace", "delete"))
+        if choice == "insert" or (known is None and choice != "get"):
+            changes = [Insert(record=sample("h", body=body))]
+            await recorder.write(Write("insert", 0, body), lambda: storage.commit(changes, now=NOW))  # noqa: B023
+        elif choice == "get" or known is None:
+            known = await recorder.get(lambda: storage.get(sample("h").address, now=NOW)) or known
+        else:
+            change = known.becoming(body=body, tag="") if choice == "replace" else Delete(before=known)
+            what = Write("replace" if choice == "replace" else "delete", known.version, body)
+            await recorder.write(what, lambda: storage.commit([change], now=NOW))  # noqa: B023
+
+
+@check(9)
+async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
+    guard = Guard(space=SPACE, tags=frozenset({"a"}), at_most=10)
+    changes = [[Insert(record=sample(f"k{n}", tag="a"))] for n in range(40)]
+    results = await asyncio.gather(
+        *[subject.storage.commit(change, guard=guard, now=NOW) for change in changes]
+    )
+    admitted = sum(isinstance(result, Committed) for result in results)
+    expect(admitted, 10, "how many were admitted")
+    others = [result for result in results if isinstance(result, Refused) and result.over is not None]
+    expect(len(others), 30, "how many the guard refused")
+    expect(dict(await subject.storage.counts(SPACE, PARTITION, now=NOW)), {"a": 10}, "the counts")
+
+
+@check(21, "url")
+async def of_eight_processes_writing_one_version_one_wins(subject: Subject) -> None:
+    await put(subject.storage, sample("contended"))
+    task = Contest(url=subject.url or "", plugin=subject.plugin, rounds=ROUNDS)
+    won = await asyncio.gather(*[_spawn(task) for _ in range(WRITERS)])
+    expect_one_winner_each(won, ROUNDS)
+    got = await subject.storage.get(sample("contended").address, now=NOW)
+    expect(got and got.version, ROUNDS + 1, "the version at the end")
+
+
+class Contest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a contending process is told on its standard input."""
+
+    url: str
+    plugin: str | None
+    rounds: int
+
+
+async def _spawn(task: Contest) -> list[int]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-m",
+        "perdure.storage.kit",
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    answer, complaint = await process.communicate(msgspec.json.encode(task))
+    if process.returncode:
+        raise ContractBroken(f"a contending process failed:\n{complaint.decode()}")
+    return msgspec.json.decode(answer, type=list[int])

@@ -1,0 +1,247 @@
+"""The words of the storage contract: a record, where it stands, how it changes, what a change is told.
+
+Only types and the pure rule that judges a change; the verbs are in `contract`. Times are integer
+microseconds since 1970 in UTC, and always come from the caller: nothing below this line reads a clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, NewType, TypeAlias
+
+import msgspec
+
+Micros: TypeAlias = int
+"""A point in time, or a span of it, in microseconds."""
+
+Space = NewType("Space", str)
+"""What kind of thing a record is. A space is a word in the code of the layer that owns it, never data."""
+
+Tag: TypeAlias = str
+"""A short facet of a record, indexed and counted. The empty tag is a tag like any other."""
+
+
+class Address(NamedTuple):
+    """Which record: unique over the whole storage."""
+
+    space: Space
+    partition: str
+    key: str
+
+
+class Position(NamedTuple):
+    """A place in the total order of a space, comparable as a tuple.
+
+    Within one partition keys are unique, so `partition` decides only between partitions.
+    """
+
+    order: Micros
+    key: str
+    partition: str
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """One stored thing. Everything an engine knows of it is here."""
+
+    space: Space
+    partition: str
+    """Who it belongs to. Commits are atomic within a partition."""
+    key: str
+    order: Micros
+    """Where it stands in listings. Fixed at birth."""
+    body: str
+    """JSON text, returned as it came. No engine looks inside."""
+    version: int = 1
+    """1 at birth, one more with each replace."""
+    tag: Tag = ""
+    expires_at: Micros | None = None
+    """From this instant on only `purge` sees the record. None: never."""
+    lane: str | None = None
+    """The timer queue that `wake_at` belongs to; both or neither."""
+    wake_at: Micros | None = None
+
+    @property
+    def address(self) -> Address:
+        return Address(self.space, self.partition, self.key)
+
+    @property
+    def position(self) -> Position:
+        return Position(self.order, self.key, self.partition)
+
+    def is_live(self, now: Micros) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+    def becoming(
+        self,
+        *,
+        body: str,
+        tag: Tag,
+        expires_at: Micros | None = None,
+        lane: str | None = None,
+        wake_at: Micros | None = None,
+    ) -> Replace:
+        """The change that puts these values in the place of this record."""
+        after = Record(
+            space=self.space,
+            partition=self.partition,
+            key=self.key,
+            order=self.order,
+            body=body,
+            version=self.version + 1,
+            tag=tag,
+            expires_at=expires_at,
+            lane=lane,
+            wake_at=wake_at,
+        )
+        return Replace(before=self, after=after)
+
+
+# Changes. A replace or delete carries the record as its writer read it, not only the version: an engine
+# whose counters live in other items (DynamoDB) then knows the old tag without reading first.
+
+
+class Insert(msgspec.Struct, frozen=True, kw_only=True):
+    """Bring a record into being; conflict where its address is taken."""
+
+    record: Record
+
+    @property
+    def address(self) -> Address:
+        return self.record.address
+
+
+class Keep(msgspec.Struct, frozen=True, kw_only=True):
+    """Bring a record into being, or leave what is there as it is."""
+
+    record: Record
+
+    @property
+    def address(self) -> Address:
+        return self.record.address
+
+
+class Replace(msgspec.Struct, frozen=True, kw_only=True):
+    """Put `after` in the place of `before`, if that is still the version that stands there."""
+
+    before: Record
+    after: Record
+
+    @property
+    def address(self) -> Address:
+        return self.before.address
+
+
+class Delete(msgspec.Struct, frozen=True, kw_only=True):
+    """Remove `before`, if that is still the version that stands there."""
+
+    before: Record
+
+    @property
+    def address(self) -> Address:
+        return self.before.address
+
+
+Change: TypeAlias = Insert | Keep | Replace | Delete
+
+
+class Guard(msgspec.Struct, frozen=True, kw_only=True):
+    """Refuse the commit if, after it, more than `at_most` live records of the partition had one of `tags`."""
+
+    space: Space
+    tags: frozenset[Tag]
+    at_most: int
+
+
+class Done(msgspec.Struct, frozen=True):
+    """The change met its condition; `version` is the record's after it (of a delete: the one removed)."""
+
+    version: int
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """A keep found its address taken, by a record of this version."""
+
+    version: int
+
+
+class Conflict(msgspec.Struct, frozen=True):
+    """Another version stands there (or, for an insert, any)."""
+
+    actual: int
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """Nothing stands there to replace or delete."""
+
+
+Answer: TypeAlias = Done | Kept | Conflict | Missing
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """All of it is written. One answer per change, in their order."""
+
+    answers: tuple[Done | Kept, ...]
+
+
+class Refused(msgspec.Struct, frozen=True):
+    """Nothing of it is written.
+
+    `answers` says what each change met: one that answers done here would have been done. `over` is the
+    count that the guard saw, where every change met its condition and the guard alone refused.
+    """
+
+    answers: tuple[Answer, ...]
+    over: int | None = None
+
+
+class Purged(NamedTuple):
+    """A record that `purge` removed."""
+
+    space: Space
+    partition: str
+    key: str
+    tag: Tag
+
+
+def judge(change: Change, actual: int | None) -> Answer:
+    """What a change is told where a live record of version `actual` stands, or none."""
+    if isinstance(change, Insert):
+        return Done(change.record.version) if actual is None else Conflict(actual)
+    if isinstance(change, Keep):
+        return Done(change.record.version) if actual is None else Kept(actual)
+    if actual is None:
+        return Missing()
+    if actual != change.before.version:
+        return Conflict(actual)
+    return Done(actual + 1 if isinstance(change, Replace) else actual)
+
+
+def accepted(answers: tuple[Answer, ...]) -> tuple[Done | Kept, ...] | None:
+    """The same answers where none of them is a refusal, else None."""
+    done = tuple(answer for answer in answers if isinstance(answer, Done | Kept))
+    return done if len(done) == len(answers) else None
+
+
+def tag_deltas(change: Change, answer: Done | Kept) -> Iterator[tuple[Space, Tag, int]]:
+    """How an accepted change moves the counts of its partition."""
+    if isinstance(answer, Kept):
+        return
+    match change:
+        case Insert(record=record) | Keep(record=record):
+            yield record.space, record.tag, 1
+        case Delete(before=before):
+            yield before.space, before.tag, -1
+        case Replace(before=before, after=after):
+            if before.tag != after.tag:
+                yield before.space, before.tag, -1
+                yield after.space, after.tag, 1
+
+
+def growth(guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kept]) -> int:
+    """By how much accepted changes move the count that a guard bounds."""
+    return sum(
+        by
+        for change, answer in zip(changes, answers, strict=True)
+        for space, tag, by in tag_deltas(change, answer)
+        if space == guard.space and tag in guard.tags
+    )

@@ -1,0 +1,74 @@
+"""Wake-ups inside one process, for engines that learn of their own commits there."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Iterable
+
+from .contract import Watch
+from .record import Address, Space
+
+_Scope = tuple[Space, str | None, str | None]
+
+
+class Signals:
+    """Who wants to be woken for what. Belongs to one event loop.
+
+    `on_interest` is told when the first watch comes and when the last one goes.
+    """
+
+    def __init__(self, on_interest: Callable[[bool], None] = lambda _: None) -> None:
+        self._on_interest = on_interest
+        self._watches: defaultdict[_Scope, set[LocalWatch]] = defaultdict(set)
+
+    def watch(self, scope: _Scope) -> LocalWatch:
+        watch = LocalWatch(self, scope)
+        if not self._watches:
+            self._on_interest(True)  # noqa: FBT003 - a callback takes its argument by position
+        self._watches[scope].add(watch)
+        return watch
+
+    def drop(self, watch: LocalWatch) -> None:
+        watches = self._watches.get(watch.scope)
+        if watches is None:
+            return
+        watches.discard(watch)
+        if not watches:
+            del self._watches[watch.scope]
+        if not self._watches:
+            self._on_interest(False)  # noqa: FBT003
+
+    def wake(self, addresses: Iterable[Address]) -> None:
+        """Something changed at these addresses."""
+        if not self._watches:
+            return
+        for space, partition, key in addresses:
+            for scope in ((space, None, None), (space, partition, None), (space, partition, key)):
+                for watch in self._watches.get(scope, ()):
+                    watch.wake()
+
+    def wake_all(self) -> None:
+        """Something changed somewhere."""
+        for watches in self._watches.values():
+            for watch in watches:
+                watch.wake()
+
+
+class LocalWatch(Watch):
+    """A watch that is woken by `Signals`."""
+
+    def __init__(self, signals: Signals, scope: _Scope) -> None:
+        self.scope = scope
+        self._signals = signals
+        self._event = asyncio.Event()
+
+    def wake(self) -> None:
+        self._event.set()
+
+    async def changed(self) -> None:
+        await self._event.wait()
+        self._event.clear()
+
+    async def close(self) -> None:
+        self._signals.drop(self)

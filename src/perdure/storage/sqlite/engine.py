@@ -1,0 +1,166 @@
+"""The SQLite engine: the seven verbs on one file, safe with several processes.
+
+Writes go through `writer`, reads through `reader`; what is written is in `transaction`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Mapping, Sequence
+
+from ..contract import Engine, Maintenance, Watch
+from ..record import Address, Change, Committed, Guard, Micros, Position, Purged, Record, Refused, Space, Tag
+from ..signals import Signals
+from .failures import translated
+from .file import connect, prepare
+from .location import Location, parse
+from .reader import Reader
+from .statements import statement
+from .transaction import ALL
+from .writer import Writer
+
+_GET = statement("get")
+_DUE = statement("due")
+_COUNTS = statement("counts")
+_RECOUNT = statement("recount")
+_PAGES = {
+    (one_partition, one_tag, descending): statement(
+        f"page_{'partition' if one_partition else 'all'}{'_tag' * one_tag}{'_descending' * descending}"
+    )
+    for one_partition in (False, True)
+    for one_tag in (False, True)
+    for descending in (False, True)
+}
+_FIRST = Position(-1, "", "")
+_LAST = Position(2**62, "", "")
+
+
+async def open_engine(url: str) -> SqliteEngine:
+    """Open the file that the URL names, creating or migrating it."""
+    location = parse(url)
+    with translated(location.name):
+        await asyncio.to_thread(prepare, location)
+        return SqliteEngine(location)
+
+
+class SqliteEngine(Engine):
+    """An open file. Belongs to the event loop that opened it."""
+
+    name = "sqlite"
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._writer = Writer(location)
+        self._signals = Signals(on_interest=self._look_for_others)
+        self._reader = Reader(location)
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        def read(db: sqlite3.Connection) -> list[Record | None]:
+            return [_get(db, address, now) for address in addresses]
+
+        return await self._reader.look_up(read, len(addresses))
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        result = await self._writer.run(lambda transaction: transaction.commit(changes, guard, now))
+        if isinstance(result, Committed):
+            self._signals.wake(change.address for change in changes)
+        return result
+
+    async def page(
+        self,
+        space: Space,
+        partition: str | None,
+        *,
+        after: Position | None,
+        limit: int,
+        tag: Tag | None,
+        descending: bool,
+        now: Micros,
+    ) -> list[Record]:
+        sql = _PAGES[partition is not None, tag is not None, descending]
+        after = after or (_LAST if descending else _FIRST)
+        values: dict[str, object] = {
+            "space": space,
+            "partition": partition or after.partition,
+            "tag": tag,
+            "order": after.order,
+            "key": after.key,
+            "now": now,
+            "limit": limit,
+        }
+        return await self._reader.run(lambda db: _records(db, sql, values))
+
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        values: dict[str, object] = {"lane": lane, "until": until, "limit": limit, "now": now}
+        return await self._reader.run(lambda db: _records(db, _DUE, values))
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        values: dict[str, object] = {"space": space, "partition": partition or ALL, "now": now}
+        return await self._reader.look_up(lambda db: dict(db.execute(_COUNTS, values).fetchall()), rows=1)
+
+    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
+        purged = await self._writer.run(lambda transaction: transaction.purge(until, limit))
+        self._signals.wake(Address(each.space, each.partition, each.key) for each in purged)
+        return purged
+
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        return self._signals.watch((space, partition, key))
+
+    async def maintain(self) -> Maintenance:
+        with translated(self._location.name):
+            return await asyncio.to_thread(_maintain, self._location)
+
+    async def close(self) -> None:
+        await self._writer.close()
+        await self._reader.close()
+
+    def _look_for_others(self, wanted: bool) -> None:  # noqa: FBT001 - a callback of Signals
+        self._writer.look_for_others(self._signals.wake_all if wanted else None)
+
+
+def _get(db: sqlite3.Connection, address: Address, now: Micros) -> Record | None:
+    space, partition, key = address
+    found = _records(db, _GET, {"space": space, "partition": partition, "key": key, "now": now})
+    return found[0] if found else None
+
+
+def _records(db: sqlite3.Connection, sql: str, values: dict[str, object]) -> list[Record]:
+    """All rows at once: a half-read statement would hold its snapshot, and the log with it."""
+    return [
+        Record(
+            space=space,
+            partition=partition,
+            key=key,
+            order=order,
+            body=body,
+            version=version,
+            tag=tag,
+            expires_at=expires_at,
+            lane=lane,
+            wake_at=wake_at,
+        )
+        for space, partition, key, order, body, version, tag, expires_at, lane, wake_at in db.execute(
+            sql, values
+        ).fetchall()
+    ]
+
+
+def _maintain(location: Location) -> Maintenance:
+    """Fold the log into the file, give free pages back, and compare everything with everything."""
+    size = location.path.stat().st_size
+    db = connect(location, patient=True)
+    try:
+        db.execute("PRAGMA incremental_vacuum").fetchall()
+        db.execute("PRAGMA optimize").fetchall()
+        db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+        findings = [str(row[0]) for row in db.execute("PRAGMA quick_check").fetchall() if row[0] != "ok"]
+        for space, partition, tag, stored, counted in db.execute(_RECOUNT).fetchall():
+            scope = f"{partition}/{space}" if partition else space
+            findings.append(f"the counter of {scope} tagged {tag!r} says {stored}, there are {counted}")
+    finally:
+        db.close()
+    reclaimed = max(0, size - location.path.stat().st_size)
+    return Maintenance(reclaimed_bytes=reclaimed, findings=tuple(findings))

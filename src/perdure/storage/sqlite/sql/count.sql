@@ -1,0 +1,3 @@
+SELECT n
+FROM counts
+WHERE space = ? AND partition = ? AND tag = ?

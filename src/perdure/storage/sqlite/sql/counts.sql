@@ -1,0 +1,11 @@
+-- What is stored, less what is stored but expired. The empty partition stands for all.
+SELECT tag, sum(n) AS live
+FROM (
+    SELECT tag, n FROM counts WHERE space = :space AND partition = :partition
+    UNION ALL
+    SELECT tag, -count(*) FROM records INDEXED BY records_by_expiry
+    WHERE expires_at <= :now AND space = :space AND :partition IN ('', partition)
+    GROUP BY tag
+)
+GROUP BY tag
+HAVING live > 0

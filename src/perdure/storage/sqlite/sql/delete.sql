@@ -1,0 +1,2 @@
+DELETE FROM records
+WHERE id = ?

@@ -1,0 +1,3 @@
+SELECT id, version, tag, expires_at
+FROM records
+WHERE space = ? AND partition = ? AND key = ?

@@ -1,0 +1,3 @@
+SELECT id, space, partition, key, tag
+FROM records INDEXED BY records_by_expiry
+WHERE expires_at <= ? AND partition = ?

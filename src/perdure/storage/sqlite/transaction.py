@@ -1,0 +1,175 @@
+"""The writing verbs, within one transaction of the writer's connection.
+
+Many commits share a transaction. Each is judged first and written only when nothing in it is refused, so
+none ever needs to be undone alone. The counters are added up over the whole transaction and written once.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from typing import NamedTuple, TypeAlias
+
+from ..record import (
+    Change,
+    Committed,
+    Delete,
+    Done,
+    Guard,
+    Insert,
+    Keep,
+    Kept,
+    Micros,
+    Purged,
+    Record,
+    Refused,
+    Replace,
+    Space,
+    Tag,
+    accepted,
+    growth,
+    judge,
+    tag_deltas,
+)
+from .statements import statement
+
+_FIND = statement("find")
+_INSERT = statement("insert")
+_REPLACE = statement("replace")
+_DELETE = statement("delete")
+_OVERDUE = statement("overdue")
+_OVERDUE_PARTITION = statement("overdue_partition")
+_COUNT = statement("count")
+_ADD_COUNT = statement("add_count")
+_DROP_ZERO_COUNT = statement("drop_zero_count")
+
+ALL = ""
+"""The partition under which the counters hold the sum of all. No record can have it."""
+
+
+class _Found(NamedTuple):
+    """What stands at an address, expired or not."""
+
+    id: int
+    version: int
+    tag: Tag
+    expires_at: Micros | None
+
+    def is_live(self, now: Micros) -> bool:
+        return self.expires_at is None or now < self.expires_at
+
+
+_Overdue: TypeAlias = tuple[int, Space, str, str, Tag]  # id, space, partition, key, tag
+
+
+class Transaction:
+    """Between BEGIN and COMMIT. Call `flush` before the latter."""
+
+    def __init__(self, db: sqlite3.Connection) -> None:
+        self._db = db
+        self._deltas: Counter[tuple[Space, str, Tag]] = Counter()
+
+    def commit(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        found = [self._find(change) for change in changes]
+        answers = tuple(
+            judge(change, at.version if at is not None and at.is_live(now) else None)
+            for change, at in zip(changes, found, strict=True)
+        )
+        done = accepted(answers)
+        if done is None:
+            return Refused(answers)
+        if guard is not None:
+            over = self._count_after(guard, changes, done, now)
+            if over > guard.at_most:
+                return Refused(answers, over=over)
+        for change, at, answer in zip(changes, found, done, strict=True):
+            self._apply(change, at, answer)
+        return Committed(done)
+
+    def purge(self, until: Micros, limit: int) -> list[Purged]:
+        rows: list[_Overdue] = self._db.execute(_OVERDUE, (until, limit)).fetchall()
+        return self._remove(rows)
+
+    def flush(self) -> None:
+        """Write the counters that moved."""
+        moved = [(*scope, by) for scope, by in self._deltas.items() if by]
+        self._db.executemany(_ADD_COUNT, moved)
+        self._db.executemany(_DROP_ZERO_COUNT, [row[:3] for row in moved if row[3] < 0])
+
+    def _find(self, change: Change) -> _Found | None:
+        row = self._db.execute(_FIND, change.address).fetchone()
+        return None if row is None else _Found(*row)
+
+    def _apply(self, change: Change, at: _Found | None, answer: Done | Kept) -> None:
+        if isinstance(answer, Kept):
+            return
+        match change:
+            case Insert(record=record) | Keep(record=record):
+                self._bear(record, at)
+            case Replace(after=after):
+                self._replace(after, at)
+            case Delete():
+                self._delete(at)
+        for space, tag, by in tag_deltas(change, answer):
+            self._count(space, change.address.partition, tag, by)
+
+    def _bear(self, record: Record, expired: _Found | None) -> None:
+        if expired is not None:
+            self._delete(expired)
+            self._count(record.space, record.partition, expired.tag, -1)
+        self._db.execute(
+            _INSERT,
+            (
+                record.space,
+                record.partition,
+                record.key,
+                record.order,
+                record.body,
+                record.version,
+                record.tag,
+                record.expires_at,
+                record.lane,
+                record.wake_at,
+            ),
+        )
+
+    def _replace(self, after: Record, at: _Found | None) -> None:
+        row = at.id if at else None
+        self._db.execute(
+            _REPLACE,
+            (after.body, after.version, after.tag, after.expires_at, after.lane, after.wake_at, row),
+        )
+
+    def _delete(self, at: _Found | None) -> None:
+        self._db.execute(_DELETE, (at.id if at else None,))
+
+    def _remove(self, rows: Sequence[_Overdue]) -> list[Purged]:
+        self._db.executemany(_DELETE, [row[:1] for row in rows])
+        for _, space, partition, _, tag in rows:
+            self._count(space, partition, tag, -1)
+        return [Purged(*row[1:]) for row in rows]
+
+    # Counting
+
+    def _count(self, space: Space, partition: str, tag: Tag, by: int) -> None:
+        self._deltas[space, partition, tag] += by
+        self._deltas[space, ALL, tag] += by
+
+    def _count_after(
+        self, guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kept], now: Micros
+    ) -> int:
+        """The guarded count as it will be; removes the partition's overdue records if that decides."""
+        partition = changes[0].address.partition
+        grows = growth(guard, changes, answers)
+        if self._stored(guard, partition) + grows > guard.at_most:
+            self._remove(self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall())
+        return self._stored(guard, partition) + grows
+
+    def _stored(self, guard: Guard, partition: str) -> int:
+        """How many records of the guarded tags are stored, expired ones included."""
+        total = 0
+        for tag in guard.tags:
+            row = self._db.execute(_COUNT, (guard.space, partition, tag)).fetchone()
+            total += (row[0] if row else 0) + self._deltas[guard.space, partition, tag]
+        return total

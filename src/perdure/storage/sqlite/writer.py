@@ -1,0 +1,155 @@
+"""The writer: one thread that owns the only connection that writes, and commits in groups.
+
+Whatever is waiting when a transaction begins shares it, and with it the one flush to disk; each job has its
+own result. Where the group fails, each of its jobs is tried again alone, so that one too large for the disk
+does not fail its neighbours. A result is handed over only after COMMIT returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Generic, TypeAlias, TypeVar, cast
+
+from ..errors import StorageClosed
+from .failures import as_storage_error
+from .file import connect, wait_for
+from .location import Location
+from .transaction import Transaction
+
+T = TypeVar("T")
+
+MOST_JOBS = 256
+"""The most jobs of one transaction, so that other processes get their turn."""
+LOOK_EVERY = 0.02
+"""Seconds between two looks for commits of other processes, while somebody watches."""
+
+
+class _Job(Generic[T]):
+    """A piece of a transaction, and the future of whoever waits for it. May be run more than once."""
+
+    def __init__(self, work: Callable[[Transaction], T], future: asyncio.Future[T]) -> None:
+        self.work = work
+        self.future = future
+
+
+_AnyJob: TypeAlias = _Job[object]
+_Settled: TypeAlias = tuple[_AnyJob, object]
+
+
+class Writer:
+    """Belongs to the event loop that made it."""
+
+    def __init__(self, location: Location) -> None:
+        self._location = location
+        self._loop = asyncio.get_running_loop()
+        self._db = connect(location)
+        self._queue: SimpleQueue[_AnyJob | None] = SimpleQueue()  # None: look at the flags
+        self._closed = False
+        self._on_foreign_commit: Callable[[], None] | None = None
+        self._data_version = 0  # never the first that is read: a first watch begins with a wake-up
+        self._thread = threading.Thread(target=self._run, name="perdure-sqlite-writer", daemon=True)
+        self._thread.start()
+
+    async def run(self, work: Callable[[Transaction], T]) -> T:
+        """Run a piece of work in a transaction, shared with others; return when it is on disk."""
+        if self._closed:
+            raise StorageClosed(f"{self._location.name} was closed")
+        future: asyncio.Future[T] = self._loop.create_future()
+        self._queue.put(cast("_AnyJob", _Job(work, future)))
+        return await future
+
+    def look_for_others(self, on_foreign_commit: Callable[[], None] | None) -> None:
+        """Call this in the event loop when another process has committed; None: no longer."""
+        self._on_foreign_commit = on_foreign_commit
+        self._queue.put(None)
+
+    async def close(self) -> None:
+        """Finish what was asked for, then stop."""
+        if not self._closed:
+            self._closed = True
+            self._queue.put(None)
+            await asyncio.to_thread(self._thread.join)
+
+    # In the writer's thread
+
+    def _run(self) -> None:
+        try:
+            while not (self._closed and self._queue.empty()):
+                group = self._next_group()
+                if group:
+                    self._in_loop(partial(_deliver, self._run_group(group)))
+                if (callback := self._on_foreign_commit) is not None:
+                    self._notice_others(callback)
+        finally:
+            self._db.close()
+
+    def _next_group(self) -> list[_AnyJob]:
+        """What is waiting now, or the first to come."""
+        group: list[_AnyJob] = []
+        try:
+            job = self._queue.get(timeout=LOOK_EVERY if self._on_foreign_commit else None)
+            while job is not None and len(group) < MOST_JOBS - 1:
+                group.append(job)
+                job = self._queue.get_nowait()
+        except Empty:
+            return group
+        return group if job is None else [*group, job]
+
+    def _run_group(self, group: Sequence[_AnyJob]) -> list[_Settled]:
+        try:
+            return list(zip(group, self._transact(group), strict=True))
+        except Exception as error:  # whatever it is, somebody waits for it
+            if len(group) > 1:
+                return [settled for job in group for settled in self._run_group([job])]
+            if isinstance(error, sqlite3.Error):
+                translated = as_storage_error(error, self._location.name)
+                translated.__cause__ = error
+                error = translated
+            return [(group[0], error)]
+
+    def _transact(self, group: Sequence[_AnyJob]) -> list[object]:
+        wait_for(self._db, "BEGIN IMMEDIATE", self._location)
+        try:
+            transaction = Transaction(self._db)
+            results = [job.work(transaction) for job in group]
+            transaction.flush()
+            self._db.execute("COMMIT")
+        except BaseException:
+            if self._db.in_transaction:  # SQLite ends it by itself on some failures
+                self._db.execute("ROLLBACK")
+            raise
+        return results
+
+    def _in_loop(self, callback: Callable[[], None]) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback)
+        except RuntimeError:
+            return  # the loop is closed: nobody waits any more
+
+    def _notice_others(self, callback: Callable[[], None]) -> None:
+        try:
+            version = self._read_data_version()
+        except sqlite3.OperationalError:
+            return  # locked for recovery; the next look will tell
+        if version != self._data_version:
+            self._data_version = version
+            self._in_loop(callback)
+
+    def _read_data_version(self) -> int:
+        """A number that changes when another connection commits, and not when this one does."""
+        return self._db.execute("PRAGMA data_version").fetchone()[0]
+
+
+def _deliver(settled: Sequence[_Settled]) -> None:
+    for job, result in settled:
+        if job.future.done():  # its caller was cancelled
+            continue
+        if isinstance(result, BaseException):
+            job.future.set_exception(result)
+        else:
+            job.future.set_result(result)
