@@ -1,0 +1,40 @@
+"""Tasks: what they are, the rules they keep, and a store for them on any storage.
+
+Read `lifecycle` and `record` (what a task is), `edits` (what may happen to it), then `store`.
+"""
+
+from .codec import Json
+from .config import StoreConfig
+from .edits import NewTask
+from .inputs import InputKind, InputRequest
+from .lifecycle import Status
+from .listing import TaskFilter, TaskPage
+from .owner import Owner
+from .record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
+from .snapshot import Snapshot
+from .store import TaskStore
+from .upkeep import Sweep, Upkeep
+from .variables import Variables
+
+__all__ = [
+    "Failure",
+    "InputKind",
+    "InputRequest",
+    "Json",
+    "NewTask",
+    "Outcome",
+    "Owner",
+    "Progress",
+    "Snapshot",
+    "Status",
+    "StoreConfig",
+    "Success",
+    "Sweep",
+    "TaskFilter",
+    "TaskId",
+    "TaskPage",
+    "TaskRecord",
+    "TaskStore",
+    "Upkeep",
+    "Variables",
+]

@@ -1,0 +1,104 @@
+"""Canonical JSON: equal values have equal bytes, on every engine and in every version.
+
+Keys are sorted by code point, nothing is spaced, integers of any size and floats come back as they were.
+What JSON cannot express (NaN, infinities, dates, keys that are not strings) is refused, never bent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from math import isfinite
+from typing import TypeAlias, cast
+
+import msgspec
+from msgspec import Raw, UnsetType
+
+from .errors import InvalidValue, LimitExceeded
+
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
+"""What is read: plain JSON."""
+
+JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike] | None"
+"""What may be given: lists, tuples and dicts, in types that do not mind what exactly is in them."""
+
+MOST_DEPTH = 100
+"""How deep any document may be nested, so that it can be read again from any stack."""
+
+_encoder = msgspec.json.Encoder(order="sorted")
+_decoder = msgspec.json.Decoder()
+
+
+def encode(value: object) -> bytes:
+    """The canonical bytes of a checked value, or of a struct."""
+    return _encoder.encode(value)
+
+
+def decode(raw: Raw | bytes | UnsetType) -> Json:
+    """The value of canonical bytes; null where there are none."""
+    return None if isinstance(raw, UnsetType) else cast("Json", _decoder.decode(raw))
+
+
+def document(
+    field: str, value: JsonLike, *, max_bytes: int | None = None, max_depth: int = MOST_DEPTH
+) -> Raw:
+    """Canonical bytes of a value from outside, or an error that names the place and the limit."""
+    check_json(field, value, max_depth=max_depth)
+    try:
+        raw = _encoder.encode(value)
+    except UnicodeEncodeError as error:
+        raise InvalidValue(field, "holds a lone surrogate, which UTF-8 cannot express") from error
+    if max_bytes is not None:
+        check_size(field, raw, max_bytes)
+    return Raw(raw)
+
+
+def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:
+    size = len(memoryview(raw))
+    if size > max_bytes:
+        raise LimitExceeded(field, max_bytes, size)
+
+
+def check_text(field: str, text: str, max_length: int | None = None) -> str:
+    """The same text, or an error where it cannot be written or is too long."""
+    _check_length(field, text, max_length)
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidValue(field, "holds a lone surrogate, which UTF-8 cannot express") from error
+    return text
+
+
+def check_json(
+    field: str, value: object, *, max_depth: int, max_string: int | None = None, depth: int = 0
+) -> None:
+    """Raise unless this is JSON, nested no deeper than allowed."""
+    match value:
+        case str():
+            _check_length(field, value, max_string)
+        case None | int():
+            pass
+        case float():
+            if not isfinite(value):
+                raise InvalidValue(field, f"{value} is not JSON")
+        case dict() | list() | tuple():
+            if depth == max_depth:
+                raise LimitExceeded(field, max_depth, depth + 1, "levels of nesting")
+            for item in _items(field, cast("dict[object, object] | Sequence[object]", value)):
+                check_json(field, item, max_depth=max_depth, max_string=max_string, depth=depth + 1)
+        case _:
+            raise InvalidValue(field, f"a {type(value).__name__} is not JSON")
+
+
+def _check_length(field: str, text: str, most: int | None) -> None:
+    if most is not None and len(text) > most:
+        raise LimitExceeded(field, most, len(text), "characters")
+
+
+def _items(field: str, value: dict[object, object] | Sequence[object]) -> Iterable[object]:
+    if not isinstance(value, dict):
+        return value
+    for key in value:
+        if not isinstance(key, str):
+            raise InvalidValue(field, f"the key {key!r} is not a string")
+    return value.values()

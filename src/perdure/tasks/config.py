@@ -1,0 +1,86 @@
+"""How a task store is set up. Every limit has a name, a default and a check at construction."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..storage.port import MOST_BYTES
+from .errors import InvalidValue
+
+KIB = 1024
+MIB = 1024 * KIB
+SECOND_MS = 1000
+HOUR_MS = 3600 * SECOND_MS
+
+MIN_POLL_INTERVAL_MS = 50
+MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
+
+
+class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a store. Sizes are of UTF-8 JSON; times are in milliseconds, as in the protocol."""
+
+    # Who, and how many
+    allow_anonymous: bool = False
+    """Serve callers that cannot be told apart: the unguessable id is then the key to a task."""
+    max_tasks_per_owner: int = 100
+    """Active tasks of one owner. Holds exactly."""
+    max_tasks: int = 10_000
+    """Active tasks altogether; 0: no maximum. May be exceeded by the creates in flight."""
+
+    # How long
+    default_ttl_ms: int | None = HOUR_MS
+    """Of a task that asks for none; None: for ever."""
+    max_ttl_ms: int | None = 24 * HOUR_MS
+    """What may be asked for; None: anything, for ever included."""
+    result_retention_ms: int | None = HOUR_MS
+    """How long a result stays readable after it was stored, at least; None: for ever."""
+    idempotency_window_ms: int = 24 * HOUR_MS
+    """How long an idempotency key is remembered."""
+    default_poll_interval: int = SECOND_MS
+    """What clients are told to wait between two looks, where the task says nothing else."""
+
+    # How large
+    max_variable_size_bytes: int = MIB
+    """All variables of a task together."""
+    max_variable_depth: int = 10
+    max_variables: int = 1000
+    max_variable_name_length: int = 256
+    max_string_length: int = 64 * KIB
+    """Of a string within a variable, in characters."""
+    max_params_size_bytes: int = MIB
+    max_result_size_bytes: int = MIB
+    max_error_size_bytes: int = 64 * KIB
+    max_meta_size_bytes: int = 64 * KIB
+    max_message_length: int = 4 * KIB
+    """Of a status message, in characters."""
+    max_name_length: int = 256
+    """Of a method, a session id and an idempotency key, in bytes."""
+    max_inputs: int = 64
+    """Requests that one call asks, or answers that one call gives."""
+    max_input_size_bytes: int = 64 * KIB
+    max_inputs_size_bytes: int = 256 * KIB
+    """All requests, or answers, of one call together."""
+    max_input_depth: int = 32
+    max_record_size_bytes: int = MOST_BYTES - 64 * KIB
+    """The whole task. Leaves room for what else is committed together with it."""
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            least = 0 if field.name == "max_tasks" else 1
+            if not isinstance(value, bool) and value is not None and value < least:
+                raise InvalidValue(field.name, f"must be at least {least}, not {value}")
+        check_poll_interval("default_poll_interval", self.default_poll_interval)
+        if self.max_ttl_ms is not None and (
+            self.default_ttl_ms is None or self.default_ttl_ms > self.max_ttl_ms
+        ):
+            raise InvalidValue("default_ttl_ms", f"must be at most max_ttl_ms, which is {self.max_ttl_ms}")
+        if self.max_record_size_bytes > MOST_BYTES:
+            raise InvalidValue("max_record_size_bytes", f"must be at most {MOST_BYTES}, what a commit takes")
+        if self.max_name_length > 512:
+            raise InvalidValue("max_name_length", "must be at most 512, what a storage key takes")
+
+
+def check_poll_interval(field: str, interval: int) -> None:
+    if not MIN_POLL_INTERVAL_MS <= interval <= MAX_POLL_INTERVAL_MS:
+        raise InvalidValue(field, f"must be {MIN_POLL_INTERVAL_MS} to {MAX_POLL_INTERVAL_MS}, not {interval}")

@@ -1,0 +1,50 @@
+"""Cursors: where a listing goes on, sealed so that only the store that gave it out accepts it.
+
+A cursor holds the position itself, not the name of a task, so deleting that task changes nothing. The seal
+covers the owner and the filter too: a cursor of another listing is as invalid as a forged one.
+"""
+
+from __future__ import annotations
+
+import hmac
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from hashlib import sha256
+
+import msgspec
+
+from ..storage.record import Position
+from . import codec
+from .errors import InvalidCursor
+
+_SEAL_BYTES = 16
+_position = msgspec.json.Decoder(tuple[int, str, str])
+
+
+class Scope(msgspec.Struct, frozen=True, kw_only=True):
+    """Which listing a cursor belongs to."""
+
+    partition: str | None
+    status: str | None
+    method: str | None
+    session_id: str | None
+    newest_first: bool
+
+
+def seal(position: Position, scope: Scope, key: bytes) -> str:
+    payload = codec.encode(position)
+    return urlsafe_b64encode(_seal(payload, scope, key) + payload).decode()
+
+
+def unseal(cursor: str, scope: Scope, key: bytes) -> Position:
+    try:
+        sealed = urlsafe_b64decode(cursor.encode("ascii"))
+    except ValueError as error:
+        raise InvalidCursor from error
+    given, payload = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
+    if not hmac.compare_digest(given, _seal(payload, scope, key)):
+        raise InvalidCursor
+    return Position(*_position.decode(payload))
+
+
+def _seal(payload: bytes, scope: Scope, key: bytes) -> bytes:
+    return hmac.digest(key, codec.encode(scope) + b"\0" + payload, sha256)[:_SEAL_BYTES]

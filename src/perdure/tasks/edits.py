@@ -1,0 +1,238 @@
+"""Every edit of a task, as a pure function from one record to the next. The rules of tasks live here.
+
+Each raises and changes nothing where the lifecycle, a limit or the task's end forbids it. An edit that
+changes nothing returns the record that it was given, and then nothing is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import isfinite
+
+import msgspec
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+
+from ..storage.record import Micros
+from . import codec, inputs
+from .codec import JsonLike
+from .config import StoreConfig, check_poll_interval
+from .errors import InvalidValue, LimitExceeded
+from .inputs import InputRequest
+from .lifecycle import Status, check_active, check_move
+from .owner import Owner
+from .record import Document, Failure, Outcome, Progress, Success, TaskId, TaskRecord
+from .variables import Variables, merge
+
+CANCELLED = Failure.of(-32800, "The task was cancelled")
+"""The outcome of a task that was cancelled and left none of its own."""
+
+
+class NewTask(msgspec.Struct, frozen=True, kw_only=True):
+    """What a task is created from."""
+
+    method: str
+    """The request that becomes a task, for example `tools/call`."""
+    params: JsonLike | UnsetType = UNSET
+    meta: JsonLike | UnsetType = UNSET
+    ttl: int | UnsetType | None = UNSET
+    """Milliseconds; None asks for ever; not given is the store's default."""
+    poll_interval: int | None = None
+    session_id: str | None = None
+    variables: Mapping[str, JsonLike] = {}
+    idempotency_key: str | None = None
+    """A repeated create with the same key returns the first task."""
+
+
+def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
+    """The first record of a task."""
+    _check_name("method", new.method, config)
+    if new.session_id is not None:
+        _check_name("session_id", new.session_id, config)
+    if new.poll_interval is not None:
+        check_poll_interval("poll_interval", new.poll_interval)
+    return TaskRecord(
+        task_id=task_id,
+        owner=owner,
+        session_id=new.session_id,
+        status=Status.WORKING,
+        created_at=now,
+        last_updated_at=now,
+        ttl=_ttl(new.ttl, config),
+        poll_interval=new.poll_interval or config.default_poll_interval,
+        original_method=new.method,
+        params_json=_document("params", new.params, config.max_params_size_bytes),
+        meta_json=_document("meta", new.meta, config.max_meta_size_bytes),
+        variables_json=merge(Variables({}), new.variables, config) if new.variables else UNSET,
+        idempotency_key=new.idempotency_key,
+    )
+
+
+def report(
+    task: TaskRecord,
+    *,
+    message: str | None = None,
+    progress: Progress | None = None,
+    now: Micros,
+    config: StoreConfig,
+) -> TaskRecord:
+    """Say what is going on. What is not given stays as it was."""
+    check_active(task.status)
+    if message is not None:
+        codec.check_text("status_message", message, config.max_message_length)
+    if progress is not None and not (isfinite(progress.done) and isfinite(progress.total or 0)):
+        raise InvalidValue("progress", "must be finite numbers")
+    return _touch(
+        replace(
+            task,
+            status_message=task.status_message if message is None else message,
+            progress=task.progress if progress is None else progress,
+        ),
+        now,
+    )
+
+
+def set_variables(
+    task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
+) -> TaskRecord:
+    """Set, or with null take away, some variables."""
+    check_active(task.status)
+    return _touch(replace(task, variables_json=merge(task.variables, changes, config)), now)
+
+
+def finish(
+    task: TaskRecord, outcome: Outcome, *, message: str | None = None, now: Micros, config: StoreConfig
+) -> TaskRecord:
+    """End with a result (completed) or an error (failed): status, outcome and message in one."""
+    if isinstance(outcome, Success):
+        codec.check_size("result", outcome.result, config.max_result_size_bytes)
+        return _end(task, Status.COMPLETED, outcome, message, now, config)
+    codec.check_size("error", codec.encode(outcome), config.max_error_size_bytes)
+    return _end(task, Status.FAILED, outcome, message or outcome.message, now, config)
+
+
+def cancel(task: TaskRecord, *, message: str | None = None, now: Micros, config: StoreConfig) -> TaskRecord:
+    """End as cancelled."""
+    return _end(task, Status.CANCELLED, CANCELLED, message or CANCELLED.message, now, config)
+
+
+def _end(
+    task: TaskRecord,
+    status: Status,
+    outcome: Outcome,
+    message: str | None,
+    now: Micros,
+    config: StoreConfig,
+) -> TaskRecord:
+    check_move(task.status, status)
+    if message is not None:
+        message = codec.check_text("status_message", message[: config.max_message_length])
+    at = max(now, task.last_updated_at)
+    return replace(
+        task,
+        status=status,
+        outcome=outcome,
+        status_message=message,
+        finished_at=at,
+        last_updated_at=at,
+        held=False,
+    )
+
+
+def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
+    """Leave word that the task should end. Asking again changes nothing."""
+    if task.is_terminal:
+        check_move(task.status, Status.CANCELLED)
+    if task.cancel_requested_at is not None:
+        return task
+    return _touch(replace(task, cancel_requested_at=now), now)
+
+
+def ask(
+    task: TaskRecord, requests: Mapping[str, InputRequest], *, now: Micros, config: StoreConfig
+) -> TaskRecord:
+    """Ask the client. More may be asked while earlier questions are open; no key is used twice."""
+    check_active(task.status)
+    if task.status is not Status.INPUT_REQUIRED:
+        check_move(task.status, Status.INPUT_REQUIRED)
+    asked = inputs.ask(task.inputs, requests, now=now, config=config)
+    return _touch(replace(task, status=Status.INPUT_REQUIRED, inputs=asked), now)
+
+
+def answer(
+    task: TaskRecord, answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
+) -> TaskRecord:
+    """Take answers to outstanding questions; when none is left open, the work may go on."""
+    check_active(task.status)
+    settled = inputs.answer(task.inputs, answers, now=now, config=config)
+    if not settled:
+        return task
+    answered = replace(task, inputs={**task.inputs, **settled})
+    if not answered.outstanding:
+        check_move(task.status, Status.WORKING)
+        answered = replace(answered, status=Status.WORKING)
+    return _touch(answered, now)
+
+
+def hold(task: TaskRecord, *, now: Micros) -> TaskRecord:
+    """A worker takes the task: while it holds it, the TTL does not end it."""
+    check_active(task.status)
+    return _touch(replace(task, held=True), now)
+
+
+def release(task: TaskRecord, *, now: Micros) -> TaskRecord:
+    """The worker gives the task back unfinished."""
+    check_active(task.status)
+    return _touch(replace(task, held=False), now)
+
+
+def expires_at(task: TaskRecord, config: StoreConfig) -> Micros | None:
+    """When a task is forgotten.
+
+    A client's TTL counts from creation and ends a task that nobody works on. A held one has no end. A result
+    stays for its retention after it was stored, and for the TTL if that is longer.
+    """
+    if task.held or task.ttl is None:
+        return None
+    end = task.created_at + task.ttl * 1000
+    if task.finished_at is None:
+        return end
+    if config.result_retention_ms is None:
+        return None
+    return max(end, task.finished_at + config.result_retention_ms * 1000)
+
+
+def _touch(task: TaskRecord, now: Micros) -> TaskRecord:
+    """The time of a change, which never runs backwards though clocks may."""
+    return replace(task, last_updated_at=max(now, task.last_updated_at))
+
+
+def _ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
+    """What was asked for, refused (never bent) where it is more than allowed."""
+    if isinstance(ttl, UnsetType):
+        return config.default_ttl_ms
+    if ttl is None:
+        if config.max_ttl_ms is not None:
+            raise InvalidValue("ttl", f"null asks for ever, at most {config.max_ttl_ms} ms allowed")
+        return None
+    if ttl < 1:
+        raise InvalidValue("ttl", f"must be at least 1 ms, not {ttl}")
+    most = MOST_TTL_MS if config.max_ttl_ms is None else config.max_ttl_ms
+    if ttl > most:
+        raise LimitExceeded("ttl", most, ttl, "ms")
+    return ttl
+
+
+MOST_TTL_MS = 100 * 365 * 86_400_000
+"""A hundred years: more is for ever, and is asked for with null."""
+
+
+def _document(field: str, value: JsonLike | UnsetType, max_bytes: int) -> Document:
+    return UNSET if isinstance(value, UnsetType) else codec.document(field, value, max_bytes=max_bytes)
+
+
+def _check_name(field: str, name: str, config: StoreConfig) -> None:
+    if not name:
+        raise InvalidValue(field, "is empty")
+    codec.check_text(field, name)
+    codec.check_size(field, name.encode(), config.max_name_length)

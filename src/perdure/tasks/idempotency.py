@@ -1,0 +1,65 @@
+"""Idempotency keys: a create that is repeated, because its answer was lost, finds the first task.
+
+A key is a small record in the owner's partition, committed together with the task, and forgotten after its
+window. It is not tied to the task's end: a task that is gone leaves its key free for a new one.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..storage import Address, Change, Insert, Micros, Record, Space
+from . import codec
+from .config import StoreConfig
+from .errors import IdempotencyKeyReused, InvalidValue
+from .owner import Owner
+from .record import TaskId, TaskRecord
+
+KEYS = Space("idempotency")
+
+
+class _Pointer(msgspec.Struct, frozen=True):
+    task_id: TaskId
+
+
+def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
+    if owner.is_anonymous:
+        raise InvalidValue("idempotency_key", "needs an owner; anonymous callers share no keys")
+    if not key or "\0" in key:
+        raise InvalidValue("idempotency_key", "must be text without NUL")
+    codec.check_text("idempotency_key", key)
+    codec.check_size("idempotency_key", key.encode(), config.max_name_length)
+
+
+def address_of(partition: str, key: str) -> Address:
+    return Address(KEYS, partition, key)
+
+
+def task_of(record: Record) -> TaskId:
+    """The task that a key stands for."""
+    return msgspec.json.decode(record.body, type=_Pointer).task_id
+
+
+def point(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
+    """Let a key stand for this task: for the first time, or in the place of one that is gone."""
+    body = codec.encode(_Pointer(task.task_id)).decode()
+    expires_at: Micros = task.created_at + config.idempotency_window_ms * 1000
+    if before is not None:
+        return before.becoming(body=body, tag="", expires_at=expires_at)
+    space, partition, key = address
+    return Insert(
+        record=Record(
+            space=space,
+            partition=partition,
+            key=key,
+            order=task.created_at,
+            body=body,
+            expires_at=expires_at,
+        )
+    )
+
+
+def check_same_call(first: TaskRecord, again: TaskRecord) -> None:
+    """Raise where a key is used for something else than the first time."""
+    if (first.original_method, first.original_params) != (again.original_method, again.original_params):
+        raise IdempotencyKeyReused

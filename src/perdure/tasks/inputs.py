@@ -1,0 +1,158 @@
+"""Input rounds: what the work asks its client, what the client answers, and when the work may go on.
+
+An answer is judged by the kind that was asked. One that is malformed is named and nothing is taken; a key
+that nobody asked, or that is answered already, is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Literal, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ..storage.record import Micros
+from . import codec
+from .codec import Json, JsonLike
+from .config import StoreConfig
+from .errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
+
+
+class InputKind(StrEnum):
+    """What can be asked of a client, spelled as the protocol's methods."""
+
+    ELICITATION = "elicitation/create"
+    SAMPLING = "sampling/createMessage"
+    ROOTS = "roots/list"
+
+
+class ElicitationAnswer(msgspec.Struct, frozen=True):
+    """What the person said, or that they would not."""
+
+    action: Literal["accept", "decline", "cancel"]
+    content: dict[str, Raw] | None = None
+
+
+class SamplingAnswer(msgspec.Struct, frozen=True):
+    """What the client's model said."""
+
+    role: Literal["user", "assistant"]
+    content: Raw
+    model: str
+
+
+class Root(msgspec.Struct, frozen=True):
+    uri: str
+    name: str | None = None
+
+
+class RootsAnswer(msgspec.Struct, frozen=True):
+    """Where the client lets the server look."""
+
+    roots: list[Root]
+
+
+InputAnswer: TypeAlias = ElicitationAnswer | SamplingAnswer | RootsAnswer
+
+_ANSWERS: dict[InputKind, type[InputAnswer]] = {
+    InputKind.ELICITATION: ElicitationAnswer,
+    InputKind.SAMPLING: SamplingAnswer,
+    InputKind.ROOTS: RootsAnswer,
+}
+
+
+class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A question, as the work puts it."""
+
+    kind: InputKind
+    params: JsonLike = None
+
+
+class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A question as it is stored, and its answer once there is one."""
+
+    kind: InputKind
+    params_json: Raw | UnsetType = msgspec.field(default=UNSET, name="params")
+    asked_at: Micros
+    answer_json: Raw | UnsetType = msgspec.field(default=UNSET, name="answer")
+    answered_at: Micros | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.answered_at is not None
+
+    @property
+    def params(self) -> Json:
+        return codec.decode(self.params_json)
+
+    @property
+    def answer(self) -> InputAnswer | None:
+        """The answer, decoded by the kind that was asked."""
+        if isinstance(self.answer_json, UnsetType):
+            return None
+        return msgspec.json.decode(self.answer_json, type=_ANSWERS[self.kind])
+
+
+def ask(
+    inputs: Mapping[str, Input], requests: Mapping[str, InputRequest], *, now: Micros, config: StoreConfig
+) -> dict[str, Input]:
+    """The inputs of a task with new questions, none under a key that it ever used."""
+    _check_number(requests, config)
+    for key in requests:
+        if not key or len(key.encode(errors="replace")) > config.max_name_length:
+            raise InvalidValue("inputs", f"a key must be 1 to {config.max_name_length} bytes")
+        if key in inputs:
+            raise InputKeyReused(key)
+    raws = _documents({key: request.params for key, request in requests.items()}, config)
+    asked = {
+        key: Input(kind=request.kind, params_json=raws[key], asked_at=now)
+        for key, request in requests.items()
+    }
+    return {**inputs, **asked}
+
+
+def answer(
+    inputs: Mapping[str, Input], answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
+) -> dict[str, Input]:
+    """The outstanding inputs that these answers settle, with their answers. Maybe none."""
+    _check_number(answers, config)
+    wanted = {key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered}
+    raws = _documents(wanted, config)  # bounds first: nothing larger than allowed is ever decoded
+    for key, raw in raws.items():
+        _check_kind(key, inputs[key].kind, raw)
+    return {
+        key: msgspec.structs.replace(inputs[key], answer_json=raw, answered_at=now)
+        for key, raw in raws.items()
+    }
+
+
+def _check_number(entries: Mapping[str, object], config: StoreConfig) -> None:
+    if len(entries) > config.max_inputs:
+        raise LimitExceeded("inputs", config.max_inputs, len(entries), "entries")
+    if not entries:
+        raise InvalidValue("inputs", "are empty")
+
+
+def _documents(values: Mapping[str, JsonLike], config: StoreConfig) -> dict[str, Raw]:
+    raws = {
+        key: codec.document(
+            f"inputs.{key}",
+            value,
+            max_bytes=config.max_input_size_bytes,
+            max_depth=config.max_input_depth,
+        )
+        for key, value in values.items()
+    }
+    total = sum(len(memoryview(raw)) for raw in raws.values())
+    if total > config.max_inputs_size_bytes:
+        raise LimitExceeded("inputs", config.max_inputs_size_bytes, total)
+    return raws
+
+
+def _check_kind(key: str, kind: InputKind, raw: Raw) -> None:
+    try:
+        msgspec.json.decode(raw, type=_ANSWERS[kind])
+    except msgspec.ValidationError as error:
+        raise MalformedAnswer(key, str(error)) from error

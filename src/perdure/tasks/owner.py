@@ -1,0 +1,78 @@
+"""Who a task belongs to, and the storage partition that follows from it.
+
+An owner comes from the authenticated request alone. Any character is legal in it: the encoding escapes what
+it uses itself, so that no two owners share a partition and none is a prefix of another's.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ..storage.port import MOST_PARTITION_BYTES
+from .errors import InvalidValue, LimitExceeded
+
+Kind: TypeAlias = Literal["user", "client", "session", "local", "anonymous"]
+
+_ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "\0": "%00"})
+
+
+class Owner(msgspec.Struct, frozen=True):
+    """Use the constructors below."""
+
+    kind: Kind
+    issuer: str = ""
+    subject: str = ""
+
+    def __post_init__(self) -> None:
+        try:
+            size = len(_encode(self).encode())
+        except UnicodeEncodeError as error:
+            raise InvalidValue("owner", "holds a lone surrogate, which UTF-8 cannot express") from error
+        if size > MOST_PARTITION_BYTES:
+            raise LimitExceeded("owner", MOST_PARTITION_BYTES, size)
+
+    @classmethod
+    def user(cls, issuer: str, subject: str) -> Owner:
+        """The subject of a verified token."""
+        return cls("user", issuer, _named("subject", subject))
+
+    @classmethod
+    def client(cls, issuer: str, client_id: str) -> Owner:
+        """The client of a verified token that has no subject."""
+        return cls("client", issuer, _named("client_id", client_id))
+
+    @classmethod
+    def session(cls, session_id: str) -> Owner:
+        """A session, where a server without authentication chose to bind tasks to it."""
+        return cls("session", "", _named("session_id", session_id))
+
+    @classmethod
+    def local(cls) -> Owner:
+        """The one user of a stdio server."""
+        return cls("local")
+
+    @classmethod
+    def anonymous(cls) -> Owner:
+        """Anybody. Each task is a partition of its own, and its id the key to it."""
+        return cls("anonymous")
+
+    @property
+    def is_anonymous(self) -> bool:
+        return self.kind == "anonymous"
+
+
+def partition_of(owner: Owner, task_id: str) -> str:
+    """Where this owner's task of this id stands."""
+    return f"anonymous::{task_id}" if owner.is_anonymous else _encode(owner)
+
+
+def _encode(owner: Owner) -> str:
+    return f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
+
+
+def _named(field: str, name: str) -> str:
+    if not name:
+        raise InvalidValue(field, "is empty, so it tells nobody apart")
+    return name

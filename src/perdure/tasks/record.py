@@ -1,0 +1,175 @@
+"""The task as it is stored: one frozen struct, every field with the one who writes it.
+
+What came as JSON from outside (parameters, results, variables, ...) is held as canonical bytes and decoded
+where somebody looks at it, so that carrying a task about costs nothing for what it carries.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import NewType, TypeAlias
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from ..storage.record import Micros
+from . import codec
+from .codec import Json, JsonLike
+from .errors import CorruptRecord, TaskError
+from .inputs import Input
+from .lifecycle import Status
+from .owner import Owner
+from .variables import Variables
+
+TaskId = NewType("TaskId", str)
+
+Document: TypeAlias = Raw | UnsetType
+"""Canonical JSON, or nothing at all (which is not null)."""
+
+
+def new_task_id() -> TaskId:
+    """128 random bits: an id may serve as a bearer token, and tells nothing of when it was made."""
+    return TaskId(secrets.token_hex(16))
+
+
+class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="success", tag_field="kind"):
+    """What the original request would have returned; a tool's `isError` result is one of these."""
+
+    result: Raw
+
+    @classmethod
+    def of(cls, value: JsonLike) -> Success:
+        return cls(result=codec.document("result", value))
+
+    @property
+    def value(self) -> Json:
+        return codec.decode(self.result)
+
+
+class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="kind"):
+    """The JSON-RPC error that the original request would have returned, verbatim."""
+
+    code: int
+    message: str
+    data_json: Document = msgspec.field(default=UNSET, name="data")
+
+    @classmethod
+    def of(cls, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> Failure:
+        raw = UNSET if isinstance(data, UnsetType) else codec.document("error.data", data)
+        return cls(code=code, message=codec.check_text("error.message", message), data_json=raw)
+
+    @property
+    def data(self) -> Json:
+        """What came with the error; null also where nothing did."""
+        return codec.decode(self.data_json)
+
+
+Outcome: TypeAlias = Success | Failure
+
+
+class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """How far the work says it is."""
+
+    done: float
+    total: float | None = None
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A task. Only the functions in `edits` make a new one of an old one."""
+
+    task_id: TaskId
+    owner: Owner
+    """Fixed at creation, from the authenticated request."""
+    session_id: str | None = None
+    """In which session it was created. A listing can be narrowed to it; it grants nothing."""
+    status: Status
+    status_message: str | None = None
+    created_at: Micros
+    last_updated_at: Micros
+    """Moves when the task changes, not when it is read."""
+    ttl: int | None
+    """Milliseconds from creation, as the client asked; None: for ever."""
+    poll_interval: int
+    """Milliseconds that clients are told to wait between two looks."""
+    original_method: str
+    params_json: Document = msgspec.field(default=UNSET, name="original_params")
+    """The request that became this task, to be run again from."""
+    outcome: Outcome | None = None
+    """Written once, together with the terminal status."""
+    finished_at: Micros | None = None
+    meta_json: Document = msgspec.field(default=UNSET, name="meta")
+    """The `_meta` of the original request."""
+    variables_json: Document = msgspec.field(default=UNSET, name="variables")
+    """State that work and client share; also the work's checkpoint."""
+    inputs: dict[str, Input] = {}
+    """Everything that was ever asked, by key, with its answer where there is one."""
+    progress: Progress | None = None
+    cancel_requested_at: Micros | None = None
+    """Somebody wants it to end. The worker, or whoever finds no worker, ends it."""
+    held: bool = False
+    """A worker holds a lease on it, so its TTL does not end it."""
+    idempotency_key: str | None = None
+    unknown: Document = UNSET
+    """Fields that a later version wrote and this one does not know, to be written back as they were."""
+
+    @property
+    def is_terminal(self) -> bool:
+        return self.status.is_terminal
+
+    @property
+    def original_params(self) -> Json:
+        return codec.decode(self.params_json)
+
+    @property
+    def meta(self) -> Json:
+        return codec.decode(self.meta_json)
+
+    @property
+    def variables(self) -> Variables:
+        return Variables.read(self.variables_json)
+
+    @property
+    def outstanding(self) -> dict[str, Input]:
+        """What was asked and not yet answered."""
+        return {key: asked for key, asked in self.inputs.items() if not asked.is_answered}
+
+
+_decoder = msgspec.json.Decoder(TaskRecord)
+
+
+def encode_task(task: TaskRecord) -> bytes:
+    """The canonical bytes of a task."""
+    if isinstance(task.unknown, UnsetType):
+        return codec.encode(task)
+    known = codec.decode(codec.encode(msgspec.structs.replace(task, unknown=UNSET)))
+    return codec.encode(_overlay(known, codec.decode(task.unknown)))
+
+
+def decode_task(task_id: str, body: str) -> TaskRecord:
+    """The task of such bytes, written by this version of perdure or by another."""
+    try:
+        task = _decoder.decode(body)
+        known = codec.encode(task)
+        if known == (stored := body.encode()):
+            return task
+        unknown = _difference(codec.decode(stored), codec.decode(known))
+    except (msgspec.MsgspecError, TaskError, RecursionError) as error:
+        raise CorruptRecord(task_id, str(error)) from error
+    return msgspec.structs.replace(task, unknown=Raw(codec.encode(unknown)) if unknown else UNSET)
+
+
+def _difference(stored: Json, known: Json) -> dict[str, Json]:
+    """What the objects of `stored` have and those of `known` lack."""
+    if not (isinstance(stored, dict) and isinstance(known, dict)):
+        return {}
+    missing = {key: value for key, value in stored.items() if key not in known}
+    nested = {key: _difference(value, known[key]) for key, value in stored.items() if key in known}
+    return {**missing, **{key: value for key, value in nested.items() if value}}
+
+
+def _overlay(known: Json, unknown: Json) -> Json:
+    """`known`, with what its objects lack put back."""
+    if not (isinstance(known, dict) and isinstance(unknown, dict)):
+        return known
+    put_back = {key: _overlay(known[key], value) if key in known else value for key, value in unknown.items()}
+    return {**known, **put_back}

@@ -1,0 +1,67 @@
+"""A task as it was read, with the storage record that the next write must find unchanged."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..storage import Address, Insert, Record, Replace, Space
+from . import codec, edits
+from .config import StoreConfig
+from .errors import CorruptRecord
+from .owner import partition_of
+from .record import TaskId, TaskRecord, decode_task, encode_task
+
+TASKS = Space("tasks")
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """What was read. `task` is the task; the rest is needed to write it."""
+
+    task: TaskRecord
+    record: Record
+
+    @property
+    def version(self) -> int:
+        return self.record.version
+
+    @classmethod
+    def read(cls, record: Record) -> Snapshot:
+        """The task of a storage record, or CorruptRecord."""
+        task = decode_task(record.key, record.body)
+        if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
+            raise CorruptRecord(record.key, "it names another task or owner than the one it is stored for")
+        return cls(task, record)
+
+    def birth(self) -> Insert:
+        return Insert(record=self.record)
+
+    def becoming(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
+        """The next snapshot, and the change that makes it true."""
+        change = self.record.becoming(
+            body=_body(task, config), tag=task.status, expires_at=edits.expires_at(task, config)
+        )
+        return Snapshot(task, change.after), change
+
+
+def first_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
+    """A new task, not yet stored."""
+    record = Record(
+        space=TASKS,
+        partition=partition_of(task.owner, task.task_id),
+        key=task.task_id,
+        order=task.created_at,
+        body=_body(task, config),
+        tag=task.status,
+        expires_at=edits.expires_at(task, config),
+    )
+    return Snapshot(task, record)
+
+
+def address_of(partition: str, task_id: TaskId) -> Address:
+    return Address(TASKS, partition, task_id)
+
+
+def _body(task: TaskRecord, config: StoreConfig) -> str:
+    body = encode_task(task)
+    codec.check_size("task", body, config.max_record_size_bytes)
+    return body.decode()

@@ -1,0 +1,306 @@
+"""`TaskStore`: tasks, kept in any storage.
+
+Reading gives a `Snapshot`; every writing verb takes one and writes only if the task is still at that version,
+else it raises ConcurrentModification. Nothing retries by itself; `mutate` does, a bounded number of times,
+for edits that may be repeated on whatever is there. The rules are in `edits`, the pages in `listing`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import uniform
+from typing import TypeVar
+
+import anyio
+
+from ..storage import Change, Committed, Conflict, Delete, Guard, Micros, Record, Refused, Storage
+from . import edits, idempotency, upkeep
+from .codec import JsonLike
+from .config import StoreConfig
+from .edits import NewTask
+from .errors import (
+    AlreadyExists,
+    AnonymousRefused,
+    ConcurrentModification,
+    NotFound,
+    QuotaExceeded,
+    TaskError,
+)
+from .inputs import InputRequest
+from .lifecycle import ACTIVE, Status
+from .listing import DEFAULT_LIMIT, Listing, TaskFilter, TaskPage
+from .owner import Owner, partition_of
+from .record import Outcome, Progress, TaskId, TaskRecord, new_task_id
+from .snapshot import TASKS, Snapshot, address_of, first_snapshot
+from .upkeep import Sweep, Upkeep
+
+T = TypeVar("T")
+
+MUTATE_ATTEMPTS = 10
+"""How often `mutate` tries before it gives up."""
+
+
+def system_clock() -> Micros:
+    return time.time_ns() // 1000
+
+
+class TaskStore:
+    """Durable tasks. Owners see their own, and cannot learn of others'."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        config: StoreConfig = StoreConfig(),
+        *,
+        clock: Callable[[], Micros] = system_clock,
+        new_id: Callable[[], TaskId] = new_task_id,
+    ) -> None:
+        self._storage = storage
+        self._config = config
+        self._clock = clock
+        self._new_id = new_id
+        self._listing = Listing(storage)
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    # Creating and reading
+
+    async def create(self, owner: Owner, new: NewTask) -> Snapshot:
+        """A new task, readable before this returns; or the first one of the same idempotency key."""
+        self._check_served(owner)
+        if new.idempotency_key is not None:
+            idempotency.check_key(new.idempotency_key, owner, self._config)
+        now = self._clock()
+        task = edits.create(new, owner=owner, task_id=self._new_id(), now=now, config=self._config)
+        snapshot = first_snapshot(task, self._config)
+        if new.idempotency_key is not None:
+            return await self._create_once(snapshot, new.idempotency_key, now)
+        refused = await self._insert(snapshot, (), now)
+        if refused is not None:
+            raise AlreadyExists
+        return snapshot
+
+    async def get(self, owner: Owner, task_id: str) -> Snapshot:
+        """The task, if this owner has such a one."""
+        self._check_served(owner)
+        snapshot = await self._find(owner, task_id, self._clock())
+        if snapshot is None:
+            raise NotFound
+        return snapshot
+
+    async def list(
+        self,
+        owner: Owner,
+        *,
+        cursor: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        wanted: TaskFilter = TaskFilter(),
+        newest_first: bool = False,
+    ) -> TaskPage:
+        """A page of the owner's tasks, by creation. Anonymous callers are shown none."""
+        self._check_served(owner)
+        if owner.is_anonymous:
+            return TaskPage(tasks=())
+        return await self._listing.page(
+            partition_of(owner, ""),
+            wanted,
+            cursor=cursor,
+            limit=limit,
+            newest_first=newest_first,
+            now=self._clock(),
+        )
+
+    async def list_all(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = DEFAULT_LIMIT,
+        wanted: TaskFilter = TaskFilter(),
+        newest_first: bool = False,
+    ) -> TaskPage:
+        """A page of everybody's tasks. For operators: nothing is checked here."""
+        return await self._listing.page(
+            None, wanted, cursor=cursor, limit=limit, newest_first=newest_first, now=self._clock()
+        )
+
+    async def counts(self, owner: Owner | None = None) -> dict[Status, int]:
+        """How many tasks there are of each status: of an owner, or (for operators) of all."""
+        if owner is not None:
+            self._check_served(owner)
+            if owner.is_anonymous:
+                return {}
+        partition = None if owner is None else partition_of(owner, "")
+        counts = await self._storage.counts(TASKS, partition, now=self._clock())
+        return {status: counts[status] for status in Status if status in counts}
+
+    # Writing. Each takes what was read, and raises ConcurrentModification if that is no longer true.
+
+    async def report(
+        self, snapshot: Snapshot, *, message: str | None = None, progress: Progress | None = None
+    ) -> Snapshot:
+        """Say what is going on."""
+        now = self._clock()
+        edited = edits.report(snapshot.task, message=message, progress=progress, now=now, config=self._config)
+        return await self._write(snapshot, edited, now)
+
+    async def set_variables(self, snapshot: Snapshot, changes: Mapping[str, JsonLike]) -> Snapshot:
+        """Merge into the variables: each name as a whole, null takes it away."""
+        now = self._clock()
+        edited = edits.set_variables(snapshot.task, changes, now=now, config=self._config)
+        return await self._write(snapshot, edited, now)
+
+    async def finish(self, snapshot: Snapshot, outcome: Outcome, *, message: str | None = None) -> Snapshot:
+        """End the task: a success completes it, a failure fails it."""
+        now = self._clock()
+        edited = edits.finish(snapshot.task, outcome, message=message, now=now, config=self._config)
+        return await self._write(snapshot, edited, now)
+
+    async def cancel(self, snapshot: Snapshot, *, message: str | None = None) -> Snapshot:
+        """End the task as cancelled."""
+        now = self._clock()
+        edited = edits.cancel(snapshot.task, message=message, now=now, config=self._config)
+        return await self._write(snapshot, edited, now)
+
+    async def request_cancel(self, snapshot: Snapshot) -> Snapshot:
+        """Leave word that the task should end; whoever works on it ends it."""
+        now = self._clock()
+        return await self._write(snapshot, edits.request_cancel(snapshot.task, now=now), now)
+
+    async def ask(self, snapshot: Snapshot, requests: Mapping[str, InputRequest]) -> Snapshot:
+        """Ask the client, under keys that this task never used before."""
+        now = self._clock()
+        edited = edits.ask(snapshot.task, requests, now=now, config=self._config)
+        return await self._write(snapshot, edited, now)
+
+    async def answer(self, snapshot: Snapshot, answers: Mapping[str, JsonLike]) -> Snapshot:
+        """Answer what is outstanding; other keys are passed over. When all is answered, work goes on."""
+        now = self._clock()
+        edited = edits.answer(snapshot.task, answers, now=now, config=self._config)
+        return await self._write(snapshot, edited, now)
+
+    async def hold(self, snapshot: Snapshot) -> Snapshot:
+        """Take the task into work, so that its TTL does not end it."""
+        now = self._clock()
+        return await self._write(snapshot, edits.hold(snapshot.task, now=now), now)
+
+    async def release(self, snapshot: Snapshot) -> Snapshot:
+        """Give the task back unfinished."""
+        now = self._clock()
+        return await self._write(snapshot, edits.release(snapshot.task, now=now), now)
+
+    async def delete(self, owner: Owner, task_id: str) -> bool:
+        """Remove a task, whatever its status. False where there is none."""
+        self._check_served(owner)
+        now = self._clock()
+        snapshot = await self._find(owner, task_id, now)
+        if snapshot is None:
+            return False
+        result = await self._storage.commit([Delete(before=snapshot.record)], now=now)
+        if isinstance(result, Refused) and isinstance(result.answers[0], Conflict):
+            raise _refusal(result, snapshot)
+        return isinstance(result, Committed)
+
+    async def mutate(
+        self,
+        owner: Owner,
+        task_id: str,
+        edit: Callable[[Snapshot], Awaitable[T]],
+        *,
+        attempts: int = MUTATE_ATTEMPTS,
+    ) -> T:
+        """Read and edit, again if somebody wrote in between: for edits that commute with others'."""
+        for attempt in range(1, attempts):
+            snapshot = await self.get(owner, task_id)
+            try:
+                return await edit(snapshot)
+            except ConcurrentModification:
+                await anyio.sleep(uniform(0, 0.001 * 2**attempt))  # noqa: S311 - jitter, not a secret
+        return await edit(await self.get(owner, task_id))
+
+    # Upkeep
+
+    async def sweep(self, *, now: Micros | None = None, limit: int = upkeep.BATCH) -> Sweep:
+        """Remove up to `limit` of what had expired by then, and tell which."""
+        return await upkeep.sweep(self._storage, now=self._clock() if now is None else now, limit=limit)
+
+    async def maintain(self) -> Upkeep:
+        """Purge, compact and check. Set aside what cannot be read."""
+        return await upkeep.maintain(self._storage, now=self._clock())
+
+    # Within
+
+    def _check_served(self, owner: Owner) -> None:
+        if owner.is_anonymous and not self._config.allow_anonymous:
+            raise AnonymousRefused
+
+    async def _find(self, owner: Owner, task_id: str, now: Micros) -> Snapshot | None:
+        if not task_id.isalnum() or not task_id.isascii() or len(task_id) > 128:
+            return None  # not an id of ours: as absent as any other
+        address = address_of(partition_of(owner, task_id), TaskId(task_id))
+        record = await self._storage.get(address, now=now)
+        return None if record is None else Snapshot.read(record)
+
+    async def _insert(self, snapshot: Snapshot, also: Sequence[Change], now: Micros) -> Refused | None:
+        """Store a new task within the quotas; the refusal, where another record is in the way."""
+        await self._check_total(now)
+        most = self._config.max_tasks_per_owner
+        guard = Guard(space=TASKS, tags=frozenset(ACTIVE), at_most=most)
+        result = await self._storage.commit(
+            [snapshot.birth(), *also], guard=None if snapshot.task.owner.is_anonymous else guard, now=now
+        )
+        if isinstance(result, Committed):
+            return None
+        if result.over is not None:
+            raise QuotaExceeded("owner", most)
+        return result
+
+    async def _check_total(self, now: Micros) -> None:
+        most = self._config.max_tasks
+        if most:
+            counts = await self._storage.counts(TASKS, now=now)
+            if sum(counts.get(status, 0) for status in ACTIVE) >= most:
+                raise QuotaExceeded("server", most)
+
+    async def _create_once(self, snapshot: Snapshot, key: str, now: Micros) -> Snapshot:
+        address = idempotency.address_of(snapshot.record.partition, key)
+        while True:  # ends: a round fails only when another create with this key has just succeeded
+            pointer = await self._storage.get(address, now=now)
+            first = await self._first_of(snapshot, pointer, now)
+            if first is not None:
+                return first
+            change = idempotency.point(address, snapshot.task, pointer, self._config)
+            refused = await self._insert(snapshot, [change], now)
+            if refused is None:
+                return snapshot
+            if isinstance(refused.answers[0], Conflict):
+                raise AlreadyExists
+
+    async def _first_of(self, again: Snapshot, pointer: Record | None, now: Micros) -> Snapshot | None:
+        """The task that an idempotency key stands for, if it still exists."""
+        if pointer is None:
+            return None
+        first = await self._find(again.task.owner, idempotency.task_of(pointer), now)
+        if first is not None:
+            idempotency.check_same_call(first.task, again.task)
+        return first
+
+    async def _write(self, snapshot: Snapshot, edited: TaskRecord, now: Micros) -> Snapshot:
+        """Store an edited task, if it is still what was read."""
+        if edited is snapshot.task:
+            return snapshot
+        following, change = snapshot.becoming(edited, self._config)
+        result = await self._storage.commit([change], now=now)
+        if isinstance(result, Refused):
+            raise _refusal(result, snapshot)
+        return following
+
+
+def _refusal(result: Refused, snapshot: Snapshot) -> TaskError:
+    match result.answers[0]:
+        case Conflict(actual=actual):
+            return ConcurrentModification(snapshot.version, actual)
+        case _:
+            return NotFound()

@@ -1,0 +1,84 @@
+"""Upkeep: what is done for all tasks at once, by whoever runs the store. Sweeping, counting, checking."""
+
+from __future__ import annotations
+
+import msgspec
+
+from ..storage import Micros, Position, Purged, Record, Storage
+from .errors import CorruptRecord
+from .snapshot import TASKS, Snapshot
+
+BATCH = 500
+SET_ASIDE = "corrupt"
+"""The tag of records that are no tasks: kept for people to look at, out of every count and queue."""
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """What one sweep removed."""
+
+    purged: tuple[Purged, ...]
+    more: bool
+    """Whether another sweep at the same time may find more."""
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        return tuple(each.key for each in self.purged if each.space == TASKS)
+
+
+class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
+    """What `maintain` did and found."""
+
+    swept: int
+    examined: int
+    set_aside: tuple[str, ...]
+    """Ids under which something stands that is no task. It is kept, under the tag `corrupt`."""
+    reclaimed_bytes: int
+    findings: tuple[str, ...]
+    """What the engine finds wrong with itself."""
+
+
+async def sweep(storage: Storage, *, now: Micros, limit: int = BATCH) -> Sweep:
+    """Remove up to `limit` of what has expired. Never touches anything else."""
+    purged = await storage.purge(until=now, limit=limit)
+    return Sweep(tuple(purged), more=len(purged) == limit)
+
+
+async def maintain(storage: Storage, *, now: Micros) -> Upkeep:
+    """Purge everything expired, set aside what cannot be read, then let the engine compact and check."""
+    swept = 0
+    more = True
+    while more:
+        batch = await sweep(storage, now=now)
+        swept += len(batch.purged)
+        more = batch.more
+    examined, set_aside = await _set_aside_corrupt(storage, now)
+    engine = await storage.maintain()
+    return Upkeep(
+        swept=swept,
+        examined=examined,
+        set_aside=tuple(set_aside),
+        reclaimed_bytes=engine.reclaimed_bytes,
+        findings=engine.findings,
+    )
+
+
+async def _set_aside_corrupt(storage: Storage, now: Micros) -> tuple[int, list[str]]:
+    examined = 0
+    ids: list[str] = []
+    after: Position | None = None
+    while records := await storage.page(TASKS, after=after, limit=BATCH, now=now):
+        examined += len(records)
+        after = records[-1].position
+        for record in records:
+            if not _is_readable(record):
+                ids.append(record.key)
+                await storage.commit([record.becoming(body=record.body, tag=SET_ASIDE)], now=now)
+    return examined, ids
+
+
+def _is_readable(record: Record) -> bool:
+    try:
+        Snapshot.read(record)
+    except CorruptRecord:
+        return False
+    return True

@@ -1,0 +1,121 @@
+"""Variables: durable state that the work and its client share, merged shallowly, checked before kept."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TypeVar, cast, overload
+
+from msgspec import Raw, UnsetType
+
+from . import codec
+from .codec import Json, JsonLike
+from .config import StoreConfig
+from .errors import InvalidValue, LimitExceeded, WrongVariableType
+
+T = TypeVar("T")
+D = TypeVar("D")
+
+
+class Variables(Mapping[str, Json]):
+    """A task's variables as they were when it was read. The typed getters refuse a value of another type."""
+
+    def __init__(self, values: dict[str, Json]) -> None:
+        self._values = values
+
+    @classmethod
+    def read(cls, raw: Raw | UnsetType) -> Variables:
+        return cls(cast("dict[str, Json]", codec.decode(raw) or {}))
+
+    def __getitem__(self, name: str) -> Json:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Variables({self._values!r})"
+
+    @overload
+    def get_str(self, name: str) -> str | None: ...
+    @overload
+    def get_str(self, name: str, default: D) -> str | D: ...
+    def get_str(self, name: str, default: object = None) -> object:
+        return self._typed(name, str, default)
+
+    @overload
+    def get_int(self, name: str) -> int | None: ...
+    @overload
+    def get_int(self, name: str, default: D) -> int | D: ...
+    def get_int(self, name: str, default: object = None) -> object:
+        return self._typed(name, int, default)
+
+    @overload
+    def get_float(self, name: str) -> float | None: ...
+    @overload
+    def get_float(self, name: str, default: D) -> float | D: ...
+    def get_float(self, name: str, default: object = None) -> object:
+        """A number; an integer counts as one, because JSON does not tell 1 from 1.0."""
+        value = self._values.get(name)
+        return float(value) if type(value) is int else self._typed(name, float, default)
+
+    @overload
+    def get_bool(self, name: str) -> bool | None: ...
+    @overload
+    def get_bool(self, name: str, default: D) -> bool | D: ...
+    def get_bool(self, name: str, default: object = None) -> object:
+        return self._typed(name, bool, default)
+
+    @overload
+    def get_list(self, name: str) -> list[Json] | None: ...
+    @overload
+    def get_list(self, name: str, default: D) -> list[Json] | D: ...
+    def get_list(self, name: str, default: object = None) -> object:
+        return self._typed(name, list, default)
+
+    @overload
+    def get_dict(self, name: str) -> dict[str, Json] | None: ...
+    @overload
+    def get_dict(self, name: str, default: D) -> dict[str, Json] | D: ...
+    def get_dict(self, name: str, default: object = None) -> object:
+        return self._typed(name, dict, default)
+
+    def _typed(self, name: str, kind: type[object], default: object) -> object:
+        if name not in self._values:
+            return default
+        value = self._values[name]
+        if type(value) is not kind:  # exactly: True is not an integer here
+            raise WrongVariableType(name, kind.__name__, type(value).__name__)
+        return value
+
+
+def merge(current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig) -> Raw:
+    """The variables after a change: each name is set as a whole, and null takes it away."""
+    for name, value in changes.items():
+        _check_name(name, config)
+        codec.check_json(
+            f"variables.{name}",
+            value,
+            max_depth=config.max_variable_depth,
+            max_string=config.max_string_length,
+        )
+    merged: dict[str, JsonLike] = {
+        name: value for name, value in {**current, **changes}.items() if value is not None
+    }
+    if len(merged) > config.max_variables:
+        raise LimitExceeded("variables", config.max_variables, len(merged), "variables")
+    return codec.document(
+        "variables",
+        merged,
+        max_bytes=config.max_variable_size_bytes,
+        max_depth=config.max_variable_depth + 1,
+    )
+
+
+def _check_name(name: str, config: StoreConfig) -> None:
+    if not name:
+        raise InvalidValue("variables", "a variable needs a name")
+    if len(name) > config.max_variable_name_length:
+        raise LimitExceeded("variables", config.max_variable_name_length, len(name), "characters of a name")
