@@ -11,28 +11,31 @@
  7. A commit is all or nothing, across spaces, up to 25 changes and 2 MiB. Each change is judged against the
     state before the commit; if one is refused, nothing is written and each still gets its answer.
  8. Of concurrent writers of one version exactly one wins; histories of one record are linearizable.
- 9. A guard never admits one too many, counts live records only, and purges the partition's overdue records
-    before it refuses. It is looked at only when every change met its condition.
+ 9. A guard never admits one too many and counts live records only, purging overdue ones of the partition
+    before it refuses. It refuses only what raises the count, and only where every change met its condition.
 10. `page` answers the records of a partition in `(order, key)` order, strictly after a position, in either
     direction, of one tag if asked, by index seek. Walking pages meets each record that stays exactly once.
 11. `page` without a partition does so over all partitions in `(order, key, partition)` order.
-12. `due` answers what a lane should have woken by `until`, in `(wake_at, key, partition)` order.
+12. `due` answers what a lane should have woken by `until`, in `(wake_at, key, partition, space)` order.
 13. `counts` are exact numbers of live records per tag, of a partition or of all; a tag of none is absent.
 14. From `expires_at` on (`now >= expires_at`) a record is invisible to every verb but `purge`.
 15. The address of an expired record is free, though not yet purged: a new record may be born there.
 16. `purge` removes what expired by `until`, earliest first, at most `limit`, counters included, and tells of
-    each. Fewer than `limit` told: nothing that old is left.
+    each that this call removed (a birth or a guard may have been first). Fewer than `limit`: no more is left.
 17. Bodies come back to the byte. Any text without NUL is a name, and no name reaches another's records.
 18. `watch` wakes on a change of what it covers. It may wake for nothing and may miss: it is a hint.
 19. Time is an argument. However much of it passes outside, nothing changes but by a verb; an engine's own
     expiry is a backstop, days after `purge` should have come.
-20. A commit that returned is still there after the engine was closed, or killed, and opened again.
+20. A commit that returned is still there after the engine was closed, or killed, and opened again. An engine
+    whose servers may lose the newest writes when one takes over from another says so in its own docs.
 21. A second client, in another process too, is bound by all of this together with the first.
-22. After `close` every verb raises StorageClosed.
+22. After `close` every verb raises StorageClosed, and so does a watch that was waiting.
 
 Promises 11, 12, 13 (without a partition) and 16 hold across partitions after `lag` seconds; the others at
-once. Engines hold no rules: what is to be refused was refused by the `Storage` port before the engine saw
-it. Versions begin anew when a record is born again: who uses one as a fencing token keeps the record.
+once. Engines hold no rules: what is to be refused was refused by the `Storage` port before the engine saw it.
+Nothing is promised between records that are read together: a reader may see one as it was before a commit and
+another as it is after. A page has no bound in bytes: choose its limit by what is stored. Versions begin anew
+when a record is born again: who uses one as a fencing token keeps the record.
 """
 
 from __future__ import annotations

@@ -12,11 +12,11 @@
         ├── StorageFull          the engine has no room left
         ├── StorageCorrupt       what is stored can no longer be read
         ├── StorageBusy          others held the storage for too long (retryable)
-        ├── StorageFailed        the engine failed in some other way, see the cause (retryable)
+        ├── StorageFailed        the engine failed in some other way, see the cause
         └── StorageClosed        the storage was closed before
 
-A version conflict is not an error here: it is an answer of `commit`. Nothing of a call that raised
-was written, except where the engine lost touch while committing (StorageFailed).
+A version conflict is not an error here: it is an answer of `commit`. Nothing of a call that raised was
+written, except after StorageFailed: whether that commit was written is then unknown until somebody reads.
 """
 
 from __future__ import annotations
@@ -87,9 +87,7 @@ class StorageBusy(StorageError):
 
 
 class StorageFailed(StorageError):
-    """The engine failed; its own error is the cause."""
-
-    retryable = True
+    """The engine failed; its own error is the cause. A commit may have been written or not: read first."""
 
 
 class StorageClosed(StorageError):

@@ -20,7 +20,6 @@ from .record import (
     Change,
     Committed,
     Delete,
-    Done,
     Guard,
     Insert,
     Keep,
@@ -68,8 +67,8 @@ class MemoryEngine(Engine):
         if done is None:
             return Refused(answers)
         if guard is not None:
-            over = self._count_after(guard, changes, done, now)
-            if over > guard.at_most:
+            over = self._over(guard, changes[0].address.partition, growth(guard, changes, done, now), now)
+            if over is not None:
                 return Refused(answers, over=over)
         for change, answer in zip(changes, done, strict=True):
             self._apply(change, answer)
@@ -118,7 +117,7 @@ class MemoryEngine(Engine):
         return Maintenance()
 
     async def close(self) -> None:
-        """Nothing to release: the records go with the object."""
+        self._signals.close()
 
     # Reading
 
@@ -144,16 +143,14 @@ class MemoryEngine(Engine):
                 return
             yield self._records[address]
 
-    def _count_after(
-        self, guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kept], now: Micros
-    ) -> int:
-        """The guarded count as it will be; removes the partition's overdue records if that decides."""
-        partition = changes[0].address.partition
-        grows = growth(guard, changes, answers)
-        if self._count(guard, partition) + grows > guard.at_most:
-            for record in [each for each in self._overdue(now) if each.partition == partition]:
-                self._remove(record)
-        return self._count(guard, partition) + grows
+    def _over(self, guard: Guard, partition: str, grows: int, now: Micros) -> int | None:
+        """The guarded count as it would be, where that is too many."""
+        if grows <= 0 or self._count(guard, partition) + grows <= guard.at_most:
+            return None
+        for record in [each for each in self._overdue(now) if each.partition == partition]:
+            self._remove(record)
+        count = self._count(guard, partition) + grows
+        return count if count > guard.at_most else None
 
     def _count(self, guard: Guard, partition: str) -> int:
         counts = self._counts[guard.space, partition]

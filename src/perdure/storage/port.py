@@ -1,7 +1,7 @@
 """`Storage`: the contract as the rest of perdure uses it. It checks arguments, once, for every engine.
 
-The limits are the least that the five engines have in common: a DynamoDB sort key holds 1024 bytes, a
-PostgreSQL text no NUL, a Lua number 53 bits.
+The limits are the least that the five engines have in common: order, key, partition and space fit together
+into a DynamoDB sort key of 1024 bytes, a PostgreSQL text holds no NUL, a Lua number 53 bits.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MOST_CHANGES = 25
 MOST_RECORDS = 1000
 MOST_BYTES = 2 * 1024 * 1024
 MOST_SPACE_BYTES = 16
-MOST_PARTITION_BYTES = 1024
-MOST_KEY_BYTES = 512
+MOST_PARTITION_BYTES = 512
+MOST_KEY_BYTES = 256
 MOST_TAG_BYTES = 64
 MOST_LANE_BYTES = 256
 MOST_NUMBER = 2**53 - 1
@@ -100,7 +100,7 @@ class Storage:
         if tag is not None:
             _check_text("tag", tag, MOST_TAG_BYTES, least=0)
         if after is not None:
-            _check_position(after)
+            _check_position(after, partition)
         return await self._engine.page(
             space, partition, after=after, limit=limit, tag=tag, descending=descending, now=now
         )
@@ -222,7 +222,9 @@ def _check_scope(space: Space, partition: str | None) -> None:
         _check_text("partition", partition, MOST_PARTITION_BYTES)
 
 
-def _check_position(position: Position) -> None:
+def _check_position(position: Position, partition: str | None) -> None:
+    if partition not in (None, position.partition):
+        raise InvalidArgument("after", "is a place in another partition")
     _check_number("after.order", position.order)
     _check_text("after.key", position.key, MOST_KEY_BYTES)
     _check_text("after.partition", position.partition, MOST_PARTITION_BYTES)

@@ -145,7 +145,9 @@ Change: TypeAlias = Insert | Keep | Replace | Delete
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """Refuse the commit if, after it, more than `at_most` live records of the partition had one of `tags`."""
+    """Refuse a commit that raises the number of live records of the partition with one of `tags` above
+    `at_most`. One that does not raise it passes, though there may be too many already.
+    """
 
     space: Space
     tags: frozenset[Tag]
@@ -223,25 +225,43 @@ def accepted(answers: tuple[Answer, ...]) -> tuple[Done | Kept, ...] | None:
 
 
 def tag_deltas(change: Change, answer: Done | Kept) -> Iterator[tuple[Space, Tag, int]]:
-    """How an accepted change moves the counts of its partition."""
+    """How an accepted change moves the stored counts of its partition."""
     if isinstance(answer, Kept):
         return
-    match change:
-        case Insert(record=record) | Keep(record=record):
-            yield record.space, record.tag, 1
-        case Delete(before=before):
-            yield before.space, before.tag, -1
-        case Replace(before=before, after=after):
-            if before.tag != after.tag:
-                yield before.space, before.tag, -1
-                yield after.space, after.tag, 1
+    before, after = _before(change), _after(change)
+    if before is not None and after is not None and before.tag == after.tag:
+        return
+    if before is not None:
+        yield before.space, before.tag, -1
+    if after is not None:
+        yield after.space, after.tag, 1
 
 
-def growth(guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kept]) -> int:
-    """By how much accepted changes move the count that a guard bounds."""
+def growth(guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kept], now: Micros) -> int:
+    """By how much accepted changes move the live count that a guard bounds."""
     return sum(
-        by
+        _lives_under(guard, _after(change), now) - _lives_under(guard, _before(change), now)
         for change, answer in zip(changes, answers, strict=True)
-        for space, tag, by in tag_deltas(change, answer)
-        if space == guard.space and tag in guard.tags
+        if isinstance(answer, Done)
     )
+
+
+def _lives_under(guard: Guard, record: Record | None, now: Micros) -> bool:
+    return (
+        record is not None
+        and record.space == guard.space
+        and record.tag in guard.tags
+        and record.is_live(now)
+    )
+
+
+def _before(change: Change) -> Record | None:
+    return change.before if isinstance(change, Replace | Delete) else None
+
+
+def _after(change: Change) -> Record | None:
+    match change:
+        case Insert(record=record) | Keep(record=record) | Replace(after=record):
+            return record
+        case Delete():
+            return None

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 
 from .contract import Watch
+from .errors import StorageClosed
 from .record import Address, Space
 
 _Scope = tuple[Space, str | None, str | None]
@@ -19,6 +20,7 @@ class Signals:
     """
 
     def __init__(self, on_interest: Callable[[bool], None] = lambda _: None) -> None:
+        self.closed = False
         self._on_interest = on_interest
         self._watches: defaultdict[_Scope, set[LocalWatch]] = defaultdict(set)
 
@@ -48,6 +50,11 @@ class Signals:
                 for watch in self._watches.get(scope, ()):
                     watch.wake()
 
+    def close(self) -> None:
+        """Nothing will change any more."""
+        self.closed = True
+        self.wake_all()
+
     def wake_all(self) -> None:
         """Something changed somewhere."""
         for watches in self._watches.values():
@@ -69,6 +76,8 @@ class LocalWatch(Watch):
     async def changed(self) -> None:
         await self._event.wait()
         self._event.clear()
+        if self._signals.closed:
+            raise StorageClosed("the storage was closed while this watch waited")
 
     async def close(self) -> None:
         self._signals.drop(self)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..storage.port import MOST_BYTES
+from ..storage.port import MOST_BYTES, MOST_KEY_BYTES
 from .errors import InvalidValue
 
 KIB = 1024
@@ -77,8 +77,8 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
             raise InvalidValue("default_ttl_ms", f"must be at most max_ttl_ms, which is {self.max_ttl_ms}")
         if self.max_record_size_bytes > MOST_BYTES:
             raise InvalidValue("max_record_size_bytes", f"must be at most {MOST_BYTES}, what a commit takes")
-        if self.max_name_length > 512:
-            raise InvalidValue("max_name_length", "must be at most 512, what a storage key takes")
+        if self.max_name_length > MOST_KEY_BYTES:
+            raise InvalidValue("max_name_length", f"must be at most {MOST_KEY_BYTES}, what a key takes")
 
 
 def check_poll_interval(field: str, interval: int) -> None:

@@ -70,8 +70,8 @@ Outcome: TypeAlias = Success | Failure
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far the work says it is."""
 
-    done: float
-    total: float | None = None
+    done: int | float
+    total: int | float | None = None
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

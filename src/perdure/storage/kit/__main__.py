@@ -1,4 +1,4 @@
-"""A process that contends for a record with others like it; started by the kit's own check."""
+"""A process that contends with the kit; started by the kit itself."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from importlib import import_module
 import msgspec
 
 from ..opening import open_storage
-from .contending import Contest, contend
+from .contestants import Contest, contend, insert_until_killed
 
 
 async def _main() -> None:
-    task = msgspec.json.decode(sys.stdin.buffer.read(), type=Contest)
-    if task.plugin is not None:
-        import_module(task.plugin)
-    async with await open_storage(task.url) as storage:
-        won = await contend(storage, task.rounds)
+    contest = msgspec.json.decode(sys.stdin.buffer.read(), type=Contest)
+    if contest.plugin is not None:
+        import_module(contest.plugin)
+    async with await open_storage(contest.url) as storage:
+        if not contest.rounds:
+            await insert_until_killed(storage)
+        won = await contend(storage, contest.rounds)
     sys.stdout.buffer.write(msgspec.json.encode(won))
 
 

@@ -4,32 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import random
-import sys
 from collections import Counter
 from collections.abc import Sequence
 
-import msgspec
-
 from ..port import Storage
-from ..record import Committed, Delete, Guard, Insert, Record, Refused
+from ..record import Change, Committed, Delete, Guard, Insert, Keep, Record, Refused
+from .contestants import MOST_TRIES, Contest, contend, run_child
 from .history import Recorder, Write, is_linearizable
 from .samples import NOW, PARTITION, SPACE, put, sample
 from .subject import ContractBroken, Subject, check, expect
 
 WRITERS = 8
 ROUNDS = 100
-
-
-async def contend(storage: Storage, rounds: int) -> list[int]:
-    """Replace the contended record as soon as each version appears; the versions that this writer won."""
-    won: list[int] = []
-    while True:
-        record = await storage.get(sample("contended").address, now=NOW)
-        if record is None or record.version > rounds:
-            return won
-        result = await storage.commit([record.becoming(body="{}", tag="")], now=NOW)
-        if isinstance(result, Committed):
-            won.append(record.version)
 
 
 def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
@@ -62,13 +48,16 @@ async def no_update_is_lost_between_interleaved_reads_and_writes(subject: Subjec
 
     async def add_ten() -> None:
         done = 0
-        while done < 10:
+        for _ in range(MOST_TRIES):
+            if done == 10:
+                return
             record = await storage.get(sample("sum").address, now=NOW)
             if record is None:
                 raise ContractBroken("a record vanished under concurrent writers")
             await asyncio.sleep(0)  # let the others read the same version
             change = record.becoming(body=str(int(record.body) + 1), tag="")
             done += isinstance(await storage.commit([change], now=NOW), Committed)
+        raise ContractBroken("ten additions were not done in as many tries as are reasonable")
 
     await asyncio.gather(*[add_ten() for _ in range(WRITERS)])
     got = await storage.get(sample("sum").address, now=NOW)
@@ -132,31 +121,63 @@ async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
 @check(21, "url")
 async def of_eight_processes_writing_one_version_one_wins(subject: Subject) -> None:
     await put(subject.storage, sample("contended"))
-    task = Contest(url=subject.url or "", plugin=subject.plugin, rounds=ROUNDS)
-    won = await asyncio.gather(*[_spawn(task) for _ in range(WRITERS)])
+    contest = Contest(url=subject.url or "", plugin=subject.plugin, rounds=ROUNDS)
+    won = await asyncio.gather(*[run_child(contest) for _ in range(WRITERS)])
     expect_one_winner_each(won, ROUNDS)
     got = await subject.storage.get(sample("contended").address, now=NOW)
     expect(got and got.version, ROUNDS + 1, "the version at the end")
 
 
-class Contest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a contending process is told on its standard input."""
+@check(21, "second_client")
+async def a_guard_holds_against_two_clients(subject: Subject) -> None:
+    guard = Guard(space=SPACE, tags=frozenset({"a"}), at_most=10)
+    clients = [subject.storage, await subject.another_client()]
+    try:
+        changes = [[Insert(record=sample(f"k{n}", tag="a"))] for n in range(40)]
+        results = await asyncio.gather(
+            *[clients[n % 2].commit(change, guard=guard, now=NOW) for n, change in enumerate(changes)]
+        )
+    finally:
+        await clients[1].close()
+    expect(sum(isinstance(result, Committed) for result in results), 10, "how many were admitted")
 
-    url: str
-    plugin: str | None
-    rounds: int
+
+@check(8, "settle")
+async def after_a_storm_every_index_agrees(subject: Subject) -> None:
+    storage = subject.storage
+    await asyncio.gather(*[_storm(storage, f"p{seed % 2}", seed) for seed in range(6)])
+    storage = await subject.settled()
+    records = await storage.page(SPACE, limit=1000, now=NOW)
+    parts = [
+        record for part in ("p0", "p1") for record in await storage.page(SPACE, part, limit=999, now=NOW)
+    ]
+    expect(sorted(parts, key=lambda each: each.position), records, "the partitions' listings")
+    tagged = [record for tag in "xyz" for record in await storage.page(SPACE, tag=tag, limit=999, now=NOW)]
+    expect(sorted(tagged, key=lambda each: each.position), records, "the tags' listings")
+    counted = Counter(record.tag for record in records)
+    expect(dict(await storage.counts(SPACE, now=NOW)), dict(counted), "the counts")
+    timed = sorted(record.address for record in records if record.lane)
+    due = sorted(record.address for record in await storage.due("l", until=NOW, limit=999, now=NOW))
+    expect(due, timed, "the lane")
 
 
-async def _spawn(task: Contest) -> list[int]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable,
-        "-m",
-        "perdure.storage.kit",
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
-    answer, complaint = await process.communicate(msgspec.json.encode(task))
-    if process.returncode:
-        raise ContractBroken(f"a contending process failed:\n{complaint.decode()}")
-    return msgspec.json.decode(answer, type=list[int])
+async def _storm(storage: Storage, partition: str, seed: int) -> None:
+    """Commits of several changes to a few records that others change too."""
+    chance = random.Random(seed)  # noqa: S311 - to be repeatable
+    for n in range(30):
+        keys = chance.sample("abcdefgh", 3)
+        addresses = [sample(key, partition=partition).address for key in keys]
+        found = await storage.get_many(addresses, now=NOW)
+        changes = [_any_change(chance, key, partition, n, old) for key, old in zip(keys, found, strict=True)]
+        await storage.commit(changes, now=NOW)
+
+
+def _any_change(chance: random.Random, key: str, partition: str, order: int, old: Record | None) -> Change:
+    lane, wake_at = chance.choice([("l", order), (None, None)])
+    tag = chance.choice("xyz")
+    if old is None:
+        new = sample(key, partition=partition, order=order, tag=tag, lane=lane, wake_at=wake_at)
+        return chance.choice([Insert, Keep])(record=new)
+    if chance.random() < 0.3:
+        return Delete(before=old)
+    return old.becoming(body="2", tag=tag, lane=lane, wake_at=wake_at)

@@ -16,7 +16,7 @@ from ..record import (
     Record,
     Refused,
 )
-from .samples import NOW, OTHER_SPACE, PARTITION, SPACE, do, must, put, sample
+from .samples import NOW, OTHER_SPACE, PARTITION, SPACE, do, must, put, put_many, sample
 from .subject import Subject, check, expect
 
 THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=3)
@@ -58,6 +58,38 @@ async def a_guard_counts_only_the_living_and_purges_before_it_refuses(subject: S
     expect(early, Refused((Done(1),), over=4), "one more while three live")
     must(await storage.commit([Insert(record=sample("k", tag="a"))], guard=THREE, now=NOW + 5))
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"a": 1}, "the living after it")
+
+
+@check(9)
+async def a_guard_looks_past_many_overdue_records(subject: Subject) -> None:
+    storage = subject.storage
+    overdue = [sample(f"k{n:03}", tag="a", expires_at=NOW + 5) for n in range(130)]
+    beside = [
+        sample("other space", space=OTHER_SPACE, tag="a", expires_at=NOW + 5),
+        sample("other space too", space=OTHER_SPACE, tag="a"),
+    ]
+    await put_many(storage, overdue + beside)
+    await put(storage, sample("k", partition="q", tag="a", expires_at=NOW + 5))
+    for n in range(3):
+        change = Insert(record=sample(f"new{n}", tag="a"))
+        must(await storage.commit([change], guard=THREE, now=NOW + 5))
+    refused = await storage.commit([Insert(record=sample("more", tag="a"))], guard=THREE, now=NOW + 5)
+    expect(refused, Refused((Done(1),), over=4), "the fourth")
+    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"a": 3}, "its counts")
+    expect(dict(await storage.counts(OTHER_SPACE, PARTITION, now=NOW + 5)), {"a": 1}, "the other space's")
+    seen = await storage.get(sample("k", partition="q").address, now=NOW)
+    expect(seen and seen.tag, "a", "what expired in another partition, at a time before")
+
+
+@check(9)
+async def a_guard_lets_pass_what_does_not_raise_the_count(subject: Subject) -> None:
+    storage = subject.storage
+    records = [sample(f"k{n}", tag="a") for n in range(5)]
+    await put(storage, *records)
+    must(await storage.commit([Delete(before=records[0])], guard=THREE, now=NOW))
+    must(await storage.commit([records[1].becoming(body="2", tag="b")], guard=THREE, now=NOW))
+    born_dead = sample("dead", tag="a", expires_at=NOW)
+    must(await storage.commit([Insert(record=born_dead)], guard=THREE, now=NOW))
 
 
 @check(9)
@@ -165,6 +197,16 @@ async def purge_works_in_batches_earliest_first(subject: Subject) -> None:
         storage = await subject.settled()
     expect(sizes, [4, 4, 2, 0], "the sizes of the batches")
     expect(keys, [record.key for record in records], "their keys, earliest first")
+
+
+@check(16, "settle")
+async def purge_takes_a_thousand_at_once(subject: Subject) -> None:
+    await put_many(subject.storage, [sample(f"k{n:04}", tag="t", expires_at=NOW + 1) for n in range(1010)])
+    storage = await subject.settled()
+    expect(len(await storage.purge(until=NOW + 1, limit=1000)), 1000, "the first batch")
+    storage = await subject.settled()
+    expect(len(await storage.purge(until=NOW + 1, limit=1000)), 10, "the second batch")
+    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {}, "the counts at a time before")
 
 
 @check(16, "settle")

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Awaitable
+
+from ..contract import Watch
 from ..errors import StorageClosed
 from ..record import Delete, Insert
+from .contestants import Contest, read_line, read_rest, start_child
 from .samples import NOW, PARTITION, SPACE, do, put, sample
-from .subject import ContractBroken, Subject, check, expect
+from .subject import ContractBroken, Subject, check, expect, soon
 
 
 @check(20, "reopen", "settle")
@@ -53,10 +58,50 @@ async def two_clients_do_not_overwrite_each_other(subject: Subject) -> None:
 
 @check(22)
 async def a_closed_storage_says_so(subject: Subject) -> None:
+    storage = subject.storage
+    await storage.close()
+    await storage.close()  # once more is fine
+    await _expect_closed(storage.commit([Insert(record=sample())], now=NOW))
+    await _expect_closed(storage.get(sample().address, now=NOW))
+    await _expect_closed(storage.page(SPACE, limit=1, now=NOW))
+    await _expect_closed(storage.due("l", until=NOW, limit=1, now=NOW))
+    await _expect_closed(storage.counts(SPACE, now=NOW))
+    await _expect_closed(storage.purge(until=NOW, limit=1))
+    await _expect_closed(storage.maintain())
+
+
+@check(22)
+async def closing_wakes_a_watch_that_waits(subject: Subject) -> None:
+    watch = subject.storage.watch(SPACE)
+    waiting = asyncio.ensure_future(_wait_for_ever(watch))
+    await asyncio.sleep(0)
     await subject.storage.close()
-    await subject.storage.close()  # once more is fine
+    await _expect_closed(soon(waiting, "the end of a watch whose storage was closed"))
+
+
+async def _wait_for_ever(watch: Watch) -> None:
+    while True:  # a wake-up for nothing is allowed
+        await watch.changed()
+
+
+async def _expect_closed(call: Awaitable[object]) -> None:
     try:
-        await subject.storage.commit([Insert(record=sample())], now=NOW)
+        await call
     except StorageClosed:
         return
-    raise ContractBroken("a commit after close did not raise StorageClosed")
+    raise ContractBroken("a verb after close did not raise StorageClosed")
+
+
+@check(20, "url", "reopen")
+async def what_a_killed_process_was_told_is_stored(subject: Subject) -> None:
+    process = await start_child(Contest(url=subject.url or "", plugin=subject.plugin, rounds=0))
+    told = [await read_line(process) for _ in range(100)]
+    process.kill()
+    told += [line for line in (await read_rest(process)) if line.endswith("!")]
+    storage = await subject.reopened()
+    for line in told:
+        addresses = [sample(f"{line}{n}").address for n in range(3)]
+        got = await storage.get_many(addresses, now=NOW)
+        expect(None in got, False, f"something of {line!r} is missing")  # noqa: FBT003
+    counts = dict(await storage.counts(SPACE, PARTITION, now=NOW))
+    expect(sum(counts.values()) % 3, 0, "the records beyond whole commits of three")

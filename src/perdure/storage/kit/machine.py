@@ -2,7 +2,7 @@
 
     TestMyEngine = state_machine(my_engine).TestCase
 
-The model is the memory engine, which the checks and a slow obvious twin in perdure's own tests hold to the
+The model is the memory engine, which the checks, and a slow and obvious twin in perdure's own tests, hold to the
 contract. Names, times and tags are few, so that histories collide.
 """
 
@@ -63,6 +63,7 @@ class _Machine(RuleBasedStateMachine):
         self.context = factory()
         self.loop = asyncio.Runner()
         self.now: Micros = 0
+        self.purge_is_open = False
         self.known: dict[Address, list[Record]] = {}
         self.model = Storage(MemoryEngine())
 
@@ -86,7 +87,20 @@ class _Machine(RuleBasedStateMachine):
         return expected
 
     @rule(partition=st.sampled_from(PARTITIONS), guard=_guards, data=st.data())
-    def commit(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
+    def commit_guarded(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
+        self._commit(partition, guard, data)
+        self.purge_is_open = self.purge_is_open or guard is not None
+
+    @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
+    def commit(self, partition: str, data: st.DataObject) -> None:
+        self._commit(partition, None, data)
+
+    @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
+    def commit_more(self, partition: str, data: st.DataObject) -> None:
+        """The same: hypothesis picks rules evenly, and an empty storage is soon understood."""
+        self._commit(partition, None, data)
+
+    def _commit(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
         places = st.tuples(st.sampled_from(SPACES), st.sampled_from(KEYS))
         chosen = data.draw(st.lists(places, min_size=1, max_size=4, unique=True))
         changes = [self._change(Address(space, partition, key), data) for space, key in chosen]
@@ -177,14 +191,25 @@ class _Machine(RuleBasedStateMachine):
 
         self.both(counts, f"counts {space} {partition}")
 
-    @rule()
-    def purge(self) -> None:
-        now = self.now
+    @rule(until=_times)
+    def purge(self, until: Micros) -> None:
+        """Which records a guard has purged before is left to the engine; that they are gone is not."""
 
         async def purge(storage: Storage) -> list[tuple[str, ...]]:
-            return sorted(await storage.purge(until=now, limit=1000))
+            return sorted(await storage.purge(until=until, limit=1000))
 
-        self.both(purge, "purge")
+        async def purge_silently(storage: Storage) -> None:
+            await purge(storage)
+
+        self.both(purge_silently if self.purge_is_open else purge, f"purge {until}")
+        self.purge_is_open = False
+
+    @rule(space=st.sampled_from(SPACES))
+    def everything(self, space: Space) -> None:
+        now = self.now
+        self.both(lambda storage: storage.page(space, limit=1000, now=now), f"everything of {space}")
+        for lane in LANES:
+            self.due(lane, 12 * STEP, 1000)
 
     @rule(steps=st.integers(1, 3))
     def time_passes(self, steps: int) -> None:

@@ -6,11 +6,11 @@ import asyncio
 
 from ..port import Storage
 from ..record import Delete, Insert, Keep, Position, Record, Tag
-from .samples import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, sample
-from .subject import ContractBroken, Subject, check, expect
+from .samples import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, put_many, sample
+from .subject import ContractBroken, Subject, check, expect, expect_same, soon
 
-WAKE_WITHIN = 10.0
-"""Seconds after which a watch that was not woken is called deaf. Not a measure of speed."""
+MOST_PAGES = 200
+"""More than any check fills."""
 
 
 async def walk(
@@ -24,7 +24,7 @@ async def walk(
     """All records, page by page."""
     seen: list[Record] = []
     after: Position | None = None
-    while True:
+    for _ in range(MOST_PAGES):
         page = await storage.page(
             SPACE, partition, after=after, limit=limit, tag=tag, descending=descending, now=NOW
         )
@@ -32,6 +32,7 @@ async def walk(
         if len(page) < limit:
             return seen
         after = page[-1].position
+    raise ContractBroken(f"a walk over the pages did not end after {MOST_PAGES}")
 
 
 @check(10)
@@ -146,6 +147,19 @@ async def due_answers_what_should_have_woken_earliest_first(subject: Subject) ->
 
 
 @check(12, "settle")
+async def due_tells_apart_what_wakes_at_one_instant(subject: Subject) -> None:
+    records = [
+        sample("same", partition=partition, space=space, lane="l", wake_at=5)
+        for partition in ("a", "b", "c")
+        for space in (SPACE, OTHER_SPACE)
+    ]
+    await put(subject.storage, *reversed(records))
+    storage = await subject.settled()
+    expect(await storage.due("l", until=5, limit=9, now=NOW), records, "six records of one key and time")
+    expect(await storage.due("l", until=5, limit=3, now=NOW), records[:3], "the first three")
+
+
+@check(12, "settle")
 async def a_record_leaves_its_lane_when_replaced_or_deleted(subject: Subject) -> None:
     storage = subject.storage
     later, away, gone = (sample(key, lane="l", wake_at=5) for key in ("later", "away", "gone"))
@@ -155,6 +169,28 @@ async def a_record_leaves_its_lane_when_replaced_or_deleted(subject: Subject) ->
     storage = await subject.settled()
     expect(await storage.due("l", until=8, limit=9, now=NOW), [], "the lane before the new time")
     expect(await storage.due("l", until=9, limit=9, now=NOW), [change.after], "the lane at the new time")
+
+
+@check(10, "settle")
+async def a_thousand_records_come_in_one_answer(subject: Subject) -> None:
+    records = [sample(f"k{n:04}", order=n, tag="t", lane="l", wake_at=n) for n in range(1010)]
+    await put_many(subject.storage, records)
+    storage = await subject.settled()
+    expect_same(await storage.page(SPACE, PARTITION, limit=1000, now=NOW), records[:1000], "a page")
+    expect_same(await storage.page(SPACE, tag="t", limit=1000, now=NOW), records[:1000], "a page of all")
+    expect_same(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "what is due")
+    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"t": 1010}, "the counts")
+
+
+@check(10, "settle")
+async def large_records_come_in_one_answer(subject: Subject) -> None:
+    records = [sample(f"k{n:02}", order=n, body=str(n) * 300_000, lane="l", wake_at=n) for n in range(10, 20)]
+    await put(subject.storage, *records)
+    storage = await subject.settled()
+    expect_same(await storage.page(SPACE, PARTITION, limit=99, now=NOW), records, "a page of 6 MB")
+    expect_same(await storage.due("l", until=99, limit=99, now=NOW), records, "6 MB that are due")
+    got = await storage.get_many([record.address for record in records], now=NOW)
+    expect_same(got, records, "6 MB by address")
 
 
 @check(13, "settle")
@@ -184,13 +220,21 @@ async def a_tag_of_none_is_absent_from_counts(subject: Subject) -> None:
 @check(18)
 async def a_watch_wakes_for_what_it_covers(subject: Subject) -> None:
     storage, record = subject.storage, sample()
-    scopes = ((SPACE, None, None), (SPACE, PARTITION, None), (SPACE, PARTITION, record.key))
-    for n, (space, partition, key) in enumerate(scopes):
-        async with storage.watch(space, partition, key) as watch:
-            waiting = asyncio.ensure_future(watch.changed())
-            await asyncio.sleep(0)
-            await do(storage, Delete(before=record) if n % 2 else Insert(record=record))
-            await _woken(waiting, f"a watch of {(space, partition, key)}")
+    change = record.becoming(body="2", tag="", expires_at=NOW + 5)
+    for scope in ((SPACE, None, None), (SPACE, PARTITION, None), (SPACE, PARTITION, record.key)):
+        async with storage.watch(*scope) as watch:
+            for step in (Insert(record=record), change, Delete(before=change.after)):
+                waiting = asyncio.ensure_future(watch.changed())
+                await asyncio.sleep(0)
+                await do(storage, step)
+                await soon(waiting, f"the wake-up of {scope} for {type(step).__name__}")
+
+
+@check(18)
+async def a_watch_remembers_what_happened_while_nobody_waited(subject: Subject) -> None:
+    async with subject.storage.watch(SPACE, PARTITION, "k") as watch:
+        await put(subject.storage, sample("k"))
+        await soon(asyncio.ensure_future(watch.changed()), "the wake-up of a watch that was not waiting")
 
 
 @check(18, "second_client")
@@ -201,13 +245,6 @@ async def a_watch_wakes_for_another_clients_commit(subject: Subject) -> None:
             waiting = asyncio.ensure_future(watch.changed())
             await asyncio.sleep(0)
             await put(other, sample("k"))
-            await _woken(waiting, "a watch of what another client wrote")
+            await soon(waiting, "the wake-up for what another client wrote")
     finally:
         await other.close()
-
-
-async def _woken(waiting: asyncio.Future[None], what: str) -> None:
-    try:
-        await asyncio.wait_for(waiting, WAKE_WITHIN)
-    except TimeoutError as error:
-        raise ContractBroken(f"{what} slept through a commit") from error

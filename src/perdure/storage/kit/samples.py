@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from ..port import Storage
+from collections.abc import Sequence
+
+from ..port import MOST_NUMBER, Storage
 from ..record import Change, Committed, Insert, Micros, Record, Refused, Space, Tag
 from .subject import ContractBroken
 
@@ -11,6 +13,9 @@ OTHER_SPACE = Space("kit2")
 PARTITION = "someone"
 NOW: Micros = 1_700_000_000_000_000
 """The time of checks that do not care about time."""
+
+NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MOST_NUMBER - 1, MOST_NUMBER)
+"""Numbers that lose something where they pass through 32 bits or a rounded float."""
 
 HOSTILE_NAMES = (
     "a",
@@ -43,7 +48,7 @@ HOSTILE_NAMES = (
     "\U0010ffff",
     "ab",
     "aa",
-    "a" * 512,
+    "a" * 256,
 )
 """Names that are prefixes of each other, look alike, or mean something to some engine."""
 
@@ -93,6 +98,13 @@ async def put(storage: Storage, *records: Record, now: Micros = NOW) -> None:
     """Insert records one by one, all of which must succeed."""
     for record in records:
         must(await storage.commit([Insert(record=record)], now=now))
+
+
+async def put_many(storage: Storage, records: Sequence[Record], now: Micros = NOW) -> None:
+    """Insert many records of one partition, in commits of 25."""
+    for start in range(0, len(records), 25):
+        changes = [Insert(record=record) for record in records[start : start + 25]]
+        must(await storage.commit(changes, now=now))
 
 
 async def do(storage: Storage, *changes: Change, now: Micros = NOW) -> Committed:

@@ -18,14 +18,17 @@ A seam that an engine lacks leaves out the checks that need it; the report, and 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
 from ..port import Storage
 from ..record import Micros
+
+T = TypeVar("T")
 
 Seam: TypeAlias = Literal["reopen", "second_client", "advance_time", "settle", "url"]
 Opener: TypeAlias = Callable[[], Awaitable[Storage]]
@@ -92,6 +95,18 @@ def expect_same(actual: object, expected: object, what: str) -> None:
     """Like `expect`, for values too large to be shown."""
     if actual != expected:
         raise ContractBroken(f"{what}: came back changed")
+
+
+PATIENCE = 10.0
+"""Seconds after which a watch that was not woken is called deaf. Not a measure of speed."""
+
+
+async def soon(waiting: Awaitable[T], what: str) -> T:
+    """The answer of something that should come at once."""
+    try:
+        return await asyncio.wait_for(waiting, PATIENCE)
+    except TimeoutError as error:
+        raise ContractBroken(f"{what} did not come within {PATIENCE:g} seconds") from error
 
 
 def expect(actual: object, expected: object, what: str) -> None:

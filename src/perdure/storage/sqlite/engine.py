@@ -114,6 +114,7 @@ class SqliteEngine(Engine):
             return await asyncio.to_thread(_maintain, self._location)
 
     async def close(self) -> None:
+        self._signals.close()
         await self._writer.close()
         await self._reader.close()
 

@@ -80,8 +80,8 @@ class Transaction:
         if done is None:
             return Refused(answers)
         if guard is not None:
-            over = self._count_after(guard, changes, done, now)
-            if over > guard.at_most:
+            over = self._over(guard, changes[0].address.partition, growth(guard, changes, done, now), now)
+            if over is not None:
                 return Refused(answers, over=over)
         for change, at, answer in zip(changes, found, done, strict=True):
             self._apply(change, at, answer)
@@ -156,15 +156,13 @@ class Transaction:
         self._deltas[space, partition, tag] += by
         self._deltas[space, ALL, tag] += by
 
-    def _count_after(
-        self, guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kept], now: Micros
-    ) -> int:
-        """The guarded count as it will be; removes the partition's overdue records if that decides."""
-        partition = changes[0].address.partition
-        grows = growth(guard, changes, answers)
-        if self._stored(guard, partition) + grows > guard.at_most:
-            self._remove(self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall())
-        return self._stored(guard, partition) + grows
+    def _over(self, guard: Guard, partition: str, grows: int, now: Micros) -> int | None:
+        """The guarded count as it would be, where that is too many."""
+        if grows <= 0 or self._stored(guard, partition) + grows <= guard.at_most:
+            return None
+        self._remove(self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall())
+        count = self._stored(guard, partition) + grows
+        return count if count > guard.at_most else None
 
     def _stored(self, guard: Guard, partition: str) -> int:
         """How many records of the guarded tags are stored, expired ones included."""

@@ -147,7 +147,7 @@ class Writer:
 
 def _deliver(settled: Sequence[_Settled]) -> None:
     for job, result in settled:
-        if job.future.done():  # its caller was cancelled
+        if job.future.done():  # its caller no longer waits
             continue
         if isinstance(result, BaseException):
             job.future.set_exception(result)

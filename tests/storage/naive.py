@@ -1,0 +1,146 @@
+"""The contract once more, with no index but the address: too slow to use, too simple to be wrong.
+
+It holds the memory engine, which is the model of the others, to the contract; and broken variants of it
+show that the kit catches what it should.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from perdure.storage import (
+    Address,
+    Change,
+    Committed,
+    Delete,
+    Engine,
+    Guard,
+    Maintenance,
+    Micros,
+    Position,
+    Purged,
+    Record,
+    Refused,
+    Space,
+    Tag,
+    Watch,
+)
+from perdure.storage.record import Answer, Insert, Keep, Kept, accepted, judge
+from perdure.storage.signals import Signals
+
+
+class NaiveEngine(Engine):
+    """Every verb in its most obvious form. The broken engines override one step each."""
+
+    name = "naive"
+
+    def __init__(self) -> None:
+        self.records: dict[Address, Record] = {}
+        self.signals = Signals()
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        return [self.find(address, now) for address in addresses]
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        answers = tuple(self.judge(change, now) for change in changes)
+        done = accepted(answers)
+        if done is None:
+            return Refused(answers)
+        saved = dict(self.records)
+        before = 0 if guard is None else self.count(guard, changes[0].address.partition, now)
+        for change, answer in zip(changes, done, strict=True):
+            if not isinstance(answer, Kept):
+                self.apply(change)
+        if guard is not None:
+            over = self.count(guard, changes[0].address.partition, now)
+            if over > guard.at_most and over > before:
+                self.records = saved
+                return Refused(answers, over=over)
+        self.signals.wake(change.address for change in changes)
+        return Committed(done)
+
+    async def page(
+        self,
+        space: Space,
+        partition: str | None,
+        *,
+        after: Position | None,
+        limit: int,
+        tag: Tag | None,
+        descending: bool,
+        now: Micros,
+    ) -> list[Record]:
+        found = [
+            record
+            for record in self.live(now)
+            if record.space == space and partition in (None, record.partition) and tag in (None, record.tag)
+        ]
+        found.sort(key=lambda record: record.position, reverse=descending)
+        return [record for record in found if self.is_after(record, after, descending=descending)][:limit]
+
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        found = [
+            (record.wake_at, record.key, record.partition, record.space, record)
+            for record in self.live(now)
+            if record.lane == lane and record.wake_at is not None and record.wake_at <= until
+        ]
+        return [record for *_, record in sorted(found, key=lambda each: each[:4])][:limit]
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        return Counter(
+            record.tag
+            for record in self.live(now)
+            if record.space == space and partition in (None, record.partition)
+        )
+
+    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
+        gone = sorted(
+            (record for record in self.records.values() if not record.is_live(until)),
+            key=lambda record: (record.expires_at or 0, record.address),
+        )[:limit]
+        for record in gone:
+            del self.records[record.address]
+        return [Purged(*record.address, record.tag) for record in gone]
+
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        return self.signals.watch((space, partition, key))
+
+    async def maintain(self) -> Maintenance:
+        return Maintenance()
+
+    async def close(self) -> None:
+        self.signals.close()
+
+    # The steps
+
+    def live(self, now: Micros) -> list[Record]:
+        return [record for record in self.records.values() if record.is_live(now)]
+
+    def find(self, address: Address, now: Micros) -> Record | None:
+        found = self.records.get(address)
+        return found if found is not None and found.is_live(now) else None
+
+    def judge(self, change: Change, now: Micros) -> Answer:
+        found = self.find(change.address, now)
+        return judge(change, None if found is None else found.version)
+
+    def apply(self, change: Change) -> None:
+        self.records.pop(change.address, None)
+        if isinstance(change, Insert | Keep):
+            self.records[change.address] = change.record
+        elif not isinstance(change, Delete):
+            self.records[change.address] = change.after
+
+    def count(self, guard: Guard, partition: str, now: Micros) -> int:
+        return sum(
+            record.space == guard.space and record.partition == partition and record.tag in guard.tags
+            for record in self.live(now)
+        )
+
+    def is_after(self, record: Record, after: Position | None, *, descending: bool) -> bool:
+        if after is None:
+            return True
+        return record.position < after if descending else record.position > after

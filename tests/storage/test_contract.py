@@ -1,0 +1,75 @@
+"""Every engine, in every mode, keeps every promise of the contract."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from perdure.storage.kit import CHECKS, Check
+from perdure.storage.kit.machine import state_machine
+
+from ..rows import row
+from .subjects import ENGINES
+
+pytestmark = pytest.mark.anyio
+
+LACKING = {"memory": {"reopen", "url"}, "sqlite": set[str](), "sqlite-normal": set[str]()}
+"""The seams that an engine does not have, by its nature."""
+
+ROWS = {
+    "what_was_committed_is_read_at_once_by_every_verb": 6,
+    "an_insert_never_overwrites": 7,
+    "bodies_come_back_to_the_byte": 10,
+    "a_replace_needs_the_version_that_stands_there": 20,
+    "of_eight_writers_of_one_version_one_wins": 23,
+    "of_eight_processes_writing_one_version_one_wins": 23,
+    "no_update_is_lost_between_interleaved_reads_and_writes": 24,
+    "hostile_names_stay_apart_as_partitions": 27,
+    "a_guard_holds_against_concurrent_writers": 37,
+    "ten_records_of_one_instant_come_in_pages_of_three": 39,
+    "walking_meets_what_stays_once_while_others_come_and_go": 40,
+    "pages_over_all_partitions_are_in_true_order": 44,
+    "counts_follow_every_change": 46,
+    "every_verb_stops_seeing_a_record_at_the_same_instant": 55,
+    "everything_is_there_after_reopening": 97,
+    "what_one_client_committed_the_other_reads_at_once": 97,
+}
+"""The parity rows that a check of the kit proves on each engine."""
+
+CASES = [
+    pytest.param(
+        engine,
+        check,
+        id=f"{engine}-{check}",
+        marks=[row(ROWS[check.name])] if check.name in ROWS else [],
+    )
+    for engine in ENGINES
+    for check in CHECKS
+    if not LACKING[engine].intersection(check.needs)
+]
+
+
+@pytest.mark.parametrize(("engine", "check"), CASES)
+async def test_the_engine_keeps_the_promise(engine: str, check: Check) -> None:
+    async with ENGINES[engine]() as subject:
+        await check(subject)
+
+
+@row(94, 98)
+def test_no_engine_skips_a_check_but_for_what_it_cannot_have() -> None:
+    needed = {seam for check in CHECKS for seam in check.needs}
+    assert needed == {"reopen", "second_client", "advance_time", "settle", "url"}
+    assert {check.promise for check in CHECKS} == set(range(1, 23))
+    assert set(ENGINES) == set(LACKING) == {"memory", "sqlite", "sqlite-normal"}
+
+
+def test_random_histories_on_sqlite_are_those_of_the_model() -> None:
+    _run_machine("sqlite-normal", steps=40)
+
+
+def _run_machine(engine: str, steps: int) -> None:
+    run_state_machine_as_test(
+        state_machine(ENGINES[engine]),
+        settings=settings(stateful_step_count=steps, suppress_health_check=[HealthCheck.too_slow]),
+    )

@@ -1,0 +1,402 @@
+"""The kit itself: it passes what is right, catches what is broken, and shows what it could not check."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+from msgspec.structs import replace
+
+from perdure.storage import (
+    Address,
+    Change,
+    Committed,
+    Delete,
+    Engine,
+    Guard,
+    Insert,
+    Keep,
+    Micros,
+    Position,
+    Purged,
+    Record,
+    Refused,
+    Replace,
+    Space,
+    Storage,
+    Tag,
+    Watch,
+)
+from perdure.storage.kit import ContractBroken, Factory, Subject, run
+from perdure.storage.kit.machine import state_machine
+from perdure.storage.record import Answer, Conflict, Done, Kept, Missing
+from perdure.storage.signals import LocalWatch, Signals
+
+from ..rows import row
+from .naive import NaiveEngine
+from .subjects import no_clock_to_advance
+
+pytestmark = pytest.mark.anyio
+
+
+def subject_of(make: Callable[[], Engine]) -> Factory:
+    @asynccontextmanager
+    async def factory() -> AsyncGenerator[Subject]:
+        engine = make()
+
+        async def second_client() -> Storage:
+            return Storage(engine)
+
+        yield Subject(Storage(engine), second_client=second_client, advance_time=no_clock_to_advance)
+
+    return factory
+
+
+class OverwritingInsert(NaiveEngine):
+    def judge(self, change: Change, now: Micros) -> Answer:
+        return Done(change.record.version) if isinstance(change, Insert) else super().judge(change, now)
+
+
+class KeepThatReplaces(NaiveEngine):
+    def judge(self, change: Change, now: Micros) -> Answer:
+        return Done(change.record.version) if isinstance(change, Keep) else super().judge(change, now)
+
+
+class LostUpdate(NaiveEngine):
+    """Replaces whatever stands there."""
+
+    def judge(self, change: Change, now: Micros) -> Answer:
+        answer = super().judge(change, now)
+        blind = isinstance(change, Replace) and isinstance(answer, Conflict)
+        return Done(change.after.version) if blind and isinstance(change, Replace) else answer
+
+
+class UncheckedDelete(NaiveEngine):
+    def judge(self, change: Change, now: Micros) -> Answer:
+        answer = super().judge(change, now)
+        return Done(change.before.version) if isinstance(change, Delete) else answer
+
+
+class MissingIsConflict(NaiveEngine):
+    def judge(self, change: Change, now: Micros) -> Answer:
+        answer = super().judge(change, now)
+        return Conflict(0) if isinstance(answer, Missing) else answer
+
+
+class ConflictWithoutVersion(NaiveEngine):
+    def judge(self, change: Change, now: Micros) -> Answer:
+        answer = super().judge(change, now)
+        return Conflict(1) if isinstance(answer, Conflict) else answer
+
+
+class RaceBetweenCheckAndWrite(NaiveEngine):
+    """Judges, lets others run, then writes."""
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        answers = tuple(self.judge(change, now) for change in changes)
+        await asyncio.sleep(0)
+        if all(isinstance(answer, Done | Kept) for answer in answers):
+            await super().commit(changes, guard=guard, now=now)
+            for change in changes:
+                self.apply(change)
+            return Committed(tuple(answer for answer in answers if isinstance(answer, Done | Kept)))
+        return Refused(answers)
+
+
+class StaleRead(NaiveEngine):
+    """Reads a copy that is one commit behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.behind: dict[Address, Record] = {}
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        current, self.records = self.records, self.behind
+        try:
+            return await super().get(addresses, now=now)
+        finally:
+            self.records = current
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        self.behind = dict(self.records)
+        return await super().commit(changes, guard=guard, now=now)
+
+
+class NonAtomicBatch(NaiveEngine):
+    """Writes the changes that it can."""
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        result = await super().commit(changes, guard=guard, now=now)
+        if isinstance(result, Refused):
+            for change, answer in zip(changes, result.answers, strict=True):
+                if isinstance(answer, Done):
+                    self.apply(change)
+        return result
+
+
+class OnlyTheFirstRefusalIsTold(NaiveEngine):
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        result = await super().commit(changes, guard=guard, now=now)
+        return Refused(result.answers[:1]) if isinstance(result, Refused) else result
+
+
+class UnstableOrder(NaiveEngine):
+    """Equal orders come in the order of writing."""
+
+    async def page(
+        self,
+        space: Space,
+        partition: str | None,
+        *,
+        after: Position | None,
+        limit: int,
+        tag: Tag | None,
+        descending: bool,
+        now: Micros,
+    ) -> list[Record]:
+        found = [
+            record
+            for record in self.live(now)
+            if record.space == space and partition in (None, record.partition) and tag in (None, record.tag)
+        ]
+        found.sort(key=lambda record: record.order, reverse=descending)
+        return [record for record in found if self.is_after(record, after, descending=descending)][:limit]
+
+
+class PositionIncluded(NaiveEngine):
+    def is_after(self, record: Record, after: Position | None, *, descending: bool) -> bool:
+        return record.position == after or super().is_after(record, after, descending=descending)
+
+
+class PositionWithoutPartition(NaiveEngine):
+    """Loses records of equal order and key in other partitions."""
+
+    def is_after(self, record: Record, after: Position | None, *, descending: bool) -> bool:
+        same = after is not None and record.position[:2] == after[:2]
+        return not same and super().is_after(record, after, descending=descending)
+
+
+class LateExpiry(NaiveEngine):
+    """Visible at the instant of expiry."""
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        return await super().get(addresses, now=max(0, now - 1))
+
+
+class ExpiredStaysInPlace(NaiveEngine):
+    """An expired record still takes its address."""
+
+    def judge(self, change: Change, now: Micros) -> Answer:
+        return super().judge(change, 0 if isinstance(change, Insert | Keep) else now)
+
+
+class FiltersAfterTheLimit(NaiveEngine):
+    """Cuts the page first and drops the expired afterwards."""
+
+    async def page(
+        self,
+        space: Space,
+        partition: str | None,
+        *,
+        after: Position | None,
+        limit: int,
+        tag: Tag | None,
+        descending: bool,
+        now: Micros,
+    ) -> list[Record]:
+        page = await super().page(
+            space, partition, after=after, limit=limit, tag=tag, descending=descending, now=0
+        )
+        return [record for record in page if record.is_live(now)]
+
+
+class WrongCount(NaiveEngine):
+    """Counts what is expired."""
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        return await super().counts(space, partition, now=0)
+
+
+class CountsZero(NaiveEngine):
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        everywhere = {record.tag: 0 for record in self.records.values()}
+        return {**everywhere, "t": 0, **await super().counts(space, partition, now=now)}
+
+
+class GuardBeforeTheCommit(NaiveEngine):
+    """Looks at the count as it was, and so admits one too many."""
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        if guard is not None and self.count(guard, changes[0].address.partition, now) > guard.at_most:
+            return Refused(tuple(self.judge(change, now) for change in changes), over=guard.at_most + 1)
+        return await super().commit(changes, guard=None, now=now)
+
+
+class GuardCountsTheDead(NaiveEngine):
+    def count(self, guard: Guard, partition: str, now: Micros) -> int:
+        return super().count(guard, partition, 0)
+
+
+class PurgeTooMuch(NaiveEngine):
+    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
+        return await super().purge(until=until + 1, limit=limit)
+
+
+class PurgeIgnoresTheLimit(NaiveEngine):
+    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
+        return await super().purge(until=until, limit=limit * 1000)
+
+
+class NativeTtl(NaiveEngine):
+    """Removes what is expired whenever somebody reads."""
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        self.records = {record.address: record for record in self.live(now)}
+        return await super().get(addresses, now=now)
+
+    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
+        await super().purge(until=until, limit=limit)
+        return []
+
+
+class NormalisesBodies(NaiveEngine):
+    def apply(self, change: Change) -> None:
+        super().apply(change)
+        found = self.records.get(change.address)
+        if found is not None:
+            self.records[change.address] = replace(found, body=found.body.strip())
+
+
+class SeparatorInNames(NaiveEngine):
+    """Joins partition and key with a colon."""
+
+    def find(self, address: Address, now: Micros) -> Record | None:
+        name = f"{address.space}:{address.partition}:{address.key}".lower()
+        return next((r for r in self.live(now) if ":".join(r.address).lower() == name), None)
+
+
+class ForgetsLanes(NaiveEngine):
+    """A replaced record keeps its old timer."""
+
+    def apply(self, change: Change) -> None:
+        if isinstance(change, Replace) and change.after.lane is None:
+            change = replace(
+                change,
+                after=replace(change.after, lane=change.before.lane, wake_at=change.before.wake_at),
+            )
+        super().apply(change)
+
+
+class DueTooSoon(NaiveEngine):
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        return await super().due(lane, until=until + 1, limit=limit, now=now)
+
+
+class DeafWatch(NaiveEngine):
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        return LocalWatch(Signals(), (space, partition, key))
+
+
+BROKEN = [
+    OverwritingInsert,
+    KeepThatReplaces,
+    LostUpdate,
+    UncheckedDelete,
+    MissingIsConflict,
+    ConflictWithoutVersion,
+    RaceBetweenCheckAndWrite,
+    StaleRead,
+    NonAtomicBatch,
+    OnlyTheFirstRefusalIsTold,
+    UnstableOrder,
+    PositionIncluded,
+    PositionWithoutPartition,
+    LateExpiry,
+    ExpiredStaysInPlace,
+    FiltersAfterTheLimit,
+    WrongCount,
+    CountsZero,
+    GuardBeforeTheCommit,
+    GuardCountsTheDead,
+    PurgeTooMuch,
+    PurgeIgnoresTheLimit,
+    NativeTtl,
+    NormalisesBodies,
+    SeparatorInNames,
+    ForgetsLanes,
+    DueTooSoon,
+    DeafWatch,
+]
+
+MACHINE_CATCHES = [
+    OverwritingInsert,
+    KeepThatReplaces,
+    LostUpdate,
+    UncheckedDelete,
+    MissingIsConflict,
+    NonAtomicBatch,
+    WrongCount,
+    GuardBeforeTheCommit,
+]
+
+
+@row(98)
+@pytest.mark.parametrize("engine", BROKEN, ids=lambda engine: engine.__name__)
+async def test_the_kit_catches_a_broken_engine(
+    engine: type[NaiveEngine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("perdure.storage.kit.subject.PATIENCE", 0.2)
+    report = await run(subject_of(engine))
+    assert report.broken, f"{engine.__name__} passed every check"
+    with pytest.raises(ContractBroken):
+        report.raise_if_broken()
+
+
+async def test_the_kit_passes_the_plainest_right_engine() -> None:
+    report = await run(subject_of(NaiveEngine))
+    report.raise_if_broken()
+    assert "kept    03-an_insert_never_overwrites" in str(report)
+
+
+async def test_a_missing_seam_is_a_visible_skip() -> None:
+    report = await run(subject_of(NaiveEngine))
+    assert {result.check.needs[0] for result in report.skipped} == {"reopen", "url"}
+    assert "skipped 20-everything_is_there_after_reopening: the subject has no seam 'reopen'" in str(report)
+
+
+def test_the_model_of_the_other_engines_agrees_with_one_that_searches() -> None:
+    run_state_machine_as_test(
+        state_machine(subject_of(NaiveEngine)),
+        settings=settings(stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]),
+    )
+
+
+@row(98)
+@pytest.mark.parametrize("engine", MACHINE_CATCHES, ids=lambda engine: engine.__name__)
+def test_random_histories_catch_a_broken_engine(engine: type[NaiveEngine]) -> None:
+    with pytest.raises(ContractBroken):
+        run_state_machine_as_test(
+            state_machine(subject_of(engine)),
+            settings=settings(
+                max_examples=300,
+                stateful_step_count=30,
+                derandomize=True,
+                phases=[Phase.generate],
+                database=None,
+                suppress_health_check=[HealthCheck.too_slow],
+            ),
+        )

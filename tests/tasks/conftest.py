@@ -1,0 +1,29 @@
+"""A task store on each engine, with a clock that stands still until a test moves it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from perdure.storage.kit import Subject
+from perdure.tasks import StoreConfig, TaskStore
+
+from ..storage.subjects import ENGINES
+from .samples import Clock
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def subject(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGenerator[Subject]:
+    async with ENGINES[request.param]() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def store(subject: Subject, clock: Clock) -> TaskStore:
+    return TaskStore(subject.storage, StoreConfig(allow_anonymous=True), clock=clock)

@@ -1,0 +1,67 @@
+"""The lifecycle table: five statuses, and exactly the moves that it has."""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from perdure.tasks import Status
+from perdure.tasks.errors import IllegalTransition, TerminalTask
+from perdure.tasks.lifecycle import ACTIVE, check_active, check_move, diagram
+
+from ..rows import row
+
+W, N, C, F, X = Status.WORKING, Status.INPUT_REQUIRED, Status.COMPLETED, Status.FAILED, Status.CANCELLED
+LEGAL = {(W, N), (W, C), (W, F), (W, X), (N, W), (N, C), (N, F), (N, X)}
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+@row(1)
+def test_there_are_five_statuses_spelled_as_on_the_wire() -> None:
+    assert [*Status] == ["working", "input_required", "completed", "failed", "cancelled"]
+
+
+@row(2)
+@pytest.mark.parametrize(("source", "target"), [*product(Status, Status)])
+def test_the_table_has_exactly_these_moves(source: Status, target: Status) -> None:
+    if (source, target) in LEGAL:
+        check_move(source, target)
+        return
+    with pytest.raises(IllegalTransition) as caught:
+        check_move(source, target)
+    assert (caught.value.source, caught.value.target) == (source, target)
+
+
+@row(3)
+@pytest.mark.parametrize("source", [C, F, X])
+@pytest.mark.parametrize("target", [*Status])
+def test_a_terminal_status_refuses_every_move_and_names_itself(source: Status, target: Status) -> None:
+    with pytest.raises(TerminalTask, match=f"the task is {source}"):
+        check_move(source, target)
+
+
+def test_active_is_what_can_still_move() -> None:
+    assert {W, N} == ACTIVE
+    for status in ACTIVE:
+        check_active(status)
+    for status in set(Status) - ACTIVE:
+        with pytest.raises(TerminalTask):
+            check_active(status)
+
+
+@row(5)
+def test_the_rules_are_in_one_pure_module_and_engines_hold_none() -> None:
+    """No engine, and nothing else in the storage package, speaks of tasks, owners or statuses."""
+    source = Path(__file__).parents[2] / "src" / "perdure" / "storage"
+    files = [path for path in source.rglob("*") if path.suffix in (".py", ".sql")]
+    assert len(files) > 30
+    for path in files:
+        words = path.read_text(encoding="utf-8").lower()
+        for word in ("status", "owner", "cancelled", "input_required", "feed"):
+            assert word not in words, f"{path.name} speaks of {word}"
+
+
+def test_the_diagram_in_the_docs_is_drawn_from_the_table() -> None:
+    assert diagram() in (DOCS / "lifecycle.md").read_text(encoding="utf-8")
