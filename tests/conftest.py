@@ -15,3 +15,15 @@ settings.load_profile(os.environ.get("PERDURE_HYPOTHESIS", "quick"))
 @pytest.fixture
 def anyio_backend() -> str:
     return "asyncio"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--row", type=int, help="run only the tests of this parity row")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted: int | None = config.getoption("--row")
+    if wanted is not None:
+        items[:] = [
+            item for item in items if any(wanted in marker.args[0] for marker in item.iter_markers("row"))
+        ]

@@ -125,7 +125,7 @@ class NaiveEngine(Engine):
 
     def judge(self, change: Change, now: Micros) -> Answer:
         found = self.find(change.address, now)
-        return judge(change, None if found is None else found.version)
+        return judge(change, None if found is None else found.standing)
 
     def apply(self, change: Change) -> None:
         self.records.pop(change.address, None)

@@ -75,6 +75,16 @@ class LostUpdate(NaiveEngine):
         return Done(change.after.version) if blind and isinstance(change, Replace) else answer
 
 
+class OnlyTheVersionCounts(NaiveEngine):
+    """Takes a record born again for the one that was read."""
+
+    def judge(self, change: Change, now: Micros) -> Answer:
+        found = self.find(change.address, now)
+        if isinstance(change, Replace | Delete) and found and found.version == change.before.version:
+            return Done(found.version + isinstance(change, Replace))
+        return super().judge(change, now)
+
+
 class UncheckedDelete(NaiveEngine):
     def judge(self, change: Change, now: Micros) -> Answer:
         answer = super().judge(change, now)
@@ -315,6 +325,7 @@ BROKEN = [
     OverwritingInsert,
     KeepThatReplaces,
     LostUpdate,
+    OnlyTheVersionCounts,
     UncheckedDelete,
     MissingIsConflict,
     ConflictWithoutVersion,

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure import storage
 from perdure.tasks import Status
 from perdure.tasks.errors import IllegalTransition, TerminalTask
 from perdure.tasks.lifecycle import ACTIVE, check_active, check_move, diagram
@@ -54,7 +55,7 @@ def test_active_is_what_can_still_move() -> None:
 @row(5)
 def test_the_rules_are_in_one_pure_module_and_engines_hold_none() -> None:
     """No engine, and nothing else in the storage package, speaks of tasks, owners or statuses."""
-    source = Path(__file__).parents[2] / "src" / "perdure" / "storage"
+    source = Path(storage.__file__).parent
     files = [path for path in source.rglob("*") if path.suffix in (".py", ".sql")]
     assert len(files) > 30
     for path in files:

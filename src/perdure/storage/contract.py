@@ -5,8 +5,8 @@
  3. An insert brings a record into being with the version it carries (1, except when copied), and never
     overwrites: it conflicts with the actual version.
  4. A keep where something stands changes nothing and answers kept with its version.
- 5. A replace is done only on the version that its writer read; the version grows by one, the order stays.
-    On another version it conflicts and names it; on nothing it is missing.
+ 5. A replace is done only on the record that its writer read (same version, order and tag); the version grows
+    by one. On another it conflicts and names the version that stands there; on nothing it is missing.
  6. A delete likewise.
  7. A commit is all or nothing, across spaces, up to 25 changes and 2 MiB. Each change is judged against the
     state before the commit; if one is refused, nothing is written and each still gets its answer.
@@ -34,7 +34,8 @@
 Promises 11, 12, 13 (without a partition) and 16 hold across partitions after `lag` seconds; the others at
 once. Engines hold no rules: what is to be refused was refused by the `Storage` port before the engine saw it.
 Nothing is promised between records that are read together: a reader may see one as it was before a commit and
-another as it is after. A page has no bound in bytes: choose its limit by what is stored. Versions begin anew
+another as it is after. A page has no bound in bytes: choose its limit by what is stored. Tags are few: an
+engine may hold the counts of a space and partition in one place, good for 1 000 of them. Versions begin anew
 when a record is born again: who uses one as a fencing token keeps the record.
 """
 

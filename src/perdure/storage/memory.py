@@ -31,6 +31,7 @@ from .record import (
     Refused,
     Replace,
     Space,
+    Standing,
     Tag,
     accepted,
     growth,
@@ -62,7 +63,7 @@ class MemoryEngine(Engine):
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        answers = tuple(judge(change, self._version(change.address, now)) for change in changes)
+        answers = tuple(judge(change, self._standing(change.address, now)) for change in changes)
         done = accepted(answers)
         if done is None:
             return Refused(answers)
@@ -125,9 +126,9 @@ class MemoryEngine(Engine):
         record = self._records.get(address)
         return record if record is not None and record.is_live(now) else None
 
-    def _version(self, address: Address, now: Micros) -> int | None:
+    def _standing(self, address: Address, now: Micros) -> Standing | None:
         record = self._live(address, now)
-        return None if record is None else record.version
+        return None if record is None else record.standing
 
     def _due(self, lane: str, until: Micros, now: Micros) -> Iterator[Record]:
         for wake_at, key, partition, space in self._timers.get(lane, OrderedSet[_Timer]()).after(None):

@@ -31,6 +31,8 @@ from .record import (
 MOST_ADDRESSES = 100
 MOST_CHANGES = 25
 MOST_RECORDS = 1000
+MOST_SPACES = 8
+MOST_GUARD_TAGS = 16
 MOST_BYTES = 2 * 1024 * 1024
 MOST_SPACE_BYTES = 16
 MOST_PARTITION_BYTES = 512
@@ -171,6 +173,8 @@ def _check_changes(changes: Sequence[Change]) -> None:
         raise InvalidArgument("changes", "name one record twice; a commit changes a record once")
     if len({change.address.partition for change in changes}) > 1:
         raise InvalidArgument("changes", "span partitions; a commit is atomic within one")
+    if len({change.address.space for change in changes}) > MOST_SPACES:
+        raise InvalidArgument("changes", f"span more than {MOST_SPACES} spaces")
 
 
 def _check_change(change: Change) -> int:
@@ -205,6 +209,7 @@ def _check_record(record: Record) -> int:
 def _check_guard(guard: Guard) -> None:
     _check_text("space", guard.space, MOST_SPACE_BYTES)
     _check_number("at_most", guard.at_most)
+    _check_count("tags", len(guard.tags), MOST_GUARD_TAGS)
     for tag in guard.tags:
         _check_text("tags", tag, MOST_TAG_BYTES, least=0)
 

@@ -68,6 +68,10 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def position(self) -> Position:
         return Position(self.order, self.key, self.partition)
 
+    @property
+    def standing(self) -> Standing:
+        return Standing(self.version, self.order, self.tag)
+
     def is_live(self, now: Micros) -> bool:
         return self.expires_at is None or now < self.expires_at
 
@@ -121,7 +125,7 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Replace(msgspec.Struct, frozen=True, kw_only=True):
-    """Put `after` in the place of `before`, if that is still the version that stands there."""
+    """Put `after` in the place of `before`, if that is still what stands there."""
 
     before: Record
     after: Record
@@ -132,7 +136,7 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Delete(msgspec.Struct, frozen=True, kw_only=True):
-    """Remove `before`, if that is still the version that stands there."""
+    """Remove `before`, if that is still what stands there."""
 
     before: Record
 
@@ -205,17 +209,30 @@ class Purged(NamedTuple):
     tag: Tag
 
 
-def judge(change: Change, actual: int | None) -> Answer:
-    """What a change is told where a live record of version `actual` stands, or none."""
+class Standing(NamedTuple):
+    """As much of a stored record as decides about a change to it."""
+
+    version: int
+    order: Micros
+    tag: Tag
+
+
+def judge(change: Change, stands: Standing | None) -> Answer:
+    """What a change is told where this live record stands, or none.
+
+    A replace or delete must meet the very record that its writer read. The version alone does not say so:
+    a record that was deleted and born again begins at the same one.
+    """
     if isinstance(change, Insert):
-        return Done(change.record.version) if actual is None else Conflict(actual)
+        return Done(change.record.version) if stands is None else Conflict(stands.version)
     if isinstance(change, Keep):
-        return Done(change.record.version) if actual is None else Kept(actual)
-    if actual is None:
+        return Done(change.record.version) if stands is None else Kept(stands.version)
+    if stands is None:
         return Missing()
-    if actual != change.before.version:
-        return Conflict(actual)
-    return Done(actual + 1 if isinstance(change, Replace) else actual)
+    before = change.before
+    if stands != (before.version, before.order, before.tag):
+        return Conflict(stands.version)
+    return Done(before.version + 1 if isinstance(change, Replace) else before.version)
 
 
 def accepted(answers: tuple[Answer, ...]) -> tuple[Done | Kept, ...] | None:

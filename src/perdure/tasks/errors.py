@@ -71,7 +71,7 @@ class TerminalTask(IllegalTransition):
 
     def __init__(self, source: str, target: str) -> None:
         super().__init__(source, target)
-        self.args = (f"the task is {source}, which is final; it cannot become {target}",)
+        self.args = (f"the task is {source}, which is final",)
 
 
 class InvalidValue(TaskError):

@@ -28,6 +28,10 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     method: str | None = None
     session_id: str | None = None
 
+    @property
+    def is_indexed(self) -> bool:
+        return self.method is None and self.session_id is None
+
     def admits(self, snapshot: Snapshot) -> bool:
         task = snapshot.task
         return self.method in (None, task.original_method) and self.session_id in (None, task.session_id)
@@ -121,9 +125,9 @@ class _Page:
 
     @property
     def next_size(self) -> int:
-        """One more than fits: if it comes, there is a next page."""
+        """One more than fits: if it comes, there is a next page. Where most may be passed over, many."""
         left = self._limit + 1 - len(self.found) - len(self.corrupt)
-        return min(left, MOST_EXAMINED - self._examined)
+        return min(left if self._wanted.is_indexed else MOST_LIMIT, MOST_EXAMINED - self._examined)
 
     @property
     def next_position(self) -> Position | None:

@@ -106,8 +106,8 @@ async def _meddle(storage: Storage, recorder: Recorder, seed: int) -> None:
 
 @check(9)
 async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
-    guard = Guard(space=SPACE, tags=frozenset({"a"}), at_most=10)
-    changes = [[Insert(record=sample(f"k{n}", tag="a"))] for n in range(40)]
+    guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=10)
+    changes = [[Insert(record=sample(f"k{n}", tag="ab"[n % 2]))] for n in range(40)]
     results = await asyncio.gather(
         *[subject.storage.commit(change, guard=guard, now=NOW) for change in changes]
     )
@@ -115,7 +115,8 @@ async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
     expect(admitted, 10, "how many were admitted")
     others = [result for result in results if isinstance(result, Refused) and result.over is not None]
     expect(len(others), 30, "how many the guard refused")
-    expect(dict(await subject.storage.counts(SPACE, PARTITION, now=NOW)), {"a": 10}, "the counts")
+    counts = await subject.storage.counts(SPACE, PARTITION, now=NOW)
+    expect(sum(counts.values()), 10, "the sum of the counts")
 
 
 @check(21, "url")

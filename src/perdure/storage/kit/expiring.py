@@ -149,7 +149,17 @@ async def pages_are_full_though_expired_records_lie_between(subject: Subject) ->
     expect(first, wanted[:4], "the first four of them")
 
 
-@check(15)
+@check(16)
+async def purge_spares_what_was_given_more_time(subject: Subject) -> None:
+    storage, record = subject.storage, sample(expires_at=NOW + 5)
+    await put(storage, record)
+    change = record.becoming(body="2", tag="", expires_at=NOW + 50)
+    await do(storage, change)
+    expect(await storage.purge(until=NOW + 5, limit=9), [], "what a purge finds at the old time")
+    expect(await storage.get(record.address, now=NOW + 5), change.after, "the record")
+
+
+@check(15, "settle")
 async def the_address_of_an_expired_record_is_free(subject: Subject) -> None:
     storage = subject.storage
     for birth in (Insert, Keep):
@@ -160,6 +170,7 @@ async def the_address_of_an_expired_record_is_free(subject: Subject) -> None:
         expect(await storage.get(new.address, now=NOW + 5), new, "the new record")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"new": 2}, "the counts")
     expect(len(await storage.page(SPACE, PARTITION, limit=9, now=NOW + 5)), 2, "the listing's length")
+    storage = await subject.settled()
     expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge still finds")
 
 

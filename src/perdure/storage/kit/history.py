@@ -93,13 +93,13 @@ def _steps(ordered: Sequence[Operation], pending: int, state: State) -> list[tup
         operation = ordered[at]
         if operation.called > first_return:
             break
-        answer, after = _apply(operation.what, state)
+        answer, after = apply(operation.what, state)
         if operation.returned is None or answer == operation.answer:
             steps.append((pending & ~(1 << at), after))
     return steps
 
 
-def _apply(what: Get | Write, state: State) -> tuple[State | Answer, State]:
+def apply(what: Get | Write, state: State) -> tuple[State | Answer, State]:
     """What a single record in this state answers, and its state after."""
     match what, state:
         case Get(), _:

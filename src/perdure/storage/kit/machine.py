@@ -2,8 +2,8 @@
 
     TestMyEngine = state_machine(my_engine).TestCase
 
-The model is the memory engine, which the checks, and a slow and obvious twin in perdure's own tests, hold to the
-contract. Names, times and tags are few, so that histories collide.
+The model is the memory engine, held to the contract by the checks and by a slow and obvious twin in perdure's
+own tests. Names, times and tags are few, so that histories collide.
 """
 
 from __future__ import annotations
@@ -118,11 +118,9 @@ class _Machine(RuleBasedStateMachine):
         before = [*self.known.get(address, []), None]
         read = data.draw(st.sampled_from(before[-3:]))
         if read is not None and data.draw(st.booleans()):
-            return Delete(before=self._truth(read))
+            return Delete(before=read)
         if read is not None:
-            return self._truth(read).becoming(
-                body=body, tag=tag, expires_at=expires_at, lane=lane, wake_at=wake_at
-            )
+            return read.becoming(body=body, tag=tag, expires_at=expires_at, lane=lane, wake_at=wake_at)
         record = Record(
             space=address.space,
             partition=address.partition,
@@ -135,15 +133,6 @@ class _Machine(RuleBasedStateMachine):
             wake_at=wake_at,
         )
         return data.draw(st.sampled_from([Insert, Keep]))(record=record)
-
-    def _truth(self, read: Record) -> Record:
-        """What stands there, if it has the version that was read: a writer cannot have read another."""
-
-        async def look() -> Record | None:
-            return await self.model.get(read.address, now=0)
-
-        stands = self.loop.run(look())
-        return stands if stands is not None and stands.version == read.version else read
 
     @rule(addresses=st.lists(_addresses, min_size=1, max_size=10))
     def get(self, addresses: list[Address]) -> None:

@@ -150,13 +150,14 @@ async def a_replace_of_nothing_is_missing(subject: Subject) -> None:
     expect(await subject.storage.get(sample().address, now=NOW), None, "the record after it")
 
 
-@check(5)
+@check(5, "settle")
 async def a_replace_can_take_fields_away(subject: Subject) -> None:
     storage = subject.storage
     first = sample(tag="t", expires_at=NOW + 5, lane="l", wake_at=1)
     await put(storage, first)
     await do(storage, first.becoming(body="2", tag=""))
     expect(await storage.get(first.address, now=NOW + 9), sample(body="2", version=2), "the bare record")
+    storage = await subject.settled()
     expect(await storage.due("l", until=NOW, limit=9, now=NOW), [], "the lane it has left")
     expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge finds expired")
 
@@ -174,6 +175,20 @@ async def a_delete_needs_the_version_that_stands_there(subject: Subject) -> None
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {}, "the counts after it")
     again = await storage.commit([Delete(before=second.after)], now=NOW)
     expect(again, Refused((Missing(),)), "the delete repeated")
+
+
+@check(5)
+async def a_record_born_again_is_not_the_one_that_was_read(subject: Subject) -> None:
+    storage, first = subject.storage, sample(tag="old", order=1)
+    await put(storage, first)
+    await do(storage, Delete(before=first))
+    again = sample(tag="new", order=7)
+    await put(storage, again)
+    for change in (first.becoming(body="2", tag="x"), Delete(before=first)):
+        result = await storage.commit([change], now=NOW)
+        expect(result, Refused((Conflict(1),)), f"a {type(change).__name__} of what stood there before")
+    expect(await storage.get(again.address, now=NOW), again, "the record")
+    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"new": 1}, "the counts")
 
 
 @check(6)

@@ -26,6 +26,7 @@ from ..record import (
     Refused,
     Replace,
     Space,
+    Standing,
     Tag,
     accepted,
     growth,
@@ -52,12 +53,15 @@ class _Found(NamedTuple):
     """What stands at an address, expired or not."""
 
     id: int
-    version: int
-    tag: Tag
     expires_at: Micros | None
+    version: int
+    order: Micros
+    tag: Tag
 
-    def is_live(self, now: Micros) -> bool:
-        return self.expires_at is None or now < self.expires_at
+    def standing(self, now: Micros) -> Standing | None:
+        """What a change meets here: nothing, if it has expired."""
+        is_live = self.expires_at is None or now < self.expires_at
+        return Standing(self.version, self.order, self.tag) if is_live else None
 
 
 _Overdue: TypeAlias = tuple[int, Space, str, str, Tag]  # id, space, partition, key, tag
@@ -73,7 +77,7 @@ class Transaction:
     def commit(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
         found = [self._find(change) for change in changes]
         answers = tuple(
-            judge(change, at.version if at is not None and at.is_live(now) else None)
+            judge(change, None if at is None else at.standing(now))
             for change, at in zip(changes, found, strict=True)
         )
         done = accepted(answers)

@@ -1,3 +1,3 @@
-SELECT id, version, tag, expires_at
+SELECT id, expires_at, version, "order", tag
 FROM records
 WHERE space = ? AND partition = ? AND key = ?

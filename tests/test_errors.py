@@ -1,0 +1,51 @@
+"""Every error that perdure can raise is reached by a test, and stands in its module's tree."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from perdure.storage import errors as storage_errors
+from perdure.storage.errors import PerdureError
+from perdure.tasks import errors as task_errors
+
+from .rows import row
+
+TESTS = Path(__file__).parent
+BASES = {"PerdureError", "StorageError", "TaskError"}
+
+
+def classes_of(module: ModuleType) -> list[type[PerdureError]]:
+    members = [member for _, member in inspect.getmembers(module, inspect.isclass)]
+    return [
+        member
+        for member in members
+        if issubclass(member, PerdureError) and member.__module__ == module.__name__
+    ]
+
+
+@row(100)
+@pytest.mark.parametrize("error", classes_of(storage_errors) + classes_of(task_errors))
+def test_every_error_is_reached_by_a_test(error: type[PerdureError]) -> None:
+    """Imported by a test, and used there for something."""
+    texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py") if path != Path(__file__)]
+    uses = [len(re.findall(rf"\b{error.__name__}\b", text)) for text in texts]
+    assert error.__name__ in BASES or max(uses) >= 2
+
+
+@row(100)
+@pytest.mark.parametrize("module", [storage_errors, task_errors])
+def test_the_tree_in_the_docstring_is_the_tree(module: ModuleType) -> None:
+    for error in classes_of(module):
+        assert re.search(rf"\b{error.__name__}\b", module.__doc__ or ""), f"{error.__name__} is not drawn"
+
+
+@row(100)
+def test_nothing_in_the_sources_looks_at_an_errors_message() -> None:
+    sources = (TESTS.parent / "src").rglob("*.py")
+    for path in sources:
+        assert not re.search(r"in str\(\w*(error|exc|e)\)", path.read_text(encoding="utf-8")), path
