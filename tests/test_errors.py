@@ -31,10 +31,11 @@ def classes_of(module: ModuleType) -> list[type[PerdureError]]:
 @row(100)
 @pytest.mark.parametrize("error", classes_of(storage_errors) + classes_of(task_errors))
 def test_every_error_is_reached_by_a_test(error: type[PerdureError]) -> None:
-    """Imported by a test, and used there for something."""
+    """Some line of a test names it, and not only to import it."""
     texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py") if path != Path(__file__)]
-    uses = [len(re.findall(rf"\b{error.__name__}\b", text)) for text in texts]
-    assert error.__name__ in BASES or max(uses) >= 2
+    lines = [line for text in texts for line in text.splitlines() if "import" not in line]
+    uses = [line for line in lines if re.search(rf"\b{error.__name__}\b(?!,$)", line)]
+    assert error.__name__ in BASES or uses
 
 
 @row(100)

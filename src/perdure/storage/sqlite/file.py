@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from pathlib import Path
 from random import uniform
 from urllib.parse import quote
 
-from ..errors import CannotOpen, ForeignFile, NewerSchema, StorageBusy, StorageCorrupt
-from .failures import is_busy
+from ..errors import CannotOpen, ForeignFile, NewerSchema, StorageBusy, StorageCorrupt, StorageReadOnly
+from .failures import is_busy, is_no_database
 from .location import Location
 from .statements import migrations
 
 APPLICATION_ID = 0x70726472  # "prdr"; SQLite keeps it in the file's header
-_MAGIC = b"SQLite format 3\0"
 _FLOOR = (3, 40)
 _PAUSE = 0.0005, 0.003  # shorter than SQLite's own, which starve a waiting process among busy ones
 
@@ -22,12 +22,12 @@ _PAUSE = 0.0005, 0.003  # shorter than SQLite's own, which starve a waiting proc
 def prepare(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
     """Leave behind a file of the newest schema in WAL mode, or refuse and leave it as it was."""
     _check_library(location)
-    _check_header(location, newest := len(steps := steps or migrations()))
+    steps = migrations() if steps is None else steps
+    if not _is_new(location):
+        _check_header(location, len(steps))
     db = connect(location, create=True, patient=True)
     try:
-        wait_for(db, "PRAGMA auto_vacuum = INCREMENTAL", location)  # heeded only by an empty file
-        wait_for(db, "BEGIN IMMEDIATE", location)
-        _migrate(db, location, steps, newest)
+        _migrate(db, location, steps)
         wait_for(db, "PRAGMA journal_mode = WAL", location)
     finally:
         db.close()
@@ -37,26 +37,28 @@ def connect(location: Location, *, create: bool = False, patient: bool = False) 
     """A connection that may be handed between threads. A patient one waits for locks within SQLite."""
     options = location.options
     db = sqlite3.connect(
-        f"file:{quote(str(location.path.absolute()))}?mode={'rwc' if create else 'rw'}",
+        f"{_uri(location)}?mode={'rwc' if create else 'rw'}",
         uri=True,
         isolation_level=None,
         check_same_thread=False,
-        timeout=options.busy_timeout if patient else 0,
+        timeout=options.busy_timeout,
         cached_statements=64,
     )
     db.execute(f"PRAGMA synchronous = {options.synchronous}")
     if options.max_bytes is not None:
         (page_size,) = db.execute("PRAGMA page_size").fetchone()
         db.execute(f"PRAGMA max_page_count = {max(1, options.max_bytes // page_size)}")
+    if not patient:
+        db.execute("PRAGMA busy_timeout = 0")
     return db
 
 
-def wait_for(db: sqlite3.Connection, statement: str, location: Location) -> None:
+def wait_for(db: sqlite3.Connection, statement: str, location: Location) -> sqlite3.Cursor:
     """Execute a statement that needs a lock, waiting for it as long as the options allow."""
     deadline = time.monotonic() + location.options.busy_timeout
     while True:
         try:
-            db.execute(statement)
+            return db.execute(statement)
         except sqlite3.OperationalError as error:
             if not is_busy(error):
                 raise
@@ -64,22 +66,27 @@ def wait_for(db: sqlite3.Connection, statement: str, location: Location) -> None
                 waited = location.options.busy_timeout
                 raise StorageBusy(f"{location.name}: locked by others for {waited:g} seconds") from error
             time.sleep(uniform(*_PAUSE))  # noqa: S311 - jitter, not a secret
-        else:
-            return
 
 
-def _migrate(
-    db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...], newest: int
-) -> None:
-    """Run the steps that this file has not seen, in the transaction that is open."""
-    (version,) = db.execute("PRAGMA user_version").fetchone()
+def _uri(location: Location) -> str:
+    return f"file://{quote(location.name)}"
+
+
+def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...]) -> None:
+    """Run the steps that this file has not seen, all in one transaction."""
+    if _read_version(db, location) == len(steps):
+        return
+    db.execute("BEGIN")
     try:
-        _check_version(location, version, newest)
-        for step in steps[version:]:
-            for statement in step:
-                db.execute(statement)
+        # Takes the write lock. In an empty file it also writes the first page, so it must stand within the
+        # transaction: before it, there would be a file for a moment that is not yet ours.
+        wait_for(db, "PRAGMA auto_vacuum = INCREMENTAL", location)
+        version = _read_version(db, location)  # another process may have been first
+        _check_version(location, version, len(steps))
+        for statement in (statement for step in steps[version:] for statement in step):
+            db.execute(statement)
         db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-        db.execute(f"PRAGMA user_version = {newest}")
+        db.execute(f"PRAGMA user_version = {len(steps)}")
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:
@@ -88,31 +95,64 @@ def _migrate(
     db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the header tells the new version
 
 
+def _read_version(db: sqlite3.Connection, location: Location) -> int:
+    (application,) = wait_for(db, "PRAGMA application_id", location).fetchone()
+    (tables,) = wait_for(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
+    _check_application(location, application if tables else APPLICATION_ID)
+    return wait_for(db, "PRAGMA user_version", location).fetchone()[0]
+
+
 def _check_library(location: Location) -> None:
     if sqlite3.sqlite_version_info < _FLOOR:
         reason = f"this Python has SQLite {sqlite3.sqlite_version}"
         raise CannotOpen(location.name, reason, "use a Python with SQLite 3.40 or later")
 
 
-def _check_header(location: Location, newest: int) -> None:
-    """Judge the file by its first 100 bytes, because opening it with SQLite may already change it."""
-    if not location.path.parent.is_dir():
-        raise CannotOpen(location.name, "its folder does not exist", f"create {location.path.parent}")
+def _is_new(location: Location) -> bool:
     try:
-        with location.path.open("rb") as file:
-            header = file.read(100)
-    except FileNotFoundError:
-        return
+        if not location.path.parent.is_dir():
+            raise CannotOpen(location.name, "its folder does not exist", f"create {location.path.parent}")
+        if location.path.is_dir():
+            raise CannotOpen(location.name, "it is a directory", "name a file in it")
+        if not location.path.exists():
+            return True
+        if not os.access(location.path, os.R_OK):
+            raise CannotOpen(location.name, "it may not be read", "check its rights")
+        if not os.access(location.path, os.W_OK):
+            raise StorageReadOnly(f"{location.name}: the file may not be written; check its rights")
+        return not location.path.stat().st_size
     except OSError as error:
-        raise CannotOpen(location.name, str(error), "check its permissions") from error
-    if not header:
-        return
-    if not header.startswith(_MAGIC):
-        raise ForeignFile(location.name, "it is not a SQLite file", "choose another name")
-    if int.from_bytes(header[68:72]) != APPLICATION_ID:
+        raise CannotOpen(location.name, str(error), "check the name, and the rights of its folder") from error
+
+
+def _check_header(location: Location, newest: int) -> None:
+    """Judge the file by its header, because opening it for real may already change it.
+
+    SQLite itself reads it, as a file that nobody changes, so without locks, log or journal. Reading it with
+    `open` would not do: closing it again would drop the locks that this process holds on it (POSIX).
+    """
+    if _is_beside(location.path, "-journal"):
+        return  # its maker died while it wrote; SQLite puts that right first, and then it is looked at again
+    db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
+    try:
+        application, version, pages, page_size = (
+            db.execute(f"PRAGMA {name}").fetchone()[0]
+            for name in ("application_id", "user_version", "page_count", "page_size")
+        )
+    except sqlite3.DatabaseError as error:
+        if is_no_database(error):
+            raise ForeignFile(location.name, "it is not a SQLite file", "choose another name") from error
+        raise
+    finally:
+        db.close()
+    _check_application(location, application)
+    _check_version(location, version, newest)
+    _check_length(location.path, pages * page_size)
+
+
+def _check_application(location: Location, application: int) -> None:
+    if application != APPLICATION_ID:
         raise ForeignFile(location.name, "another application made it", "choose another name")
-    _check_version(location, int.from_bytes(header[60:64]), newest)
-    _check_length(location.path, header)
 
 
 def _check_version(location: Location, version: int, newest: int) -> None:
@@ -121,12 +161,14 @@ def _check_version(location: Location, version: int, newest: int) -> None:
         raise NewerSchema(location.name, reason, "upgrade perdure")
 
 
-def _check_length(path: Path, header: bytes) -> None:
+def _check_length(path: Path, size: int) -> None:
     """A file shorter than its header says has lost its end, unless the log still holds it."""
-    log = path.with_name(path.name + "-wal")
-    if log.exists() and log.stat().st_size:
-        return
-    page_size = int.from_bytes(header[16:18])
-    pages = int.from_bytes(header[28:32])
-    if path.stat().st_size < pages * (65536 if page_size == 1 else page_size):
+    if not _is_beside(path, "-wal") and path.stat().st_size < size:
         raise StorageCorrupt(f"{path}: the file was cut short; restore it from a copy")
+
+
+def _is_beside(path: Path, ending: str) -> bool:
+    try:
+        return path.with_name(path.name + ending).stat().st_size > 0
+    except FileNotFoundError:
+        return False

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from math import isnan
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 import msgspec
@@ -17,9 +18,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     synchronous: Literal["full", "normal"] = "full"
     """full: what was acknowledged survives a power cut. normal: it survives a crash of the process, and a
     power cut may take the last moments. Both keep the file whole."""
-    busy_timeout: float = 30.0
+    busy_timeout: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """Seconds to wait for other processes before StorageBusy."""
-    max_bytes: int | None = None
+    max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
     """The most that the file may grow to before StorageFull."""
 
 
@@ -34,14 +35,28 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse(url: str) -> Location:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, with options behind a question mark."""
-    parts = urlsplit(url)
-    path = unquote(parts.path[1:])
-    if parts.netloc or not url.startswith("sqlite:///") or path in ("", ":memory:"):
-        remedy = "write sqlite:///relative.db or sqlite:////absolute.db, or memory: for a storage without one"
-        raise CannotOpen(url, "it does not name a file", remedy)
-    pairs = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query))
     try:
-        options = msgspec.convert(dict(pairs), Options, strict=False)
-    except msgspec.ValidationError as error:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise _no_file(url) from error
+    path = unquote(parts.path[1:])
+    is_file = url.startswith("sqlite:///") and path not in ("", ":memory:") and "\0" not in path
+    if not is_file or parts.fragment:
+        raise _no_file(url)
+    return Location(path=Path(path).absolute(), options=_options(url, parts.query))
+
+
+def _options(url: str, query: str) -> Options:
+    try:
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+        options = msgspec.convert(given, Options, strict=False)
+    except ValueError as error:
         raise CannotOpen(url, str(error), _OPTIONS) from error
-    return Location(path=Path(path), options=options)
+    if isnan(options.busy_timeout):
+        raise CannotOpen(url, "busy_timeout is not a number", _OPTIONS)
+    return options
+
+
+def _no_file(url: str) -> CannotOpen:
+    remedy = "write sqlite:///relative.db or sqlite:////absolute.db (a # as %23), or memory: without a file"
+    return CannotOpen(url, "it does not name a file", remedy)

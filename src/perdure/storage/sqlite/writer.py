@@ -15,7 +15,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
-from ..errors import StorageClosed
+from ..errors import StorageBusy, StorageClosed
 from .failures import as_storage_error
 from .file import connect, wait_for
 from .location import Location
@@ -103,6 +103,8 @@ class Writer:
     def _run_group(self, group: Sequence[_AnyJob]) -> list[_Settled]:
         try:
             return list(zip(group, self._transact(group), strict=True))
+        except StorageBusy as error:
+            return [(job, error) for job in group]  # they have all waited; alone, each would wait again
         except Exception as error:  # whatever it is, somebody waits for it
             if len(group) > 1:
                 return [settled for job in group for settled in self._run_group([job])]
@@ -134,8 +136,8 @@ class Writer:
     def _notice_others(self, callback: Callable[[], None]) -> None:
         try:
             version = self._read_data_version()
-        except sqlite3.OperationalError:
-            return  # locked for recovery; the next look will tell
+        except sqlite3.Error:
+            return  # locked for recovery, or damaged: the next commit will tell
         if version != self._data_version:
             self._data_version = version
             self._in_loop(callback)

@@ -1,0 +1,181 @@
+"""A damaged SQLite file: StorageCorrupt tells it or `maintain` finds it, and a good copy brings all back."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import shutil
+import sqlite3
+from collections.abc import Awaitable
+from pathlib import Path
+
+import pytest
+
+from perdure.storage import Storage, open_storage
+from perdure.storage.errors import StorageCorrupt, StorageError
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
+
+from .sqlite_helpers import (
+    contents,
+    engine_threads,
+    eventually,
+    in_time,
+    inserting,
+    keys_of,
+    padded,
+    told_by,
+    trace,
+    url_of,
+)
+
+pytestmark = pytest.mark.anyio
+
+PAGE = 4096
+KEYS = [f"k{n:03}" for n in range(200)]
+
+
+async def make_file(path: Path) -> str:
+    """A file of a good hundred pages, cleanly closed."""
+    async with await open_storage(url_of(path)) as storage:
+        records = [padded(key, 2000) for key in KEYS]
+        await asyncio.gather(*[storage.commit(inserting(record), now=NOW) for record in records])
+    return url_of(path)
+
+
+def overwrite(path: Path, first: int, pages: int, chance: random.Random) -> None:
+    with path.open("r+b") as file:
+        file.seek(first * PAGE)
+        file.write(chance.randbytes(pages * PAGE))
+
+
+def execute(path: Path, sql: str) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(sql)
+    db.close()
+
+
+def cut(path: Path, size: int) -> None:
+    with path.open("r+b") as file:
+        file.truncate(size)
+
+
+@pytest.mark.parametrize("part", [0.5, 0.02, 0.999])
+async def test_a_truncated_file_is_told_at_opening_and_untouched(tmp_path: Path, part: float) -> None:
+    path = tmp_path / "records.db"
+    url = await make_file(path)
+    good = contents(tmp_path)["records.db"]
+    cut(path, int(len(good) * part))
+    before = contents(tmp_path), engine_threads()
+    with pytest.raises(StorageCorrupt, match="restore it from a copy"):
+        await open_storage(url)
+    assert (contents(tmp_path), engine_threads()) == before
+    path.write_bytes(good)
+    await expect_everything(url)
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_garbage_in_the_file_is_told_or_found_and_never_a_raw_error(tmp_path: Path, seed: int) -> None:
+    path, copy = tmp_path / "records.db", tmp_path / "copy.db"
+    url = await make_file(path)
+    shutil.copy(path, copy)
+    chance = random.Random(seed)
+    pages = path.stat().st_size // PAGE
+    first = chance.randrange(1, pages - 1)
+    overwrite(path, first, chance.randint(1, min(10, pages - first)), chance)
+    assert await told_or_found(url), "nobody noticed"
+    for log in tmp_path.glob("records.db-*"):  # noqa: ASYNC240
+        log.unlink()
+    shutil.copy(copy, path)
+    await expect_everything(url)
+
+
+async def told_or_found(url: str) -> bool:
+    """Use everything; whether the damage was told as StorageCorrupt or found by maintain."""
+    try:
+        storage = await open_storage(url)
+    except StorageCorrupt:
+        return True
+    try:
+        told = [await tells(use) for use in uses(storage)]
+        return any(told) or bool((await storage.maintain()).findings)
+    except StorageCorrupt:
+        return True
+    finally:
+        await storage.close()
+
+
+def uses(storage: Storage) -> list[Awaitable[object]]:
+    return [
+        *[storage.get(sample(key).address, now=NOW) for key in KEYS],
+        storage.page(SPACE, PARTITION, limit=1000, now=NOW),
+        storage.page(SPACE, limit=1000, now=NOW, descending=True),
+        storage.due("lane", until=NOW, limit=100, now=NOW),
+        storage.counts(SPACE, now=NOW),
+        storage.purge(until=NOW, limit=100),
+        storage.commit(inserting(padded("new", 10_000)), now=NOW),
+    ]
+
+
+async def tells(use: Awaitable[object]) -> bool:
+    """Whether it raised StorageCorrupt. An error that is none of the contract's goes on."""
+    try:
+        await use
+    except StorageError as error:
+        return isinstance(error, StorageCorrupt)
+    return False
+
+
+async def expect_everything(url: str) -> None:
+    async with await open_storage(url) as storage:
+        assert await keys_of(storage) == KEYS
+        assert (await storage.maintain()).findings == ()
+        await put(storage, sample("new"))
+
+
+async def test_a_header_that_was_overwritten_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    url = await make_file(path)
+    overwrite(path, 0, 1, random.Random(1))
+    with pytest.raises(StorageError):
+        await open_storage(url)
+
+
+async def test_text_that_is_no_longer_text_is_told_as_damage(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    url = await make_file(path)
+    execute(path, "UPDATE records SET body = CAST(x'ff' AS TEXT) WHERE key = 'k007'")
+    async with await open_storage(url) as storage:
+        with pytest.raises(StorageCorrupt):
+            await storage.get(sample("k007").address, now=NOW)
+        with pytest.raises(StorageCorrupt):
+            await keys_of(storage)
+        assert await storage.get(sample("k008").address, now=NOW)
+
+
+@pytest.mark.parametrize("damage", ["DELETE FROM records WHERE key = 'k007'", "UPDATE counts SET n = n + 1"])
+async def test_maintain_finds_counters_that_are_wrong(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "records.db"
+    url = await make_file(path)
+    execute(path, damage)
+    async with await open_storage(url) as storage:
+        findings = (await storage.maintain()).findings
+    assert len(findings) == 2  # of the partition, and of all
+    assert all("counter" in finding for finding in findings)
+
+
+async def test_damage_that_a_watch_meets_does_not_leave_commits_waiting_for_ever(tmp_path: Path) -> None:
+    path = tmp_path / "records.db"
+    await make_file(path)
+    async with await open_storage(url_of(path)) as watching, await open_storage(url_of(path)) as other:
+        record = sample("k000", body=padded("", 2000).body)
+        change = record.becoming(body=record.body, tag="")
+        await watching.maintain()  # the log is empty now
+        await do(other, change)
+        async with watching.watch(SPACE) as watch:
+            await in_time(watch.changed())
+            await told_by("spoil_first_page", path)
+            await do(other, change.after.becoming(body=record.body, tag=""))  # still has the good page
+            looks = trace(watching)
+            await eventually(lambda: "PRAGMA data_version" in looks)
+            with pytest.raises(StorageCorrupt):
+                await in_time(put(watching, sample("new")))
