@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shutil
 import sqlite3
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -35,6 +36,18 @@ def make_sqlite_file(path: Path, *statements: str) -> None:
     db.close()
 
 
+def make_file_of_a_crash(folder: Path, *statements: str) -> Path:
+    """A file as its maker leaves it who dies before it could commit or tidy up."""
+    making = folder / "making"
+    making.mkdir()
+    db = sqlite3.connect(making / "theirs.db", isolation_level=None)
+    for statement in statements:
+        db.execute(statement)
+    shutil.copytree(making, folder / "left")
+    db.close()
+    return folder / "left" / "theirs.db"
+
+
 async def refusal(path: Path) -> StorageError:
     """The error of opening a file, which must leave its folder as it is."""
     before = contents(path.parent), engine_threads()
@@ -62,6 +75,27 @@ async def test_a_foreign_sqlite_file_is_refused_and_untouched(tmp_path: Path, st
     assert isinstance(error, ForeignFile)
     assert error.remedy == "choose another name"
     assert str(path) in str(error)
+
+
+HALF_WRITTEN = [
+    "CREATE TABLE t (x)",
+    "PRAGMA cache_size = 1",
+    "BEGIN",
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 9999) INSERT INTO t SELECT x FROM n",
+]
+LEFT_OVER = {
+    "a hot journal": ("-journal", ["PRAGMA journal_mode = DELETE", *HALF_WRITTEN]),
+    "a log": ("-wal", ["PRAGMA journal_mode = WAL", *HALF_WRITTEN]),
+}
+
+
+@pytest.mark.parametrize(("ending", "statements"), LEFT_OVER.values(), ids=LEFT_OVER)
+async def test_a_foreign_file_of_a_crash_is_refused_and_what_can_restore_it_untouched(
+    tmp_path: Path, ending: str, statements: list[str]
+) -> None:
+    path = make_file_of_a_crash(tmp_path, *statements)
+    assert len(contents(path.parent)[f"theirs.db{ending}"]) > 4096
+    assert isinstance(await refusal(path), ForeignFile)
 
 
 @pytest.mark.parametrize("text", ["dear diary", "x", "x" * 5000, "SQLite format 3", "\n"])

@@ -7,7 +7,7 @@ records in `_records`; expired ones stay in until they are purged, and readers s
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -54,7 +54,7 @@ class MemoryEngine(Engine):
         self._listings: defaultdict[_Scope, OrderedSet[Position]] = defaultdict(OrderedSet)
         self._timers: defaultdict[str, OrderedSet[_Timer]] = defaultdict(OrderedSet)
         self._expiries: OrderedSet[_Expiry] = OrderedSet()
-        self._counts: defaultdict[tuple[Space, str | None], Counter[Tag]] = defaultdict(Counter)
+        self._counts: defaultdict[tuple[Space, str | None], dict[Tag, int]] = defaultdict(dict)
         self._signals = Signals()
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
@@ -98,11 +98,11 @@ class MemoryEngine(Engine):
         return list(islice(self._due(lane, until, now), limit))
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
-        counts = Counter(self._counts.get((space, partition), Counter()))
+        counts = dict(self._counts.get((space, partition), {}))
         for record in self._overdue(now):
             if record.space == space and partition in (None, record.partition):
                 counts[record.tag] -= 1
-        return +counts  # without the tags of which none is left
+        return {tag: count for tag, count in counts.items() if count}
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         overdue = list(islice(self._overdue(until), limit))
@@ -154,8 +154,8 @@ class MemoryEngine(Engine):
         return count if count > guard.at_most else None
 
     def _count(self, guard: Guard, partition: str) -> int:
-        counts = self._counts[guard.space, partition]
-        return sum(counts[tag] for tag in guard.tags)
+        counts = self._counts.get((guard.space, partition), {})
+        return sum(counts.get(tag, 0) for tag in guard.tags)
 
     # Writing
 
@@ -173,10 +173,12 @@ class MemoryEngine(Engine):
 
     def _add(self, record: Record) -> None:
         self._records[record.address] = record
+        position = record.position
         for listing in self._listings_of(record):
-            self._listings[listing].add(record.position)
+            self._listings[listing].add(position)
         for partition in (None, record.partition):
-            self._counts[record.space, partition][record.tag] += 1
+            counts = self._counts[record.space, partition]
+            counts[record.tag] = counts.get(record.tag, 0) + 1
         if record.lane is not None and record.wake_at is not None:
             self._timers[record.lane].add((record.wake_at, record.key, record.partition, record.space))
         if record.expires_at is not None:
@@ -184,9 +186,10 @@ class MemoryEngine(Engine):
 
     def _remove(self, record: Record) -> None:
         del self._records[record.address]
+        position = record.position
         for scope in self._listings_of(record):
             listing = self._listings[scope]
-            listing.remove(record.position)
+            listing.remove(position)
             if not listing:
                 del self._listings[scope]
         self._uncount(record)
@@ -208,10 +211,9 @@ class MemoryEngine(Engine):
                 del self._counts[record.space, partition]
 
     @staticmethod
-    def _listings_of(record: Record) -> Iterator[_Scope]:
-        for partition in (None, record.partition):
-            yield record.space, partition, None
-            yield record.space, partition, record.tag
+    def _listings_of(record: Record) -> tuple[_Scope, ...]:
+        space, partition, tag = record.space, record.partition, record.tag
+        return (space, partition, None), (space, partition, tag), (space, None, None), (space, None, tag)
 
 
 async def open_engine(url: str) -> Engine:

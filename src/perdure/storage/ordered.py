@@ -28,9 +28,14 @@ class OrderedSet(Generic[K]):
             self._blocks.append([key])
             self._lasts.append(key)
             return
-        at = min(bisect_left(self._lasts, key), len(self._blocks) - 1)
-        block = self._blocks[at]
-        insort(block, key)
+        if key > self._lasts[-1]:  # most come in order
+            at = len(self._blocks) - 1
+            block = self._blocks[at]
+            block.append(key)
+        else:
+            at = bisect_left(self._lasts, key)
+            block = self._blocks[at]
+            insort(block, key)
         if len(block) > 2 * BLOCK:
             self._blocks[at : at + 1] = [block[:BLOCK], block[BLOCK:]]
             self._lasts.insert(at, block[BLOCK - 1])

@@ -256,11 +256,11 @@ def tag_deltas(change: Change, answer: Done | Kept) -> Iterator[tuple[Space, Tag
 
 def growth(guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kept], now: Micros) -> int:
     """By how much accepted changes move the live count that a guard bounds."""
-    return sum(
-        _lives_under(guard, _after(change), now) - _lives_under(guard, _before(change), now)
-        for change, answer in zip(changes, answers, strict=True)
-        if isinstance(answer, Done)
-    )
+    total = 0
+    for change, answer in zip(changes, answers, strict=True):
+        if isinstance(answer, Done):
+            total += _lives_under(guard, _after(change), now) - _lives_under(guard, _before(change), now)
+    return total
 
 
 def _lives_under(guard: Guard, record: Record | None, now: Micros) -> bool:
@@ -277,8 +277,6 @@ def _before(change: Change) -> Record | None:
 
 
 def _after(change: Change) -> Record | None:
-    match change:
-        case Insert(record=record) | Keep(record=record) | Replace(after=record):
-            return record
-        case Delete():
-            return None
+    if isinstance(change, Replace):
+        return change.after
+    return None if isinstance(change, Delete) else change.record

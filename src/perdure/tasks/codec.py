@@ -24,6 +24,7 @@ JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[s
 MOST_DEPTH = 100
 """How deep any document may be nested, so that it can be read again from any stack."""
 
+_PLAIN = frozenset({str, int, bool, type(None)})
 _encoder = msgspec.json.Encoder(order="sorted")
 _decoder = msgspec.json.Decoder()
 
@@ -84,7 +85,7 @@ def check_json(
         case dict() | list() | tuple():
             if depth == max_depth:
                 raise LimitExceeded(field, max_depth, depth + 1, "levels of nesting")
-            for item in _items(field, cast("dict[object, object] | Sequence[object]", value)):
+            for item in _items(field, cast("dict[object, object] | Sequence[object]", value), max_string):
                 check_json(field, item, max_depth=max_depth, max_string=max_string, depth=depth + 1)
         case _:
             raise InvalidValue(field, f"a {type(value).__name__} is not JSON")
@@ -95,10 +96,13 @@ def _check_length(field: str, text: str, most: int | None) -> None:
         raise LimitExceeded(field, most, len(text), "characters")
 
 
-def _items(field: str, value: dict[object, object] | Sequence[object]) -> Iterable[object]:
-    if not isinstance(value, dict):
-        return value
-    for key in value:
-        if not isinstance(key, str):
-            raise InvalidValue(field, f"the key {key!r} is not a string")
-    return value.values()
+def _items(
+    field: str, value: dict[object, object] | Sequence[object], max_string: int | None
+) -> Iterable[object]:
+    """What is in a container and must be checked: not the most of it, where strings may have any length."""
+    if isinstance(value, dict):
+        for key in value:
+            if not isinstance(key, str):
+                raise InvalidValue(field, f"the key {key!r} is not a string")
+        value = [*value.values()]
+    return value if max_string is not None else [item for item in value if type(item) not in _PLAIN]

@@ -6,6 +6,7 @@ it uses itself, so that no two owners share a partition and none is a prefix of 
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -26,12 +27,7 @@ class Owner(msgspec.Struct, frozen=True):
     subject: str = ""
 
     def __post_init__(self) -> None:
-        try:
-            size = len(_encode(self).encode())
-        except UnicodeEncodeError as error:
-            raise InvalidValue("owner", "holds a lone surrogate, which UTF-8 cannot express") from error
-        if size > MOST_PARTITION_BYTES:
-            raise LimitExceeded("owner", MOST_PARTITION_BYTES, size)
+        _encode(self)
 
     @classmethod
     def user(cls, issuer: str, subject: str) -> Owner:
@@ -68,8 +64,17 @@ def partition_of(owner: Owner, task_id: str) -> str:
     return f"anonymous::{task_id}" if owner.is_anonymous else _encode(owner)
 
 
+@lru_cache(maxsize=4096)  # an owner is encoded whenever one of its tasks is read
 def _encode(owner: Owner) -> str:
-    return f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
+    """The owner as a name of at most 512 bytes, or an error that says why not."""
+    name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidValue("owner", "holds a lone surrogate, which UTF-8 cannot express") from error
+    if size > MOST_PARTITION_BYTES:
+        raise LimitExceeded("owner", MOST_PARTITION_BYTES, size)
+    return name
 
 
 def _named(field: str, name: str) -> str:

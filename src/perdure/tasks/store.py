@@ -61,6 +61,7 @@ class TaskStore:
         self._clock = clock
         self._new_id = new_id
         self._listing = Listing(storage)
+        self._quota = Guard(space=TASKS, tags=frozenset(ACTIVE), at_most=config.max_tasks_per_owner)
 
     @property
     def storage(self) -> Storage:
@@ -246,15 +247,12 @@ class TaskStore:
     async def _insert(self, snapshot: Snapshot, also: Sequence[Change], now: Micros) -> Refused | None:
         """Store a new task within the quotas; the refusal, where another record is in the way."""
         await self._check_total(now)
-        most = self._config.max_tasks_per_owner
-        guard = Guard(space=TASKS, tags=frozenset(ACTIVE), at_most=most)
-        result = await self._storage.commit(
-            [snapshot.birth(), *also], guard=None if snapshot.task.owner.is_anonymous else guard, now=now
-        )
+        guard = None if snapshot.task.owner.is_anonymous else self._quota
+        result = await self._storage.commit([snapshot.birth(), *also], guard=guard, now=now)
         if isinstance(result, Committed):
             return None
         if result.over is not None:
-            raise QuotaExceeded("owner", most)
+            raise QuotaExceeded("owner", self._config.max_tasks_per_owner)
         return result
 
     async def _check_total(self, now: Micros) -> None:
