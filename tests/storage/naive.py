@@ -18,7 +18,7 @@ from perdure.storage import (
     Guard,
     Maintenance,
     Micros,
-    Position,
+    PageRequest,
     Purged,
     Record,
     Refused,
@@ -62,24 +62,10 @@ class NaiveEngine(Engine):
         self.signals.wake(change.address for change in changes)
         return Committed(done)
 
-    async def page(
-        self,
-        space: Space,
-        partition: str | None,
-        *,
-        after: Position | None,
-        limit: int,
-        tag: Tag | None,
-        descending: bool,
-        now: Micros,
-    ) -> list[Record]:
-        found = [
-            record
-            for record in self.live(now)
-            if record.space == space and partition in (None, record.partition) and tag in (None, record.tag)
-        ]
-        found.sort(key=lambda record: record.position, reverse=descending)
-        return [record for record in found if self.is_after(record, after, descending=descending)][:limit]
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        found = [record for record in self.live(now) if self.is_wanted(record, wanted)]
+        found.sort(key=lambda record: record.position, reverse=wanted.descending)
+        return found[: wanted.limit]
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         found = [
@@ -140,7 +126,15 @@ class NaiveEngine(Engine):
             for record in self.live(now)
         )
 
-    def is_after(self, record: Record, after: Position | None, *, descending: bool) -> bool:
-        if after is None:
+    def is_wanted(self, record: Record, wanted: PageRequest) -> bool:
+        return (
+            record.space == wanted.space
+            and wanted.partition in (None, record.partition)
+            and wanted.tag in (None, record.tag)
+            and self.is_after(record, wanted)
+        )
+
+    def is_after(self, record: Record, wanted: PageRequest) -> bool:
+        if wanted.after is None:
             return True
-        return record.position < after if descending else record.position > after
+        return record.position < wanted.after if wanted.descending else record.position > wanted.after

@@ -21,7 +21,7 @@ from perdure.storage import (
     Insert,
     Keep,
     Micros,
-    Position,
+    PageRequest,
     Purged,
     Record,
     Refused,
@@ -165,37 +165,23 @@ class OnlyTheFirstRefusalIsTold(NaiveEngine):
 class UnstableOrder(NaiveEngine):
     """Equal orders come in the order of writing."""
 
-    async def page(
-        self,
-        space: Space,
-        partition: str | None,
-        *,
-        after: Position | None,
-        limit: int,
-        tag: Tag | None,
-        descending: bool,
-        now: Micros,
-    ) -> list[Record]:
-        found = [
-            record
-            for record in self.live(now)
-            if record.space == space and partition in (None, record.partition) and tag in (None, record.tag)
-        ]
-        found.sort(key=lambda record: record.order, reverse=descending)
-        return [record for record in found if self.is_after(record, after, descending=descending)][:limit]
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        found = [record for record in self.live(now) if self.is_wanted(record, wanted)]
+        found.sort(key=lambda record: record.order, reverse=wanted.descending)
+        return found[: wanted.limit]
 
 
 class PositionIncluded(NaiveEngine):
-    def is_after(self, record: Record, after: Position | None, *, descending: bool) -> bool:
-        return record.position == after or super().is_after(record, after, descending=descending)
+    def is_after(self, record: Record, wanted: PageRequest) -> bool:
+        return record.position == wanted.after or super().is_after(record, wanted)
 
 
 class PositionWithoutPartition(NaiveEngine):
     """Loses records of equal order and key in other partitions."""
 
-    def is_after(self, record: Record, after: Position | None, *, descending: bool) -> bool:
-        same = after is not None and record.position[:2] == after[:2]
-        return not same and super().is_after(record, after, descending=descending)
+    def is_after(self, record: Record, wanted: PageRequest) -> bool:
+        same = wanted.after is not None and record.position[:2] == wanted.after[:2]
+        return not same and super().is_after(record, wanted)
 
 
 class LateExpiry(NaiveEngine):
@@ -215,21 +201,8 @@ class ExpiredStaysInPlace(NaiveEngine):
 class FiltersAfterTheLimit(NaiveEngine):
     """Cuts the page first and drops the expired afterwards."""
 
-    async def page(
-        self,
-        space: Space,
-        partition: str | None,
-        *,
-        after: Position | None,
-        limit: int,
-        tag: Tag | None,
-        descending: bool,
-        now: Micros,
-    ) -> list[Record]:
-        page = await super().page(
-            space, partition, after=after, limit=limit, tag=tag, descending=descending, now=0
-        )
-        return [record for record in page if record.is_live(now)]
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        return [record for record in await super().page(wanted, now=0) if record.is_live(now)]
 
 
 class WrongCount(NaiveEngine):

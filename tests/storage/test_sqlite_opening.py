@@ -81,7 +81,7 @@ HALF_WRITTEN = [
     "CREATE TABLE t (x)",
     "PRAGMA cache_size = 1",
     "BEGIN",
-    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n LIMIT 9999) INSERT INTO t SELECT x FROM n",
+    "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x+1 FROM n LIMIT 9999) INSERT INTO t SELECT x FROM n",
 ]
 LEFT_OVER = {
     "a hot journal": ("-journal", ["PRAGMA journal_mode = DELETE", *HALF_WRITTEN]),

@@ -54,7 +54,7 @@ from .record import (
     Committed,
     Guard,
     Micros,
-    Position,
+    PageRequest,
     Purged,
     Record,
     Refused,
@@ -106,17 +106,7 @@ class Engine(ABC):
     ) -> Committed | Refused: ...
 
     @abstractmethod
-    async def page(
-        self,
-        space: Space,
-        partition: str | None,
-        *,
-        after: Position | None,
-        limit: int,
-        tag: Tag | None,
-        descending: bool,
-        now: Micros,
-    ) -> list[Record]: ...
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]: ...
 
     @abstractmethod
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]: ...

@@ -25,6 +25,7 @@ from .record import (
     Keep,
     Kept,
     Micros,
+    PageRequest,
     Position,
     Purged,
     Record,
@@ -76,23 +77,13 @@ class MemoryEngine(Engine):
         self._signals.wake(change.address for change in changes)
         return Committed(done)
 
-    async def page(
-        self,
-        space: Space,
-        partition: str | None,
-        *,
-        after: Position | None,
-        limit: int,
-        tag: Tag | None,
-        descending: bool,
-        now: Micros,
-    ) -> list[Record]:
-        listing = self._listings.get((space, partition, tag))
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        listing = self._listings.get((wanted.space, wanted.partition, wanted.tag))
         if listing is None:
             return []
-        positions = listing.before(after) if descending else listing.after(after)
-        found = (self._records[Address(space, at.partition, at.key)] for at in positions)
-        return list(islice((record for record in found if record.is_live(now)), limit))
+        positions = listing.before(wanted.after) if wanted.descending else listing.after(wanted.after)
+        found = (self._records[Address(wanted.space, at.partition, at.key)] for at in positions)
+        return list(islice((record for record in found if record.is_live(now)), wanted.limit))
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         return list(islice(self._due(lane, until, now), limit))

@@ -59,8 +59,8 @@ class OrderedSet(Generic[K]):
         """The keys greater than this one (or all), ascending."""
         at = 0 if key is None else bisect_right(self._lasts, key)
         start = 0 if key is None or at == len(self._blocks) else bisect_right(self._blocks[at], key)
-        for block in self._blocks[at:]:
-            yield from block[start:]
+        for index in range(at, len(self._blocks)):
+            yield from self._blocks[index][start:]
             start = 0
 
     def before(self, key: K | None) -> Iterator[K]:

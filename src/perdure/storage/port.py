@@ -19,6 +19,7 @@ from .record import (
     Delete,
     Guard,
     Micros,
+    PageRequest,
     Position,
     Purged,
     Record,
@@ -103,9 +104,10 @@ class Storage:
             _check_text("tag", tag, MOST_TAG_BYTES, least=0)
         if after is not None:
             _check_position(after, partition)
-        return await self._engine.page(
-            space, partition, after=after, limit=limit, tag=tag, descending=descending, now=now
+        wanted = PageRequest(
+            space=space, partition=partition, after=after, limit=limit, tag=tag, descending=descending
         )
+        return await self._engine.page(wanted, now=now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         """Up to `limit` records of a lane whose `wake_at` has come, earliest first."""

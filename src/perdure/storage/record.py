@@ -200,6 +200,18 @@ class Refused(msgspec.Struct, frozen=True):
     over: int | None = None
 
 
+class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """Which records `page` answers: those of a space, strictly after a position."""
+
+    space: Space
+    partition: str | None
+    """None: of all partitions."""
+    after: Position | None
+    limit: int
+    tag: Tag | None
+    descending: bool
+
+
 class Purged(NamedTuple):
     """A record that `purge` removed."""
 

@@ -10,7 +10,20 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 
 from ..contract import Engine, Maintenance, Watch
-from ..record import Address, Change, Committed, Guard, Micros, Position, Purged, Record, Refused, Space, Tag
+from ..record import (
+    Address,
+    Change,
+    Committed,
+    Guard,
+    Micros,
+    PageRequest,
+    Position,
+    Purged,
+    Record,
+    Refused,
+    Space,
+    Tag,
+)
 from ..signals import Signals
 from .failures import translated
 from .file import connect, prepare
@@ -69,27 +82,17 @@ class SqliteEngine(Engine):
             self._signals.wake(change.address for change in changes)
         return result
 
-    async def page(
-        self,
-        space: Space,
-        partition: str | None,
-        *,
-        after: Position | None,
-        limit: int,
-        tag: Tag | None,
-        descending: bool,
-        now: Micros,
-    ) -> list[Record]:
-        sql = _PAGES[partition is not None, tag is not None, descending]
-        after = after or (_LAST if descending else _FIRST)
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        sql = _PAGES[wanted.partition is not None, wanted.tag is not None, wanted.descending]
+        after = wanted.after or (_LAST if wanted.descending else _FIRST)
         values: dict[str, object] = {
-            "space": space,
-            "partition": partition or after.partition,
-            "tag": tag,
+            "space": wanted.space,
+            "partition": wanted.partition or after.partition,
+            "tag": wanted.tag,
             "order": after.order,
             "key": after.key,
             "now": now,
-            "limit": limit,
+            "limit": wanted.limit,
         }
         return await self._reader.run(lambda db: _records(db, sql, values))
 
