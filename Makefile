@@ -16,7 +16,7 @@ check: $(READY)
 	@$(BIN)/ruff format --check --quiet . || { echo "unformatted: run 'make format'"; exit 1; }
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/pyright --warnings
-	@$(BIN)/lint-imports --no-cache | tail -n 4
+	@$(BIN)/lint-imports --no-cache > .venv/layers.log || { cat .venv/layers.log; exit 1; }
 
 parity: $(READY)
 	@$(BIN)/python -m tools.parity

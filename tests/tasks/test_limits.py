@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import cast
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -14,12 +17,16 @@ from perdure.tasks import (
     InputRequest,
     Json,
     NewTask,
+    Owner,
     StoreConfig,
     Success,
+    TaskFilter,
+    TaskId,
     TaskStore,
     Variables,
 )
-from perdure.tasks.errors import InvalidValue, LimitExceeded, WrongVariableType
+from perdure.tasks.errors import InvalidCursor, InvalidValue, LimitExceeded, NotFound, WrongVariableType
+from perdure.tasks.owner import Kind
 from perdure.tasks.variables import merge
 
 from ..rows import row
@@ -243,6 +250,12 @@ async def test_limits_are_those_of_the_configuration(subject: Subject, clock: Cl
         {"max_record_size_bytes": 2 * 1024 * KIB + 1},
         {"max_name_length": 257},
         {"max_variable_depth": 0},
+        {"max_variable_depth": 100},
+        {"max_input_depth": 101},
+        {"result_retention_ms": 10**14},
+        {"idempotency_window_ms": 10**14},
+        {"max_tasks_per_owner": 2**60},
+        {"max_tasks_per_owner": None},
     ],
 )
 def test_a_configuration_that_cannot_be_is_refused_with_its_name(wrong: dict[str, int | None]) -> None:
@@ -257,3 +270,63 @@ def test_the_seeds_names_and_defaults_are_kept() -> None:
     assert (CONFIG.default_ttl_ms, CONFIG.max_ttl_ms) == (3_600_000, 86_400_000)
     assert (CONFIG.max_variable_depth, CONFIG.max_string_length) == (10, 65_536)
     assert CONFIG.max_variable_size_bytes == 1_048_576
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: NewTask(method="m", params=10**5000),
+        lambda: NewTask(method="m", ttl=cast("int", 1.5)),
+        lambda: NewTask(method="m", ttl=True),
+        lambda: NewTask(method="m", ttl=cast("int", "1")),
+        lambda: NewTask(method="m", poll_interval=cast("int", 100.5)),
+        lambda: NewTask(method=cast("str", 5)),
+        lambda: NewTask(method="m", session_id=cast("str", 5)),
+        lambda: NewTask(method="m", idempotency_key=cast("str", 5)),
+        lambda: NewTask(method="m", variables=cast("dict[str, Json]", {1: 2})),
+        lambda: Failure.of(cast("int", 1.5), "x"),
+        lambda: Failure.of(2**70, "x"),
+        lambda: Failure.of(1, cast("str", 5)),
+        lambda: Owner.user(cast("str", 5), "a"),
+        lambda: Owner(cast("Kind", "zzz")),
+    ],
+)
+async def test_a_value_of_the_wrong_kind_is_refused_by_name(
+    store: TaskStore, make: Callable[[], object]
+) -> None:
+    with pytest.raises(InvalidValue):
+        made = make()
+        assert isinstance(made, NewTask)
+        await store.create(ANA, made)
+    assert await store.counts() == {}
+
+
+async def test_other_hostile_arguments_are_refused_by_name(store: TaskStore) -> None:
+    made = await store.create(ANA, CALL)
+    for attempt in (
+        store.report(made, message=cast("str", 5)),
+        store.finish(made, Success.of(1), message="x" * 4097),
+        store.cancel(made, message="\ud800"),
+        store.ask(made, {"\ud800": InputRequest(kind=InputKind.ROOTS)}),
+        store.ask(made, {"k": InputRequest(kind=cast("InputKind", "foo"))}),
+        store.list(ANA, wanted=TaskFilter(method="\ud800")),
+        store.list(ANA, limit=cast("int", 1.5)),
+    ):
+        with pytest.raises(InvalidValue):
+            await attempt
+    with pytest.raises(NotFound):
+        await store.get(ANA, cast("str", 5))
+    with pytest.raises(InvalidCursor):
+        await store.list(ANA, cursor=cast("str", 5))
+    assert await store.get(ANA, made.task.task_id) == made
+
+
+async def test_an_id_that_could_not_be_found_again_is_refused(subject: Subject) -> None:
+    store = TaskStore(subject.storage, new_id=lambda: TaskId("ab-cd"))
+    with pytest.raises(InvalidValue, match="task_id"):
+        await store.create(ANA, CALL)
+
+
+def test_a_number_that_no_float_can_hold_is_no_float() -> None:
+    with pytest.raises(WrongVariableType):
+        Variables({"n": 10**400}).get_float("n")

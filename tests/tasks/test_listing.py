@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage import Address, Insert, Record, Storage
+from perdure.storage import Address, Insert, Record, Space, Storage
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, Status, StoreConfig, Success, TaskFilter, TaskStore
@@ -252,6 +252,9 @@ async def test_a_corrupt_record_is_surfaced_and_set_aside(subject: Subject, stor
     assert (set(upkeep.set_aside), upkeep.examined) == (bad, 4)
     assert await store.counts(ANA) == {Status.WORKING: 2}  # out of the quota, and kept
     assert {each.task_id for each in (await store.list(ANA)).corrupt} == bad
+    assert (await store.maintain()).set_aside == ()  # once is enough
+    for task_id in bad:
+        assert await store.delete(ANA, task_id) is True
 
 
 async def _damage(storage: Storage, task_id: str, body: str) -> None:
@@ -259,6 +262,13 @@ async def _damage(storage: Storage, task_id: str, body: str) -> None:
     record = await storage.get(address, now=START)
     assert record is not None
     await storage.commit([record.becoming(body=body, tag=record.tag)], now=START)
+
+
+async def test_a_damaged_cursor_key_is_told(subject: Subject, store: TaskStore) -> None:
+    key = Record(space=Space("settings"), partition="perdure", key="cursor-key", order=1, body="nonsense")
+    await subject.storage.commit([Insert(record=key)], now=START)
+    with pytest.raises(CorruptRecord, match="cursor-key"):
+        await store.list(ANA)
 
 
 async def test_a_record_of_another_owner_in_a_partition_is_corrupt_not_shown(

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from hypothesis import given
 
-from perdure.storage import Storage
+from perdure.storage import Address, Record, Storage
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import (
@@ -34,6 +34,8 @@ from perdure.tasks.errors import (
     NotFound,
     TerminalTask,
 )
+from perdure.tasks.idempotency import KEYS
+from perdure.tasks.owner import partition_of
 
 from ..rows import row
 from ..storage.subjects import sqlite
@@ -257,10 +259,10 @@ async def test_mutate_gives_up_after_its_attempts(store: TaskStore) -> None:
 
 async def test_delete_of_a_task_changed_in_between_is_a_conflict(subject: Subject, clock: Clock) -> None:
     class Slow(TaskStore):
-        async def _find(self, owner: Owner, task_id: str, now: int) -> Snapshot | None:
-            found = await super()._find(owner, task_id, now)
+        async def _find_record(self, owner: Owner, task_id: str, now: int) -> Record | None:
+            found = await super()._find_record(owner, task_id, now)
             if found is not None:
-                await self.report(found, message="in between")
+                await self.report(Snapshot.read(found), message="in between")
             return found
 
     made = await TaskStore(subject.storage, clock=clock).create(ANA, CALL)
@@ -291,6 +293,19 @@ async def test_a_key_used_for_another_call_is_refused(store: TaskStore) -> None:
     await store.create(ANA, msgspec.structs.replace(CALL, idempotency_key="k"))
     with pytest.raises(IdempotencyKeyReused):
         await store.create(ANA, NewTask(method="tools/call", params={"name": "other"}, idempotency_key="k"))
+    first = await store.create(ANA, NewTask(method="m", params=[1], idempotency_key="one"))
+    for params in ([1.0], [True]):  # equal in Python, but not the same call
+        with pytest.raises(IdempotencyKeyReused):
+            await store.create(ANA, NewTask(method="m", params=params, idempotency_key="one"))
+    await _spoil_key(store.storage, "one")
+    again = await store.create(ANA, NewTask(method="m", params=[1], idempotency_key="one"))
+    assert again.task.task_id != first.task.task_id  # a key that cannot be read is free
+
+
+async def _spoil_key(storage: Storage, key: str) -> None:
+    pointer = await storage.get(Address(KEYS, partition_of(ANA, ""), key), now=START)
+    assert pointer is not None
+    await storage.commit([pointer.becoming(body="nonsense", tag="")], now=START)
 
 
 @row(8)
@@ -322,9 +337,12 @@ async def test_reports_change_only_what_they_say(store: TaskStore, clock: Clock)
     second = await store.report(first, progress=Progress(done=4))
     assert (second.task.status_message, second.task.progress) == ("collecting", Progress(done=4))
     assert second.task.last_updated_at == START + SECOND
-    for progress in (Progress(done=float("nan")), Progress(done=1, total=float("inf"))):
-        with pytest.raises(InvalidValue, match="progress"):
-            await store.report(second, progress=progress)
+
+
+@pytest.mark.parametrize(("done", "total"), [(float("nan"), None), (1, float("inf")), (True, 1), (10**40, 1)])
+def test_progress_is_a_number(done: float, total: float | None) -> None:
+    with pytest.raises(InvalidValue, match="progress"):
+        Progress(done=done, total=total)
 
 
 async def test_the_time_of_a_change_never_runs_backwards(store: TaskStore, clock: Clock) -> None:

@@ -10,6 +10,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self
 
+import anyio
+
 from .contract import Engine, Maintenance, Watch
 from .errors import InvalidArgument, StorageClosed
 from .record import (
@@ -148,8 +150,10 @@ class Storage:
         return await self._engine.maintain()
 
     async def close(self) -> None:
+        """Release everything, even while the caller is being stopped."""
         self._closed = True
-        await self._engine.close()
+        with anyio.CancelScope(shield=True):
+            await self._engine.close()
 
     async def __aenter__(self) -> Self:
         return self
@@ -238,17 +242,19 @@ def _check_position(position: Position, partition: str | None) -> None:
 
 
 def _check_count(field: str, count: int, most: int) -> None:
-    if not 1 <= count <= most:
-        raise InvalidArgument(field, f"must be 1 to {most}, not {count}")
+    if type(count) is not int or not 1 <= count <= most:
+        raise InvalidArgument(field, f"must be an integer from 1 to {most}, not {count!r}")
 
 
 def _check_number(field: str, number: int, least: int = 0) -> None:
-    if not least <= number <= MOST_NUMBER:
-        raise InvalidArgument(field, f"must be {least} to {MOST_NUMBER}, not {number}")
+    if type(number) is not int or not least <= number <= MOST_NUMBER:
+        raise InvalidArgument(field, f"must be an integer from {least} to {MOST_NUMBER}, not {number!r}")
 
 
-def _check_text(field: str, text: str, most: int, least: int = 1) -> int:
+def _check_text(field: str, text: object, most: int, least: int = 1) -> int:
     """The bytes of this text in UTF-8."""
+    if not isinstance(text, str):
+        raise InvalidArgument(field, f"must be text, not {type(text).__name__}")
     try:
         size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError as error:

@@ -67,6 +67,7 @@ class LocalWatch(Watch):
 
     def __init__(self, signals: Signals, scope: _Scope) -> None:
         self.scope = scope
+        self._closed = False
         self._signals = signals
         self._event = asyncio.Event()
 
@@ -74,10 +75,17 @@ class LocalWatch(Watch):
         self._event.set()
 
     async def changed(self) -> None:
-        await self._event.wait()
-        self._event.clear()
-        if self._signals.closed:
-            raise StorageClosed("the storage was closed while this watch waited")
+        if not self._is_closed:
+            await self._event.wait()
+            self._event.clear()
+        if self._is_closed:
+            raise StorageClosed("this watch, or its storage, was closed")
 
     async def close(self) -> None:
+        self._closed = True
+        self.wake()
         self._signals.drop(self)
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._closed or self._signals.closed

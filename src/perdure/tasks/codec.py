@@ -1,6 +1,7 @@
 """Canonical JSON: equal values have equal bytes, on every engine and in every version.
 
-Keys are sorted by code point, nothing is spaced, integers of any size and floats come back as they were.
+Keys are sorted by code point, nothing is spaced, floats and integers (of up to 4300 digits, Python's own
+bound) come back as they were.
 What JSON cannot express (NaN, infinities, dates, keys that are not strings) is refused, never bent.
 """
 
@@ -48,6 +49,8 @@ def document(
         raw = _encoder.encode(value)
     except UnicodeEncodeError as error:
         raise InvalidValue(field, "holds a lone surrogate, which UTF-8 cannot express") from error
+    except (TypeError, ValueError) as error:  # a subclass of a plain type, an integer of thousands of digits
+        raise InvalidValue(field, str(error)) from error
     if max_bytes is not None:
         check_size(field, raw, max_bytes)
     return Raw(raw)
@@ -59,8 +62,16 @@ def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:
         raise LimitExceeded(field, max_bytes, size)
 
 
-def check_text(field: str, text: str, max_length: int | None = None) -> str:
+def check_integer(field: str, number: int) -> None:
+    """Raise unless this is an integer of at most 64 bits."""
+    if type(number) is not int or number.bit_length() > 63:
+        raise InvalidValue(field, f"must be an integer of at most 64 bits, not {number!r:.40}")
+
+
+def check_text(field: str, text: object, max_length: int | None = None) -> str:
     """The same text, or an error where it cannot be written or is too long."""
+    if not isinstance(text, str):
+        raise InvalidValue(field, f"must be text, not {type(text).__name__}")
     _check_length(field, text, max_length)
     if not text.isascii():
         try:

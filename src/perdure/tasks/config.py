@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from ..storage.port import MOST_BYTES, MOST_KEY_BYTES
+from ..storage.port import MOST_BYTES, MOST_KEY_BYTES, MOST_NUMBER
+from .codec import MOST_DEPTH
 from .errors import InvalidValue
 
 KIB = 1024
@@ -12,6 +13,8 @@ MIB = 1024 * KIB
 SECOND_MS = 1000
 HOUR_MS = 3600 * SECOND_MS
 
+MOST_TTL_MS = 100 * 365 * 24 * HOUR_MS
+"""A hundred years: more is for ever, and is asked for with null."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
 
@@ -66,21 +69,38 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
-            value = getattr(self, field.name)
-            least = 0 if field.name == "max_tasks" else 1
-            if not isinstance(value, bool) and value is not None and value < least:
-                raise InvalidValue(field.name, f"must be at least {least}, not {value}")
+            _check_field(field.name, getattr(self, field.name))
         check_poll_interval("default_poll_interval", self.default_poll_interval)
         if self.max_ttl_ms is not None and (
             self.default_ttl_ms is None or self.default_ttl_ms > self.max_ttl_ms
         ):
             raise InvalidValue("default_ttl_ms", f"must be at most max_ttl_ms, which is {self.max_ttl_ms}")
-        if self.max_record_size_bytes > MOST_BYTES:
-            raise InvalidValue("max_record_size_bytes", f"must be at most {MOST_BYTES}, what a commit takes")
-        if self.max_name_length > MOST_KEY_BYTES:
-            raise InvalidValue("max_name_length", f"must be at most {MOST_KEY_BYTES}, what a key takes")
+
+
+_OPTIONAL = ("default_ttl_ms", "max_ttl_ms", "result_retention_ms")
+_MOST = {
+    "default_ttl_ms": MOST_TTL_MS,
+    "max_ttl_ms": MOST_TTL_MS,
+    "result_retention_ms": MOST_TTL_MS,
+    "idempotency_window_ms": MOST_TTL_MS,
+    "max_variable_depth": MOST_DEPTH - 1,
+    "max_input_depth": MOST_DEPTH,
+    "max_record_size_bytes": MOST_BYTES,
+    "max_name_length": MOST_KEY_BYTES,
+}
+"""What the storage and the codec can bear; of the others, any number that a storage can."""
+
+
+def _check_field(name: str, value: object) -> None:
+    if (value is None and name in _OPTIONAL) or (isinstance(value, bool) and name == "allow_anonymous"):
+        return
+    least, most = 0 if name == "max_tasks" else 1, _MOST.get(name, MOST_NUMBER)
+    if type(value) is not int or not least <= value <= most:
+        raise InvalidValue(name, f"must be an integer from {least} to {most}, not {value!r}")
 
 
 def check_poll_interval(field: str, interval: int) -> None:
-    if not MIN_POLL_INTERVAL_MS <= interval <= MAX_POLL_INTERVAL_MS:
-        raise InvalidValue(field, f"must be {MIN_POLL_INTERVAL_MS} to {MAX_POLL_INTERVAL_MS}, not {interval}")
+    if type(interval) is not int or not MIN_POLL_INTERVAL_MS <= interval <= MAX_POLL_INTERVAL_MS:
+        raise InvalidValue(
+            field, f"must be an integer from {MIN_POLL_INTERVAL_MS} to {MAX_POLL_INTERVAL_MS}, not {interval}"
+        )

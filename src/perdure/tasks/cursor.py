@@ -38,7 +38,7 @@ def seal(position: Position, scope: Scope, key: bytes) -> str:
 def unseal(cursor: str, scope: Scope, key: bytes) -> Position:
     try:
         sealed = urlsafe_b64decode(cursor.encode("ascii"))
-    except ValueError as error:
+    except (AttributeError, ValueError) as error:
         raise InvalidCursor from error
     given, payload = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
     if not hmac.compare_digest(given, _seal(payload, scope, key)):

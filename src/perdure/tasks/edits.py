@@ -1,13 +1,12 @@
 """Every edit of a task, as a pure function from one record to the next. The rules of tasks live here.
 
-Each raises and changes nothing where the lifecycle, a limit or the task's end forbids it. An edit that
-changes nothing returns the record that it was given, and then nothing is written.
+Each raises and changes nothing where the lifecycle, a limit or the task's end forbids it. A cancel that was
+asked for before, and answers that nobody waits for, give back the very record, and then nothing is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from math import isfinite
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,12 +15,12 @@ from msgspec.structs import replace
 from ..storage.record import Micros
 from . import codec, inputs
 from .codec import JsonLike
-from .config import StoreConfig, check_poll_interval
+from .config import MOST_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
 from .inputs import InputRequest
 from .lifecycle import Status, check_active, check_move
 from .owner import Owner
-from .record import Document, Failure, Outcome, Progress, Success, TaskId, TaskRecord
+from .record import Document, Failure, Outcome, Progress, Success, TaskId, TaskRecord, is_task_id
 from .variables import Variables, merge
 
 CANCELLED = Failure.of(-32800, "The task was cancelled")
@@ -46,6 +45,8 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
 
 def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
     """The first record of a task."""
+    if not is_task_id(task_id):
+        raise InvalidValue("task_id", "must be letters and digits, at most 128")
     _check_name("method", new.method, config)
     if new.session_id is not None:
         _check_name("session_id", new.session_id, config)
@@ -80,15 +81,11 @@ def report(
     check_active(task.status)
     if message is not None:
         codec.check_text("status_message", message, config.max_message_length)
-    if progress is not None and not (isfinite(progress.done) and isfinite(progress.total or 0)):
-        raise InvalidValue("progress", "must be finite numbers")
-    return _touch(
-        replace(
-            task,
-            status_message=task.status_message if message is None else message,
-            progress=task.progress if progress is None else progress,
-        ),
+    return _touched(
+        task,
         now,
+        status_message=task.status_message if message is None else message,
+        progress=task.progress if progress is None else progress,
     )
 
 
@@ -97,7 +94,7 @@ def set_variables(
 ) -> TaskRecord:
     """Set, or with null take away, some variables."""
     check_active(task.status)
-    return _touch(replace(task, variables_json=merge(task.variables, changes, config)), now)
+    return _touched(task, now, variables_json=merge(task.variables, changes, config))
 
 
 def finish(
@@ -108,7 +105,8 @@ def finish(
         codec.check_size("result", outcome.result, config.max_result_size_bytes)
         return _end(task, Status.COMPLETED, outcome, message, now, config)
     codec.check_size("error", codec.encode(outcome), config.max_error_size_bytes)
-    return _end(task, Status.FAILED, outcome, message or outcome.message, now, config)
+    said = outcome.message[: config.max_message_length] if message is None else message
+    return _end(task, Status.FAILED, outcome, said, now, config)
 
 
 def cancel(task: TaskRecord, *, message: str | None = None, now: Micros, config: StoreConfig) -> TaskRecord:
@@ -126,7 +124,7 @@ def _end(
 ) -> TaskRecord:
     check_move(task.status, status)
     if message is not None:
-        message = codec.check_text("status_message", message[: config.max_message_length])
+        codec.check_text("status_message", message, config.max_message_length)
     at = max(now, task.last_updated_at)
     return replace(
         task,
@@ -145,7 +143,7 @@ def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
         check_move(task.status, Status.CANCELLED)
     if task.cancel_requested_at is not None:
         return task
-    return _touch(replace(task, cancel_requested_at=now), now)
+    return _touched(task, now, cancel_requested_at=now)
 
 
 def ask(
@@ -156,7 +154,7 @@ def ask(
     if task.status is not Status.INPUT_REQUIRED:
         check_move(task.status, Status.INPUT_REQUIRED)
     asked = inputs.ask(task.inputs, requests, now=now, config=config)
-    return _touch(replace(task, status=Status.INPUT_REQUIRED, inputs=asked), now)
+    return _touched(task, now, status=Status.INPUT_REQUIRED, inputs=asked)
 
 
 def answer(
@@ -167,23 +165,23 @@ def answer(
     settled = inputs.answer(task.inputs, answers, now=now, config=config)
     if not settled:
         return task
-    answered = replace(task, inputs={**task.inputs, **settled})
-    if not answered.outstanding:
-        check_move(task.status, Status.WORKING)
-        answered = replace(answered, status=Status.WORKING)
-    return _touch(answered, now)
+    answered = _touched(task, now, inputs={**task.inputs, **settled})
+    if answered.outstanding:
+        return answered
+    check_move(task.status, Status.WORKING)
+    return replace(answered, status=Status.WORKING)
 
 
 def hold(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """A worker takes the task: while it holds it, the TTL does not end it."""
     check_active(task.status)
-    return _touch(replace(task, held=True), now)
+    return _touched(task, now, held=True)
 
 
 def release(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """The worker gives the task back unfinished."""
     check_active(task.status)
-    return _touch(replace(task, held=False), now)
+    return _touched(task, now, held=False)
 
 
 def expires_at(task: TaskRecord, config: StoreConfig) -> Micros | None:
@@ -202,9 +200,9 @@ def expires_at(task: TaskRecord, config: StoreConfig) -> Micros | None:
     return max(end, task.finished_at + config.result_retention_ms * 1000)
 
 
-def _touch(task: TaskRecord, now: Micros) -> TaskRecord:
-    """The time of a change, which never runs backwards though clocks may."""
-    return replace(task, last_updated_at=max(now, task.last_updated_at))
+def _touched(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:
+    """The task with these changes and their time, which never runs backwards though clocks may."""
+    return replace(task, **changes, last_updated_at=max(now, task.last_updated_at))
 
 
 def _ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
@@ -215,6 +213,7 @@ def _ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
         if config.max_ttl_ms is not None:
             raise InvalidValue("ttl", f"null asks for ever, at most {config.max_ttl_ms} ms allowed")
         return None
+    codec.check_integer("ttl", ttl)
     if ttl < 1:
         raise InvalidValue("ttl", f"must be at least 1 ms, not {ttl}")
     most = MOST_TTL_MS if config.max_ttl_ms is None else config.max_ttl_ms
@@ -223,16 +222,11 @@ def _ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
     return ttl
 
 
-MOST_TTL_MS = 100 * 365 * 86_400_000
-"""A hundred years: more is for ever, and is asked for with null."""
-
-
 def _document(field: str, value: JsonLike | UnsetType, max_bytes: int) -> Document:
     return UNSET if isinstance(value, UnsetType) else codec.document(field, value, max_bytes=max_bytes)
 
 
 def _check_name(field: str, name: str, config: StoreConfig) -> None:
-    if not name:
+    if not codec.check_text(field, name):
         raise InvalidValue(field, "is empty")
-    codec.check_text(field, name)
     codec.check_size(field, name.encode(), config.max_name_length)

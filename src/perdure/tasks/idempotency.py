@@ -7,6 +7,7 @@ window. It is not tied to the task's end: a task that is gone leaves its key fre
 from __future__ import annotations
 
 import msgspec
+from msgspec import UnsetType
 
 from ..storage import Address, Change, Insert, Micros, Record, Space
 from . import codec
@@ -25,9 +26,8 @@ class _Pointer(msgspec.Struct, frozen=True):
 def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
     if owner.is_anonymous:
         raise InvalidValue("idempotency_key", "needs an owner; anonymous callers share no keys")
-    if not key or "\0" in key:
+    if not codec.check_text("idempotency_key", key) or "\0" in key:
         raise InvalidValue("idempotency_key", "must be text without NUL")
-    codec.check_text("idempotency_key", key)
     codec.check_size("idempotency_key", key.encode(), config.max_name_length)
 
 
@@ -35,9 +35,12 @@ def address_of(partition: str, key: str) -> Address:
     return Address(KEYS, partition, key)
 
 
-def task_of(record: Record) -> TaskId:
-    """The task that a key stands for."""
-    return msgspec.json.decode(record.body, type=_Pointer).task_id
+def task_of(record: Record) -> TaskId | None:
+    """The task that a key stands for; none where the record cannot be read, so that it is replaced."""
+    try:
+        return msgspec.json.decode(record.body, type=_Pointer).task_id
+    except msgspec.MsgspecError:
+        return None
 
 
 def point(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
@@ -61,5 +64,11 @@ def point(address: Address, task: TaskRecord, before: Record | None, config: Sto
 
 def check_same_call(first: TaskRecord, again: TaskRecord) -> None:
     """Raise where a key is used for something else than the first time."""
-    if (first.original_method, first.original_params) != (again.original_method, again.original_params):
+    if _call(first) != _call(again):
         raise IdempotencyKeyReused
+
+
+def _call(task: TaskRecord) -> tuple[str, bytes | None]:
+    """By canonical bytes: 1, 1.0 and true are equal in Python, and are not the same call."""
+    params = task.params_json
+    return task.original_method, None if isinstance(params, UnsetType) else bytes(params)

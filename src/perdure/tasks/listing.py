@@ -28,6 +28,11 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     method: str | None = None
     session_id: str | None = None
 
+    def check(self) -> None:
+        for field, name in (("method", self.method), ("session_id", self.session_id)):
+            if name is not None:
+                codec.check_text(field, name)
+
     @property
     def is_indexed(self) -> bool:
         return self.method is None and self.session_id is None
@@ -63,8 +68,9 @@ class Listing:
         newest_first: bool,
         now: Micros,
     ) -> TaskPage:
-        if not 1 <= limit <= MOST_LIMIT:
+        if type(limit) is not int or not 1 <= limit <= MOST_LIMIT:
             raise InvalidValue("limit", f"must be 1 to {MOST_LIMIT}, not {limit}")
+        wanted.check()
         scope = Scope(
             partition=partition,
             status=wanted.status,
@@ -101,8 +107,17 @@ class Listing:
             record = Record(space=space, partition=partition, key=key, order=now, body=body)
             await self._storage.commit([Keep(record=record)], now=now)
             kept = await self._storage.get(_KEY, now=now) or record
-            self._key = bytes.fromhex(msgspec.json.decode(kept.body, type=dict[str, str])["key"])
+            self._key = _read_key(kept)
         return self._key
+
+
+def _read_key(record: Record) -> bytes:
+    try:
+        return bytes.fromhex(msgspec.json.decode(record.body, type=dict[str, str])["key"])
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+        raise CorruptRecord(
+            record.key, "it is not the key of cursors; delete it, and a new one is made"
+        ) from error
 
 
 class _Page:

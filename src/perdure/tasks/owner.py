@@ -7,12 +7,13 @@ it uses itself, so that no two owners share a partition and none is a prefix of 
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
 from ..storage.port import MOST_PARTITION_BYTES
-from .errors import InvalidValue, LimitExceeded
+from . import codec
+from .errors import InvalidValue
 
 Kind: TypeAlias = Literal["user", "client", "session", "local", "anonymous"]
 
@@ -27,6 +28,10 @@ class Owner(msgspec.Struct, frozen=True):
     subject: str = ""
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise InvalidValue("owner", f"is of no kind that there is: {self.kind!r}")
+        for name in (self.issuer, self.subject):
+            codec.check_text("owner", name)
         _encode(self)
 
     @classmethod
@@ -68,12 +73,7 @@ def partition_of(owner: Owner, task_id: str) -> str:
 def _encode(owner: Owner) -> str:
     """The owner as a name of at most 512 bytes, or an error that says why not."""
     name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidValue("owner", "holds a lone surrogate, which UTF-8 cannot express") from error
-    if size > MOST_PARTITION_BYTES:
-        raise LimitExceeded("owner", MOST_PARTITION_BYTES, size)
+    codec.check_size("owner", name.encode(), MOST_PARTITION_BYTES)
     return name
 
 

@@ -7,7 +7,7 @@ where somebody looks at it, so that carrying a task about costs nothing for what
 from __future__ import annotations
 
 import secrets
-from typing import NewType, TypeAlias
+from typing import NewType, TypeAlias, TypeGuard
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -15,7 +15,7 @@ from msgspec import UNSET, Raw, UnsetType
 from ..storage.record import Micros
 from . import codec
 from .codec import Json, JsonLike
-from .errors import CorruptRecord, TaskError
+from .errors import CorruptRecord, InvalidValue, TaskError
 from .inputs import Input
 from .lifecycle import Status
 from .owner import Owner
@@ -32,10 +32,16 @@ def new_task_id() -> TaskId:
     return TaskId(secrets.token_hex(16))
 
 
+def is_task_id(text: object) -> TypeGuard[TaskId]:
+    """Whether this can be an id: letters and digits of ASCII. Anything else is the id of no task."""
+    return isinstance(text, str) and text.isascii() and text.isalnum() and len(text) <= 128
+
+
 class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="success", tag_field="kind"):
     """What the original request would have returned; a tool's `isError` result is one of these."""
 
     result: Raw
+    """Canonical JSON: make it with `of`."""
 
     @classmethod
     def of(cls, value: JsonLike) -> Success:
@@ -56,6 +62,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     @classmethod
     def of(cls, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> Failure:
         raw = UNSET if isinstance(data, UnsetType) else codec.document("error.data", data)
+        codec.check_integer("error.code", code)
         return cls(code=code, message=codec.check_text("error.message", message), data_json=raw)
 
     @property
@@ -67,11 +74,19 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 Outcome: TypeAlias = Success | Failure
 
 
+MOST_PROGRESS = 1e15
+
+
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How far the work says it is."""
 
     done: int | float
     total: int | float | None = None
+
+    def __post_init__(self) -> None:
+        for number in (self.done, self.total):
+            if number is not None and (type(number) not in (int, float) or not abs(number) < MOST_PROGRESS):
+                raise InvalidValue("progress", f"must be a number below {MOST_PROGRESS:g}, not {number!r}")
 
 
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

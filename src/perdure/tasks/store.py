@@ -31,7 +31,7 @@ from .inputs import InputRequest
 from .lifecycle import ACTIVE, Status
 from .listing import DEFAULT_LIMIT, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
-from .record import Outcome, Progress, TaskId, TaskRecord, new_task_id
+from .record import Outcome, Progress, TaskId, TaskRecord, is_task_id, new_task_id
 from .snapshot import TASKS, Snapshot, address_of, first_snapshot
 from .upkeep import Sweep, Upkeep
 
@@ -196,13 +196,14 @@ class TaskStore:
         """Remove a task, whatever its status. False where there is none."""
         self._check_served(owner)
         now = self._clock()
-        snapshot = await self._find(owner, task_id, now)
-        if snapshot is None:
+        record = await self._find_record(owner, task_id, now)  # unread: what is corrupt can be deleted too
+        if record is None:
             return False
-        result = await self._storage.commit([Delete(before=snapshot.record)], now=now)
-        if isinstance(result, Refused) and isinstance(result.answers[0], Conflict):
-            raise _refusal(result, snapshot)
-        return isinstance(result, Committed)
+        match await self._storage.commit([Delete(before=record)], now=now):
+            case Refused(answers=(Conflict(actual=actual),)):
+                raise ConcurrentModification(record.version, actual)
+            case result:
+                return isinstance(result, Committed)
 
     async def mutate(
         self,
@@ -218,7 +219,8 @@ class TaskStore:
             try:
                 return await edit(snapshot)
             except ConcurrentModification:
-                await anyio.sleep(uniform(0, 0.001 * 2**attempt))  # noqa: S311 - jitter, not a secret
+                pause = min(0.25, 0.001 * 2 ** min(attempt, 8))
+                await anyio.sleep(uniform(0, pause))  # noqa: S311 - jitter, not a secret
         return await edit(await self.get(owner, task_id))
 
     # Upkeep
@@ -238,11 +240,13 @@ class TaskStore:
             raise AnonymousRefused
 
     async def _find(self, owner: Owner, task_id: str, now: Micros) -> Snapshot | None:
-        if not task_id.isalnum() or not task_id.isascii() or len(task_id) > 128:
-            return None  # not an id of ours: as absent as any other
-        address = address_of(partition_of(owner, task_id), TaskId(task_id))
-        record = await self._storage.get(address, now=now)
+        record = await self._find_record(owner, task_id, now)
         return None if record is None else Snapshot.read(record)
+
+    async def _find_record(self, owner: Owner, task_id: str, now: Micros) -> Record | None:
+        if not is_task_id(task_id):
+            return None  # as absent as any other
+        return await self._storage.get(address_of(partition_of(owner, task_id), task_id), now=now)
 
     async def _insert(self, snapshot: Snapshot, also: Sequence[Change], now: Micros) -> Refused | None:
         """Store a new task within the quotas; the refusal, where another record is in the way."""
@@ -280,7 +284,8 @@ class TaskStore:
         """The task that an idempotency key stands for, if it still exists."""
         if pointer is None:
             return None
-        first = await self._find(again.task.owner, idempotency.task_of(pointer), now)
+        task_id = idempotency.task_of(pointer)
+        first = None if task_id is None else await self._find(again.task.owner, task_id, now)
         if first is not None:
             idempotency.check_same_call(first.task, again.task)
         return first

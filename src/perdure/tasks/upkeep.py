@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..storage import Micros, Position, Purged, Record, Storage
+from ..storage import Committed, Micros, Position, Purged, Record, Storage
 from .errors import CorruptRecord
 from .snapshot import TASKS, Snapshot
 
@@ -70,9 +70,10 @@ async def _set_aside_corrupt(storage: Storage, now: Micros) -> tuple[int, list[s
         examined += len(records)
         after = records[-1].position
         for record in records:
-            if not _is_readable(record):
-                ids.append(record.key)
-                await storage.commit([record.becoming(body=record.body, tag=SET_ASIDE)], now=now)
+            if record.tag != SET_ASIDE and not _is_readable(record):
+                change = record.becoming(body=record.body, tag=SET_ASIDE)
+                if isinstance(await storage.commit([change], now=now), Committed):
+                    ids.append(record.key)
     return examined, ids
 
 

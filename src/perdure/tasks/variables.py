@@ -59,7 +59,9 @@ class Variables(Mapping[str, Json]):
     def get_float(self, name: str, default: object = None) -> object:
         """A number; an integer counts as one, because JSON does not tell 1 from 1.0."""
         value = self._values.get(name)
-        return float(value) if type(value) is int else self._typed(name, float, default)
+        if type(value) is int and value.bit_length() < 1024:  # what a float can hold
+            return float(value)
+        return self._typed(name, float, default)
 
     @overload
     def get_bool(self, name: str) -> bool | None: ...
@@ -115,7 +117,7 @@ def merge(current: Variables, changes: Mapping[str, JsonLike], config: StoreConf
 
 
 def _check_name(name: str, config: StoreConfig) -> None:
-    if not name:
+    if not codec.check_text("variables", name):
         raise InvalidValue("variables", "a variable needs a name")
     if len(name) > config.max_variable_name_length:
         raise LimitExceeded("variables", config.max_variable_name_length, len(name), "characters of a name")

@@ -82,6 +82,22 @@ async def a_guard_looks_past_many_overdue_records(subject: Subject) -> None:
 
 
 @check(9)
+async def a_guarded_birth_where_its_own_guard_purges(subject: Subject) -> None:
+    """The guard removes the expired record that stands in the way; it must be removed, and counted, once."""
+    storage = subject.storage
+    await put(storage, *[sample(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(4)])
+    changes = [Insert(record=sample("fresh", tag="c")), Insert(record=sample("k1", tag="a", body="2"))]
+    must(await storage.commit(changes, guard=THREE, now=NOW + 5))
+    for change in changes:
+        expect(await storage.get(change.address, now=NOW + 5), change.record, "what was born")
+    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"a": 1, "c": 1}, "the counts")
+    for n in range(2):
+        must(await storage.commit([Insert(record=sample(f"n{n}", tag="a"))], guard=THREE, now=NOW + 5))
+    refused = await storage.commit([Insert(record=sample("n2", tag="a"))], guard=THREE, now=NOW + 5)
+    expect(refused, Refused((Done(1),), over=4), "one too many after it")
+
+
+@check(9)
 async def a_guard_lets_pass_what_does_not_raise_the_count(subject: Subject) -> None:
     storage = subject.storage
     records = [sample(f"k{n}", tag="a") for n in range(5)]

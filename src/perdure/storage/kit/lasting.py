@@ -77,6 +77,16 @@ async def closing_wakes_a_watch_that_waits(subject: Subject) -> None:
     await asyncio.sleep(0)
     await subject.storage.close()
     await _expect_closed(soon(waiting, "the end of a watch whose storage was closed"))
+    await _expect_closed(soon(watch.changed(), "the answer of a watch whose storage is closed"))
+
+
+@check(18)
+async def closing_a_watch_wakes_who_waits_for_it(subject: Subject) -> None:
+    watch = subject.storage.watch(SPACE)
+    waiting = asyncio.ensure_future(_wait_for_ever(watch))
+    await asyncio.sleep(0)
+    await watch.close()
+    await _expect_closed(soon(waiting, "the end of a watch that was closed"))
 
 
 async def _wait_for_ever(watch: Watch) -> None:

@@ -64,9 +64,9 @@ class SqliteEngine(Engine):
 
     def __init__(self, location: Location) -> None:
         self._location = location
+        self._reader = Reader(location)
         self._writer = Writer(location)
         self._signals = Signals(on_interest=self._look_for_others)
-        self._reader = Reader(location)
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         def read(db: sqlite3.Connection) -> list[Record | None]:
@@ -77,10 +77,11 @@ class SqliteEngine(Engine):
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        result = await self._writer.run(lambda transaction: transaction.commit(changes, guard, now))
-        if isinstance(result, Committed):
-            self._signals.wake(change.address for change in changes)
-        return result
+        def wake(result: Committed | Refused) -> None:
+            if isinstance(result, Committed):
+                self._signals.wake(change.address for change in changes)
+
+        return await self._writer.run(lambda transaction: transaction.commit(changes, guard, now), wake)
 
     async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
         sql = _PAGES[wanted.partition is not None, wanted.tag is not None, wanted.descending]
@@ -102,12 +103,13 @@ class SqliteEngine(Engine):
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         values: dict[str, object] = {"space": space, "partition": partition or ALL, "now": now}
-        return await self._reader.look_up(lambda db: dict(db.execute(_COUNTS, values).fetchall()), rows=1)
+        return await self._reader.run(lambda db: dict(db.execute(_COUNTS, values).fetchall()))
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        purged = await self._writer.run(lambda transaction: transaction.purge(until, limit))
-        self._signals.wake(Address(each.space, each.partition, each.key) for each in purged)
-        return purged
+        def wake(purged: list[Purged]) -> None:
+            self._signals.wake(Address(each.space, each.partition, each.key) for each in purged)
+
+        return await self._writer.run(lambda transaction: transaction.purge(until, limit), wake)
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self._signals.watch((space, partition, key))

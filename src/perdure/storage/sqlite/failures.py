@@ -52,6 +52,8 @@ def translated(path: str) -> Generator[None]:
         yield
     except sqlite3.Error as error:
         raise as_storage_error(error, path) from error
+    except OSError as error:
+        raise StorageFailed(f"{path}: {error}") from error
 
 
 def _primary_code(error: sqlite3.Error) -> int:

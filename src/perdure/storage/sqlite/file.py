@@ -126,28 +126,39 @@ def _is_new(location: Location) -> bool:
 
 
 def _check_header(location: Location, newest: int) -> None:
-    """Judge the file by its header, because opening it for real may already change it.
+    """Judge the file by its header, because opening it for real may already change it."""
+    application, version = _read_header(location)
+    _check_application(location, application)
+    _check_version(location, version, newest)
 
-    SQLite itself reads it, as a file that nobody changes, so without locks, log or journal. Reading it with
-    `open` would not do: closing it again would drop the locks that this process holds on it (POSIX).
+
+def _read_header(location: Location) -> tuple[int, int]:
+    """Application id and schema version, read by SQLite as from a file that nobody changes: without locks.
+
+    Reading them with `open` would not do: closing it would drop the locks that this process holds (POSIX).
     """
-    if _is_beside(location.path, "-journal"):
-        return  # its maker died while it wrote; SQLite puts that right first, and then it is looked at again
     db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
     try:
-        application, version, pages, page_size = (
-            db.execute(f"PRAGMA {name}").fetchone()[0]
-            for name in ("application_id", "user_version", "page_count", "page_size")
-        )
+        if _is_beside(location.path, "-wal") or _is_beside(location.path, "-journal"):
+            db.execute("PRAGMA writable_schema = ON")  # be content with a file whose end is in there
+        else:
+            _check_length(db, location)
+        (application,) = db.execute("PRAGMA application_id").fetchone()
+        (version,) = db.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError as error:
         if is_no_database(error):
             raise ForeignFile(location.name, "it is not a SQLite file", "choose another name") from error
         raise
     finally:
         db.close()
-    _check_application(location, application)
-    _check_version(location, version, newest)
-    _check_length(location.path, pages * page_size)
+    return application, version
+
+
+def _check_length(db: sqlite3.Connection, location: Location) -> None:
+    (pages,) = db.execute("PRAGMA page_count").fetchone()
+    (page_size,) = db.execute("PRAGMA page_size").fetchone()
+    if location.path.stat().st_size < pages * page_size:
+        raise StorageCorrupt(f"{location.name}: the file was cut short; restore it from a copy")
 
 
 def _check_application(location: Location, application: int) -> None:
@@ -159,12 +170,6 @@ def _check_version(location: Location, version: int, newest: int) -> None:
     if version > newest:
         reason = f"it has schema {version}, this perdure knows up to {newest}"
         raise NewerSchema(location.name, reason, "upgrade perdure")
-
-
-def _check_length(path: Path, size: int) -> None:
-    """A file shorter than its header says has lost its end, unless the log still holds it."""
-    if not _is_beside(path, "-wal") and path.stat().st_size < size:
-        raise StorageCorrupt(f"{path}: the file was cut short; restore it from a copy")
 
 
 def _is_beside(path: Path, ending: str) -> bool:

@@ -43,7 +43,12 @@ def parse(url: str) -> Location:
     is_file = url.startswith("sqlite:///") and path not in ("", ":memory:") and "\0" not in path
     if not is_file or parts.fragment:
         raise _no_file(url)
-    return Location(path=Path(path).absolute(), options=_options(url, parts.query))
+    try:
+        path.encode()
+        absolute = Path(path).absolute()
+    except (OSError, UnicodeEncodeError) as error:
+        raise _no_file(url) from error
+    return Location(path=absolute, options=_options(url, parts.query))
 
 
 def _options(url: str, query: str) -> Options:

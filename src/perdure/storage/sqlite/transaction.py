@@ -87,6 +87,7 @@ class Transaction:
             over = self._over(guard, changes[0].address.partition, growth(guard, changes, done, now), now)
             if over is not None:
                 return Refused(answers, over=over)
+            found = [self._find(change) for change in changes]  # the guard may have purged some of it
         for change, at, answer in zip(changes, found, done, strict=True):
             self._apply(change, at, answer)
         return Committed(done)

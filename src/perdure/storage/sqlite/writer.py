@@ -30,11 +30,25 @@ LOOK_EVERY = 0.02
 
 
 class _Job(Generic[T]):
-    """A piece of a transaction, and the future of whoever waits for it. May be run more than once."""
+    """A piece of a transaction, maybe run more than once, and the future of whoever waits for it."""
 
-    def __init__(self, work: Callable[[Transaction], T], future: asyncio.Future[T]) -> None:
+    def __init__(
+        self, work: Callable[[Transaction], T], then: Callable[[T], None], future: asyncio.Future[T]
+    ) -> None:
         self.work = work
+        self.then = then
         self.future = future
+
+    def settle(self, result: T | Exception) -> None:
+        """In the event loop, once the result is on disk. The caller may have stopped waiting."""
+        if not isinstance(result, Exception):
+            self.then(result)
+        if self.future.done():
+            return
+        if isinstance(result, Exception):
+            self.future.set_exception(result)
+        else:
+            self.future.set_result(result)
 
 
 _AnyJob: TypeAlias = _Job[object]
@@ -55,12 +69,15 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Callable[[Transaction], T]) -> T:
-        """Run a piece of work in a transaction, shared with others; return when it is on disk."""
+    async def run(self, work: Callable[[Transaction], T], then: Callable[[T], None]) -> T:
+        """Run a piece of work in a transaction, shared with others; return when it is on disk.
+
+        `then` is called with the result in any case, also if the caller no longer waits.
+        """
         if self._closed:
             raise StorageClosed(f"{self._location.name} was closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(cast("_AnyJob", _Job(work, future)))
+        self._queue.put(cast("_AnyJob", _Job(work, then, future)))
         return await future
 
     def look_for_others(self, on_foreign_commit: Callable[[], None] | None) -> None:
@@ -73,7 +90,7 @@ class Writer:
         if not self._closed:
             self._closed = True
             self._queue.put(None)
-            await asyncio.to_thread(self._thread.join)
+        await asyncio.to_thread(self._thread.join)
 
     # In the writer's thread
 
@@ -149,9 +166,4 @@ class Writer:
 
 def _deliver(settled: Sequence[_Settled]) -> None:
     for job, result in settled:
-        if job.future.done():  # its caller no longer waits
-            continue
-        if isinstance(result, BaseException):
-            job.future.set_exception(result)
-        else:
-            job.future.set_result(result)
+        job.settle(result)
