@@ -294,10 +294,13 @@ def test_the_seeds_names_and_defaults_are_kept() -> None:
 async def test_a_value_of_the_wrong_kind_is_refused_by_name(
     store: TaskStore, make: Callable[[], object]
 ) -> None:
-    with pytest.raises(InvalidValue):
+    async def create() -> None:
         made = make()
         assert isinstance(made, NewTask)
         await store.create(ANA, made)
+
+    with pytest.raises(InvalidValue):
+        await create()
     assert await store.counts() == {}
 
 

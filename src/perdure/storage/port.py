@@ -185,20 +185,30 @@ def _check_changes(changes: Sequence[Change]) -> None:
 
 def _check_change(change: Change) -> int:
     """The bytes of the body that this change writes."""
-    _check_address(change.address)
     if isinstance(change, Delete):
+        _check_address(change.address)
         return 0
     if isinstance(change, Replace):
-        before, after = change.before, change.after
-        if (after.address, after.order) != (before.address, before.order):
-            raise InvalidArgument("after", "moves the record; address and order are fixed at birth")
-        if after.version != before.version + 1:
-            raise InvalidArgument("after.version", f"is {after.version}, not {before.version} + 1")
-        return _check_record(after)
+        _check_replace(change.before, change.after)
+        return _check_record(change.after)
     return _check_record(change.record)
 
 
+def _check_replace(before: Record, after: Record) -> None:
+    same_place = (
+        after.key == before.key and after.partition == before.partition and after.space == before.space
+    )
+    if not same_place or after.order != before.order:
+        raise InvalidArgument("after", "moves the record; address and order are fixed at birth")
+    if after.version != before.version + 1:
+        raise InvalidArgument("after.version", f"is {after.version}, not {before.version} + 1")
+
+
 def _check_record(record: Record) -> int:
+    """The bytes of its body."""
+    _check_text("space", record.space, MOST_SPACE_BYTES)
+    _check_text("partition", record.partition, MOST_PARTITION_BYTES)
+    _check_text("key", record.key, MOST_KEY_BYTES)
     _check_number("order", record.order)
     _check_number("version", record.version, least=1)
     _check_text("tag", record.tag, MOST_TAG_BYTES, least=0)

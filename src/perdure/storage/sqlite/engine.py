@@ -53,8 +53,18 @@ async def open_engine(url: str) -> SqliteEngine:
     """Open the file that the URL names, creating or migrating it."""
     location = parse(url)
     with translated(location.name):
-        await asyncio.to_thread(prepare, location)
-        return SqliteEngine(location)
+        return SqliteEngine(location, *await asyncio.to_thread(_connect, location))
+
+
+def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+    """Connections to write and to read with. May wait for other processes, so not in the event loop."""
+    prepare(location)
+    writing = connect(location)
+    try:
+        return writing, connect(location)
+    except BaseException:
+        writing.close()
+        raise
 
 
 class SqliteEngine(Engine):
@@ -62,10 +72,10 @@ class SqliteEngine(Engine):
 
     name = "sqlite"
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, writing: sqlite3.Connection, reading: sqlite3.Connection) -> None:
         self._location = location
-        self._reader = Reader(location)
-        self._writer = Writer(location)
+        self._reader = Reader(location, reading)
+        self._writer = Writer(location, writing)
         self._signals = Signals(on_interest=self._look_for_others)
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:

@@ -11,11 +11,12 @@ from urllib.parse import quote
 
 from ..errors import CannotOpen, ForeignFile, NewerSchema, StorageBusy, StorageCorrupt, StorageReadOnly
 from .failures import is_busy, is_no_database
-from .location import Location
+from .location import Location, Options
 from .statements import migrations
 
 APPLICATION_ID = 0x70726472  # "prdr"; SQLite keeps it in the file's header
 _FLOOR = (3, 40)
+_LOOKS = 5
 _PAUSE = 0.0005, 0.003  # shorter than SQLite's own, which starve a waiting process among busy ones
 
 
@@ -44,13 +45,21 @@ def connect(location: Location, *, create: bool = False, patient: bool = False) 
         timeout=options.busy_timeout,
         cached_statements=64,
     )
+    try:
+        _set_up(db, options, patient=patient)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _set_up(db: sqlite3.Connection, options: Options, *, patient: bool) -> None:
     db.execute(f"PRAGMA synchronous = {options.synchronous}")
     if options.max_bytes is not None:
         (page_size,) = db.execute("PRAGMA page_size").fetchone()
         db.execute(f"PRAGMA max_page_count = {max(1, options.max_bytes // page_size)}")
     if not patient:
         db.execute("PRAGMA busy_timeout = 0")
-    return db
 
 
 def wait_for(db: sqlite3.Connection, statement: str, location: Location) -> sqlite3.Cursor:
@@ -96,8 +105,8 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
 
 
 def _read_version(db: sqlite3.Connection, location: Location) -> int:
-    (application,) = wait_for(db, "PRAGMA application_id", location).fetchone()
     (tables,) = wait_for(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
+    (application,) = wait_for(db, "PRAGMA application_id", location).fetchone()  # after: both appear at once
     _check_application(location, application if tables else APPLICATION_ID)
     return wait_for(db, "PRAGMA user_version", location).fetchone()[0]
 
@@ -127,7 +136,14 @@ def _is_new(location: Location) -> bool:
 
 def _check_header(location: Location, newest: int) -> None:
     """Judge the file by its header, because opening it for real may already change it."""
-    application, version = _read_header(location)
+    for _ in range(_LOOKS):
+        try:
+            application, version = _read_header(location)
+            break
+        except (sqlite3.DatabaseError, StorageCorrupt):
+            time.sleep(_PAUSE[1])  # perhaps another process is just folding its log into the file
+    else:
+        application, version = _read_header(location)
     _check_application(location, application)
     _check_version(location, version, newest)
 

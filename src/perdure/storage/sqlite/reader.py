@@ -27,9 +27,9 @@ MOST_INLINE = 8
 class Reader:
     """Connections for reading: one for the event loop, one for each thread of the pool."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, own: sqlite3.Connection) -> None:
         self._location = location
-        self._own = connect(location)
+        self._own = own
         self._of_thread = threading.local()
         self._connections = [self._own]
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="perdure-sqlite-reader")

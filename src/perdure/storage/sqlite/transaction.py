@@ -73,6 +73,7 @@ class Transaction:
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
         self._deltas: Counter[tuple[Space, str, Tag]] = Counter()
+        self._counted: dict[tuple[Space, str, Tag], int] = {}
 
     def commit(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
         found = [self._find(change) for change in changes]
@@ -84,10 +85,14 @@ class Transaction:
         if done is None:
             return Refused(answers)
         if guard is not None:
-            over = self._over(guard, changes[0].address.partition, growth(guard, changes, done, now), now)
-            if over is not None:
-                return Refused(answers, over=over)
-            found = [self._find(change) for change in changes]  # the guard may have purged some of it
+            partition = changes[0].address.partition
+            grows = growth(guard, changes, done, now)
+            if grows > 0 and self._stored(guard, partition) + grows > guard.at_most:
+                self._purge_partition(partition, now)
+                over = self._stored(guard, partition) + grows
+                if over > guard.at_most:
+                    return Refused(answers, over=over)
+                found = [self._find(change) for change in changes]  # some of it may just have been purged
         for change, at, answer in zip(changes, found, done, strict=True):
             self._apply(change, at, answer)
         return Committed(done)
@@ -161,18 +166,17 @@ class Transaction:
         self._deltas[space, partition, tag] += by
         self._deltas[space, ALL, tag] += by
 
-    def _over(self, guard: Guard, partition: str, grows: int, now: Micros) -> int | None:
-        """The guarded count as it would be, where that is too many."""
-        if grows <= 0 or self._stored(guard, partition) + grows <= guard.at_most:
-            return None
+    def _purge_partition(self, partition: str, now: Micros) -> None:
         self._remove(self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall())
-        count = self._stored(guard, partition) + grows
-        return count if count > guard.at_most else None
 
     def _stored(self, guard: Guard, partition: str) -> int:
         """How many records of the guarded tags are stored, expired ones included."""
-        total = 0
-        for tag in guard.tags:
-            row = self._db.execute(_COUNT, (guard.space, partition, tag)).fetchone()
-            total += (row[0] if row else 0) + self._deltas[guard.space, partition, tag]
-        return total
+        return sum(self._count_of((guard.space, partition, tag)) for tag in guard.tags)
+
+    def _count_of(self, scope: tuple[Space, str, Tag]) -> int:
+        """A counter as it stands within this transaction; the table has it as it was before."""
+        before = self._counted.get(scope)
+        if before is None:
+            row = self._db.execute(_COUNT, scope).fetchone()
+            before = self._counted[scope] = row[0] if row else 0
+        return before + self._deltas[scope]

@@ -11,13 +11,14 @@ import asyncio
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
 from ..errors import StorageBusy, StorageClosed
 from .failures import as_storage_error
-from .file import connect, wait_for
+from .file import wait_for
 from .location import Location
 from .transaction import Transaction
 
@@ -58,18 +59,19 @@ _Settled: TypeAlias = tuple[_AnyJob, object]
 class Writer:
     """Belongs to the event loop that made it."""
 
-    def __init__(self, location: Location) -> None:
+    def __init__(self, location: Location, db: sqlite3.Connection) -> None:
         self._location = location
+        self._db = db
         self._loop = asyncio.get_running_loop()
-        self._db = connect(location)
-        self._queue: SimpleQueue[_AnyJob | None] = SimpleQueue()  # None: look at the flags
+        self._waiting: list[_AnyJob] = []
+        self._queue: SimpleQueue[list[_AnyJob]] = SimpleQueue()  # an empty list: look at the flags
         self._closed = False
         self._on_foreign_commit: Callable[[], None] | None = None
         self._data_version = 0  # never the first that is read: a first watch begins with a wake-up
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Callable[[Transaction], T], then: Callable[[T], None]) -> T:
+    async def run(self, work: Callable[[Transaction], T], then: Callable[[T], None] = lambda _: None) -> T:
         """Run a piece of work in a transaction, shared with others; return when it is on disk.
 
         `then` is called with the result in any case, also if the caller no longer waits.
@@ -77,19 +79,30 @@ class Writer:
         if self._closed:
             raise StorageClosed(f"{self._location.name} was closed")
         future: asyncio.Future[T] = self._loop.create_future()
-        self._queue.put(cast("_AnyJob", _Job(work, then, future)))
+        if not self._waiting:
+            self._loop.call_soon(self._hand_over)
+        self._waiting.append(cast("_AnyJob", _Job(work, then, future)))
         return await future
+
+    def _hand_over(self) -> None:
+        """Give the thread at once what this turn of the event loop has brought together.
+
+        Job by job, the thread would wake for the first and commit it alone, in competition with the loop for
+        the interpreter while the others are still being made.
+        """
+        jobs, self._waiting = self._waiting, []
+        self._queue.put(jobs)
 
     def look_for_others(self, on_foreign_commit: Callable[[], None] | None) -> None:
         """Call this in the event loop when another process has committed; None: no longer."""
         self._on_foreign_commit = on_foreign_commit
-        self._queue.put(None)
+        self._queue.put([])
 
     async def close(self) -> None:
         """Finish what was asked for, then stop."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            self._hand_over()
         await asyncio.to_thread(self._thread.join)
 
     # In the writer's thread
@@ -97,31 +110,29 @@ class Writer:
     def _run(self) -> None:
         try:
             while not (self._closed and self._queue.empty()):
-                group = self._next_group()
-                if group:
+                jobs = self._next_jobs()
+                for start in range(0, len(jobs), MOST_JOBS):
+                    group = jobs[start : start + MOST_JOBS]
                     self._in_loop(partial(_deliver, self._run_group(group)))
                 if (callback := self._on_foreign_commit) is not None:
                     self._notice_others(callback)
         finally:
             self._db.close()
 
-    def _next_group(self) -> list[_AnyJob]:
+    def _next_jobs(self) -> list[_AnyJob]:
         """What is waiting now, or the first to come."""
-        group: list[_AnyJob] = []
-        try:
-            job = self._queue.get(timeout=LOOK_EVERY if self._on_foreign_commit else None)
-            while job is not None and len(group) < MOST_JOBS - 1:
-                group.append(job)
-                job = self._queue.get_nowait()
-        except Empty:
-            return group
-        return group if job is None else [*group, job]
+        jobs: list[_AnyJob] = []
+        with suppress(Empty):
+            jobs += self._queue.get(timeout=LOOK_EVERY if self._on_foreign_commit else None)
+            while len(jobs) < MOST_JOBS:
+                jobs += self._queue.get_nowait()
+        return jobs
 
     def _run_group(self, group: Sequence[_AnyJob]) -> list[_Settled]:
         try:
             return list(zip(group, self._transact(group), strict=True))
         except StorageBusy as error:
-            return [(job, error) for job in group]  # they have all waited; alone, each would wait again
+            return [(job, _copy(error)) for job in group]  # all have waited; alone, each would wait again
         except Exception as error:  # whatever it is, somebody waits for it
             if len(group) > 1:
                 return [settled for job in group for settled in self._run_group([job])]
@@ -162,6 +173,13 @@ class Writer:
     def _read_data_version(self) -> int:
         """A number that changes when another connection commits, and not when this one does."""
         return self._db.execute("PRAGMA data_version").fetchone()[0]
+
+
+def _copy(error: StorageBusy) -> StorageBusy:
+    """Each caller raises its own: an exception collects the traceback of whoever raises it."""
+    copy = StorageBusy(*error.args)
+    copy.__cause__ = error.__cause__
+    return copy
 
 
 def _deliver(settled: Sequence[_Settled]) -> None:

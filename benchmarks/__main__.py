@@ -1,0 +1,84 @@
+"""`make bench`: measure everything, print one table, and write it into RESULTS.md.
+
+`--quick` runs small sizes to see that all of it works; its numbers are too rough to be kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+import msgspec
+
+from . import durable, footprint, listing, processing
+from .table import Line, machine, render, report
+
+RESULTS = Path(__file__).with_name("RESULTS.md")
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    """How much of each is run."""
+
+    lives: durable.Effort
+    calls: processing.Effort
+    pages: listing.Effort
+    kept: footprint.Effort
+
+
+FULL = Plan(
+    lives=durable.Effort(alone=32, together=512, rounds=25),
+    calls=processing.Effort(calls=2000, rounds=25),
+    pages=listing.Effort(stored=(1000, 100_000, 1_000_000), in_memory=(1000, 100_000), calls=20, rounds=15),
+    kept=footprint.Effort(tasks=50_000),
+)
+QUICK = Plan(
+    lives=durable.Effort(alone=16, together=256, rounds=5),
+    calls=processing.Effort(calls=1000, rounds=11),
+    pages=listing.Effort(stored=(1000, 20_000), in_memory=(1000, 20_000), calls=10, rounds=5),
+    kept=footprint.Effort(tasks=5000),
+)
+
+
+class Arguments(argparse.Namespace):
+    quick: bool
+    folder: Path | None
+
+
+def arguments() -> Arguments:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes, and RESULTS.md stays as it is")
+    parser.add_argument("--folder", type=Path, help="where the files go: on the disk that is to be measured")
+    return parser.parse_args(namespace=Arguments())
+
+
+async def measure(plan: Plan, folder: Path) -> list[Line]:
+    say("lives of tasks on SQLite ...")
+    lines = await durable.measure(folder, plan.lives)
+    say("the store's own code ...")
+    lines += await processing.measure(plan.calls)
+    say("long listings ...")
+    lines += await listing.measure(folder, plan.pages)
+    say("memory ...")
+    return [*lines, await footprint.measure(plan.kept)]
+
+
+def say(text: str) -> None:
+    """On the other stream, so that the table can be taken alone."""
+    sys.stderr.write(f"{text}\n")
+
+
+def main() -> None:
+    given = arguments()
+    with tempfile.TemporaryDirectory(dir=given.folder) as name:
+        folder = Path(name)
+        measured_on = machine(folder)
+        lines = asyncio.run(measure(QUICK if given.quick else FULL, folder))
+    sys.stdout.write(f"{measured_on}\n\n{render(lines)}\n")
+    if not given.quick:
+        RESULTS.write_text(report(lines, measured_on), encoding="utf-8")
+
+
+main()

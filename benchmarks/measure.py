@@ -1,0 +1,70 @@
+"""Racing contenders against each other, so that what the machine does meanwhile hits all of them alike.
+
+A ratio is the median of the ratios of single rounds: a round in which the machine was busy counts once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Awaitable, Callable, Sequence
+from statistics import median
+from time import perf_counter, process_time
+from typing import TypeAlias
+
+Contender: TypeAlias = Callable[[], Awaitable[object]]
+"""One timed run. Every contender of a race does the same amount of work in it."""
+
+Seconds: TypeAlias = list[float]
+"""What each round took."""
+
+
+Clock: TypeAlias = Callable[[], float]
+
+WALL: Clock = perf_counter
+CPU: Clock = process_time
+"""For work that waits for nothing: other processes then take none of it away."""
+
+
+async def race(
+    contenders: Sequence[Contender],
+    rounds: int,
+    clock: Clock = WALL,
+    before: Callable[[], None] = lambda: None,
+) -> list[Seconds]:
+    """The seconds of each contender, round by round; every second round in reverse order.
+
+    `before` is called before each run and not timed.
+    """
+    seconds: list[Seconds] = [[] for _ in contenders]
+    for each in contenders:
+        before()
+        await each()  # caches, statements and files warm up outside the race
+    for number in range(rounds):
+        order = list(enumerate(contenders))
+        for index, contender in reversed(order) if number % 2 else order:
+            before()
+            seconds[index].append(await _timed(contender, clock))
+    return seconds
+
+
+def ratio(subject: Seconds, floor: Seconds) -> float:
+    """How many times the floor's seconds the subject took."""
+    return median(ours / theirs for ours, theirs in zip(subject, floor, strict=True))
+
+
+async def spread(work: Callable[[], Awaitable[object]], count: int, concurrency: int) -> None:
+    """Do some work `count` times, so many of them in flight at once."""
+
+    async def share() -> None:
+        for _ in range(count // concurrency):
+            await work()
+
+    await asyncio.gather(*(share() for _ in range(concurrency)))
+
+
+async def _timed(contender: Contender, clock: Clock) -> float:
+    gc.collect()  # nobody pays for another's garbage
+    began = clock()
+    await contender()
+    return clock() - began

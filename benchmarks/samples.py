@@ -1,0 +1,58 @@
+"""The task that everything is measured with: about 1 KB of JSON, and the life it leads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+from perdure.storage import Record
+from perdure.tasks import NewTask, Owner, Progress, Snapshot, StoreConfig, Success, TaskStore
+from perdure.tasks.edits import create
+from perdure.tasks.record import new_task_id
+from perdure.tasks.snapshot import first_snapshot
+from perdure.tasks.store import system_clock
+
+ROOMY = StoreConfig(max_tasks=0, max_tasks_per_owner=10**6)
+"""Quotas that are looked at, as in production, and refuse nothing here."""
+
+OWNERS = tuple(Owner.user("https://issuer.example", f"user-{number}") for number in range(50))
+ANA = OWNERS[0]
+
+NEW = NewTask(
+    method="tools/call",
+    params={
+        "name": "build_report",
+        "arguments": {
+            "year": 2026,
+            "sections": [f"section {number} of the yearly report" for number in range(12)],
+            "notes": "Everything that the customer said about it. " * 5,
+        },
+    },
+    meta={"progressToken": 17, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+)
+
+COMMITS_OF_LIFE = 4
+"""A create, two updates and a finish; then a read."""
+
+
+_BEGAN = system_clock()
+
+
+def record(number: int) -> Record:
+    """The record of a new task of Ana's; a greater number is a later one."""
+    task = create(NEW, owner=ANA, task_id=new_task_id(), now=_BEGAN + number, config=ROOMY)
+    return first_snapshot(task, ROOMY).record
+
+
+def owners() -> Iterator[Owner]:
+    """One after the other, for ever."""
+    return (OWNERS[number % len(OWNERS)] for number in count())
+
+
+async def live(store: TaskStore, owner: Owner) -> Snapshot:
+    """A task from its creation to its end, and one look at it."""
+    read = await store.create(owner, NEW)
+    read = await store.report(read, message="collecting", progress=Progress(done=3, total=12))
+    read = await store.set_variables(read, {"page": 3, "rows": [1, 2, 3], "cursor": "abcdef0123456789"})
+    read = await store.finish(read, Success.of({"content": [{"type": "text", "text": "12 pages"}]}))
+    return await store.get(owner, read.task.task_id)
