@@ -101,8 +101,9 @@ class Writer:
     async def close(self) -> None:
         """Finish what was asked for, then stop."""
         if not self._closed:
+            self._hand_over()  # first, or the thread might see the flag and an empty queue, and leave
             self._closed = True
-            self._hand_over()
+            self._queue.put([])
         await asyncio.to_thread(self._thread.join)
 
     # In the writer's thread
