@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import Raw
 
 from perdure.storage.kit import Subject
 from perdure.tasks import (
@@ -17,6 +18,7 @@ from perdure.tasks import (
     InputRequest,
     Json,
     NewTask,
+    Outcome,
     Owner,
     StoreConfig,
     Success,
@@ -328,6 +330,26 @@ async def test_an_id_that_could_not_be_found_again_is_refused(subject: Subject) 
     store = TaskStore(subject.storage, new_id=lambda: TaskId("ab-cd"))
     with pytest.raises(InvalidValue, match="task_id"):
         await store.create(ANA, CALL)
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Success(result=Raw(b"nope")),
+        Success(result=Raw(b'"\xff"')),
+        Success(result=Raw(b'{"b":1, "a":2}')),
+        Success(result=cast("Raw", "text")),
+        Failure(code=cast("int", 1.5), message="x"),
+        Failure(code=1, message="\ud800"),
+        Failure(code=1, message="x", data_json=Raw(b"{")),
+        cast("Outcome", None),
+    ],
+)
+async def test_an_outcome_made_by_hand_must_be_readable_again(store: TaskStore, outcome: Outcome) -> None:
+    made = await store.create(ANA, CALL)
+    with pytest.raises(InvalidValue):
+        await store.finish(made, outcome)
+    assert await store.get(ANA, made.task.task_id) == made
 
 
 def test_a_number_that_no_float_can_hold_is_no_float() -> None:

@@ -56,6 +56,16 @@ def document(
     return Raw(raw)
 
 
+def check_canonical(field: str, raw: object) -> None:
+    """Raise unless these are bytes that `document` could have made."""
+    try:
+        canonical = isinstance(raw, Raw) and _encoder.encode(_decoder.decode(raw)) == bytes(raw)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidValue(field, str(error)) from error
+    if not canonical:
+        raise InvalidValue(field, "is not canonical JSON; make the outcome with `of`")
+
+
 def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:
     size = len(memoryview(raw))
     if size > max_bytes:

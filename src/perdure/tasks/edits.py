@@ -20,7 +20,17 @@ from .errors import InvalidValue, LimitExceeded
 from .inputs import InputRequest
 from .lifecycle import Status, check_active, check_move
 from .owner import Owner
-from .record import Document, Failure, Outcome, Progress, Success, TaskId, TaskRecord, is_task_id
+from .record import (
+    Document,
+    Failure,
+    Outcome,
+    Progress,
+    Success,
+    TaskId,
+    TaskRecord,
+    check_outcome,
+    is_task_id,
+)
 from .variables import Variables, merge
 
 CANCELLED = Failure.of(-32800, "The task was cancelled")
@@ -101,6 +111,7 @@ def finish(
     task: TaskRecord, outcome: Outcome, *, message: str | None = None, now: Micros, config: StoreConfig
 ) -> TaskRecord:
     """End with a result (completed) or an error (failed): status, outcome and message in one."""
+    check_outcome(outcome)
     if isinstance(outcome, Success):
         codec.check_size("result", outcome.result, config.max_result_size_bytes)
         return _end(task, Status.COMPLETED, outcome, message, now, config)

@@ -74,6 +74,20 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 Outcome: TypeAlias = Success | Failure
 
 
+def check_outcome(outcome: object) -> None:
+    """Raise unless this is an outcome that can be read again, though it may not have been made by `of`."""
+    match outcome:
+        case Success(result=result):
+            codec.check_canonical("result", result)
+        case Failure(code=code, message=message, data_json=data):
+            codec.check_integer("error.code", code)
+            codec.check_text("error.message", message)
+            if isinstance(data, Raw):
+                codec.check_canonical("error.data", data)
+        case _:
+            raise InvalidValue("outcome", f"must be a Success or a Failure, not {type(outcome).__name__}")
+
+
 MOST_PROGRESS = 1e15
 
 
