@@ -1,7 +1,8 @@
 """The words of the storage contract: a record, where it stands, how it changes, what a change is told.
 
-Only types and the pure rule that judges a change; the verbs are in `contract`. Times are integer
-microseconds since 1970 in UTC, and always come from the caller: nothing below this line reads a clock.
+Only types and the pure rule that judges a change; the verbs are in `contract`. Times are integer microseconds
+since 1970 in UTC, and always come from the caller: nothing below this line reads a clock. The types hold no
+cycles, so the garbage collector need not look at them.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class Position(NamedTuple):
     partition: str
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One stored thing. Everything an engine knows of it is here."""
 
     space: Space
@@ -104,7 +105,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 # whose counters live in other items (DynamoDB) then knows the old tag without reading first.
 
 
-class Insert(msgspec.Struct, frozen=True, kw_only=True):
+class Insert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bring a record into being; conflict where its address is taken."""
 
     record: Record
@@ -114,7 +115,7 @@ class Insert(msgspec.Struct, frozen=True, kw_only=True):
         return self.record.address
 
 
-class Keep(msgspec.Struct, frozen=True, kw_only=True):
+class Keep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Bring a record into being, or leave what is there as it is."""
 
     record: Record
@@ -124,7 +125,7 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True):
         return self.record.address
 
 
-class Replace(msgspec.Struct, frozen=True, kw_only=True):
+class Replace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Put `after` in the place of `before`, if that is still what stands there."""
 
     before: Record
@@ -135,7 +136,7 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True):
         return self.before.address
 
 
-class Delete(msgspec.Struct, frozen=True, kw_only=True):
+class Delete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Remove `before`, if that is still what stands there."""
 
     before: Record
@@ -158,38 +159,38 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
     at_most: int
 
 
-class Done(msgspec.Struct, frozen=True):
+class Done(msgspec.Struct, frozen=True, gc=False):
     """The change met its condition; `version` is the record's after it (of a delete: the one removed)."""
 
     version: int
 
 
-class Kept(msgspec.Struct, frozen=True):
+class Kept(msgspec.Struct, frozen=True, gc=False):
     """A keep found its address taken, by a record of this version."""
 
     version: int
 
 
-class Conflict(msgspec.Struct, frozen=True):
+class Conflict(msgspec.Struct, frozen=True, gc=False):
     """Another version stands there (or, for an insert, any)."""
 
     actual: int
 
 
-class Missing(msgspec.Struct, frozen=True):
+class Missing(msgspec.Struct, frozen=True, gc=False):
     """Nothing stands there to replace or delete."""
 
 
 Answer: TypeAlias = Done | Kept | Conflict | Missing
 
 
-class Committed(msgspec.Struct, frozen=True):
+class Committed(msgspec.Struct, frozen=True, gc=False):
     """All of it is written. One answer per change, in their order."""
 
     answers: tuple[Done | Kept, ...]
 
 
-class Refused(msgspec.Struct, frozen=True):
+class Refused(msgspec.Struct, frozen=True, gc=False):
     """Nothing of it is written.
 
     `answers` says what each change met: one that answers done here would have been done. `over` is the
@@ -249,8 +250,12 @@ def judge(change: Change, stands: Standing | None) -> Answer:
 
 def accepted(answers: tuple[Answer, ...]) -> tuple[Done | Kept, ...] | None:
     """The same answers where none of them is a refusal, else None."""
-    done = tuple(answer for answer in answers if isinstance(answer, Done | Kept))
-    return done if len(done) == len(answers) else None
+    done: list[Done | Kept] = []
+    for answer in answers:
+        if not isinstance(answer, (Done, Kept)):
+            return None
+        done.append(answer)
+    return tuple(done)
 
 
 def tag_deltas(change: Change, answer: Done | Kept) -> Iterator[tuple[Space, Tag, int]]:
@@ -285,7 +290,7 @@ def _lives_under(guard: Guard, record: Record | None, now: Micros) -> bool:
 
 
 def _before(change: Change) -> Record | None:
-    return change.before if isinstance(change, Replace | Delete) else None
+    return change.before if isinstance(change, (Replace, Delete)) else None
 
 
 def _after(change: Change) -> Record | None:

@@ -38,7 +38,7 @@ class Snapshot(msgspec.Struct, frozen=True):
     def becoming(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
         """The next snapshot, and the change that makes it true."""
         change = self.record.becoming(
-            body=_body(task, config), tag=task.status, expires_at=edits.expires_at(task, config)
+            body=_body(task, config), tag=task.status.value, expires_at=edits.expires_at(task, config)
         )
         return Snapshot(task, change.after), change
 
@@ -51,7 +51,7 @@ def first_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
         key=task.task_id,
         order=task.created_at,
         body=_body(task, config),
-        tag=task.status,
+        tag=task.status.value,
         expires_at=edits.expires_at(task, config),
     )
     return Snapshot(task, record)

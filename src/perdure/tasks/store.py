@@ -61,7 +61,8 @@ class TaskStore:
         self._clock = clock
         self._new_id = new_id
         self._listing = Listing(storage)
-        self._quota = Guard(space=TASKS, tags=frozenset(ACTIVE), at_most=config.max_tasks_per_owner)
+        active = frozenset(status.value for status in ACTIVE)
+        self._quota = Guard(space=TASKS, tags=active, at_most=config.max_tasks_per_owner)
 
     @property
     def storage(self) -> Storage:
