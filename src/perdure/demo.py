@@ -49,12 +49,15 @@ async def kill_in_the_middle(url: str) -> list[str]:
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "perdure.demo", url, stdout=asyncio.subprocess.PIPE
     )
-    assert child.stdout is not None  # noqa: S101 - asked for above
-    told = [(await child.stdout.readline()).decode().strip() for _ in range(500)]
+    told = [await read_line(child) for _ in range(500)]
     child.kill()
-    rest = (await child.stdout.read()).decode()
-    await child.wait()
-    return told + [line for line in rest.splitlines(keepends=False) if len(line) == len(told[0])]
+    rest, _ = await child.communicate()
+    return told + [line for line in rest.decode().splitlines() if len(line) == len(told[0])]
+
+
+async def read_line(child: asyncio.subprocess.Process) -> str:
+    line = await child.stdout.readline() if child.stdout is not None else b""
+    return line.decode().strip()
 
 
 async def main() -> None:
@@ -68,19 +71,10 @@ async def main() -> None:
 
 
 async def look(store: TaskStore, told: list[str]) -> None:
-    say(f"2. Another process opens the same file ({store.storage.name}).")
-    counts = await store.counts()
-    say(f"   It holds {sum(counts.values())} tasks; none of the {len(told)} acknowledged ones is missing:")
-    found = 0
-    cursor: str | None = None
-    known = set(told)
-    while True:
-        page = await store.list_all(cursor=cursor, limit=200)
-        found += sum(each.task.task_id in known for each in page.tasks)
-        cursor = page.next_cursor
-        if cursor is None:
-            break
-    say(f"   {found} found by walking the listing page by page.\n")
+    say(f"2. Another process opens the same file ({store.storage.name}) and walks the listing, page by page.")
+    listed = await list_all(store)
+    lost = set(told) - set(listed)
+    say(f"   It holds {len(listed)} tasks. Acknowledged and lost: {len(lost)}.\n")
 
     say("3. Ana's report is where it was, with its variables and the open question:")
     report = await store.get(ANA, told[0])
@@ -101,6 +95,16 @@ async def look(store: TaskStore, told: list[str]) -> None:
     say("5. The engine checks itself:")
     upkeep = await store.maintain()
     say(f"    {upkeep.examined} tasks read, {len(upkeep.findings)} findings")
+
+
+async def list_all(store: TaskStore) -> list[str]:
+    ids: list[str] = []
+    page = await store.list_all(limit=200)
+    ids += [each.task.task_id for each in page.tasks]
+    while page.next_cursor is not None:
+        page = await store.list_all(limit=200, cursor=page.next_cursor)
+        ids += [each.task.task_id for each in page.tasks]
+    return ids
 
 
 if __name__ == "__main__":

@@ -221,7 +221,7 @@ class TaskStore:
                 return await edit(snapshot)
             except ConcurrentModification:
                 pause = min(0.25, 0.001 * 2 ** min(attempt, 8))
-                await anyio.sleep(uniform(0, pause))  # noqa: S311 - jitter, not a secret
+                await anyio.sleep(uniform(0, pause))
         return await edit(await self.get(owner, task_id))
 
     # Upkeep

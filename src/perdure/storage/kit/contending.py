@@ -88,20 +88,20 @@ async def _expect_linearizable(clients: Sequence[Storage], seed: int) -> None:
 
 async def _meddle(storage: Storage, recorder: Recorder, seed: int) -> None:
     """Read, insert, replace and delete one record, often with a version that is no longer true."""
-    chance = random.Random(seed)  # noqa: S311 - to be repeatable
+    chance = random.Random(seed)
     known: Record | None = None
     for n in range(25):
         body = f"{seed}.{n}"
         choice = chance.choice(("get", "get", "insert", "replace", "replace", "delete"))
         if choice == "insert" or (known is None and choice != "get"):
             changes = [Insert(record=sample("h", body=body))]
-            await recorder.write(Write("insert", 0, body), lambda: storage.commit(changes, now=NOW))  # noqa: B023
+            await recorder.write(Write("insert", 0, body), storage.commit(changes, now=NOW))
         elif choice == "get" or known is None:
-            known = await recorder.get(lambda: storage.get(sample("h").address, now=NOW)) or known
+            known = await recorder.get(storage.get(sample("h").address, now=NOW)) or known
         else:
             change = known.becoming(body=body, tag="") if choice == "replace" else Delete(before=known)
             what = Write("replace" if choice == "replace" else "delete", known.version, body)
-            await recorder.write(what, lambda: storage.commit([change], now=NOW))  # noqa: B023
+            await recorder.write(what, storage.commit([change], now=NOW))
 
 
 @check(9)
@@ -164,7 +164,7 @@ async def after_a_storm_every_index_agrees(subject: Subject) -> None:
 
 async def _storm(storage: Storage, partition: str, seed: int) -> None:
     """Commits of several changes to a few records that others change too."""
-    chance = random.Random(seed)  # noqa: S311 - to be repeatable
+    chance = random.Random(seed)
     for n in range(30):
         keys = chance.sample("abcdefgh", 3)
         addresses = [sample(key, partition=partition).address for key in keys]

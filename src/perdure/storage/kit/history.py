@@ -9,7 +9,7 @@ histories in which few operations overlap.
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
@@ -47,16 +47,16 @@ class Recorder:
     def __init__(self) -> None:
         self.operations: list[Operation] = []
 
-    async def get(self, read: Callable[[], Awaitable[Record | None]]) -> Record | None:
+    async def get(self, call: Awaitable[Record | None]) -> Record | None:
         called = time.monotonic_ns()
-        record = await read()
+        record = await call
         state = None if record is None else (record.version, record.body)
         self._add(Get(), state, called)
         return record
 
-    async def write(self, what: Write, write: Callable[[], Awaitable[Committed | Refused]]) -> Answer:
+    async def write(self, what: Write, call: Awaitable[Committed | Refused]) -> Answer:
         called = time.monotonic_ns()
-        answer = (await write()).answers[0]
+        answer = (await call).answers[0]
         self._add(what, answer, called)
         return answer
 

@@ -74,7 +74,7 @@ def wait_for(db: sqlite3.Connection, statement: str, location: Location) -> sqli
             if time.monotonic() >= deadline:
                 waited = location.options.busy_timeout
                 raise StorageBusy(f"{location.name}: locked by others for {waited:g} seconds") from error
-            time.sleep(uniform(*_PAUSE))  # noqa: S311 - jitter, not a secret
+            time.sleep(uniform(*_PAUSE))
 
 
 def _uri(location: Location) -> str:
