@@ -11,7 +11,7 @@
  7. A commit is all or nothing, across spaces, up to 25 changes and 2 MiB. Each change is judged against the
     state before the commit; if one is refused, nothing is written and each still gets its answer.
  8. Of concurrent writers of one version exactly one wins; histories of one record are linearizable.
- 9. A guard never admits one too many and counts live records only, purging overdue ones of the partition
+ 9. A guard never admits one too many and counts live records only; it may purge overdue ones of the partition
     before it refuses. It refuses only what raises the count, and only where every change met its condition.
 10. `page` answers the records of a partition in `(order, key)` order, strictly after a position, in either
     direction, of one tag if asked, by index seek. Walking pages meets each record that stays exactly once.
@@ -29,7 +29,8 @@
 20. A commit that returned is still there after the engine was closed, or killed, and opened again. An engine
     whose servers may lose the newest writes when one takes over from another says so in its own docs.
 21. A second client, in another process too, is bound by all of this together with the first.
-22. After `close` every verb raises StorageClosed, and so does a watch that was waiting.
+22. After `close` every verb raises StorageClosed, and so does a watch that was waiting. A commit that was under
+    way is finished, or raises an error as any other.
 
 Promises 11, 12, 13 (without a partition) and 16 hold across partitions after `lag` seconds; the others at
 once. Engines hold no rules: what is to be refused was refused by the `Storage` port before the engine saw it.

@@ -276,17 +276,14 @@ def growth(guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kep
     total = 0
     for change, answer in zip(changes, answers, strict=True):
         if isinstance(answer, Done):
-            total += _lives_under(guard, _after(change), now) - _lives_under(guard, _before(change), now)
+            after = _after(change)
+            total += _counts(guard, after) and after is not None and after.is_live(now)
+            total -= _counts(guard, _before(change))  # which is live, or the change would be missing
     return total
 
 
-def _lives_under(guard: Guard, record: Record | None, now: Micros) -> bool:
-    return (
-        record is not None
-        and record.space == guard.space
-        and record.tag in guard.tags
-        and record.is_live(now)
-    )
+def _counts(guard: Guard, record: Record | None) -> bool:
+    return record is not None and record.space == guard.space and record.tag in guard.tags
 
 
 def _before(change: Change) -> Record | None:

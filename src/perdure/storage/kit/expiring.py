@@ -109,6 +109,18 @@ async def a_guard_lets_pass_what_does_not_raise_the_count(subject: Subject) -> N
 
 
 @check(9)
+async def a_guard_counts_what_stands_there_not_what_was_read(subject: Subject) -> None:
+    """The record was born again with more time than the writer knows of: replacing it adds none."""
+    storage, read = subject.storage, sample("k", tag="a", expires_at=NOW + 5)
+    await put(storage, read)
+    await do(storage, Delete(before=read))
+    await put(storage, sample("k", tag="a"), sample("l", tag="a"), sample("m", tag="b"))
+    change = read.becoming(body="2", tag="b")
+    must(await storage.commit([change], guard=THREE, now=NOW + 9))
+    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 9)), {"a": 1, "b": 2}, "the counts")
+
+
+@check(9)
 async def a_refused_change_is_told_before_the_guard(subject: Subject) -> None:
     storage, taken = subject.storage, sample("taken", tag="a")
     await put(storage, taken)
