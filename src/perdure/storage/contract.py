@@ -29,8 +29,8 @@
 20. A commit that returned is still there after the engine was closed, or killed, and opened again. An engine
     whose servers may lose the newest writes when one takes over from another says so in its own docs.
 21. A second client, in another process too, is bound by all of this together with the first.
-22. After `close` every verb raises StorageClosed, and so does a watch that was waiting. A commit that was under
-    way is finished, or raises an error as any other.
+22. After `close` every verb raises StorageClosed, and so does a watch that was waiting. A commit under way is
+    finished, or raises an error as any other.
 
 Promises 11, 12, 13 (without a partition) and 16 hold across partitions after `lag` seconds; the others at
 once. Engines hold no rules: what is to be refused was refused by the `Storage` port before the engine saw it.

@@ -63,7 +63,7 @@ class _Machine(RuleBasedStateMachine):
         self.context = factory()
         self.loop = asyncio.Runner()
         self.now: Micros = 0
-        self.purge_is_open = False
+        self.guarded_at: Micros | None = None
         self.known: dict[Address, list[Record]] = {}
         self.model = Storage(MemoryEngine())
 
@@ -89,7 +89,8 @@ class _Machine(RuleBasedStateMachine):
     @rule(partition=st.sampled_from(PARTITIONS), guard=_guards, data=st.data())
     def commit_guarded(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
         self._commit(partition, guard, data)
-        self.purge_is_open = self.purge_is_open or guard is not None
+        if guard is not None:
+            self.guarded_at = self.now
 
     @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
     def commit(self, partition: str, data: st.DataObject) -> None:
@@ -190,8 +191,10 @@ class _Machine(RuleBasedStateMachine):
         async def purge_silently(storage: Storage) -> None:
             await purge(storage)
 
-        self.both(purge_silently if self.purge_is_open else purge, f"purge {until}")
-        self.purge_is_open = False
+        is_open = self.guarded_at is not None
+        self.both(purge_silently if is_open else purge, f"purge {until}")
+        if self.guarded_at is not None and until >= self.guarded_at:
+            self.guarded_at = None
 
     @rule(space=st.sampled_from(SPACES))
     def everything(self, space: Space) -> None:

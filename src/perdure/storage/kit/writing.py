@@ -179,16 +179,17 @@ async def a_delete_needs_the_version_that_stands_there(subject: Subject) -> None
 
 @check(5)
 async def a_record_born_again_is_not_the_one_that_was_read(subject: Subject) -> None:
-    storage, first = subject.storage, sample(tag="old", order=1)
-    await put(storage, first)
-    await do(storage, Delete(before=first))
-    again = sample(tag="new", order=7)
-    await put(storage, again)
-    for change in (first.becoming(body="2", tag="x"), Delete(before=first)):
-        result = await storage.commit([change], now=NOW)
-        expect(result, Refused((Conflict(1),)), f"a {type(change).__name__} of what stood there before")
-    expect(await storage.get(again.address, now=NOW), again, "the record")
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"new": 1}, "the counts")
+    storage = subject.storage
+    for again in (sample("tag", tag="new", order=1), sample("order", tag="old", order=7)):
+        first = sample(again.key, tag="old", order=1)
+        await put(storage, first)
+        await do(storage, Delete(before=first))
+        await put(storage, again)
+        for change in (first.becoming(body="2", tag="x"), Delete(before=first)):
+            result = await storage.commit([change], now=NOW)
+            expect(result, Refused((Conflict(1),)), f"a {type(change).__name__} of what stood there before")
+        expect(await storage.get(again.address, now=NOW), again, f"the record with another {again.key}")
+    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"new": 1, "old": 1}, "the counts")
 
 
 @check(6)
