@@ -16,20 +16,25 @@ _Scope = tuple[Space, str | None, str | None]
 class Signals:
     """Who wants to be woken for what. Belongs to one event loop.
 
-    `on_interest` is told when the first watch comes and when the last one goes.
+    `on_interest` is called when the first watch has come and when the last one has gone.
     """
 
-    def __init__(self, on_interest: Callable[[bool], None] = lambda _: None) -> None:
+    def __init__(self, on_interest: Callable[[], None] = lambda: None) -> None:
         self.closed = False
         self._on_interest = on_interest
         self._watches: defaultdict[_Scope, set[LocalWatch]] = defaultdict(set)
 
     def watch(self, scope: _Scope) -> LocalWatch:
         watch = LocalWatch(self, scope)
-        if not self._watches:
-            self._on_interest(True)  # noqa: FBT003 - a callback takes its argument by position
+        is_first = not self._watches
         self._watches[scope].add(watch)
+        if is_first:
+            self._on_interest()
         return watch
+
+    @property
+    def is_watched(self) -> bool:
+        return bool(self._watches)
 
     def drop(self, watch: LocalWatch) -> None:
         watches = self._watches.get(watch.scope)
@@ -39,7 +44,7 @@ class Signals:
         if not watches:
             del self._watches[watch.scope]
         if not self._watches:
-            self._on_interest(False)  # noqa: FBT003
+            self._on_interest()
 
     def wake(self, addresses: Iterable[Address]) -> None:
         """Something changed at these addresses."""

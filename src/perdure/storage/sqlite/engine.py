@@ -133,8 +133,8 @@ class SqliteEngine(Engine):
         await self._writer.close()
         await self._reader.close()
 
-    def _look_for_others(self, wanted: bool) -> None:  # noqa: FBT001 - a callback of Signals
-        self._writer.look_for_others(self._signals.wake_all if wanted else None)
+    def _look_for_others(self) -> None:
+        self._writer.look_for_others(self._signals.wake_all if self._signals.is_watched else None)
 
 
 def _get(db: sqlite3.Connection, address: Address, now: Micros) -> Record | None:
