@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage import Conflict, Done, Missing
+from perdure.storage import Answer, Conflict, Done, Missing
 from perdure.storage.kit import Get, Operation, Write, is_linearizable
 from perdure.storage.kit.history import State, apply
 
 
-def op(called: int, returned: int | None, what: Get | Write, answer: object) -> Operation:
-    return Operation(what=what, answer=answer, called=called, returned=returned)  # pyright: ignore[reportArgumentType]
+def op(called: int, returned: int | None, what: Get | Write, answer: State | Answer) -> Operation:
+    return Operation(what=what, answer=answer, called=called, returned=returned)
 
 
 INSERT = Write("insert", 0, "a")
@@ -79,9 +79,10 @@ def _history(chance: random.Random) -> list[Operation]:
     history: list[Operation] = []
     for instant in range(0, 200, 10):
         expected = state[0] if state is not None and chance.random() < 0.7 else 1
-        kind = chance.choice(["get", "insert", "replace", "replace", "delete"])
         body = str(instant)
-        what = Get() if kind == "get" else Write(kind, expected, body)  # pyright: ignore[reportArgumentType]
+        replacing = Write("replace", expected, body)
+        inserting, deleting = Write("insert", expected, body), Write("delete", expected, body)
+        what = chance.choice([Get(), inserting, replacing, replacing, deleting])
         answer, state = apply(what, state)
         called, returned = instant - chance.randrange(30), instant + chance.randrange(30)
         history.append(op(called, returned, what, answer))

@@ -72,7 +72,7 @@ class Storage:
         _check_count("addresses", len(addresses), MOST_ADDRESSES)
         _check_number("now", now)
         for address in addresses:
-            _check_address(address)
+            _check_names(*address)
         return await self._engine.get(addresses, now=now)
 
     async def commit(
@@ -186,7 +186,7 @@ def _check_changes(changes: Sequence[Change]) -> None:
 def _check_change(change: Change) -> int:
     """The bytes of the body that this change writes."""
     if isinstance(change, Delete):
-        _check_address(change.address)
+        _check_names(*change.address)
         return 0
     if isinstance(change, Replace):
         _check_replace(change.before, change.after)
@@ -206,9 +206,7 @@ def _check_replace(before: Record, after: Record) -> None:
 
 def _check_record(record: Record) -> int:
     """The bytes of its body."""
-    _check_text("space", record.space, MOST_SPACE_BYTES)
-    _check_text("partition", record.partition, MOST_PARTITION_BYTES)
-    _check_text("key", record.key, MOST_KEY_BYTES)
+    _check_names(record.space, record.partition, record.key)
     _check_number("order", record.order)
     _check_number("version", record.version, least=1)
     _check_text("tag", record.tag, MOST_TAG_BYTES, least=0)
@@ -230,8 +228,7 @@ def _check_guard(guard: Guard) -> None:
         _check_text("tags", tag, MOST_TAG_BYTES, least=0)
 
 
-def _check_address(address: Address) -> None:
-    space, partition, key = address
+def _check_names(space: Space, partition: str, key: str) -> None:
     _check_text("space", space, MOST_SPACE_BYTES)
     _check_text("partition", partition, MOST_PARTITION_BYTES)
     _check_text("key", key, MOST_KEY_BYTES)

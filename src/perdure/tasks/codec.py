@@ -91,6 +91,14 @@ def check_text(field: str, text: object, max_length: int | None = None) -> str:
     return text
 
 
+def check_name(field: str, name: object, max_bytes: int) -> None:
+    """Raise unless this is text that is not empty and not too long."""
+    text = check_text(field, name)
+    if not text:
+        raise InvalidValue(field, "is empty")
+    check_size(field, text.encode(), max_bytes)
+
+
 def check_json(
     field: str, value: object, *, max_depth: int, max_string: int | None = None, depth: int = 0
 ) -> None:

@@ -57,9 +57,9 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
     """The first record of a task."""
     if not is_task_id(task_id):
         raise InvalidValue("task_id", "must be letters and digits, at most 128")
-    _check_name("method", new.method, config)
+    codec.check_name("method", new.method, config.max_name_length)
     if new.session_id is not None:
-        _check_name("session_id", new.session_id, config)
+        codec.check_name("session_id", new.session_id, config.max_name_length)
     if new.poll_interval is not None:
         check_poll_interval("poll_interval", new.poll_interval)
     return TaskRecord(
@@ -235,9 +235,3 @@ def _ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
 
 def _document(field: str, value: JsonLike | UnsetType, max_bytes: int) -> Document:
     return UNSET if isinstance(value, UnsetType) else codec.document(field, value, max_bytes=max_bytes)
-
-
-def _check_name(field: str, name: str, config: StoreConfig) -> None:
-    if not codec.check_text(field, name):
-        raise InvalidValue(field, "is empty")
-    codec.check_size(field, name.encode(), config.max_name_length)

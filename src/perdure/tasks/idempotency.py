@@ -26,9 +26,9 @@ class _Pointer(msgspec.Struct, frozen=True):
 def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
     if owner.is_anonymous:
         raise InvalidValue("idempotency_key", "needs an owner; anonymous callers share no keys")
-    if not codec.check_text("idempotency_key", key) or "\0" in key:
+    codec.check_name("idempotency_key", key, config.max_name_length)
+    if "\0" in key:
         raise InvalidValue("idempotency_key", "must be text without NUL")
-    codec.check_size("idempotency_key", key.encode(), config.max_name_length)
 
 
 def address_of(partition: str, key: str) -> Address:

@@ -101,8 +101,7 @@ def ask(
     """The inputs of a task with new questions, none under a key that it ever used."""
     _check_number(requests, config)
     for key in requests:
-        if not codec.check_text("inputs", key) or len(key.encode()) > config.max_name_length:
-            raise InvalidValue("inputs", f"a key must be 1 to {config.max_name_length} bytes")
+        codec.check_name("inputs", key, config.max_name_length)
         if requests[key].kind not in _ANSWERS:
             raise InvalidValue("inputs", f"{requests[key].kind!r} cannot be asked")
         if key in inputs:

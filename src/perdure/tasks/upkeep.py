@@ -1,4 +1,4 @@
-"""Upkeep: what is done for all tasks at once, by whoever runs the store. Sweeping, counting, checking."""
+"""Upkeep: what is done for all tasks at once, by whoever runs the store: sweeping and checking."""
 
 from __future__ import annotations
 

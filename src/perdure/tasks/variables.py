@@ -12,7 +12,6 @@ from .codec import Json, JsonLike
 from .config import StoreConfig
 from .errors import InvalidValue, LimitExceeded, WrongVariableType
 
-T = TypeVar("T")
 D = TypeVar("D")
 
 

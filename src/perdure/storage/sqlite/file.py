@@ -136,16 +136,19 @@ def _is_new(location: Location) -> bool:
 
 def _check_header(location: Location, newest: int) -> None:
     """Judge the file by its header, because opening it for real may already change it."""
-    for _ in range(_LOOKS):
-        try:
-            application, version = _read_header(location)
-            break
-        except (sqlite3.DatabaseError, StorageCorrupt):
-            time.sleep(_PAUSE[1])  # perhaps another process is just folding its log into the file
-    else:
-        application, version = _read_header(location)
+    application, version = _read_header_patiently(location)
     _check_application(location, application)
     _check_version(location, version, newest)
+
+
+def _read_header_patiently(location: Location) -> tuple[int, int]:
+    """What looks like damage may be another process that is just folding its log into the file."""
+    for _ in range(_LOOKS):
+        try:
+            return _read_header(location)
+        except (sqlite3.DatabaseError, StorageCorrupt):
+            time.sleep(_PAUSE[1])
+    return _read_header(location)
 
 
 def _read_header(location: Location) -> tuple[int, int]:

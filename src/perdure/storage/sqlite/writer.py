@@ -17,7 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
 from ..errors import StorageBusy, StorageClosed
-from .failures import as_storage_error
+from .failures import translated
 from .file import wait_for
 from .location import Location
 from .transaction import Transaction
@@ -131,16 +131,13 @@ class Writer:
 
     def _run_group(self, group: Sequence[_AnyJob]) -> list[_Settled]:
         try:
-            return list(zip(group, self._transact(group), strict=True))
+            with translated(self._location.name):
+                return list(zip(group, self._transact(group), strict=True))
         except StorageBusy as error:
             return [(job, _copy(error)) for job in group]  # all have waited; alone, each would wait again
         except Exception as error:  # whatever it is, somebody waits for it
             if len(group) > 1:
                 return [settled for job in group for settled in self._run_group([job])]
-            if isinstance(error, sqlite3.Error):
-                translated = as_storage_error(error, self._location.name)
-                translated.__cause__ = error
-                error = translated
             return [(group[0], error)]
 
     def _transact(self, group: Sequence[_AnyJob]) -> list[object]:
