@@ -217,7 +217,7 @@ async def test_what_cannot_be_is_refused_and_nothing_is_stored(store: TaskStore,
 async def test_limits_are_those_of_the_configuration(subject: Subject, clock: Clock) -> None:
     config = StoreConfig(
         max_variable_depth=1, max_string_length=5, max_variable_size_bytes=50, max_variables=2,
-        max_params_size_bytes=10, max_result_size_bytes=10, max_error_size_bytes=60, max_message_length=5,
+        max_params_size_bytes=10, max_result_size_bytes=10, max_error_size_bytes=1024, max_message_length=64,
     )  # fmt: skip
     store = TaskStore(subject.storage, config, clock=clock)
     made = await store.create(ANA, NewTask(method="m"))
@@ -227,8 +227,8 @@ async def test_limits_are_those_of_the_configuration(subject: Subject, clock: Cl
     for attempt in (
         store.create(ANA, NewTask(method="m", params="x" * 10)),
         store.finish(made, Success.of("x" * 10)),
-        store.finish(made, Failure.of(1, "x" * 50)),
-        store.report(made, message="x" * 6),
+        store.finish(made, Failure.of(1, "x" * 1100)),
+        store.report(made, message="x" * 65),
     ):
         with pytest.raises(LimitExceeded):
             await attempt

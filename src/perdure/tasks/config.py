@@ -65,7 +65,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """All requests, or answers, of one call together."""
     max_input_depth: int = 32
     max_record_size_bytes: int = MOST_BYTES - 64 * KIB
-    """The whole task. Leaves room for what else is committed together with it."""
+    """The whole task. Leaves room for bookkeeping, and for what else is committed together with it."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -85,16 +85,20 @@ _MOST = {
     "idempotency_window_ms": MOST_TTL_MS,
     "max_variable_depth": MOST_DEPTH - 1,
     "max_input_depth": MOST_DEPTH,
-    "max_record_size_bytes": MOST_BYTES,
+    "max_record_size_bytes": MOST_BYTES - 64 * KIB,
     "max_name_length": MOST_KEY_BYTES,
 }
 """What the storage and the codec can bear; of the others, any number that a storage can."""
 
 
+_LEAST = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}
+"""What a task needs to end with a reason."""
+
+
 def _check_field(name: str, value: object) -> None:
     if (value is None and name in _OPTIONAL) or (isinstance(value, bool) and name == "allow_anonymous"):
         return
-    least, most = 0 if name == "max_tasks" else 1, _MOST.get(name, MOST_NUMBER)
+    least, most = _LEAST.get(name, 1), _MOST.get(name, MOST_NUMBER)
     if type(value) is not int or not least <= value <= most:
         raise InvalidValue(name, f"must be an integer from {least} to {most}, not {value!r}")
 

@@ -12,6 +12,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from ..storage.port import MOST_LANE_BYTES
 from ..storage.record import Micros
 from . import codec, inputs
 from .codec import JsonLike
@@ -33,6 +34,8 @@ from .record import (
 )
 from .variables import Variables, merge
 
+MOST_FUNCTION_BYTES = MOST_LANE_BYTES - len("run/")
+
 CANCELLED = Failure.of(-32800, "The task was cancelled")
 """The outcome of a task that was cancelled and left none of its own."""
 
@@ -49,6 +52,8 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval: int | None = None
     session_id: str | None = None
     variables: Mapping[str, JsonLike] = {}
+    function: str | None = None
+    """What a worker is to run; None where the creator itself sees to the end of the task."""
     idempotency_key: str | None = None
     """A repeated create with the same key returns the first task."""
 
@@ -60,6 +65,8 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
     codec.check_name("method", new.method, config.max_name_length)
     if new.session_id is not None:
         codec.check_name("session_id", new.session_id, config.max_name_length)
+    if new.function is not None:
+        codec.check_name("function", new.function, min(config.max_name_length, MOST_FUNCTION_BYTES))
     if new.poll_interval is not None:
         check_poll_interval("poll_interval", new.poll_interval)
     return TaskRecord(
@@ -75,6 +82,7 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         params_json=_document("params", new.params, config.max_params_size_bytes),
         meta_json=_document("meta", new.meta, config.max_meta_size_bytes),
         variables_json=merge(Variables({}), new.variables, config) if new.variables else UNSET,
+        function=new.function,
         idempotency_key=new.idempotency_key,
     )
 
@@ -184,15 +192,47 @@ def answer(
 
 
 def hold(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """A worker takes the task: while it holds it, the TTL does not end it."""
+    """A worker takes the task for one more attempt: while it holds it, the TTL does not end it."""
     check_active(task.status)
-    return _touched(task, now, held=True)
+    return _touched(task, now, held=True, run_at=None, attempts=task.attempts + 1)
 
 
-def release(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """The worker gives the task back unfinished."""
+def release(
+    task: TaskRecord,
+    *,
+    reason: str | None = None,
+    run_at: Micros | None = None,
+    uncounted: bool = False,
+    now: Micros,
+    config: StoreConfig,
+) -> TaskRecord:
+    """The worker gives the task back unfinished, or somebody does for a worker that is gone.
+
+    `uncounted` takes the attempt back, where it ended through no fault of the work.
+    """
     check_active(task.status)
-    return _touched(task, now, held=False)
+    return _touched(
+        task,
+        now,
+        held=False,
+        run_at=run_at,
+        attempts=max(0, task.attempts - uncounted),
+        last_failure=task.last_failure if reason is None else reason[: config.max_message_length],
+    )
+
+
+def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
+    """The queue in which a task waits for a worker, and from when on; none where it waits for nobody.
+
+    One queue per function, so that a worker meets only tasks that it can run.
+    """
+    if task.function is None or task.held or task.status is not Status.WORKING:
+        return None, None
+    return lane_of(task.function), task.created_at if task.run_at is None else task.run_at
+
+
+def lane_of(function: str) -> str:
+    return f"run/{function}"
 
 
 def expires_at(task: TaskRecord, config: StoreConfig) -> Micros | None:

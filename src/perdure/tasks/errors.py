@@ -5,6 +5,7 @@
         ├── NotFound                   no such task for this owner: absent, foreign or expired alike
         ├── AlreadyExists              create met a task of the same id
         ├── ConcurrentModification     somebody wrote in between (retryable)
+        ├── LeaseLost                  the worker no longer holds the task; what it wrote was dropped
         ├── IllegalTransition          the lifecycle has no such move
         │   └── TerminalTask           the task has ended, and nothing about it moves any more
         ├── InvalidValue               a field that cannot be what it is
@@ -55,6 +56,13 @@ class ConcurrentModification(TaskError):
         super().__init__(f"the task was read at version {expected} and is now at version {actual}")
         self.expected = expected
         self.actual = actual
+
+
+class LeaseLost(TaskError):
+    """The worker's lease ran out and was taken, or the task was ended over its head. Nothing was written."""
+
+    def __init__(self) -> None:
+        super().__init__("this worker no longer holds the task; what it meant to write was dropped")
 
 
 class IllegalTransition(TaskError):

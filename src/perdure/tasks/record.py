@@ -135,8 +135,16 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     progress: Progress | None = None
     cancel_requested_at: Micros | None = None
     """Somebody wants it to end. The worker, or whoever finds no worker, ends it."""
+    function: str | None = None
+    """What is to be run, by the name that workers know it under; None: its creator sees to it."""
     held: bool = False
     """A worker holds a lease on it, so its TTL does not end it."""
+    run_at: Micros | None = None
+    """Not to be run before this, after an attempt that failed."""
+    attempts: int = 0
+    """How often a worker has begun it. Counted before the work begins, so that a crash counts."""
+    last_failure: str | None = None
+    """Why the last attempt did not end the task."""
     idempotency_key: str | None = None
     unknown: Document = UNSET
     """Fields that a later version wrote and this one does not know, to be written back as they were."""

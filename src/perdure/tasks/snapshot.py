@@ -9,9 +9,11 @@ from . import codec, edits
 from .config import StoreConfig
 from .errors import CorruptRecord
 from .owner import partition_of
-from .record import TaskId, TaskRecord, decode_task, encode_task
+from .record import Success, TaskId, TaskRecord, decode_task, encode_task
 
 TASKS = Space("tasks")
+BOOKKEEPING_BYTES = 32 * 1024
+"""By how much attempts, messages and a short error may take a record beyond its limit."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -37,14 +39,21 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     def becoming(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
         """The next snapshot, and the change that makes it true."""
+        lane, wake_at = edits.timer(task)
+        spare = 0 if _adds_content(self.task, task) else BOOKKEEPING_BYTES
         change = self.record.becoming(
-            body=_body(task, config), tag=task.status.value, expires_at=edits.expires_at(task, config)
+            body=_body(task, config, spare),
+            tag=task.status.value,
+            expires_at=edits.expires_at(task, config),
+            lane=lane,
+            wake_at=wake_at,
         )
         return Snapshot(task, change.after), change
 
 
 def first_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
     """A new task, not yet stored."""
+    lane, wake_at = edits.timer(task)
     record = Record(
         space=TASKS,
         partition=partition_of(task.owner, task.task_id),
@@ -53,6 +62,8 @@ def first_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
         body=_body(task, config),
         tag=task.status.value,
         expires_at=edits.expires_at(task, config),
+        lane=lane,
+        wake_at=wake_at,
     )
     return Snapshot(task, record)
 
@@ -61,7 +72,16 @@ def address_of(partition: str, task_id: TaskId) -> Address:
     return Address(TASKS, partition, task_id)
 
 
-def _body(task: TaskRecord, config: StoreConfig) -> str:
+def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
+    """Whether the work or the client put something in. A task that is full can still be held and ended."""
+    return (
+        after.variables_json is not before.variables_json
+        or after.inputs is not before.inputs
+        or isinstance(after.outcome, Success)
+    )
+
+
+def _body(task: TaskRecord, config: StoreConfig, spare: int = 0) -> str:
     body = encode_task(task)
-    codec.check_size("task", body, config.max_record_size_bytes)
+    codec.check_size("task", body, config.max_record_size_bytes + spare)
     return body.decode()

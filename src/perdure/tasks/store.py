@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from random import uniform
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import anyio
 
-from ..storage import Change, Committed, Conflict, Delete, Guard, Micros, Record, Refused, Storage
+from ..storage import Change, Committed, Conflict, Delete, Guard, Micros, Missing, Record, Refused, Storage
 from . import edits, idempotency, upkeep
 from .codec import JsonLike
 from .config import StoreConfig
@@ -23,6 +23,7 @@ from .errors import (
     AlreadyExists,
     AnonymousRefused,
     ConcurrentModification,
+    LeaseLost,
     NotFound,
     QuotaExceeded,
     TaskError,
@@ -36,6 +37,12 @@ from .snapshot import TASKS, Snapshot, address_of, first_snapshot
 from .upkeep import Sweep, Upkeep
 
 T = TypeVar("T")
+
+Edit: TypeAlias = Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]
+"""What makes a task of a task, at a time and within limits: one of `edits`, with its arguments."""
+
+LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
+"""What becomes of the lease, where there is one, when the task becomes this."""
 
 MUTATE_ATTEMPTS = 10
 """How often `mutate` tries before it gives up."""
@@ -68,19 +75,35 @@ class TaskStore:
     def storage(self) -> Storage:
         return self._storage
 
+    @property
+    def config(self) -> StoreConfig:
+        return self._config
+
+    @property
+    def clock(self) -> Callable[[], Micros]:
+        return self._clock
+
     # Creating and reading
 
-    async def create(self, owner: Owner, new: NewTask) -> Snapshot:
-        """A new task, readable before this returns; or the first one of the same idempotency key."""
+    async def create(
+        self, owner: Owner, new: NewTask, *, lease: Callable[[Snapshot], Change] | None = None
+    ) -> Snapshot:
+        """A new task, readable before this returns; or the first one of the same idempotency key.
+
+        With a lease the task is born in work: `lease` makes the change that says who works on it.
+        """
         self._check_served(owner)
         if new.idempotency_key is not None:
             idempotency.check_key(new.idempotency_key, owner, self._config)
         now = self._clock()
         task = edits.create(new, owner=owner, task_id=self._new_id(), now=now, config=self._config)
+        if lease is not None:
+            task = edits.hold(task, now=now)
         snapshot = first_snapshot(task, self._config)
+        also = () if lease is None else (lease(snapshot),)
         if new.idempotency_key is not None:
-            return await self._create_once(snapshot, new.idempotency_key, now)
-        refused = await self._insert(snapshot, (), now)
+            return await self._create_once(snapshot, new.idempotency_key, also, now)
+        refused = await self._insert(snapshot, also, now)
         if refused is not None:
             raise AlreadyExists
         return snapshot
@@ -140,58 +163,82 @@ class TaskStore:
 
     # Writing. Each takes what was read, and raises ConcurrentModification if that is no longer true.
 
+    async def edit(self, snapshot: Snapshot, edit: Edit, *, lease: LeaseChange | None = None) -> Snapshot:
+        """Write what an edit makes of the task. The verbs below are the edits that there are.
+
+        A worker gives the change of its lease, which is committed together with the task or not at all:
+        LeaseLost where the lease is no longer what the worker thinks.
+        """
+        now = self._clock()
+        edited = edit(snapshot.task, now, self._config)
+        if edited is snapshot.task:
+            return snapshot
+        following, change = snapshot.becoming(edited, self._config)
+        also = None if lease is None else lease(following)
+        result = await self._storage.commit([change] if also is None else [change, also], now=now)
+        if isinstance(result, Refused):
+            raise _refusal(result, snapshot)
+        return following
+
     async def report(
         self, snapshot: Snapshot, *, message: str | None = None, progress: Progress | None = None
     ) -> Snapshot:
         """Say what is going on."""
-        now = self._clock()
-        edited = edits.report(snapshot.task, message=message, progress=progress, now=now, config=self._config)
-        return await self._write(snapshot, edited, now)
+        return await self.edit(
+            snapshot,
+            lambda task, now, config: edits.report(
+                task, message=message, progress=progress, now=now, config=config
+            ),
+        )
 
     async def set_variables(self, snapshot: Snapshot, changes: Mapping[str, JsonLike]) -> Snapshot:
         """Merge into the variables: each name as a whole, null takes it away."""
-        now = self._clock()
-        edited = edits.set_variables(snapshot.task, changes, now=now, config=self._config)
-        return await self._write(snapshot, edited, now)
+        return await self.edit(
+            snapshot, lambda task, now, config: edits.set_variables(task, changes, now=now, config=config)
+        )
 
     async def finish(self, snapshot: Snapshot, outcome: Outcome, *, message: str | None = None) -> Snapshot:
         """End the task: a success completes it, a failure fails it."""
-        now = self._clock()
-        edited = edits.finish(snapshot.task, outcome, message=message, now=now, config=self._config)
-        return await self._write(snapshot, edited, now)
+        return await self.edit(
+            snapshot,
+            lambda task, now, config: edits.finish(task, outcome, message=message, now=now, config=config),
+        )
 
-    async def cancel(self, snapshot: Snapshot, *, message: str | None = None) -> Snapshot:
+    async def cancel(
+        self, snapshot: Snapshot, *, message: str | None = None, lease: LeaseChange | None = None
+    ) -> Snapshot:
         """End the task as cancelled."""
-        now = self._clock()
-        edited = edits.cancel(snapshot.task, message=message, now=now, config=self._config)
-        return await self._write(snapshot, edited, now)
+        return await self.edit(
+            snapshot,
+            lambda task, now, config: edits.cancel(task, message=message, now=now, config=config),
+            lease=lease,
+        )
 
     async def request_cancel(self, snapshot: Snapshot) -> Snapshot:
         """Leave word that the task should end; whoever works on it ends it."""
-        now = self._clock()
-        return await self._write(snapshot, edits.request_cancel(snapshot.task, now=now), now)
+        return await self.edit(snapshot, lambda task, now, _: edits.request_cancel(task, now=now))
 
     async def ask(self, snapshot: Snapshot, requests: Mapping[str, InputRequest]) -> Snapshot:
         """Ask the client, under keys that this task never used before."""
-        now = self._clock()
-        edited = edits.ask(snapshot.task, requests, now=now, config=self._config)
-        return await self._write(snapshot, edited, now)
+        return await self.edit(
+            snapshot, lambda task, now, config: edits.ask(task, requests, now=now, config=config)
+        )
 
     async def answer(self, snapshot: Snapshot, answers: Mapping[str, JsonLike]) -> Snapshot:
         """Answer what is outstanding; other keys are passed over. When all is answered, work goes on."""
-        now = self._clock()
-        edited = edits.answer(snapshot.task, answers, now=now, config=self._config)
-        return await self._write(snapshot, edited, now)
+        return await self.edit(
+            snapshot, lambda task, now, config: edits.answer(task, answers, now=now, config=config)
+        )
 
-    async def hold(self, snapshot: Snapshot) -> Snapshot:
+    async def hold(self, snapshot: Snapshot, *, lease: LeaseChange | None = None) -> Snapshot:
         """Take the task into work, so that its TTL does not end it."""
-        now = self._clock()
-        return await self._write(snapshot, edits.hold(snapshot.task, now=now), now)
+        return await self.edit(snapshot, lambda task, now, _: edits.hold(task, now=now), lease=lease)
 
     async def release(self, snapshot: Snapshot) -> Snapshot:
         """Give the task back unfinished."""
-        now = self._clock()
-        return await self._write(snapshot, edits.release(snapshot.task, now=now), now)
+        return await self.edit(
+            snapshot, lambda task, now, config: edits.release(task, now=now, config=config)
+        )
 
     async def delete(self, owner: Owner, task_id: str) -> bool:
         """Remove a task, whatever its status. False where there is none."""
@@ -267,7 +314,9 @@ class TaskStore:
             if sum(counts.get(status, 0) for status in ACTIVE) >= most:
                 raise QuotaExceeded("server", most)
 
-    async def _create_once(self, snapshot: Snapshot, key: str, now: Micros) -> Snapshot:
+    async def _create_once(
+        self, snapshot: Snapshot, key: str, also: Sequence[Change], now: Micros
+    ) -> Snapshot:
         address = idempotency.address_of(snapshot.record.partition, key)
         while True:  # ends: a round fails only when another create with this key has just succeeded
             pointer = await self._storage.get(address, now=now)
@@ -275,7 +324,7 @@ class TaskStore:
             if first is not None:
                 return first
             change = idempotency.point(address, snapshot.task, pointer, self._config)
-            refused = await self._insert(snapshot, [change], now)
+            refused = await self._insert(snapshot, [*also, change], now)
             if refused is None:
                 return snapshot
             if isinstance(refused.answers[0], Conflict):
@@ -291,19 +340,12 @@ class TaskStore:
             idempotency.check_same_call(first.task, again.task)
         return first
 
-    async def _write(self, snapshot: Snapshot, edited: TaskRecord, now: Micros) -> Snapshot:
-        """Store an edited task, if it is still what was read."""
-        if edited is snapshot.task:
-            return snapshot
-        following, change = snapshot.becoming(edited, self._config)
-        result = await self._storage.commit([change], now=now)
-        if isinstance(result, Refused):
-            raise _refusal(result, snapshot)
-        return following
-
 
 def _refusal(result: Refused, snapshot: Snapshot) -> TaskError:
-    match result.answers[0]:
+    met, *lease = result.answers
+    if any(isinstance(answer, (Conflict, Missing)) for answer in lease):
+        return LeaseLost()
+    match met:
         case Conflict(actual=actual):
             return ConcurrentModification(snapshot.version, actual)
         case _:

@@ -70,11 +70,16 @@ async def _set_aside_corrupt(storage: Storage, now: Micros) -> tuple[int, list[s
         examined += len(records)
         after = records[-1].position
         for record in records:
-            if record.tag != SET_ASIDE and not _is_readable(record):
-                change = record.becoming(body=record.body, tag=SET_ASIDE)
-                if isinstance(await storage.commit([change], now=now), Committed):
-                    ids.append(record.key)
+            is_new = record.tag != SET_ASIDE and not _is_readable(record)
+            if is_new and await set_aside(storage, record, now=now):
+                ids.append(record.key)
     return examined, ids
+
+
+async def set_aside(storage: Storage, record: Record, *, now: Micros) -> bool:
+    """Keep what is no task for people to look at, out of every count and queue."""
+    change = record.becoming(body=record.body, tag=SET_ASIDE)
+    return isinstance(await storage.commit([change], now=now), Committed)
 
 
 def _is_readable(record: Record) -> bool:

@@ -1,0 +1,5 @@
+"""`python -m perdure.cli`: the same as `perdure`."""
+
+from . import main
+
+main()

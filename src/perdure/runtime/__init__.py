@@ -1,0 +1,39 @@
+"""Running tasks: leases, claims, recovery, cancelling, waiting, input rounds, and the workers that do it.
+
+Read `app` (what a program writes), `task` (what a function sees), `lease` and `run` (how a run is kept and
+fenced), `recovery` (what happens when its worker dies), then `worker`.
+"""
+
+from ..tasks.errors import LeaseLost
+from .app import App
+from .cancellation import Cancellation
+from .config import RuntimeConfig
+from .endings import Stop
+from .errors import Again, Failed, QueueFull, TaskCancelled, UnknownFunction
+from .executor import Executor, InProcessExecutor, Job
+from .function import Function, Functions
+from .run import Claim, Run
+from .runtime import Runtime
+from .task import Task
+
+__all__ = [
+    "Again",
+    "App",
+    "Cancellation",
+    "Claim",
+    "Executor",
+    "Failed",
+    "Function",
+    "Functions",
+    "InProcessExecutor",
+    "Job",
+    "LeaseLost",
+    "QueueFull",
+    "Run",
+    "Runtime",
+    "RuntimeConfig",
+    "Stop",
+    "Task",
+    "TaskCancelled",
+    "UnknownFunction",
+]

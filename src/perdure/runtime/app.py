@@ -1,0 +1,85 @@
+"""`App`: the functions of a program and where their tasks live, declared once, opened by server and workers.
+
+app = App("sqlite:///tasks.db")
+
+@app.function(attempts=3, timeout=600)
+async def build_report(year: int, task: Task) -> str: ...
+
+async with app.open() as runtime:
+    report = await runtime.submit("build_report", {"year": 2026})
+    report = await runtime.wait(Owner.local(), report.task.task_id)
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from ..storage import open_storage
+from ..tasks import StoreConfig, TaskStore
+from .config import RuntimeConfig
+from .executor import Executor
+from .function import Call, Function, Functions
+from .runtime import Runtime
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class App:
+    """A declaration. Nothing is opened before `open`, and each `open` is a runtime of its own."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        store: StoreConfig = StoreConfig(),
+        runtime: RuntimeConfig = RuntimeConfig(),
+        executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
+    ) -> None:
+        self.url = url
+        self.functions = Functions()
+        self._store = store
+        self._runtime = runtime
+        self._executor = executor
+
+    def function(
+        self,
+        *,
+        name: str | None = None,
+        attempts: int = 1,
+        backoff: float = 1.0,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+    ) -> Callable[[F], F]:
+        """Let workers run this function, under its name or another. The fields are those of `Function`."""
+
+        def register(call: F) -> F:
+            as_stored = Call(call)
+            self.functions.add(
+                Function(
+                    name=name or getattr(call, "__name__", ""),
+                    handler=as_stored.handler,
+                    attempts=attempts,
+                    backoff=backoff,
+                    timeout=timeout,
+                    concurrency=concurrency,
+                    check=as_stored.check,
+                )
+            )
+            return call
+
+        return register
+
+    @asynccontextmanager
+    async def open(self, *, work: bool = True, name: str | None = None) -> AsyncGenerator[Runtime]:
+        """Open the storage and work, or with `work=False` only create, wait and watch; close at the end."""
+        async with await open_storage(self.url) as storage:
+            store = TaskStore(storage, self._store)
+            executor = None if self._executor is None else self._executor(store, self._runtime)
+            runtime = Runtime(store, self.functions, self._runtime, executor=executor, name=name)
+            if not work:
+                yield runtime
+                return
+            async with runtime.running():
+                yield runtime

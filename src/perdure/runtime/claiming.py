@@ -1,0 +1,93 @@
+"""Claiming: taking a task from the queue of its function, so that nobody else does."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Callable
+
+from ..storage import Change, Micros, Record
+from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, upkeep
+from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
+from . import lease as leases
+from . import telemetry
+from .config import RuntimeConfig
+from .endings import end_exhausted
+from .function import Function
+from .lease import Holder
+from .run import Claim
+
+log = logging.getLogger("perdure.runtime")
+
+
+class Claimer:
+    """Makes claims in the name of one worker."""
+
+    def __init__(self, store: TaskStore, config: RuntimeConfig, name: str | None = None) -> None:
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self._store = store
+        self._lasts: Micros = round(config.lease * 1_000_000)
+        self._claims = 0
+
+    def new_holder(self) -> Holder:
+        """For one claim. No other has its name, so who finds it in a lease knows that it is theirs."""
+        self._claims += 1
+        return Holder(f"{self.name}#{self._claims}", self._lasts, self._store.clock)
+
+    async def claim(self, waiting: Record, function: Function) -> Claim | None:
+        """Claim a task that waits. None where another was quicker, or the task was not to be run any more."""
+        try:
+            snapshot = Snapshot.read(waiting)
+        except CorruptRecord as error:
+            log.exception("a record in the queue is no task, and is set aside")
+            await upkeep.set_aside(self._store.storage, waiting, now=self._store.clock())
+            raise NotFound from error
+        with telemetry.claiming(snapshot.task):
+            return await self._claim(snapshot, function)
+
+    async def _claim(self, snapshot: Snapshot, function: Function) -> Claim | None:
+        before = await self._lease_before(snapshot)
+        holder = self.new_holder()
+        taken: list[Record] = []
+
+        def lease(following: Snapshot) -> Change | None:
+            if not following.task.held:
+                return None if before is None else leases.give_up(before, following)
+            change = holder.take(following, before)
+            taken.append(leases.written(change))
+            return change
+
+        claimed = await self._store.edit(snapshot, _begin(function), lease=lease)
+        if not taken:
+            return None
+        self._note(snapshot, claimed)
+        return Claim(claimed, taken[0], holder)
+
+    async def _lease_before(self, snapshot: Snapshot) -> Record | None:
+        """The lease that an earlier attempt left. A task that was never begun has none."""
+        if not snapshot.task.attempts and snapshot.task.last_failure is None:
+            return None
+        return await self._store.storage.get(leases.address_of(snapshot.record), now=self._store.clock())
+
+    def _note(self, waiting: Snapshot, claimed: Snapshot) -> None:
+        now = claimed.task.last_updated_at
+        telemetry.claimed(claimed.task, waiting.record.wake_at or now, now)
+
+
+REFUSED = (ConcurrentModification, LeaseLost, NotFound)
+"""What a claim raises where another was quicker."""
+
+
+def _begin(function: Function) -> Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]:
+    """Count an attempt before it begins; or end a task that had all of its attempts, or is cancelled."""
+
+    def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+        if task.cancel_requested_at is not None:
+            return edits.cancel(task, now=now, config=config)
+        if task.attempts >= function.attempts:
+            return end_exhausted(function, task, task.last_failure or "all attempts failed", now, config)
+        return edits.hold(task, now=now)
+
+    return edit

@@ -1,0 +1,77 @@
+"""What can go wrong in running tasks, as one tree.
+
+    PerdureError
+    └── RunError
+        ├── UnknownFunction    no function of this name is registered here
+        ├── QueueFull          too many tasks wait for a worker (retryable)
+        ├── NotRunning         the runtime was not started, or is stopping
+        ├── Again              raised by a function: this attempt failed, run me once more
+        ├── Failed             raised by a function: end the task with this JSON-RPC error
+        └── TaskCancelled      raised in a plain function that asks whether it was cancelled, and was
+
+LeaseLost is an error of tasks: it is what a store answers to a worker that no longer holds the task.
+"""
+
+from __future__ import annotations
+
+from msgspec import UNSET, UnsetType
+
+from ..storage.errors import PerdureError
+from ..tasks.codec import JsonLike
+from ..tasks.record import Failure
+
+
+class RunError(PerdureError):
+    """Something about running a task."""
+
+
+class UnknownFunction(RunError):
+    """No function of this name is registered here."""
+
+    def __init__(self, name: str, known: list[str]) -> None:
+        super().__init__(f"there is no function {name!r}; registered are {', '.join(known) or 'none'}")
+        self.name = name
+
+
+class QueueFull(RunError):
+    """Too many tasks wait for a worker already. Nothing was created."""
+
+    retryable = True
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} tasks wait for a worker, which is the maximum; try again later")
+        self.limit = limit
+
+
+class NotRunning(RunError):
+    """The runtime was not started, or is stopping."""
+
+    def __init__(self) -> None:
+        super().__init__("the runtime is not running; use it within `async with`")
+
+
+class Again(RunError):
+    """Raised by a function: this attempt failed, and another may succeed.
+
+    It is run again, after its backoff or `after` seconds, while it has attempts left; then the task fails.
+    """
+
+    def __init__(self, reason: str, *, after: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.after = after
+
+
+class Failed(RunError):
+    """Raised by a function: end the task as failed, with this JSON-RPC error to the letter."""
+
+    def __init__(self, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> None:
+        super().__init__(message)
+        self.failure = Failure.of(code, message, data)
+
+
+class TaskCancelled(RunError):
+    """Raised by `task.check_cancelled()`: somebody wants the task to end."""
+
+    def __init__(self) -> None:
+        super().__init__("the task was cancelled")

@@ -1,0 +1,154 @@
+"""What can be run: a function with a name, and what is to happen when an attempt at it fails."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
+from math import isfinite
+from random import uniform
+from typing import TypeAlias, cast
+
+import msgspec
+
+from ..tasks.codec import JsonLike
+from ..tasks.errors import InvalidValue
+from ..tasks.record import Outcome
+from .errors import UnknownFunction
+from .task import Task
+
+Result: TypeAlias = "JsonLike | Outcome"
+"""What a function returns: the task's result, or an outcome made by hand."""
+
+Handler: TypeAlias = Callable[[Task], Awaitable[Result]] | Callable[[Task], Result]
+"""What a worker calls: a coroutine function, or a plain one, which is called in a thread."""
+
+MOST_BACKOFF = 3600.0
+
+
+class Function(msgspec.Struct, frozen=True, kw_only=True):
+    """A function as workers know it."""
+
+    name: str
+    """Stored with each task. A worker takes only tasks whose function it knows by this name."""
+    handler: Handler
+    attempts: int = 1
+    """How often it may be begun. One: when its worker dies, the task fails."""
+    backoff: float = 1.0
+    """Seconds before the second attempt; twice that before the third, and so on, spread by chance."""
+    timeout: float | None = None
+    """Seconds of work that an attempt may take, not counting the waiting for answers."""
+    concurrency: int | None = None
+    """Runs of it at once in one worker."""
+    check: Callable[[JsonLike], None] = lambda _: None
+    """Raises where the parameters of a new task are not what the function takes."""
+    is_async: bool = False
+    """Whether the handler is a coroutine function. Not to be given: the handler itself says so."""
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidValue("name", "is empty; a function needs a name")
+        for field in ("attempts", "concurrency"):
+            value = getattr(self, field)
+            if value is not None and (type(value) is not int or value < 1):
+                raise InvalidValue(field, f"must be an integer of at least 1, not {value!r}")
+        if not (isfinite(self.backoff) and self.backoff >= 0):
+            raise InvalidValue("backoff", f"must be a number of seconds, not {self.backoff}")
+        if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
+            raise InvalidValue("timeout", f"must be more than 0 seconds, not {self.timeout}")
+        msgspec.structs.force_setattr(self, "is_async", is_coroutine_function(self.handler))
+
+    def pause_after(self, attempts: int) -> float:
+        """Seconds to wait after so many attempts, half to all of the backoff."""
+        return uniform(0.5, 1) * min(MOST_BACKOFF, self.backoff * 2 ** min(attempts - 1, 30))
+
+
+class Functions(Mapping[str, Function]):
+    """The functions of a program, by name. All of them are registered before the work begins."""
+
+    def __init__(self) -> None:
+        self._functions: dict[str, Function] = {}
+
+    def add(self, function: Function) -> None:
+        if function.name in self._functions:
+            raise InvalidValue("name", f"there is a function {function.name!r} already")
+        self._functions[function.name] = function
+
+    def known(self, name: str) -> Function:
+        """The function of this name, or UnknownFunction."""
+        if name not in self._functions:
+            raise UnknownFunction(name, sorted(self._functions))
+        return self._functions[name]
+
+    def __getitem__(self, name: str) -> Function:
+        return self._functions[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._functions)
+
+    def __len__(self) -> int:
+        return len(self._functions)
+
+
+# A Python function with parameters, as a handler: the arguments come from the stored call.
+
+
+class Call:
+    """A function that takes its arguments from the stored parameters, in the shape of `tools/call`.
+
+    A parameter that is annotated with `Task` is given the running task; it is not an argument.
+    """
+
+    def __init__(self, function: Callable[..., object]) -> None:
+        self._function = function
+        self._signature = inspect.signature(function)
+        self._task = _task_parameter(function)
+
+    def check(self, params: JsonLike) -> None:
+        """Raise InvalidValue where these are not the arguments that the function takes."""
+        self._bind(params, None)
+
+    @property
+    def handler(self) -> Handler:
+        return self._await if is_coroutine_function(self._function) else self._call
+
+    async def _await(self, task: Task) -> Result:
+        return await cast("Awaitable[Result]", self._call(task))
+
+    def _call(self, task: Task) -> Result:
+        bound = self._bind(task.params, task)
+        return cast("Result", self._function(*bound.args, **bound.kwargs))
+
+    def _bind(self, params: JsonLike, task: Task | None) -> inspect.BoundArguments:
+        given: dict[str, object] = dict(_arguments_of(params))
+        if self._task is not None:
+            if self._task in given:
+                raise InvalidValue("arguments", f"{self._task!r} is no argument; the running task goes there")
+            given[self._task] = task
+        try:
+            return self._signature.bind(**given)
+        except TypeError as error:
+            raise InvalidValue("arguments", str(error)) from error
+
+
+def _arguments_of(params: JsonLike) -> Mapping[str, JsonLike]:
+    arguments = params.get("arguments") if isinstance(params, Mapping) else None
+    return arguments if isinstance(arguments, Mapping) else {}
+
+
+def is_coroutine_function(call: Callable[..., object]) -> bool:
+    """Whether calling it gives something to await."""
+    return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
+
+
+def _task_parameter(call: Callable[..., object]) -> str | None:
+    """The name of the parameter that takes the running task."""
+    target = call if inspect.isroutine(call) else type(call).__call__
+    hints: Mapping[str, object] = inspect.get_annotations(target)
+    with suppress(NameError):  # where only type checkers can see what it means, the text counts
+        hints = typing.get_type_hints(target)
+    names = [name for name, hint in hints.items() if hint in (Task, "Task") and name != "return"]
+    if len(names) > 1:
+        raise InvalidValue("function", f"takes the task twice, as {' and '.join(names)}")
+    return names[0] if names else None

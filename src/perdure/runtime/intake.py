@@ -1,0 +1,134 @@
+"""Intake: what a worker takes from the queues, when, and how it keeps out of the other workers' way.
+
+A worker that is alone takes the oldest first. One that meets others chooses by chance among the oldest, from
+ever more of them while it meets others, so that a crowd does not run at one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from random import sample, uniform
+
+import anyio
+
+from ..storage import Record
+from ..tasks import TaskStore
+from ..tasks.edits import lane_of
+from ..tasks.errors import TaskError
+from ..tasks.snapshot import TASKS
+from .claiming import REFUSED, Claimer
+from .config import RuntimeConfig
+from .executor import Job
+from .function import Function, Functions
+from .slots import Slots
+
+log = logging.getLogger("perdure.runtime")
+
+AT_ONCE = 16
+"""Claims that are made together, so that an engine can group them."""
+MOST_SPREAD = 64
+GAP = 0.025
+"""Seconds between two looks at empty queues, at least; a millisecond more for each queue."""
+APART = 0.01
+"""Seconds by which workers that are woken together look apart."""
+
+
+class Intake:
+    """Claims what waits, while there are slots."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        functions: Functions,
+        claimer: Claimer,
+        slots: Slots,
+        config: RuntimeConfig,
+        begin: Callable[[Job], None],
+    ) -> None:
+        self._store = store
+        self._functions = functions
+        self._claimer = claimer
+        self._slots = slots
+        self._poll_interval = config.poll_interval
+        self._begin = begin
+        self._spread = 0
+        self._is_starved = False
+        self._wake = asyncio.Event()
+        slots.on_free = self._slot_freed
+
+    async def listen(self) -> None:
+        """Note when tasks change, in this process or another. For ever."""
+        async with self._store.storage.watch(TASKS) as watch:
+            while True:
+                await watch.changed()
+                self._wake.set()
+
+    async def claim_and_wait(self) -> None:
+        """Claim what there is and there is room for, then wait until there may be more."""
+        loop = asyncio.get_running_loop()
+        with anyio.CancelScope(shield=True):  # a claim that is made is begun, or nobody would know of it
+            await self._claim_all()
+        looked_at = loop.time()
+        await self._woken()
+        if not self._is_starved:
+            rest = looked_at + GAP + 0.001 * len(self._functions) - loop.time()
+            await asyncio.sleep(max(uniform(0, APART), rest))
+
+    async def _woken(self) -> None:
+        try:
+            async with asyncio.timeout(self._poll_interval * uniform(0.5, 1.5)):
+                await self._wake.wait()
+        except TimeoutError:
+            pass
+        self._wake.clear()
+
+    def _slot_freed(self) -> None:
+        if self._is_starved:
+            self._wake.set()
+
+    async def _claim_all(self) -> None:
+        self._is_starved = False
+        names = sample(list(self._functions), len(self._functions))
+        for function in map(self._functions.known, names):
+            while await self._claim_some(function):
+                pass
+            self._is_starved |= self._slots.free(function) < 1
+
+    async def _claim_some(self, function: Function) -> bool:
+        """Claim as many as there are slots for; whether it is worth while to go on."""
+        room = min(self._slots.free(function), AT_ONCE)
+        if room < 1:
+            return False
+        now = self._store.clock()
+        waiting = await self._store.storage.due(
+            lane_of(function.name), until=now, limit=room + self._spread, now=now
+        )
+        chosen = sample(waiting, min(room, len(waiting))) if self._spread else waiting
+        claimed = sum(await asyncio.gather(*(self._claim(each, function) for each in chosen)))
+        self._spread = self._spread // 2 if claimed == len(chosen) else min(MOST_SPREAD, 2 * self._spread + 4)
+        return claimed > 0
+
+    async def _claim(self, waiting: Record, function: Function) -> bool:
+        """Claim this one and begin it; whether nobody was in the way."""
+        slot = self._slots.take(function)
+        if slot is None:
+            return False
+        try:
+            claim = await self._claimer.claim(waiting, function)
+        except REFUSED:
+            slot.give_back()
+            return False
+        except TaskError:
+            log.exception("task %s cannot be claimed", waiting.key)
+            slot.give_back()
+            return False
+        except BaseException:
+            slot.give_back()
+            raise
+        if claim is None:
+            slot.give_back()
+        else:
+            self._begin(Job(claim, function, slot))
+        return True

@@ -1,0 +1,91 @@
+"""The lease: who works on a task, and until when. A small record beside the task, pure functions on it.
+
+Its version is the fencing token: every write of a worker replaces or removes the very lease that the worker
+last wrote, in one commit with the task, so a worker that lost it can change nothing. The record is kept while
+the task lives (free, when nobody holds it), because a version begins anew with a record that is born again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+
+from ..storage import Address, Delete, Insert, Micros, Record, Replace, Space
+from ..tasks import Snapshot
+from ..tasks.snapshot import TASKS
+
+LEASES = Space("leases")
+EXPIRING = "leases"
+"""The lane in which held leases wait for their end."""
+
+HELD = "held"
+FREE = "free"
+
+
+class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What the record says."""
+
+    holder: str | None = None
+    until: Micros | None = None
+
+
+def address_of(task: Record) -> Address:
+    return Address(LEASES, task.partition, task.key)
+
+
+def task_of(lease: Record) -> Address:
+    return Address(TASKS, lease.partition, lease.key)
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """One claim of one worker. No two claims have the same name."""
+
+    name: str
+    lasts: Micros
+    """How long a lease of it lasts from each write on."""
+    clock: Callable[[], Micros]
+
+    def take(self, task: Snapshot, before: Record | None) -> Insert | Replace:
+        """Hold the task: for the first time, or in the place of a lease that is free or ran out."""
+        until = self.clock() + self.lasts
+        body = _body(Lease(self.name, until))
+        if before is not None:
+            return before.becoming(body=body, tag=HELD, lane=EXPIRING, wake_at=until)
+        record = Record(
+            space=LEASES,
+            partition=task.record.partition,
+            key=task.record.key,
+            order=task.record.order,
+            body=body,
+            tag=HELD,
+            lane=EXPIRING,
+            wake_at=until,
+        )
+        return Insert(record=record)
+
+    def extend(self, lease: Record) -> Replace:
+        """The heartbeat."""
+        until = self.clock() + self.lasts
+        return lease.becoming(body=_body(Lease(self.name, until)), tag=HELD, lane=EXPIRING, wake_at=until)
+
+
+def give_up(lease: Record, task: Snapshot) -> Replace | Delete:
+    """Nobody holds the task any more: it has ended, or waits and takes the lease along when it expires."""
+    if task.task.is_terminal:
+        return Delete(before=lease)
+    return lease.becoming(body=_body(Lease()), tag=FREE, expires_at=task.record.expires_at)
+
+
+def written(change: Insert | Replace) -> Record:
+    """The lease after such a change."""
+    return change.record if isinstance(change, Insert) else change.after
+
+
+def holder_of(lease: Record) -> str | None:
+    """The name of the claim that holds it."""
+    return msgspec.json.decode(lease.body, type=Lease).holder
+
+
+def _body(lease: Lease) -> str:
+    return msgspec.json.encode(lease, order="sorted").decode()

@@ -1,0 +1,89 @@
+"""Recovery: what becomes of tasks whose worker is gone. Live work is never touched.
+
+A lease is taken only when its end has come by the clock *and* it has not been extended for as long as this
+process has looked at it, by its own stopwatch. So a replica whose clock is wrong by an hour does not take the
+work of the others: it sees them extend their leases.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from ..storage import Address, Committed, Delete, Record, Storage
+from ..tasks import Snapshot, TaskStore, upkeep
+from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
+from . import lease as leases
+from . import telemetry
+from .endings import Unfinished, run_again_or_end
+from .function import Function
+
+log = logging.getLogger("perdure.runtime")
+
+BATCH = 200
+LOST = Unfinished(reason="the worker was lost while it ran the task")
+
+
+class Patience:
+    """Which leases have stood still for so many seconds while we looked."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+        self._seen: dict[Address, tuple[int, float]] = {}
+
+    def worn_out(self, expired: Iterable[Record], at: float) -> list[Record]:
+        """Those of these leases that were the same when they were first seen, long enough ago."""
+        seen: dict[Address, tuple[int, float]] = {}
+        for lease in expired:
+            version, since = self._seen.get(lease.address, (lease.version, at))
+            seen[lease.address] = (lease.version, since if version == lease.version else at)
+        self._seen = seen  # what is no longer overdue is forgotten
+        return [lease for lease in expired if at - seen[lease.address][1] >= self._seconds]
+
+
+async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Function]) -> Snapshot | None:
+    """Fail the task of a lease that ran out, or put it back into its queue, as its function wants.
+
+    None where there was nothing to do, or somebody else did it.
+    """
+    found = await store.storage.get(leases.task_of(lease), now=store.clock())
+    snapshot = await _read(found, store)
+    if snapshot is None or snapshot.task.is_terminal or not snapshot.task.held:
+        await _remove(lease, store.storage, store.clock())
+        return None
+    function = functions.get(snapshot.task.function or "")
+    with telemetry.recovering(snapshot.task):
+        try:
+            after = await store.edit(
+                snapshot,
+                run_again_or_end(function, LOST),
+                lease=lambda following: leases.give_up(lease, following),
+            )
+        except (ConcurrentModification, LeaseLost, NotFound):
+            return None
+    log.warning(
+        "task %s of %s: worker %s was lost in attempt %d; the task is now %s",
+        after.task.task_id,
+        after.task.owner.digest,
+        leases.holder_of(lease),
+        snapshot.task.attempts,
+        after.task.status if after.task.is_terminal else "waiting to be run again",
+    )
+    telemetry.recovered(after.task)
+    return after
+
+
+async def _read(found: Record | None, store: TaskStore) -> Snapshot | None:
+    if found is None:
+        return None
+    try:
+        return Snapshot.read(found)
+    except CorruptRecord:
+        log.exception("a leased record is no task, and is set aside")
+        await upkeep.set_aside(store.storage, found, now=store.clock())
+        return None
+
+
+async def _remove(lease: Record, storage: Storage, now: int) -> bool:
+    """A lease without a task that is worked on: it was deleted, or ended over the worker's head."""
+    return isinstance(await storage.commit([Delete(before=lease)], now=now), Committed)

@@ -1,0 +1,130 @@
+"""`Runtime`: tasks that run. Create them here, cancel, answer, wait for and watch them, from any process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing, asynccontextmanager
+
+from msgspec import UnsetType
+
+from ..tasks import NewTask, Owner, Snapshot, TaskStore
+from ..tasks.codec import JsonLike
+from ..tasks.lifecycle import ACTIVE
+from ..tasks.snapshot import TASKS
+from . import lease as leases
+from . import telemetry
+from .config import RuntimeConfig
+from .endings import Stop
+from .errors import QueueFull
+from .executor import Executor, InProcessExecutor
+from .function import Function, Functions
+from .waiting import states
+from .worker import Worker
+
+LOCAL = Owner.local()
+"""Whose tasks are, where nobody else is named: the one user of a program."""
+
+
+class Runtime:
+    """Runs tasks of a store, within `running`. Without it, creates tasks for others to run."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        functions: Functions,
+        config: RuntimeConfig = RuntimeConfig(),
+        *,
+        executor: Executor | None = None,
+        name: str | None = None,
+    ) -> None:
+        self.store = store
+        self.functions = functions
+        self._config = config
+        self._executor = executor or InProcessExecutor(store, config)
+        self._worker = Worker(store, functions, self._executor, config, name=name)
+
+    @property
+    def name(self) -> str:
+        """The worker, as it is named in leases."""
+        return self._worker.name
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[Runtime]:
+        """Work within this block: claim, run, recover and sweep. Leaving it finishes or hands back."""
+        async with self._worker.working():
+            yield self
+
+    async def submit(
+        self,
+        function: str,
+        arguments: Mapping[str, JsonLike] = {},
+        *,
+        owner: Owner = LOCAL,
+        idempotency_key: str | None = None,
+    ) -> Snapshot:
+        """Create a task that calls a function with these arguments. Here if there is room, else anywhere."""
+        params: JsonLike = {"name": function, "arguments": arguments}
+        new = NewTask(method="tools/call", params=params, function=function, idempotency_key=idempotency_key)
+        return await self.create(owner, new)
+
+    async def create(self, owner: Owner, new: NewTask) -> Snapshot:
+        """Create a task for a function. When this returns it is stored, and in work or waiting for it."""
+        function = self.functions.known(new.function or "")
+        with telemetry.creating(function.name):
+            snapshot = await self._create(owner, new, function)
+            telemetry.created(snapshot.task)
+        return snapshot
+
+    async def _create(self, owner: Owner, new: NewTask, function: Function) -> Snapshot:
+        function.check(None if isinstance(new.params, UnsetType) else new.params)
+        slot = self._worker.reserve(function)
+        if slot is not None:
+            return await self._worker.create(owner, new, function, slot)
+        await self._check_room()
+        return await self.store.create(owner, new)
+
+    async def _check_room(self) -> None:
+        """May be exceeded by the creates in flight, as the store's own maximum."""
+        most = self._config.max_waiting
+        if most is None:
+            return
+        now = self.store.clock()
+        tasks, held = await asyncio.gather(
+            self.store.storage.counts(TASKS, now=now), self.store.storage.counts(leases.LEASES, now=now)
+        )
+        if sum(tasks.get(status, 0) for status in ACTIVE) - held.get(leases.HELD, 0) >= most:
+            raise QueueFull(most)
+
+    async def cancel(self, owner: Owner, task_id: str) -> Snapshot:
+        """End a task that waits, at once; ask the worker of one that runs, wherever it is, to end it.
+
+        Raises TerminalTask where the task has ended already.
+        """
+        return await self.store.mutate(owner, task_id, self._cancel)
+
+    async def _cancel(self, snapshot: Snapshot) -> Snapshot:
+        if snapshot.task.held:
+            flagged = await self.store.request_cancel(snapshot)
+            self._executor.cancel(flagged.task.task_id, Stop.CANCELLED)
+            return flagged
+        lease = await self.store.storage.get(leases.address_of(snapshot.record), now=self.store.clock())
+        return await self.store.cancel(
+            snapshot, lease=lambda ended: None if lease is None else leases.give_up(lease, ended)
+        )
+
+    async def answer(self, owner: Owner, task_id: str, answers: Mapping[str, JsonLike]) -> Snapshot:
+        """Answer what the task asked. When all is answered, it goes on, wherever it runs."""
+        return await self.store.mutate(owner, task_id, lambda read: self.store.answer(read, answers))
+
+    async def wait(self, owner: Owner, task_id: str, timeout: float | None = None) -> Snapshot:  # noqa: ASYNC109
+        """The task once it has ended. TimeoutError if it has not within so many seconds."""
+        async with asyncio.timeout(timeout), aclosing(self.watch(owner, task_id)) as seen:
+            async for snapshot in seen:
+                if snapshot.task.is_terminal:
+                    return snapshot
+        raise AssertionError("a watch ends with the task")
+
+    def watch(self, owner: Owner, task_id: str) -> AsyncGenerator[Snapshot]:
+        """The task as it is now, and each state it is seen in from now on, up to its end."""
+        return states(self.store, owner, task_id, self._config.poll_interval)

@@ -1,0 +1,126 @@
+"""`Task`: what a running function sees of its task.
+
+Every write of it is fenced by the lease: after another worker has taken the task, each raises LeaseLost.
+A plain function, which runs in a thread, calls the coroutines through `anyio.from_thread.run`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, cast
+
+from ..tasks import InputKind, InputRequest, Json, Owner, Progress, TaskId, Variables, codec, edits
+from ..tasks.codec import JsonLike
+from ..tasks.inputs import ElicitationAnswer, Input, RootsAnswer, SamplingAnswer
+from .cancellation import Cancellation
+from .errors import TaskCancelled
+
+if TYPE_CHECKING:
+    from .run import Run
+
+
+class Task:
+    """A task while it is worked on."""
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._questions = 0
+
+    @property
+    def id(self) -> TaskId:
+        return self._run.snapshot.task.task_id
+
+    @property
+    def owner(self) -> Owner:
+        return self._run.snapshot.task.owner
+
+    @property
+    def params(self) -> Json:
+        """What the task was created with."""
+        return self._run.snapshot.task.original_params
+
+    @property
+    def attempt(self) -> int:
+        """1 the first time, one more each time the function is run again."""
+        return self._run.attempt
+
+    @property
+    def last_failure(self) -> str | None:
+        """Why the attempt before this one came to nothing."""
+        return self._run.snapshot.task.last_failure
+
+    # State that survives
+
+    @property
+    def variables(self) -> Variables:
+        """The variables as last seen here: what an earlier attempt left, and what the client set."""
+        return self._run.snapshot.task.variables
+
+    async def set_variables(self, changes: Mapping[str, JsonLike]) -> Variables:
+        """Merge into the variables; they are stored when this returns. `None` takes one away."""
+        await self._run.write(
+            lambda task, now, config: edits.set_variables(task, changes, now=now, config=config)
+        )
+        return self.variables
+
+    async def report(
+        self, message: str | None = None, done: float | None = None, total: float | None = None
+    ) -> None:
+        """Say how far the work is. Cheap: what is said too often is written a few times a second."""
+        progress = None if done is None else Progress(done=done, total=total)
+        await self._run.reporter.report(message, progress)
+
+    # Asking the client
+
+    async def elicit(
+        self, message: str, schema: JsonLike = None, *, key: str | None = None
+    ) -> ElicitationAnswer:
+        """Ask the person. Returns what they said, at once if an earlier attempt was told already."""
+        params: JsonLike = {"mode": "form", "message": message, "requestedSchema": schema or _NOTHING_ASKED}
+        asked = await self._ask_one(InputKind.ELICITATION, params, key)
+        return cast("ElicitationAnswer", asked.answer)
+
+    async def sample(self, params: JsonLike, *, key: str | None = None) -> SamplingAnswer:
+        """Ask the client's model. `params` are those of `sampling/createMessage`."""
+        asked = await self._ask_one(InputKind.SAMPLING, params, key)
+        return cast("SamplingAnswer", asked.answer)
+
+    async def roots(self, *, key: str | None = None) -> RootsAnswer:
+        """Ask the client where it lets the server look."""
+        asked = await self._ask_one(InputKind.ROOTS, None, key)
+        return cast("RootsAnswer", asked.answer)
+
+    async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
+        """Ask several things at once, each under its own key, and wait until all are answered.
+
+        A key that was asked before, in this attempt or an earlier one, is not asked again.
+        """
+        return await self._run.ask(requests)
+
+    async def _ask_one(self, kind: InputKind, params: JsonLike, key: str | None) -> Input:
+        request = InputRequest(kind=kind, params=params)
+        name = key or self._next_key(request)
+        return (await self._run.ask({name: request}))[name]
+
+    def _next_key(self, request: InputRequest) -> str:
+        """A key that is the same again when the function is run again and asks the same in the same order."""
+        self._questions += 1
+        text = codec.document("inputs", request.params)
+        digest = hashlib.blake2b(request.kind.encode() + b"\0" + bytes(text), digest_size=6).hexdigest()
+        return f"{self._questions}-{digest}"
+
+    # Being cancelled
+
+    @property
+    def cancellation(self) -> Cancellation:
+        """Whether the task should end. A coroutine is cancelled besides; a thread must look here."""
+        return self._run.cancellation
+
+    def check_cancelled(self) -> None:
+        """Raise TaskCancelled if the task should end: for plain functions, now and then."""
+        if self._run.cancellation.is_requested:
+            raise TaskCancelled
+
+
+_NOTHING_ASKED: JsonLike = {"type": "object", "properties": {}}

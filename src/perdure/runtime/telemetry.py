@@ -1,0 +1,103 @@
+"""What operators see of the runtime: spans and metrics through the OpenTelemetry API, and names for logs.
+
+Without an SDK installed and configured by the application, all of this does nothing. Task ids stand in spans
+and logs, owners only as a digest; no parameter, variable or result does.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+
+from opentelemetry import metrics, trace
+from opentelemetry.trace import Span
+
+from ..storage import Micros
+from ..tasks import TaskRecord
+
+_tracer = trace.get_tracer("perdure")
+_meter = metrics.get_meter("perdure")
+
+_created = _meter.create_counter("perdure.tasks.created", description="Tasks created")
+_claimed = _meter.create_counter("perdure.tasks.claimed", description="Tasks taken from the queue")
+_ended = _meter.create_counter("perdure.runs.ended", description="Runs that ended, by what the task became")
+_dropped = _meter.create_counter("perdure.runs.dropped", description="Runs whose lease was lost")
+_recovered = _meter.create_counter("perdure.tasks.recovered", description="Tasks taken from lost workers")
+_swept = _meter.create_counter("perdure.records.swept", description="Expired records removed")
+_running = _meter.create_up_down_counter("perdure.runs.active", description="Runs under way")
+_waited = _meter.create_histogram("perdure.task.wait", "s", "From being due to being claimed")
+_lasted = _meter.create_histogram("perdure.task.duration", "s", "From creation to the end")
+
+
+def creating(function: str | None) -> AbstractContextManager[Span]:
+    return _tracer.start_as_current_span("perdure.create", attributes=_function(function))
+
+
+def claiming(task: TaskRecord) -> AbstractContextManager[Span]:
+    return _tracer.start_as_current_span("perdure.claim", attributes=_attributes(task))
+
+
+def running(task: TaskRecord) -> AbstractContextManager[Span]:
+    attributes = {**_attributes(task), "perdure.task.attempt": task.attempts}
+    return _tracer.start_as_current_span("perdure.run", attributes=attributes)
+
+
+def finishing(task: TaskRecord) -> AbstractContextManager[Span]:
+    return _tracer.start_as_current_span("perdure.finish", attributes=_attributes(task))
+
+
+def recovering(task: TaskRecord) -> AbstractContextManager[Span]:
+    return _tracer.start_as_current_span("perdure.recover", attributes=_attributes(task))
+
+
+def sweeping() -> AbstractContextManager[Span]:
+    return _tracer.start_as_current_span("perdure.sweep")
+
+
+def created(task: TaskRecord) -> None:
+    trace.get_current_span().set_attributes(_attributes(task))
+    _created.add(1, _function(task.function))
+
+
+def claimed(task: TaskRecord, due_at: Micros, now: Micros) -> None:
+    _claimed.add(1, _function(task.function))
+    _waited.record(max(0, now - due_at) / 1e6, _function(task.function))
+
+
+def began(task: TaskRecord) -> None:
+    _running.add(1, _function(task.function))
+
+
+def stopped(task: TaskRecord) -> None:
+    _running.add(-1, _function(task.function))
+
+
+def ended(task: TaskRecord) -> None:
+    attributes = {**_function(task.function), "perdure.task.status": task.status.value}
+    _ended.add(1, attributes)
+    if task.finished_at is not None:
+        _lasted.record((task.finished_at - task.created_at) / 1e6, attributes)
+
+
+def dropped(task: TaskRecord) -> None:
+    _dropped.add(1, _function(task.function))
+
+
+def recovered(task: TaskRecord) -> None:
+    _recovered.add(1, {**_function(task.function), "perdure.task.status": task.status.value})
+
+
+def swept(count: int) -> None:
+    trace.get_current_span().set_attribute("perdure.swept", count)
+    _swept.add(count)
+
+
+def _function(name: str | None) -> dict[str, str]:
+    return {} if name is None else {"perdure.function": name}
+
+
+def _attributes(task: TaskRecord) -> dict[str, str]:
+    return {
+        **_function(task.function),
+        "perdure.task.id": task.task_id,
+        "perdure.owner": task.owner.digest,
+    }

@@ -1,0 +1,44 @@
+"""Waiting for what others write, in this process or another: wake-ups, and a look now and then."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from random import uniform
+
+from ..storage import Watch
+from ..tasks import Owner, Snapshot, TaskStore
+from ..tasks.owner import partition_of
+from ..tasks.snapshot import TASKS
+
+
+async def changed_within(watch: Watch, seconds: float) -> bool:
+    """Return at the next wake-up, or when the time is over; whether it was a wake-up."""
+    try:
+        async with asyncio.timeout(seconds):
+            await watch.changed()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def states(
+    store: TaskStore, owner: Owner, task_id: str, poll_interval: float
+) -> AsyncGenerator[Snapshot]:
+    """The task as it is, then each newer state that is seen, up to its end. NotFound when it is gone.
+
+    States that come and go between two looks are not seen; the last one always is.
+    """
+    snapshot = await store.get(owner, task_id)
+    yield snapshot
+    if snapshot.task.is_terminal:
+        return
+    seen = snapshot.version
+    async with store.storage.watch(TASKS, partition_of(owner, task_id), task_id) as watch:
+        while not snapshot.task.is_terminal:
+            snapshot = await store.get(owner, task_id)
+            if snapshot.version > seen:
+                seen = snapshot.version
+                yield snapshot
+            else:
+                await changed_within(watch, poll_interval * uniform(0.5, 1.5))

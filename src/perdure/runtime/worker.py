@@ -1,0 +1,200 @@
+"""A worker: begins runs, recovers what others lost, sweeps what expired, and stops in good order.
+
+Any number of workers share a storage; each does all of this, a little apart from the others by chance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from random import shuffle, uniform
+
+import anyio
+from msgspec.structs import replace
+
+from ..storage import Change, Committed
+from ..storage.errors import StorageClosed, StorageError
+from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
+from . import lease as leases
+from . import recovery, telemetry
+from .claiming import REFUSED, Claimer
+from .config import RuntimeConfig
+from .endings import Stop
+from .executor import Executor, Job
+from .function import Function, Functions
+from .intake import Intake
+from .recovery import Patience
+from .run import Claim
+from .slots import Slot, Slots
+
+log = logging.getLogger("perdure.runtime")
+
+SWEEP_PAUSE = 0.05
+"""Seconds between two batches of one sweep, for others to get in."""
+
+
+DOUBTS = (0.0, 0.5, 2.0)
+"""Seconds between the looks for a task of which it is not known whether it was created."""
+
+
+class Worker:
+    """Use it within `working`."""
+
+    def __init__(
+        self,
+        store: TaskStore,
+        functions: Functions,
+        executor: Executor,
+        config: RuntimeConfig,
+        *,
+        name: str | None = None,
+    ) -> None:
+        self._store = store
+        self._functions = functions
+        self._executor = executor
+        self._config = config
+        self._claimer = Claimer(store, config, name)
+        self._slots = Slots(config.concurrency)
+        self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
+        self._patience = Patience(1.5 * config.heartbeat)
+        self._jobs: dict[asyncio.Task[None], TaskId] = {}
+        self._is_working = False
+
+    @property
+    def name(self) -> str:
+        return self._claimer.name
+
+    @asynccontextmanager
+    async def working(self) -> AsyncGenerator[None]:
+        """Work, until the block is left; then let finish what runs, or hand it back."""
+        drain = 0.0
+        try:
+            async with anyio.create_task_group() as steps:
+                for step in (self._intake.listen, self._intake.claim_and_wait, self._recover, self._sweep):
+                    steps.start_soon(self._repeat, step)
+                self._is_working = True
+                yield
+                drain = self._config.drain
+                steps.cancel_scope.cancel()
+        finally:
+            self._is_working = False
+            with anyio.CancelScope(shield=True):
+                await self._drain(drain)
+
+    async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
+        """Whatever goes wrong in a step, the next may succeed."""
+        while True:
+            try:
+                await step()
+            except StorageClosed:
+                return
+            except Exception:
+                log.exception("a step of worker %s failed", self.name)
+                await asyncio.sleep(uniform(0.5, 1.5))
+
+    async def _drain(self, seconds: float) -> None:
+        """Let what runs end by itself for so long, then stop it; what may be run again is handed back."""
+        if self._jobs and seconds:
+            await asyncio.wait(self._jobs, timeout=seconds)
+        for task_id in self._jobs.values():
+            self._executor.cancel(task_id, Stop.SHUT_DOWN)
+        if self._jobs:
+            await asyncio.wait(self._jobs)
+
+    # Beginning a run
+
+    def reserve(self, function: Function) -> Slot | None:
+        """A place for a run that is to begin at once; None where there is none."""
+        return self._slots.take(function) if self._is_working else None
+
+    async def create(self, owner: Owner, new: NewTask, function: Function, slot: Slot) -> Snapshot:
+        """Create a task that is in work from the start, and begin it."""
+        holder = self._claimer.new_holder()
+        claims: list[Claim] = []
+
+        def lease(first: Snapshot) -> Change:
+            change = holder.take(first, None)
+            claims.append(Claim(first, leases.written(change), holder))
+            return change
+
+        try:
+            snapshot = await self._store.create(owner, new, lease=lease)
+        except BaseException as error:
+            if claims and isinstance(error, (asyncio.CancelledError, StorageError)):
+                self._spawn(self._begin_if_created(Job(claims[0], function, slot)), claims[0])
+            else:
+                slot.give_back()
+            raise
+        if snapshot is claims[0].snapshot:
+            self.begin(Job(claims[0], function, slot))
+        else:  # the idempotency key stands for an earlier task
+            slot.give_back()
+        return snapshot
+
+    def begin(self, job: Job) -> None:
+        """Run a claimed task."""
+        self._spawn(self._perform(job), job.claim)
+
+    def _spawn(self, work: Coroutine[None, None, None], claim: Claim) -> None:
+        """Do this beside everything else; the worker does not stop before it is done."""
+        job = asyncio.get_running_loop().create_task(work)
+        self._jobs[job] = claim.snapshot.task.task_id
+        job.add_done_callback(self._jobs.pop)
+
+    async def _perform(self, job: Job) -> None:
+        try:
+            await self._executor.submit(job)
+        except Exception as error:
+            log.exception("task %s could not be run", job.claim.snapshot.task.task_id)
+            await self._hand_back(job.claim, f"it could not be started: {error}")
+        finally:
+            job.slot.give_back()
+
+    async def _hand_back(self, claim: Claim, reason: str) -> None:
+        """The executor did not take it: let another worker try."""
+        try:
+            await self._store.edit(
+                claim.snapshot,
+                lambda task, now, config: edits.release(
+                    task, reason=reason, run_at=now, uncounted=True, now=now, config=config
+                ),
+                lease=lambda following: leases.give_up(claim.lease, following),
+            )
+        except (*REFUSED, StorageError) as error:
+            log.warning("task %s was not handed back: %s", claim.snapshot.task.task_id, error)
+
+    async def _begin_if_created(self, job: Job) -> None:
+        """A create whose answer was lost may have been written, and then its task says that it is in work."""
+        change = job.claim.holder.extend(job.claim.lease)
+        try:
+            for pause in DOUBTS:
+                await asyncio.sleep(pause)
+                result = await self._store.storage.commit([change], now=self._store.clock())
+                if isinstance(result, Committed):
+                    claim = replace(job.claim, lease=change.after)
+                    return await self._perform(replace(job, claim=claim))
+        finally:
+            job.slot.give_back()
+
+    # Upkeep
+
+    async def _recover(self) -> None:
+        await asyncio.sleep(self._config.heartbeat * uniform(0.5, 1))
+        now = self._store.clock()
+        expired = await self._store.storage.due(leases.EXPIRING, until=now, limit=recovery.BATCH, now=now)
+        lost = self._patience.worn_out(expired, asyncio.get_running_loop().time())
+        shuffle(lost)
+        for lease in lost:
+            await recovery.recover(lease, self._store, self._functions)
+
+    async def _sweep(self) -> None:
+        await asyncio.sleep(self._config.sweep_interval * uniform(0.5, 1.5))
+        more = True
+        while more:
+            with telemetry.sweeping():
+                swept = await self._store.sweep()
+                telemetry.swept(len(swept.purged))
+            more = swept.more
+            await asyncio.sleep(SWEEP_PAUSE)

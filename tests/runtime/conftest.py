@@ -1,0 +1,25 @@
+"""Replicas on each engine: every one has a client of its own, as if it were another process."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+
+import pytest
+
+from perdure.storage.kit import Subject
+
+from ..storage.subjects import ENGINES
+from .replicas import Replicas
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def subject(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGenerator[Subject]:
+    async with ENGINES[request.param]() as opened:
+        yield opened
+
+
+@pytest.fixture
+async def replicas(subject: Subject) -> AsyncGenerator[Replicas]:
+    async with AsyncExitStack() as stack:
+        yield Replicas(subject, stack)

@@ -1,0 +1,103 @@
+"""Several runtimes on one storage, quick enough for tests, and what the tests say about tasks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+
+from msgspec.structs import replace
+
+from perdure.runtime import App, Executor, Runtime, RuntimeConfig
+from perdure.storage import Micros, Storage
+from perdure.storage.kit import Subject
+from perdure.tasks import Json, Snapshot, StoreConfig, Success, TaskStore
+from perdure.tasks.store import system_clock
+
+QUICK = RuntimeConfig(
+    heartbeat=0.1,
+    clock_skew=0.0,
+    cancel_grace=0.3,
+    drain=0.3,
+    report_interval=0.05,
+    poll_interval=0.2,
+    sweep_interval=0.2,
+)
+"""A lease lasts 0.3 seconds, and a lost worker is missed within about half a second."""
+
+
+def new_app() -> App:
+    """For functions only: what it declares is run by `Replicas.start`, on the engine under test."""
+    return App("memory:")
+
+
+class Replicas:
+    """Starts runtimes on the storage under test. Each has its own client of it."""
+
+    def __init__(self, subject: Subject, stack: AsyncExitStack) -> None:
+        self.subject = subject
+        self._stack = stack
+
+    async def start(
+        self,
+        app: App,
+        config: RuntimeConfig = QUICK,
+        *,
+        work: bool = True,
+        limits: StoreConfig = StoreConfig(),
+        clock: Callable[[], Micros] = system_clock,
+        executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
+    ) -> Runtime:
+        """A runtime that works (or only creates and waits) until the test is over."""
+        return await self._stack.enter_async_context(
+            self.running(app, config, work=work, limits=limits, clock=clock, executor=executor)
+        )
+
+    @asynccontextmanager
+    async def running(
+        self,
+        app: App,
+        config: RuntimeConfig = QUICK,
+        *,
+        work: bool = True,
+        limits: StoreConfig = StoreConfig(),
+        clock: Callable[[], Micros] = system_clock,
+        executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
+    ) -> AsyncGenerator[Runtime]:
+        """The same for a block, to see a replica stop."""
+        storage = await self.subject.another_client()
+        store = TaskStore(storage, limits, clock=clock)
+        made = None if executor is None else executor(store, config)
+        runtime = Runtime(store, app.functions, config, executor=made)
+        try:
+            if work:
+                async with runtime.running():
+                    yield runtime
+            else:
+                yield runtime
+        finally:
+            await self._close(storage)
+
+    async def _close(self, storage: Storage) -> None:
+        if self.subject.url is not None:  # the memory engine is one for all of its clients
+            await storage.close()
+
+
+def with_concurrency(count: int) -> RuntimeConfig:
+    return replace(QUICK, concurrency=count)
+
+
+def value_of(snapshot: Snapshot) -> Json:
+    """The result of a task that completed."""
+    assert isinstance(snapshot.task.outcome, Success), snapshot.task.outcome
+    return snapshot.task.outcome.value
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 10) -> None:
+    """Return when a condition has come true; fail if it does not."""
+    async with asyncio.timeout(seconds):
+        while True:
+            met = condition()
+            if met if isinstance(met, bool) else await met:
+                return
+            await asyncio.sleep(0.005)

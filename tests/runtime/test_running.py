@@ -1,0 +1,145 @@
+"""A program registers functions, submits work, and the work is done."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from perdure.runtime import Again, Failed, Task, UnknownFunction
+from perdure.tasks import Failure, Owner, Status
+from perdure.tasks.errors import InvalidValue
+
+from ..rows import row
+from .replicas import Replicas, new_app, value_of
+
+pytestmark = pytest.mark.anyio
+ME = Owner.local()
+
+
+@row(66)
+async def test_a_coroutine_runs_in_the_event_loop_and_a_plain_function_in_a_thread(
+    replicas: Replicas,
+) -> None:
+    app = new_app()
+    threads: dict[str, int] = {}
+
+    @app.function()
+    async def awaited(number: int) -> int:
+        threads["awaited"] = threading.get_ident()
+        await asyncio.sleep(0)
+        return 2 * number
+
+    @app.function()
+    def plain(number: int) -> int:
+        threads["plain"] = threading.get_ident()
+        return 3 * number
+
+    runtime = await replicas.start(app)
+    for name, expected in (("awaited", 14), ("plain", 21)):
+        made = await runtime.submit(name, {"number": 7})
+        assert value_of(await runtime.wait(ME, made.task.task_id, 5)) == expected
+    assert threads["awaited"] == threading.get_ident() != threads["plain"]
+
+
+async def test_the_process_that_creates_a_task_has_it_in_work_before_create_returns(
+    replicas: Replicas,
+) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work() -> None: ...
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    assert (made.task.held, made.task.attempts, made.version) == (True, 1, 1)
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert ended.version == 2  # two writes in its life: one that created it in work, one that ended it
+
+
+@row(68)
+async def test_a_function_that_raises_ends_its_task_and_wakes_who_waits(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def broken() -> None:
+        raise ValueError("no such year")
+
+    @app.function()
+    async def refused() -> None:
+        raise Failed(-32001, "not today", {"day": "Sunday"})
+
+    @app.function()
+    def leaves() -> None:
+        raise SystemExit(3)
+
+    runtime = await replicas.start(app)
+    for name, failure in (
+        ("broken", Failure.of(-32603, "ValueError: no such year")),
+        ("refused", Failure.of(-32001, "not today", {"day": "Sunday"})),
+        ("leaves", Failure.of(-32603, "the function called exit(3)")),
+    ):
+        made = await runtime.submit(name)
+        ended = await runtime.wait(ME, made.task.task_id, 5)
+        assert (ended.task.status, ended.task.status_message) == (Status.FAILED, failure.message)
+        assert isinstance(ended.task.outcome, Failure)
+        assert (ended.task.outcome.code, ended.task.outcome.data) == (failure.code, failure.data)
+
+
+async def test_what_the_function_does_not_take_is_refused_before_a_task_exists(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def report(year: int, task: Task) -> int:
+        return year
+
+    runtime = await replicas.start(app)
+    for arguments in ({}, {"yeer": 1}, {"year": 1, "task": 2}):
+        with pytest.raises(InvalidValue, match="arguments"):
+            await runtime.submit("report", arguments)
+    with pytest.raises(UnknownFunction, match=r"no function 'repotr'; registered are report"):
+        await runtime.submit("repotr")
+    assert await runtime.store.counts() == {}
+
+
+async def test_a_result_that_cannot_be_stored_fails_the_task(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def strange() -> object:
+        return object()
+
+    @app.function()
+    async def large() -> str:
+        return "x" * 2_000_000
+
+    runtime = await replicas.start(app)
+    for name, reason in (("strange", "JSON cannot express"), ("large", "cannot be stored")):
+        made = await runtime.submit(name)
+        ended = await runtime.wait(ME, made.task.task_id, 5)
+        assert ended.task.status is Status.FAILED
+        assert reason in (ended.task.status_message or "")
+
+
+async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function(attempts=3, backoff=0.01)
+    async def flaky(task: Task) -> int:
+        if task.attempt < 3:
+            raise Again(f"busy {task.attempt}")
+        assert task.last_failure == "busy 2"
+        return task.attempt
+
+    @app.function(attempts=2, backoff=0.01)
+    async def hopeless() -> None:
+        raise Again("still busy", after=0.01)
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("flaky")
+    assert value_of(await runtime.wait(ME, made.task.task_id, 5)) == 3
+    made = await runtime.submit("hopeless")
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert ended.task.status_message == "still busy (attempt 2 of 2)"
+    assert (ended.task.attempts, ended.task.last_failure) == (2, "still busy")
