@@ -9,9 +9,10 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from msgspec.structs import replace
 
 from perdure.runtime import App, Executor, Runtime, RuntimeConfig
+from perdure.runtime.claiming import Claimer
 from perdure.storage import Micros, Storage
 from perdure.storage.kit import Subject
-from perdure.tasks import Json, Snapshot, StoreConfig, Success, TaskStore
+from perdure.tasks import Json, NewTask, Owner, Snapshot, StoreConfig, Success, TaskId, TaskStore
 from perdure.tasks.store import system_clock
 
 QUICK = RuntimeConfig(
@@ -101,3 +102,11 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float 
             if met if isinstance(met, bool) else await met:
                 return
             await asyncio.sleep(0.005)
+
+
+async def leave_with_a_dead_worker(runtime: Runtime, owner: Owner, function: str = "work") -> TaskId:
+    """A task as a worker leaves it that is killed in the middle: held, with a lease that nobody extends."""
+    holder = Claimer(runtime.store, QUICK, "dead").new_holder()
+    new = NewTask(method="tools/call", params={"name": function, "arguments": {}}, function=function)
+    made = await runtime.store.create(owner, new, lease=lambda first: holder.take(first, None))
+    return made.task.task_id

@@ -115,7 +115,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_task(replicas: Replicas)
         return "x" * 2_000_000
 
     runtime = await replicas.start(app)
-    for name, reason in (("strange", "JSON cannot express"), ("large", "cannot be stored")):
+    for name, reason in (("strange", "JSON cannot express"), ("large", "what came of it cannot be stored")):
         made = await runtime.submit(name)
         ended = await runtime.wait(ME, made.task.task_id, 5)
         assert ended.task.status is Status.FAILED

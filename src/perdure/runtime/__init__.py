@@ -9,7 +9,7 @@ from .app import App
 from .cancellation import Cancellation
 from .config import RuntimeConfig
 from .endings import Stop
-from .errors import Again, Failed, QueueFull, TaskCancelled, UnknownFunction
+from .errors import Again, Failed, Pause, QueueFull, TaskCancelled, UnknownFunction
 from .executor import Executor, InProcessExecutor, Job
 from .function import Function, Functions
 from .run import Claim, Run
@@ -28,6 +28,7 @@ __all__ = [
     "InProcessExecutor",
     "Job",
     "LeaseLost",
+    "Pause",
     "QueueFull",
     "Run",
     "Runtime",

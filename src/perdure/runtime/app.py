@@ -22,6 +22,8 @@ from .config import RuntimeConfig
 from .executor import Executor
 from .function import Call, Function, Functions
 from .runtime import Runtime
+from .workflow import Workflow
+from .workflow.running import handler
 
 F = TypeVar("F", bound=Callable[..., object])
 
@@ -70,6 +72,28 @@ class App:
             return call
 
         return register
+
+    def workflow(
+        self,
+        workflow: Workflow,
+        *,
+        attempts: int = 1,
+        backoff: float = 1.0,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+    ) -> None:
+        """Let workers run this workflow, under its name. Steps that are done are not done again."""
+        self.functions.add(
+            Function(
+                name=workflow.name,
+                handler=handler(workflow),
+                attempts=attempts,
+                backoff=backoff,
+                timeout=timeout,
+                concurrency=concurrency,
+                check=workflow.check,
+            )
+        )
 
     @asynccontextmanager
     async def open(self, *, work: bool = True, name: str | None = None) -> AsyncGenerator[Runtime]:

@@ -7,6 +7,7 @@ import os
 import secrets
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 
 from ..storage import Change, Micros, Record
 from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, upkeep
@@ -45,10 +46,15 @@ class Claimer:
             await upkeep.set_aside(self._store.storage, waiting, now=self._store.clock())
             raise NotFound from error
         with telemetry.claiming(snapshot.task):
-            return await self._claim(snapshot, function)
+            if not snapshot.task.attempts:  # most have no lease to take over, and need not look for one
+                with suppress(LeaseLost):
+                    return await self._claim(snapshot, function, None)
+            before = await self._store.storage.get(
+                leases.address_of(snapshot.record), now=self._store.clock()
+            )
+            return await self._claim(snapshot, function, before)
 
-    async def _claim(self, snapshot: Snapshot, function: Function) -> Claim | None:
-        before = await self._lease_before(snapshot)
+    async def _claim(self, snapshot: Snapshot, function: Function, before: Record | None) -> Claim | None:
         holder = self.new_holder()
         taken: list[Record] = []
 
@@ -64,12 +70,6 @@ class Claimer:
             return None
         self._note(snapshot, claimed)
         return Claim(claimed, taken[0], holder)
-
-    async def _lease_before(self, snapshot: Snapshot) -> Record | None:
-        """The lease that an earlier attempt left. A task that was never begun has none."""
-        if not snapshot.task.attempts and snapshot.task.last_failure is None:
-            return None
-        return await self._store.storage.get(leases.address_of(snapshot.record), now=self._store.clock())
 
     def _note(self, waiting: Snapshot, claimed: Snapshot) -> None:
         now = claimed.task.last_updated_at

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from ..storage import Micros
-from ..tasks import Failure, StoreConfig, TaskRecord, edits
+from ..tasks import Failure, InputRequest, StoreConfig, TaskRecord, edits
 from ..tasks.store import Edit
+from .errors import Pause
 from .function import Function
 
 INTERNAL_ERROR = -32603
@@ -59,6 +61,28 @@ def run_again_or_end(function: Function | None, attempt: Unfinished) -> Edit:
         return end_exhausted(function, task, attempt.reason, now, config)
 
     return edit
+
+
+def pause_until_answered(pause: Pause) -> Edit:
+    """Ask and let go: the answers put the task back into its queue."""
+
+    def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+        if task.cancel_requested_at is not None:
+            return edits.cancel(task, now=now, config=config)
+        if pause.variables:
+            task = edits.set_variables(task, pause.variables, now=now, config=config)
+        asked = ask_new(task, pause.requests, now, config)
+        return edits.release(asked, uncounted=True, now=now, config=config)
+
+    return edit
+
+
+def ask_new(
+    task: TaskRecord, requests: Mapping[str, InputRequest], now: Micros, config: StoreConfig
+) -> TaskRecord:
+    """Ask what of this the task never asked before."""
+    new = {key: request for key, request in requests.items() if key not in task.inputs}
+    return edits.ask(task, new, now=now, config=config) if new else task
 
 
 def may_run_again(function: Function, task: TaskRecord, attempt: Unfinished) -> bool:

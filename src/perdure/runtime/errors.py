@@ -7,6 +7,7 @@
         ├── NotRunning         the runtime was not started, or is stopping
         ├── Again              raised by a function: this attempt failed, run me once more
         ├── Failed             raised by a function: end the task with this JSON-RPC error
+        ├── Pause              raised by a function: ask this, let go, run me again when it is answered
         └── TaskCancelled      raised in a plain function that asks whether it was cancelled, and was
 
 LeaseLost is an error of tasks: it is what a store answers to a worker that no longer holds the task.
@@ -14,10 +15,13 @@ LeaseLost is an error of tasks: it is what a store answers to a worker that no l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from msgspec import UNSET, UnsetType
 
 from ..storage.errors import PerdureError
 from ..tasks.codec import JsonLike
+from ..tasks.inputs import InputRequest
 from ..tasks.record import Failure
 
 
@@ -68,6 +72,21 @@ class Failed(RunError):
     def __init__(self, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> None:
         super().__init__(message)
         self.failure = Failure.of(code, message, data)
+
+
+class Pause(RunError):
+    """Raised by a function: ask the client and let go of the worker, for a minute or a month.
+
+    When all is answered the function is run again, from the start, and finds the answers. That does not
+    count as another attempt. Use `task.ask` instead to wait in place.
+    """
+
+    def __init__(
+        self, requests: Mapping[str, InputRequest], *, variables: Mapping[str, JsonLike] = {}
+    ) -> None:
+        super().__init__(f"waiting for {', '.join(requests)}")
+        self.requests = requests
+        self.variables = variables
 
 
 class TaskCancelled(RunError):

@@ -103,7 +103,7 @@ class Call:
     def __init__(self, function: Callable[..., object]) -> None:
         self._function = function
         self._signature = inspect.signature(function)
-        self._task = _task_parameter(function)
+        self._task = task_parameter(function)
 
     def check(self, params: JsonLike) -> None:
         """Raise InvalidValue where these are not the arguments that the function takes."""
@@ -121,7 +121,7 @@ class Call:
         return cast("Result", self._function(*bound.args, **bound.kwargs))
 
     def _bind(self, params: JsonLike, task: Task | None) -> inspect.BoundArguments:
-        given: dict[str, object] = dict(_arguments_of(params))
+        given: dict[str, object] = dict(arguments_of(params))
         if self._task is not None:
             if self._task in given:
                 raise InvalidValue("arguments", f"{self._task!r} is no argument; the running task goes there")
@@ -132,7 +132,8 @@ class Call:
             raise InvalidValue("arguments", str(error)) from error
 
 
-def _arguments_of(params: JsonLike) -> Mapping[str, JsonLike]:
+def arguments_of(params: JsonLike) -> Mapping[str, JsonLike]:
+    """The arguments within the parameters of a call."""
     arguments = params.get("arguments") if isinstance(params, Mapping) else None
     return arguments if isinstance(arguments, Mapping) else {}
 
@@ -142,7 +143,7 @@ def is_coroutine_function(call: Callable[..., object]) -> bool:
     return inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__)
 
 
-def _task_parameter(call: Callable[..., object]) -> str | None:
+def task_parameter(call: Callable[..., object]) -> str | None:
     """The name of the parameter that takes the running task."""
     target = call if inspect.isroutine(call) else type(call).__call__
     hints: Mapping[str, object] = inspect.get_annotations(target)

@@ -16,7 +16,7 @@ from typing import cast
 import anyio.to_thread
 import msgspec
 
-from ..storage import Change, Committed, Micros, Record
+from ..storage import Change, Committed, Record
 from ..storage.errors import StorageError
 from ..tasks import Failure, InputRequest, Snapshot, StoreConfig, Success, TaskRecord, TaskStore, edits
 from ..tasks.errors import ConcurrentModification, InvalidValue, LeaseLost, NotFound, TaskError
@@ -27,8 +27,8 @@ from . import lease as leases
 from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
-from .endings import INTERNAL_ERROR, Stop, Unfinished, run_again_or_end
-from .errors import Again, Failed, TaskCancelled
+from .endings import INTERNAL_ERROR, Stop, Unfinished, ask_new, pause_until_answered, run_again_or_end
+from .errors import Again, Failed, Pause, TaskCancelled
 from .function import Function, Result
 from .lease import Holder
 from .reporter import Reporter
@@ -159,14 +159,14 @@ class Run:
         while edit is not None:
             try:
                 return await self._write_end(edit)
-            except InvalidValue as error:  # a result that cannot be kept
-                edit = _finish(Failure.of(INTERNAL_ERROR, f"the result cannot be stored: {error}"))
             except (LeaseLost, NotFound):
                 return self._log_lost()
-            except StorageError as error:
+            except (StorageError, ConcurrentModification) as error:
                 if self._loop.time() >= self._lease_end:
                     return self._log_lost(error)
                 await asyncio.sleep(min(1.0, self._config.heartbeat / 4))
+            except TaskError as error:  # a result that is too large, a question asked before
+                edit = _finish(Failure.of(INTERNAL_ERROR, f"what came of it cannot be stored: {error}"))
         return self._log_lost()
 
     def _ending(self) -> Edit | None:
@@ -176,13 +176,15 @@ class Run:
         match self._came_of_it():
             case Unfinished() as attempt:
                 return run_again_or_end(self._function, attempt)
+            case Pause() as pause:
+                return pause_until_answered(pause)
             case None:
                 return lambda task, now, config: edits.cancel(task, now=now, config=config)
             case outcome:
                 return _finish(outcome)
 
-    def _came_of_it(self) -> Outcome | Unfinished | None:
-        """An outcome, an attempt that came to nothing, or (None) a cancellation."""
+    def _came_of_it(self) -> Outcome | Unfinished | Pause | None:
+        """An outcome, an attempt that came to nothing, a pause, or (None) a cancellation."""
         call = self._call
         if call is None or not call.done() or call.cancelled():
             return self._stopped()
@@ -204,12 +206,14 @@ class Run:
             case _:
                 return None
 
-    def _failed(self, error: BaseException) -> Outcome | Unfinished:
+    def _failed(self, error: BaseException) -> Outcome | Unfinished | Pause:
         match error:
             case Again(reason=reason, after=after):
                 return Unfinished(reason=reason, after=after)
             case Failed(failure=failure):
                 return failure
+            case Pause() as pause:
+                return pause
             case InvalidValue(field="arguments"):
                 return Failure.of(-32602, str(error))
             case _:
@@ -358,7 +362,7 @@ class Run:
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
         """Ask what was not asked before, and wait until all of these have their answer."""
         if any(key not in self.snapshot.task.inputs for key in requests):
-            await self.write(lambda task, now, config: _ask(task, requests, now, config))
+            await self.write(lambda task, now, config: ask_new(task, requests, now, config))
         if self._lacks(requests):
             await self._wait_for(requests)
         return {key: self.snapshot.task.inputs[key] for key in requests}
@@ -382,14 +386,6 @@ class Run:
     def _lacks(self, keys: Mapping[str, InputRequest]) -> bool:
         inputs = self.snapshot.task.inputs
         return any(key not in inputs or not inputs[key].is_answered for key in keys)
-
-
-def _ask(
-    task: TaskRecord, requests: Mapping[str, InputRequest], now: Micros, config: StoreConfig
-) -> TaskRecord:
-    """Ask what of this the task never asked before."""
-    new = {key: request for key, request in requests.items() if key not in task.inputs}
-    return edits.ask(task, new, now=now, config=config) if new else task
 
 
 def _finish(outcome: Outcome) -> Edit:

@@ -73,6 +73,11 @@ class Task:
 
     # Asking the client
 
+    @property
+    def inputs(self) -> Mapping[str, Input]:
+        """Everything that was ever asked, by key, with its answer where there is one."""
+        return self._run.snapshot.task.inputs
+
     async def elicit(
         self, message: str, schema: JsonLike = None, *, key: str | None = None
     ) -> ElicitationAnswer:

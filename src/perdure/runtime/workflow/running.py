@@ -1,0 +1,190 @@
+"""Running a workflow: the steps that are not done yet, one after the other, each written as it ends."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from typing import cast
+
+import anyio.to_thread
+import msgspec
+
+from ...tasks import Json, codec
+from ...tasks.codec import JsonLike
+from ...tasks.inputs import ElicitationAnswer
+from ..errors import Again, Failed, Pause, RunError
+from ..function import arguments_of, is_coroutine_function, task_parameter
+from ..task import Task
+from .definition import Output, Param, Source, Step, Workflow
+from .pausing import (
+    Blocked,
+    Paused,
+    Reason,
+    SchemaMismatch,
+    ToolError,
+    UnresolvableParameters,
+    UnresolvedDependency,
+    question_of,
+)
+from .state import ARGUMENTS, PAUSED, STEP, StepState, WorkflowState, state_of
+
+DECLINED = -32800
+
+
+async def run(workflow: Workflow, task: Task) -> JsonLike:
+    """Do what is left of it. The handler of a workflow's task."""
+    await _continue(task)
+    for number, step in enumerate(workflow.steps):
+        if step.name not in state_of(task.variables).steps:
+            await task.report(step.name, number, len(workflow.steps))
+            await _do(step, task)
+    await task.report("done", len(workflow.steps), len(workflow.steps))
+    return state_of(task.variables).steps[workflow.steps[-1].name].result
+
+
+async def _do(step: Step, task: Task) -> None:
+    """Run one step and write what came of it, or pause."""
+    state = state_of(task.variables)
+    try:
+        arguments = _checked(step, _resolved(step, state, task.params))
+        ended = await _call(step, arguments, task)
+    except Blocked as blocked:
+        key = f"{step.name}-{len(task.inputs) + 1}"  # no key twice in a task's life
+        paused = msgspec.to_builtins(Paused(key, blocked.why))
+        raise Pause({key: question_of(blocked.why)}, variables={PAUSED: paused}) from blocked
+    await task.set_variables({STEP + step.name: ended.as_json()})
+
+
+async def _call(step: Step, arguments: Mapping[str, object], task: Task) -> StepState:
+    try:
+        return StepState("completed", await _result(step, arguments, task))
+    except Exception as error:
+        if isinstance(error, RunError) and not isinstance(error, (Again, Failed)):
+            raise  # the task's own affairs: cancelled, or asking
+        said = f"{type(error).__name__}: {error}" if not isinstance(error, RunError) else str(error)
+        if step.optional:
+            return StepState("failed", error=said)
+        raise Blocked(ToolError(step.name, said, isinstance(error, Again))) from error
+
+
+async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Json:
+    given = dict(arguments)
+    hidden = task_parameter(step.function)
+    if hidden is not None:
+        given[hidden] = task
+    if is_coroutine_function(step.function):
+        result = await cast("Awaitable[JsonLike]", step.function(**given))
+    else:
+        result = await anyio.to_thread.run_sync(lambda: cast("JsonLike", step.function(**given)))
+    return codec.decode(codec.document(STEP + step.name, result))
+
+
+# Arguments: from where the step says, unless they were given from outside
+
+
+def _resolved(step: Step, state: WorkflowState, params: Json) -> dict[str, Json]:
+    given = state.arguments.get(step.name, {})
+    found: dict[str, Json] = {}
+    missing: list[str] = []
+    for name, source in step.arguments.items():
+        with suppress(LookupError):
+            found[name] = given[name] if name in given else _value(source, step, state, params)
+        if name not in found:
+            missing.append(name)
+    if missing:
+        raise Blocked(UnresolvableParameters(step.name, tuple(missing)))
+    return {**found, **given}
+
+
+def _value(source: Source, step: Step, state: WorkflowState, params: Json) -> Json:
+    """The value of an argument, or LookupError."""
+    match source:
+        case Param(name=name):
+            return cast("Json", arguments_of(params)[name])
+        case Output():
+            producer = state.steps[source.step]
+            if not producer.has_result:
+                raise Blocked(UnresolvedDependency(step.name, source.step))
+            return _within(producer.result, source.path)
+        case _:
+            return cast("Json", source)
+
+
+def _within(value: Json, path: tuple[str | int, ...]) -> Json:
+    for place in path:
+        match value, place:
+            case dict(), str():
+                value = value[place]
+            case list(), int():
+                value = value[place]
+            case _:
+                raise LookupError(place)
+    return value
+
+
+def _checked(step: Step, arguments: Mapping[str, Json]) -> dict[str, object]:
+    """The arguments in the types that the step's signature names."""
+    hidden = task_parameter(step.function)
+    hints: Mapping[str, object] = {}
+    with suppress(NameError):
+        hints = typing.get_type_hints(step.function)
+    checked: dict[str, object] = {}
+    wrong: dict[str, str] = {}
+    for name, parameter in inspect.signature(step.function).parameters.items():
+        if name in arguments:
+            try:
+                checked[name] = _converted(arguments[name], hints.get(name))
+            except msgspec.ValidationError as error:
+                wrong[name] = str(error)
+        elif name != hidden and parameter.default is parameter.empty and parameter.kind.name[:4] != "VAR_":
+            wrong[name] = "is missing"
+    if wrong:
+        raise Blocked(SchemaMismatch(step.name, wrong))
+    return {**arguments, **checked}
+
+
+def _converted(value: Json, hint: object) -> object:
+    if hint is None:
+        return value
+    try:
+        return msgspec.convert(value, type=cast("type[object]", hint))
+    except TypeError:  # not a type that can be told from JSON
+        return value
+
+
+# Continuing
+
+
+async def _continue(task: Task) -> None:
+    """Take the answer to the question that the workflow paused with."""
+    paused = state_of(task.variables).paused
+    if paused is None:
+        return
+    answer = task.inputs[paused.key].answer
+    if not isinstance(answer, ElicitationAnswer) or answer.action != "accept":
+        raise Failed(DECLINED, f"the client did not continue: {paused.why.message}")
+    content = {name: codec.decode(value) for name, value in (answer.content or {}).items()}
+    await task.set_variables({**_taken(paused.why, content, task), PAUSED: None})
+
+
+def _taken(why: Reason, content: Mapping[str, Json], task: Task) -> dict[str, JsonLike]:
+    """The variables that an answer sets."""
+    match why:
+        case UnresolvableParameters() | SchemaMismatch():
+            before = state_of(task.variables).arguments.get(why.step, {})
+            return {ARGUMENTS + why.step: {**before, **content}}
+        case ToolError() if "result" not in content:
+            return {}  # a retry
+        case ToolError():
+            return {STEP + why.step: StepState("given", content["result"]).as_json()}
+        case UnresolvedDependency():
+            return {STEP + why.producer: StepState("given", content.get("result")).as_json()}
+
+
+def handler(workflow: Workflow) -> Callable[[Task], Awaitable[JsonLike]]:
+    async def handle(task: Task) -> JsonLike:
+        return await run(workflow, task)
+
+    return handle

@@ -1,0 +1,117 @@
+"""What operators see: a span for each thing that happens to a task, numbers, and no owner in clear."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from perdure.tasks import NewTask, Owner, StoreConfig
+
+from .replicas import Replicas, leave_with_a_dead_worker, new_app, until, with_concurrency
+
+pytestmark = pytest.mark.anyio
+ANA = Owner.user("https://issuer.example", "ana")
+
+_spans = InMemorySpanExporter()
+_metrics = InMemoryMetricReader()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def providers() -> None:
+    """Set once: OpenTelemetry lets a program choose its providers only once."""
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(_spans))
+    trace.set_tracer_provider(provider)
+    metrics.set_meter_provider(MeterProvider([_metrics]))
+
+
+@pytest.fixture(autouse=True)
+def fresh() -> None:
+    _spans.clear()
+
+
+def spans(name: str) -> list[ReadableSpan]:
+    return [span for span in _spans.get_finished_spans() if span.name == name]
+
+
+def totals() -> dict[str, float]:
+    """The sum of each counter over all its attributes."""
+    data = _metrics.get_metrics_data()
+    found: dict[str, float] = {}
+    for resource in data.resource_metrics if data is not None else ():
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                points = metric.data.data_points
+                found[metric.name] = sum(
+                    getattr(point, "value", getattr(point, "count", 0)) for point in points
+                )
+    return found
+
+
+async def test_a_task_leaves_a_span_for_create_run_and_finish(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work() -> None: ...
+
+    runtime = await replicas.start(app)
+    before = totals()
+    made = await runtime.submit("work", owner=ANA)
+    await runtime.wait(ANA, made.task.task_id, 5)
+    await until(lambda: bool(spans("perdure.run")))
+    for name in ("perdure.create", "perdure.run", "perdure.finish"):
+        (span,) = spans(name)
+        assert (span.attributes or {})["perdure.task.id"] == made.task.task_id
+        assert "ana" not in str(span.attributes)
+    after = totals()
+    for counter in ("perdure.tasks.created", "perdure.runs.ended", "perdure.task.duration"):
+        assert after[counter] == before.get(counter, 0) + 1
+    assert after["perdure.runs.active"] == 0
+
+
+async def test_a_task_from_the_queue_leaves_a_span_for_its_claim(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work() -> None: ...
+
+    client = await replicas.start(app, work=False)
+    made = await client.submit("work", owner=ANA)
+    await replicas.start(app, with_concurrency(1))
+    await client.wait(ANA, made.task.task_id, 5)
+    (span,) = spans("perdure.claim")
+    assert (span.attributes or {})["perdure.owner"] == ANA.digest
+    assert totals()["perdure.tasks.claimed"] >= 1
+
+
+async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work() -> None: ...
+
+    dead = await replicas.start(app, work=False)
+    with caplog.at_level(logging.DEBUG):
+        lost = await leave_with_a_dead_worker(dead, ANA)
+        quick = StoreConfig(default_ttl_ms=1)
+        short = await replicas.start(app, work=False, limits=quick)
+        await short.store.create(ANA, NewTask(method="tools/call"))
+        runtime = await replicas.start(app)
+        ended = await runtime.wait(ANA, lost, 10)
+        await until(
+            lambda: any((span.attributes or {}).get("perdure.swept") for span in spans("perdure.sweep"))
+        )
+        await until(lambda: len(spans("perdure.recover")) == 1)
+    assert ended.task.status_message == "the worker was lost while it ran the task"
+    assert lost in caplog.text
+    assert ANA.digest in caplog.text
+    assert "issuer.example" not in caplog.text

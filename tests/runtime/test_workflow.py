@@ -1,0 +1,244 @@
+"""Step workflows: a task of named steps, which pauses where it cannot go on and is continued from outside."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.runtime import Again, App, Runtime, Task
+from perdure.runtime.workflow import (
+    Output,
+    Param,
+    SchemaMismatch,
+    Step,
+    ToolError,
+    UnresolvableParameters,
+    UnresolvedDependency,
+    Workflow,
+    state_of,
+)
+from perdure.tasks import Failure, Json, Owner, Progress, Snapshot, Status
+from perdure.tasks.errors import InvalidValue
+
+from ..rows import row
+from .replicas import QUICK, Replicas, new_app, until, value_of
+
+pytestmark = pytest.mark.anyio
+ME = Owner.local()
+
+
+async def add(a: int, b: int) -> int:
+    return a + b
+
+
+def rows_of(year: int) -> dict[str, list[int]]:
+    return {"rows": [year, year + 1]}
+
+
+def app_of(*steps: Step, attempts: int = 1) -> App:
+    app = new_app()
+    app.workflow(Workflow("flow", steps), attempts=attempts, backoff=0.01)
+    return app
+
+
+async def paused(runtime: Runtime, task_id: str) -> Snapshot:
+    async for seen in runtime.watch(ME, task_id):
+        if seen.task.status is not Status.WORKING:
+            return seen
+    raise AssertionError("it did not pause")
+
+
+async def go_on(runtime: Runtime, seen: Snapshot, content: dict[str, Json]) -> Snapshot:
+    """Answer the one question that the workflow paused with."""
+    (key,) = seen.task.outstanding
+    return await runtime.answer(ME, seen.task.task_id, {key: {"action": "accept", "content": content}})
+
+
+@row(92)
+async def test_each_step_has_its_result_and_the_task_that_of_the_last(replicas: Replicas) -> None:
+    app = app_of(
+        Step("find", rows_of, {"year": Param("year")}),
+        Step("sum", add, {"a": Output("find", "rows", 1), "b": 5}),
+    )
+    runtime = await replicas.start(app)
+    made = await runtime.submit("flow", {"year": 2026})
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert value_of(ended) == 2032
+    steps = state_of(ended.task.variables).steps
+    assert {name: step.result for name, step in steps.items()} == {
+        "find": {"rows": [2026, 2027]},
+        "sum": 2032,
+    }
+    assert ended.task.progress == Progress(done=2, total=2)
+
+
+@row(92)
+async def test_a_parameter_that_nothing_resolves_is_asked_for(replicas: Replicas) -> None:
+    app = app_of(
+        Step("find", rows_of, {"year": 2026}),
+        Step("sum", add, {"a": Output("find", "rows", 7), "b": Param("b")}),
+    )
+    runtime = await replicas.start(app)
+    made = await runtime.submit("flow")
+    seen = await paused(runtime, made.task.task_id)
+    state = state_of(seen.task.variables)
+    assert state.paused is not None
+    assert state.paused.why == UnresolvableParameters("sum", ("a", "b"))
+    assert set(state.steps) == {"find"}
+    await go_on(runtime, seen, {"a": 1, "b": 2})
+    assert value_of(await runtime.wait(ME, made.task.task_id, 5)) == 3
+
+
+@row(92)
+async def test_arguments_that_do_not_fit_the_step_are_asked_for_anew(replicas: Replicas) -> None:
+    app = app_of(Step("sum", add, {"a": Param("a")}))
+    runtime = await replicas.start(app)
+    made = await runtime.submit("flow", {"a": "one"})
+    seen = await paused(runtime, made.task.task_id)
+    state = state_of(seen.task.variables)
+    assert state.paused is not None
+    assert state.paused.why == SchemaMismatch("sum", {"a": "Expected `int`, got `str`", "b": "is missing"})
+    await go_on(runtime, seen, {"a": 1, "b": "two"})  # still wrong: it pauses once more
+    seen = await paused(runtime, made.task.task_id)
+    await go_on(runtime, seen, {"b": 2})
+    assert value_of(await runtime.wait(ME, made.task.task_id, 5)) == 3
+
+
+@row(92)
+@pytest.mark.parametrize(
+    ("content", "expected"), [({"retry": True}, "made"), ({"result": "by hand"}, "by hand")]
+)
+async def test_a_step_that_fails_is_retried_or_its_result_given(
+    replicas: Replicas, content: dict[str, Json], expected: str
+) -> None:
+    broken = [True]
+
+    async def make() -> str:
+        if broken.pop() if broken else False:
+            raise Again("the oven is cold")
+        return "made"
+
+    runtime = await replicas.start(app_of(Step("make", make)))
+    made = await runtime.submit("flow")
+    seen = await paused(runtime, made.task.task_id)
+    state = state_of(seen.task.variables)
+    assert state.paused is not None
+    assert state.paused.why == ToolError("make", "the oven is cold", retryable=True)
+    await go_on(runtime, seen, content)
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert value_of(ended) == expected
+    assert state_of(ended.task.variables).paused is None
+
+
+@row(92)
+async def test_a_step_that_needs_what_an_optional_one_did_not_make_asks_for_that(replicas: Replicas) -> None:
+    def lost() -> int:
+        raise ValueError("gone")
+
+    app = app_of(
+        Step("lost", lost, optional=True),
+        Step("fine", rows_of, {"year": 1}),
+        Step("sum", add, {"a": Output("lost"), "b": 1}),
+    )
+    runtime = await replicas.start(app)
+    made = await runtime.submit("flow")
+    seen = await paused(runtime, made.task.task_id)
+    state = state_of(seen.task.variables)
+    assert state.paused is not None
+    assert state.paused.why == UnresolvedDependency("sum", "lost")
+    assert state.steps["lost"].error == "ValueError: gone"
+    await go_on(runtime, seen, {"result": 41})
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert value_of(ended) == 42
+    assert state_of(ended.task.variables).steps["lost"].status == "given"
+
+
+@row(93)
+async def test_a_paused_workflow_holds_no_worker_and_is_continued_by_another(replicas: Replicas) -> None:
+    calls: list[str] = []
+
+    async def first() -> str:
+        calls.append("first")
+        return "done"
+
+    app = app_of(Step("first", first), Step("sum", add, {"a": Param("a"), "b": 1}))
+    async with replicas.running(app) as runtime:
+        made = await runtime.submit("flow")
+        seen = await paused(runtime, made.task.task_id)
+        assert not seen.task.held
+        assert seen.task.attempts == 0  # to pause is not to fail
+    client = await replicas.start(app, work=False)
+    await go_on(client, seen, {"a": 1})
+    await replicas.start(app)
+    assert value_of(await client.wait(ME, made.task.task_id, 5)) == 2
+    assert calls == ["first"]
+
+
+@row(93)
+async def test_each_step_is_written_before_the_next_begins_and_not_done_again(replicas: Replicas) -> None:
+    calls: list[str] = []
+    seen: list[set[str]] = []
+
+    async def first() -> int:
+        calls.append("first")
+        return 1
+
+    async def second(task: Task) -> int:
+        calls.append("second")
+        found = await runtime.store.get(ME, task.id)
+        seen.append(set(state_of(found.task.variables).steps))
+        return 2
+
+    runtime = await replicas.start(app_of(Step("first", first), Step("second", second)))
+    made = await runtime.submit("flow")
+    await runtime.wait(ME, made.task.task_id, 5)
+    assert seen == [{"first"}]
+    assert calls == ["first", "second"]
+
+
+@row(93)
+async def test_a_workflow_whose_worker_stops_goes_on_with_the_next_step(replicas: Replicas) -> None:
+    calls: list[str] = []
+    blocked = True
+
+    async def first() -> int:
+        calls.append("first")
+        return 1
+
+    async def second(task: Task) -> int:
+        calls.append("second")
+        if blocked:
+            await task.cancellation.wait()
+        return 2
+
+    app = app_of(Step("first", first), Step("second", second), attempts=2)
+    async with replicas.running(app, QUICK) as runtime:
+        made = await runtime.submit("flow")
+        await until(lambda: "second" in calls)
+    blocked = False
+    another = await replicas.start(app)
+    assert value_of(await another.wait(ME, made.task.task_id, 5)) == 2
+    assert calls == ["first", "second", "second"]
+
+
+async def test_a_client_that_declines_ends_the_workflow(replicas: Replicas) -> None:
+    runtime = await replicas.start(app_of(Step("sum", add, {"a": Param("a"), "b": 1})))
+    made = await runtime.submit("flow")
+    seen = await paused(runtime, made.task.task_id)
+    (key,) = seen.task.outstanding
+    await runtime.answer(ME, made.task.task_id, {key: {"action": "decline"}})
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert isinstance(ended.task.outcome, Failure)
+    assert ended.task.status_message == "the client did not continue: step 'sum' needs a"
+
+
+def test_a_workflow_is_checked_when_it_is_defined() -> None:
+    for steps, reason in (
+        ([], "at least"),
+        ([Step("a", add), Step("a", add)], "two of the name"),
+        ([Step("a", add, {"c": 1})], "no argument 'c'"),
+        ([Step("a", add, {"a": Output("b")}), Step("b", add)], "no earlier step"),
+    ):
+        with pytest.raises(InvalidValue, match=reason):
+            Workflow("flow", steps)
+    with pytest.raises(InvalidValue, match="no parameter c"):
+        Workflow("flow", [Step("a", add, {"a": Param("a"), "b": 1})]).check({"arguments": {"c": 1}})
