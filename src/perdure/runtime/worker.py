@@ -69,19 +69,27 @@ class Worker:
     @asynccontextmanager
     async def working(self) -> AsyncGenerator[None]:
         """Work, until the block is left; then let finish what runs, or hand it back."""
+        scope = anyio.CancelScope()
+        steps = asyncio.create_task(
+            self._take_steps(scope)
+        )  # in a task: errors of the block stay as they are
         drain = 0.0
+        self._is_working = True
         try:
-            async with anyio.create_task_group() as steps:
-                for step in (self._intake.listen, self._intake.claim_and_wait, self._recover, self._sweep):
-                    steps.start_soon(self._repeat, step)
-                self._is_working = True
-                yield
-                drain = self._config.drain
-                steps.cancel_scope.cancel()
+            yield
+            drain = self._config.drain
         finally:
             self._is_working = False
             with anyio.CancelScope(shield=True):
+                scope.cancel()
+                await steps
                 await self._drain(drain)
+
+    async def _take_steps(self, scope: anyio.CancelScope) -> None:
+        with scope:
+            async with anyio.create_task_group() as steps:
+                for step in (self._intake.listen, self._intake.claim_and_wait, self._recover, self._sweep):
+                    steps.start_soon(self._repeat, step)
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
         """Whatever goes wrong in a step, the next may succeed."""

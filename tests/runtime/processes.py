@@ -1,0 +1,58 @@
+"""Worker processes, as users start them."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from .replicas import QUICK
+
+ROOT = Path(__file__).parents[2]
+
+
+class WorkerProcess:
+    """`perdure worker`, running."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    async def line(self) -> str:
+        """The next line that it says."""
+        assert self._process.stderr is not None
+        return (await asyncio.wait_for(self._process.stderr.readline(), 30)).decode()
+
+    async def ended(self) -> int:
+        return await asyncio.wait_for(self._process.wait(), 30)
+
+
+@asynccontextmanager
+async def worker(
+    url: str, app: str = "tests.runtime.sample_app:app", *, drain: float = QUICK.drain
+) -> AsyncGenerator[WorkerProcess]:
+    """A worker process for a block; killed at its end if it still runs."""
+    environment = {**os.environ, "PERDURE_URL": url, "PERDURE_DRAIN": str(drain), "COLUMNS": "200"}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "perdure.cli", "worker", app,
+        cwd=ROOT, env=environment, stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    started = WorkerProcess(process)
+    try:
+        said = await started.line()
+        assert said.startswith("worker"), said
+        yield started
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()

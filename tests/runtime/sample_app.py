@@ -1,0 +1,67 @@
+"""An app for worker processes, on the storage that the environment names."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+
+from msgspec.structs import replace
+
+from perdure.runtime import App, Task
+
+from .replicas import QUICK
+
+app = App(
+    os.environ.get("PERDURE_URL", "memory:"),
+    runtime=replace(QUICK, drain=float(os.environ.get("PERDURE_DRAIN", QUICK.drain))),
+)
+
+
+@app.function(attempts=2, backoff=0.01)
+async def careful(task: Task) -> dict[str, int]:
+    """Ends at its second attempt, from the checkpoint that the first one left."""
+    reached = task.variables.get_int("reached", 0)
+    if task.attempt == 1:
+        await task.set_variables({"reached": 3, "pid": os.getpid()})
+        await asyncio.sleep(600)
+    return {"reached": reached, "attempt": task.attempt}
+
+
+@app.function()
+async def once(task: Task) -> None:
+    """Never ends by itself, and is not to be begun again."""
+    await task.set_variables({"pid": os.getpid()})
+    await asyncio.sleep(600)
+
+
+@app.function(attempts=9)
+async def patient(task: Task) -> int:
+    """Runs until it is told to end, then cleans up."""
+    try:
+        await task.set_variables({"pid": os.getpid()})
+        await asyncio.sleep(600)
+    finally:
+        await task.set_variables({"cleaned": True})
+    return 0
+
+
+@app.function(attempts=2, backoff=0.01)
+async def asks(task: Task) -> str:
+    """Asks for a name, and says who was at work."""
+    await task.set_variables({"pid": os.getpid()})
+    answer = await task.elicit("Whose name goes on it?")
+    return f"{answer.action} in attempt {task.attempt}"
+
+
+@app.function()
+def stubborn(task: Task) -> None:
+    """A plain function that heeds nothing."""
+    deadline = time.monotonic() + 600
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@app.function()
+async def short(number: int) -> int:
+    return number + 1

@@ -1,0 +1,207 @@
+"""`perdure worker module:app`: real processes on one SQLite file, killed, stopped and told to end."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack
+from pathlib import Path
+
+import pytest
+
+from perdure.runtime import Runtime
+from perdure.storage import open_storage
+from perdure.tasks import Owner, Snapshot, Status, TaskStore
+
+from ..rows import row
+from .processes import WorkerProcess, worker
+from .replicas import QUICK, until, value_of
+from .sample_app import app
+
+pytestmark = pytest.mark.anyio
+ME = Owner.local()
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'tasks.db'}"
+
+
+@pytest.fixture
+async def client(url: str, anyio_backend: str) -> AsyncGenerator[Runtime]:
+    """Creates and waits in this process; the work is done by others."""
+    async with await open_storage(url) as storage:
+        yield Runtime(TaskStore(storage), app.functions, QUICK)
+
+
+async def in_work(client: Runtime, made: Snapshot) -> Snapshot:
+    """The task, once a worker has begun it and said so."""
+    async for seen in client.watch(ME, made.task.task_id):
+        if "pid" in seen.task.variables:
+            return seen
+    raise AssertionError("it ended before it was seen in work")
+
+
+@row(65, 62)
+async def test_the_work_of_a_killed_process_is_run_again_from_its_checkpoint(
+    url: str, client: Runtime
+) -> None:
+    made = await client.submit("careful")
+    async with worker(url) as first, worker(url) as second:
+        seen = await in_work(client, made)
+        (first if seen.task.variables["pid"] == first.pid else second).send(signal.SIGKILL)
+        ended = await client.wait(ME, made.task.task_id, 30)
+    assert value_of(ended) == {"reached": 3, "attempt": 2}
+    assert ended.task.last_failure == "the worker was lost while it ran the task"
+
+
+@row(62, 68)
+async def test_a_killed_process_fails_what_is_not_to_be_run_again(url: str, client: Runtime) -> None:
+    made = await client.submit("once")
+    async with worker(url) as first:
+        await in_work(client, made)
+        first.send(signal.SIGKILL)
+        await first.ended()
+        async with worker(url):
+            ended = await client.wait(ME, made.task.task_id, 30)
+    assert ended.task.status is Status.FAILED
+    assert ended.task.status_message == "the worker was lost while it ran the task"
+
+
+@row(64)
+async def test_a_process_that_slept_longer_than_its_lease_cannot_write_any_more(
+    url: str, client: Runtime
+) -> None:
+    made = await client.submit("patient")
+    async with worker(url) as sleeper:
+        await in_work(client, made)
+        sleeper.send(signal.SIGSTOP)
+        async with worker(url) as other:
+            await until(lambda: taken_by(client, made, other), 30)
+            sleeper.send(signal.SIGCONT)
+            await lost_its_lease(sleeper, made)
+            before = await client.store.get(ME, made.task.task_id)
+            assert before.task.variables["pid"] == other.pid
+            assert "cleaned" not in before.task.variables  # what the sleeper wrote was dropped
+            await client.cancel(ME, made.task.task_id)
+            ended = await client.wait(ME, made.task.task_id, 30)
+    assert ended.task.status is Status.CANCELLED
+    assert ended.task.variables["cleaned"] is True
+
+
+async def taken_by(client: Runtime, made: Snapshot, other: WorkerProcess) -> bool:
+    found = await client.store.get(ME, made.task.task_id)
+    return found.task.variables.get("pid") == other.pid
+
+
+async def lost_its_lease(sleeper: WorkerProcess, made: Snapshot) -> None:
+    said = ""
+    while "the lease is lost" not in said:
+        said = await sleeper.line()
+        assert said, "it said nothing of a lost lease"
+    assert made.task.task_id in said
+
+
+@row(71)
+async def test_a_cancel_reaches_a_run_in_another_process(url: str, client: Runtime) -> None:
+    made = await client.submit("patient")
+    async with worker(url):
+        await in_work(client, made)
+        flagged = await client.cancel(ME, made.task.task_id)
+        assert flagged.task.cancel_requested_at is not None
+        ended = await client.wait(ME, made.task.task_id, 30)
+    assert ended.task.status is Status.CANCELLED
+    assert ended.task.variables["cleaned"] is True
+
+
+@row(81)
+async def test_a_question_of_one_process_is_answered_through_another_and_the_work_resumed_in_a_third(
+    url: str, client: Runtime
+) -> None:
+    made = await client.submit("asks")
+    async with worker(url) as first:
+        seen = await until_asked(client, made)
+        first.send(signal.SIGKILL)
+        await first.ended()
+    (key,) = seen.task.outstanding
+    await client.answer(ME, made.task.task_id, {key: {"action": "accept", "content": {}}})
+    async with worker(url):
+        ended = await client.wait(ME, made.task.task_id, 30)
+    assert value_of(ended) == "accept in attempt 2"
+    assert list(ended.task.inputs) == [key]  # what was answered is not asked twice
+
+
+async def until_asked(client: Runtime, made: Snapshot) -> Snapshot:
+    async for seen in client.watch(ME, made.task.task_id):
+        if seen.task.status is Status.INPUT_REQUIRED:
+            return seen
+    raise AssertionError("it did not ask")
+
+
+async def test_sigterm_hands_back_what_runs_and_another_takes_it_at_once(url: str, client: Runtime) -> None:
+    made = await client.submit("patient")
+    async with AsyncExitStack() as stack:
+        first = await stack.enter_async_context(worker(url))
+        await in_work(client, made)
+        second = await stack.enter_async_context(worker(url))
+        first.send(signal.SIGTERM)
+        assert await first.ended() == 0
+        await until(lambda: taken_by(client, made, second), 30)
+        found = await client.store.get(ME, made.task.task_id)
+    assert found.task.attempts == 1  # to be handed back is not to fail
+    assert found.task.last_failure == "the worker was shut down before the task ended"
+
+
+async def test_a_plain_function_that_heeds_nothing_does_not_keep_the_process_from_ending(
+    url: str, client: Runtime
+) -> None:
+    made = await client.submit("stubborn")
+    async with worker(url) as first:
+        await until(lambda: is_held(client, made))
+        first.send(signal.SIGTERM)
+        assert await first.ended() == 0
+    ended = await client.wait(ME, made.task.task_id, 30)
+    assert ended.task.status_message == "the worker was shut down before the task ended"
+
+
+async def is_held(client: Runtime, made: Snapshot) -> bool:
+    return (await client.store.get(ME, made.task.task_id)).task.held
+
+
+async def test_told_twice_the_process_stops_dead(url: str, client: Runtime) -> None:
+    made = await client.submit("stubborn")
+    async with worker(url, drain=600) as first:
+        await until(lambda: is_held(client, made))
+        first.send(signal.SIGTERM)
+        assert "once more" in await first.line()
+        first.send(signal.SIGTERM)
+        assert await first.ended() == 1
+
+
+@row(72)
+async def test_a_waiter_learns_of_the_end_in_another_process(url: str, client: Runtime) -> None:
+    async with worker(url):
+        made = [await client.submit("short", {"number": number}) for number in range(20)]
+        ended = [await client.wait(ME, each.task.task_id, 30) for each in made]
+    assert [value_of(each) for each in ended] == list(range(1, 21))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("nowhere:app", "perdure: there is no module 'nowhere' here or in the environment"),
+        ("tests.runtime.sample_app:nothing", "is nothing, not a perdure.runtime.App"),
+        ("tests.runtime.sample_app", "names no app; write it as module:app"),
+    ],
+)
+async def test_an_app_that_cannot_be_found_is_one_clear_sentence(name: str, said: str) -> None:
+    with pytest.raises(AssertionError, match=said):
+        async with worker("memory:", name):
+            pass
+
+
+async def test_a_storage_that_cannot_be_opened_is_one_clear_sentence(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("not a database")
+    with pytest.raises(AssertionError, match="perdure: cannot open"):
+        async with worker(f"sqlite:///{tmp_path / 'notes.txt'}"):
+            pass
