@@ -12,7 +12,8 @@ from .endings import Stop
 from .errors import Again, Failed, Pause, QueueFull, TaskCancelled, UnknownFunction
 from .executor import Executor, InProcessExecutor, Job
 from .function import Function, Functions
-from .run import Claim, Run
+from .hold import Claim
+from .run import Run
 from .runtime import Runtime
 from .task import Task
 

@@ -17,8 +17,8 @@ from . import telemetry
 from .config import RuntimeConfig
 from .endings import end_exhausted
 from .function import Function
+from .hold import Claim
 from .lease import Holder
-from .run import Claim
 
 log = logging.getLogger("perdure.runtime")
 

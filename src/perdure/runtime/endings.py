@@ -1,18 +1,28 @@
-"""An attempt is over: which edit of the task follows. Pure; both the run itself and recovery decide here."""
+"""An attempt is over: which edit of the task follows. A run decides here, and so does recovery.
+
+A function ends with a result, an error, or an exception by which it asks for something else; or it is
+stopped. Each becomes one edit, and the edit one write.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
 from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from ..storage import Micros
-from ..tasks import Failure, InputRequest, StoreConfig, TaskRecord, edits
+from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRecord, edits
+from ..tasks.errors import InvalidValue
 from ..tasks.store import Edit
-from .errors import Pause
-from .function import Function
+from .errors import Again, Failed, Pause, TaskCancelled
+from .function import Function, Result
 
+log = logging.getLogger("perdure.runtime")
+
+INVALID_PARAMS = -32602
 INTERNAL_ERROR = -32603
 
 
@@ -37,6 +47,74 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds after which to try again; None: the function's own backoff."""
     counted: bool = True
     """Whether it was one of the function's attempts: not where only the worker had to stop."""
+
+
+def ending_of(call: asyncio.Task[Result], stop: Stop | None, function: Function) -> Edit | None:
+    """What follows from a call that has ended, or was stopped and given up; None: the task is not ours."""
+    if stop is Stop.LEASE_LOST:
+        return None
+    if not call.done() or call.cancelled():
+        return _stopped(stop, function)
+    error = call.exception()
+    if error is None:
+        return finish(_outcome_of(call.result()))
+    if stop is not None or isinstance(error, TaskCancelled):
+        return _stopped(stop, function)
+    return _raised(error, function)
+
+
+def _stopped(stop: Stop | None, function: Function) -> Edit:
+    match stop:
+        case None:
+            return finish(Failure.of(INTERNAL_ERROR, "the function was cancelled from within"))
+        case Stop.TIMED_OUT:
+            reason = f"the function took longer than {function.timeout:g} seconds"
+            return run_again_or_end(function, Unfinished(reason=reason))
+        case Stop.SHUT_DOWN:
+            reason = "the worker was shut down before the task ended"
+            return run_again_or_end(function, Unfinished(reason=reason, counted=False))
+        case _:
+            return lambda task, now, config: edits.cancel(task, now=now, config=config)
+
+
+def _raised(error: BaseException, function: Function) -> Edit:
+    match error:
+        case Again(reason=reason, after=after):
+            return run_again_or_end(function, Unfinished(reason=reason, after=after))
+        case Pause():
+            return pause_until_answered(error)
+        case Failed(failure=failure):
+            return finish(failure)
+        case InvalidValue(field="arguments"):
+            return finish(Failure.of(INVALID_PARAMS, str(error)))
+        case _:
+            log.warning("function %s failed", function.name, exc_info=error)
+            return finish(Failure.of(INTERNAL_ERROR, _said(error)))
+
+
+def finish(outcome: Outcome) -> Edit:
+    """End the task. A success keeps what the function said last as its message; a failure says why."""
+
+    def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+        message = task.status_message if isinstance(outcome, Success) else None
+        return edits.finish(task, outcome, message=message, now=now, config=config)
+
+    return edit
+
+
+def _outcome_of(result: Result) -> Outcome:
+    if isinstance(result, (Success, Failure)):
+        return result
+    try:
+        return Success.of(result)
+    except InvalidValue as error:
+        return Failure.of(INTERNAL_ERROR, f"the function returned what JSON cannot express: {error}")
+
+
+def _said(error: BaseException) -> str:
+    """An exception in one line, in text that can be stored."""
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return text.encode(errors="replace").decode()[:4000]
 
 
 def run_again_or_end(function: Function | None, attempt: Unfinished) -> Edit:

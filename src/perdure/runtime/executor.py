@@ -15,7 +15,8 @@ from . import telemetry
 from .config import RuntimeConfig
 from .endings import Stop
 from .function import Function
-from .run import Claim, Run
+from .hold import Claim
+from .run import Run
 from .slots import Slot
 
 

@@ -24,9 +24,9 @@ from .config import RuntimeConfig
 from .endings import Stop
 from .executor import Executor, Job
 from .function import Function, Functions
+from .hold import Claim
 from .intake import Intake
 from .recovery import Patience
-from .run import Claim
 from .slots import Slot, Slots
 
 log = logging.getLogger("perdure.runtime")
