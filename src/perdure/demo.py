@@ -1,20 +1,41 @@
-"""`make run`: the main job, told step by step, on a SQLite file that is killed in the middle.
+"""`make run`: the main job, told step by step. A process is killed in the middle of a report; another ends it.
 
-A child process creates tasks and is killed with SIGKILL while it writes. This process then opens the same
-file and finds everything that was acknowledged.
+Both processes open the same app, as a server and its replica would. The first is killed with SIGKILL after the
+fifth page; the second finds its lease run out and goes on from the checkpoint, where the question comes up.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import sys
 import tempfile
 from pathlib import Path
 
-from .storage import open_storage
-from .tasks import InputKind, InputRequest, NewTask, Owner, Progress, Snapshot, Success, TaskStore
+from .runtime import App, Runtime, RuntimeConfig, Task
+from .tasks import Owner, Snapshot, Status, Success
 
 ANA = Owner.user("https://issuer.example", "ana")
+PAGES = 12
+IMPATIENT = RuntimeConfig(heartbeat=0.3, clock_skew=0.0)
+"""A lost worker is missed after about a second and a half; a server takes its time, with 3 s heartbeats."""
+
+
+def app_at(url: str) -> App:
+    """The program: one function, run again if its worker dies."""
+    app = App(url, runtime=IMPATIENT)
+
+    @app.function(attempts=3, backoff=0.1)
+    async def build_report(year: int, task: Task) -> dict[str, str]:
+        first = task.variables.get_int("page", 0) + 1
+        for page in range(first, PAGES + 1):
+            await task.report(f"page {page} of {year}, attempt {task.attempt}", page, PAGES)
+            await asyncio.sleep(0.1)
+            await task.set_variables({"page": page})
+        answer = await task.elicit("Whose name goes on it?")
+        return {"report": f"{PAGES} pages of {year}", "by": str(answer.values.get("name"))}
+
+    return app
 
 
 def say(text: str = "") -> None:
@@ -24,35 +45,30 @@ def say(text: str = "") -> None:
 
 def show(snapshot: Snapshot) -> None:
     task = snapshot.task
-    say(f"    {task.task_id}  version {snapshot.version}  {task.status}  {task.status_message or ''}")
+    say(f"    version {snapshot.version:>2}  {task.status:<14}  {task.status_message or ''}")
 
 
-async def create_until_killed(url: str) -> None:
-    """What the child does: begin a report, then create tasks for ever, telling each once it is stored."""
-    async with await open_storage(url) as storage:
-        store = TaskStore(storage)
-        params = {"name": "build_report", "arguments": {"year": 2026}}
-        report = await store.create(ANA, NewTask(method="tools/call", params=params))
-        report = await store.report(report, message="collecting", progress=Progress(done=3, total=12))
-        report = await store.set_variables(report, {"page": 3, "rows": [1, 2, 3]})
-        question = InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose name goes on it?"})
-        report = await store.ask(report, {"name": question})
-        say(report.task.task_id)
-        bob = 0
-        while True:
-            owner = Owner.user("https://issuer.example", f"bob-{(bob := bob + 1) // 100}")
-            say((await store.create(owner, NewTask(method="tools/call"))).task.task_id)
+async def begin(url: str) -> None:
+    """What the first process does: submit a report and run it, until it is killed."""
+    async with app_at(url).open() as runtime:
+        made = await runtime.submit("build_report", {"year": 2026}, owner=ANA)
+        say(made.task.task_id)
+        async for seen in runtime.watch(ANA, made.task.task_id):
+            say(f"{seen.task.variables.get_int('page', 0)}")
 
 
-async def kill_in_the_middle(url: str) -> list[str]:
-    """Start the child, kill it while it writes, and return what it had been told is stored."""
+async def kill_in_the_middle(url: str) -> str:
+    """Start that process, kill it after the fifth page, and return the task's id."""
     child = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "perdure.demo", url, stdout=asyncio.subprocess.PIPE
     )
-    told = [await read_line(child) for _ in range(500)]
+    task_id = await read_line(child)
+    while (page := await read_line(child)) != "5":
+        if not page:
+            raise RuntimeError("the first process ended by itself")
     child.kill()
-    rest, _ = await child.communicate()
-    return told + [line for line in rest.decode().splitlines() if len(line) == len(told[0])]
+    await child.communicate()
+    return task_id
 
 
 async def read_line(child: asyncio.subprocess.Process) -> str:
@@ -61,51 +77,33 @@ async def read_line(child: asyncio.subprocess.Process) -> str:
 
 
 async def main() -> None:
+    logging.basicConfig(format="    log: %(message)s", stream=sys.stdout)
     with tempfile.TemporaryDirectory() as folder:
         url = f"sqlite:///{Path(folder) / 'tasks.db'}"
-        say("1. A process begins a report for Ana, asks her a question, and creates tasks for others.")
-        told = await kill_in_the_middle(url)
-        say(f"   It is killed with SIGKILL after {len(told)} tasks were acknowledged.\n")
-        async with await open_storage(url) as storage:
-            await look(TaskStore(storage), told)
+        say("1. A process begins a report of 12 pages for Ana. It is killed with SIGKILL after page 5.")
+        task_id = await kill_in_the_middle(url)
+        async with app_at(url).open() as runtime:
+            say(f"\n2. Another process opens the same file ({runtime.store.storage.name}) and finds it:")
+            await watch(runtime, task_id)
 
 
-async def look(store: TaskStore, told: list[str]) -> None:
-    say(f"2. Another process opens the same file ({store.storage.name}) and walks the listing, page by page.")
-    listed = await list_all(store)
-    lost = set(told) - set(listed)
-    say(f"   It holds {len(listed)} tasks. Acknowledged and lost: {len(lost)}.\n")
-
-    say("3. Ana's report is where it was, with its variables and the open question:")
-    report = await store.get(ANA, told[0])
-    show(report)
-    say(f"    variables {dict(report.task.variables)}, asked {list(report.task.outstanding)}\n")
-
-    say("4. She answers, and the work ends in one write:")
-    answer = {"name": {"action": "accept", "content": {"name": "Ana"}}}
-    report = await store.mutate(ANA, told[0], lambda read: store.answer(read, answer))
-    show(report)
-    report = await store.finish(
-        report, Success.of({"content": [{"type": "text", "text": "12 pages, by Ana"}]})
-    )
-    show(report)
-    if isinstance(report.task.outcome, Success):
-        say(f"    result {report.task.outcome.value}\n")
-
-    say("5. The engine checks itself:")
-    upkeep = await store.maintain()
-    say(f"    {upkeep.examined} tasks read, {len(upkeep.findings)} findings")
-
-
-async def list_all(store: TaskStore) -> list[str]:
-    ids: list[str] = []
-    page = await store.list_all(limit=200)
-    ids += [each.task.task_id for each in page.tasks]
-    while page.next_cursor is not None:
-        page = await store.list_all(limit=200, cursor=page.next_cursor)
-        ids += [each.task.task_id for each in page.tasks]
-    return ids
+async def watch(runtime: Runtime, task_id: str) -> None:
+    seen = await runtime.store.get(ANA, task_id)
+    show(seen)
+    say("\n3. The lease of the killed process runs out, and the report goes on from its checkpoint:")
+    shown = seen.task
+    async for seen in runtime.watch(ANA, task_id):
+        if (seen.task.status, seen.task.status_message) != (shown.status, shown.status_message):
+            show(seen)
+        shown = seen.task
+        if seen.task.status is Status.INPUT_REQUIRED:
+            say("\n4. It asks for a name. The answer may come through any process:")
+            (key,) = seen.task.outstanding
+            answer = {"action": "accept", "content": {"name": "Ana"}}
+            await runtime.answer(ANA, task_id, {key: answer})
+    if isinstance(seen.task.outcome, Success):
+        say(f"\n5. The result, after {seen.task.attempts} attempts: {seen.task.outcome.value}")
 
 
 if __name__ == "__main__":
-    asyncio.run(create_until_killed(sys.argv[1]) if sys.argv[1:] else main())
+    asyncio.run(begin(sys.argv[1]) if sys.argv[1:] else main())

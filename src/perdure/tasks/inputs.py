@@ -34,6 +34,11 @@ class ElicitationAnswer(msgspec.Struct, frozen=True):
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Raw] | None = None
 
+    @property
+    def values(self) -> dict[str, Json]:
+        """What they filled in, by field."""
+        return {name: codec.decode(value) for name, value in (self.content or {}).items()}
+
 
 class SamplingAnswer(msgspec.Struct, frozen=True):
     """What the client's model said."""

@@ -165,8 +165,7 @@ async def _continue(task: Task) -> None:
     answer = task.inputs[paused.key].answer
     if not isinstance(answer, ElicitationAnswer) or answer.action != "accept":
         raise Failed(DECLINED, f"the client did not continue: {paused.why.message}")
-    content = {name: codec.decode(value) for name, value in (answer.content or {}).items()}
-    await task.set_variables({**_taken(paused.why, content, task), PAUSED: None})
+    await task.set_variables({**_taken(paused.why, answer.values, task), PAUSED: None})
 
 
 def _taken(why: Reason, content: Mapping[str, Json], task: Task) -> dict[str, JsonLike]:
