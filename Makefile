@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 
-.PHONY: run test check parity sabotage bench format clean
+.PHONY: run test check parity sabotage crash bench format clean
 
 run: $(READY)
 	@$(BIN)/python -m perdure.demo
@@ -23,6 +23,9 @@ parity: $(READY)
 
 sabotage: $(READY)
 	@$(BIN)/python -m tools.sabotage
+
+crash: $(READY)
+	@$(BIN)/python -m tests.runtime.crash --seconds 300 --kills 300
 
 bench: $(READY)
 	@$(BIN)/python -m benchmarks
