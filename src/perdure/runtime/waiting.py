@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from random import uniform
 
 from ..storage import Watch
+from ..storage.errors import StorageBusy
 from ..tasks import Owner, Snapshot, TaskStore
 from ..tasks.owner import partition_of
 from ..tasks.snapshot import TASKS
@@ -36,7 +38,8 @@ async def states(
     seen = snapshot.version
     async with store.storage.watch(TASKS, partition_of(owner, task_id), task_id) as watch:
         while not snapshot.task.is_terminal:
-            snapshot = await store.get(owner, task_id)
+            with suppress(StorageBusy):  # then nothing was seen, and the next look may succeed
+                snapshot = await store.get(owner, task_id)
             if snapshot.version > seen:
                 seen = snapshot.version
                 yield snapshot

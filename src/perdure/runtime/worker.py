@@ -14,7 +14,7 @@ from random import shuffle, uniform
 import anyio
 from msgspec.structs import replace
 
-from ..storage import Change, Committed
+from ..storage import Change, Committed, Micros
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
 from . import lease as leases
@@ -35,6 +35,8 @@ SWEEP_PAUSE = 0.05
 """Seconds between two batches of one sweep, for others to get in."""
 
 
+HANDED_BACK: Micros = 500_000
+"""After which a task that could not be started is claimed again."""
 DOUBTS = (0.0, 0.5, 2.0)
 """Seconds between the looks for a task of which it is not known whether it was created."""
 
@@ -161,12 +163,12 @@ class Worker:
             job.slot.give_back()
 
     async def _hand_back(self, claim: Claim, reason: str) -> None:
-        """The executor did not take it: let another worker try."""
+        """The executor did not take it: let another worker try, or this one a little later."""
         try:
             await self._store.edit(
                 claim.snapshot,
                 lambda task, now, config: edits.release(
-                    task, reason=reason, run_at=now, uncounted=True, now=now, config=config
+                    task, reason=reason, run_at=now + HANDED_BACK, uncounted=True, now=now, config=config
                 ),
                 lease=lambda following: leases.give_up(claim.lease, following),
             )
@@ -179,12 +181,18 @@ class Worker:
         try:
             for pause in DOUBTS:
                 await asyncio.sleep(pause)
-                result = await self._store.storage.commit([change], now=self._store.clock())
-                if isinstance(result, Committed):
+                if await self._is_written(change):
                     claim = replace(job.claim, lease=change.after)
                     return await self._perform(replace(job, claim=claim))
         finally:
             job.slot.give_back()
+
+    async def _is_written(self, change: Change) -> bool:
+        try:
+            result = await self._store.storage.commit([change], now=self._store.clock())
+        except StorageError:
+            return False
+        return isinstance(result, Committed)
 
     # Upkeep
 
