@@ -1,4 +1,4 @@
-"""`make run`: the main job, told step by step. A process is killed in the middle of a report, another ends it.
+"""`make run`: the main job, step by step. A process is killed in the middle of a report, another ends it.
 
 Both processes open the same app, as a server and its replica would. The first is killed with SIGKILL after
 the fifth page; the second finds its lease run out and goes on from the checkpoint, up to a question.
