@@ -104,32 +104,39 @@ class Call:
         self._function = function
         self._signature = inspect.signature(function)
         self._task = task_parameter(function)
+        named = [each for each in self._signature.parameters.values() if each.kind in _NAMED]
+        self._known = {each.name for each in named}
+        self._needed = {each.name for each in named if each.default is each.empty}
 
     def check(self, params: JsonLike) -> None:
         """Raise InvalidValue where these are not the arguments that the function takes."""
-        self._bind(params, None)
+        self._given(params, None)
 
     @property
     def handler(self) -> Handler:
         return self._await if is_coroutine_function(self._function) else self._call
 
     async def _await(self, task: Task) -> Result:
-        return await cast("Awaitable[Result]", self._call(task))
+        return await cast("Awaitable[Result]", self._function(**self._given(task.params, task)))
 
     def _call(self, task: Task) -> Result:
-        bound = self._bind(task.params, task)
-        return cast("Result", self._function(*bound.args, **bound.kwargs))
+        return cast("Result", self._function(**self._given(task.params, task)))
 
-    def _bind(self, params: JsonLike, task: Task | None) -> inspect.BoundArguments:
+    def _given(self, params: JsonLike, task: Task | None) -> dict[str, object]:
         given: dict[str, object] = dict(arguments_of(params))
         if self._task is not None:
             if self._task in given:
                 raise InvalidValue("arguments", f"{self._task!r} is no argument; the running task goes there")
             given[self._task] = task
-        try:
-            return self._signature.bind(**given)
-        except TypeError as error:
-            raise InvalidValue("arguments", str(error)) from error
+        if not self._needed <= given.keys() <= self._known:  # else there is nothing to complain of
+            try:
+                self._signature.bind(**given)
+            except TypeError as error:
+                raise InvalidValue("arguments", str(error)) from error
+        return given
+
+
+_NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
 
 
 def arguments_of(params: JsonLike) -> Mapping[str, JsonLike]:

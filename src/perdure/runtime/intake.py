@@ -1,7 +1,7 @@
 """Intake: what a worker takes from the queues, when, and how it keeps out of the other workers' way.
 
-A worker that is alone takes the oldest first. One that meets others chooses by chance among the oldest, from
-ever more of them while it meets others, so that a crowd does not run at one task.
+A worker that is alone takes the oldest first, many at once. One that meets others takes fewer at a time, and
+chooses by chance from ever more of the oldest, so that a crowd does not run at the same tasks.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from enum import Enum, auto
 from random import sample, uniform
 
 import anyio
@@ -29,6 +30,8 @@ log = logging.getLogger("perdure.runtime")
 AT_ONCE = 16
 """Claims that are made together, so that an engine can group them."""
 MOST_SPREAD = 64
+COLLIDED = 0.004
+"""Seconds for which a worker that met another waits, at most."""
 GAP = 0.025
 """Seconds between two looks at empty queues, at least; a millisecond more for each queue."""
 APART = 0.01
@@ -54,6 +57,7 @@ class Intake:
         self._poll_interval = config.poll_interval
         self._begin = begin
         self._spread = 0
+        self._batch = AT_ONCE
         self._is_starved = False
         self._wake = asyncio.Event()
         slots.on_free = self._slot_freed
@@ -64,6 +68,7 @@ class Intake:
             while True:
                 await watch.changed()
                 self._wake.set()
+                await asyncio.sleep(GAP)  # a storage that changes all the time wakes us now and then
 
     async def claim_and_wait(self) -> None:
         """Claim what there is and there is room for, then wait until there may be more."""
@@ -98,7 +103,7 @@ class Intake:
 
     async def _claim_some(self, function: Function) -> bool:
         """Claim as many as there are slots for; whether it is worth while to go on."""
-        room = min(self._slots.free(function), AT_ONCE)
+        room = min(self._slots.free(function), self._batch)
         if room < 1:
             return False
         now = self._store.clock()
@@ -106,29 +111,49 @@ class Intake:
             lane_of(function.name), until=now, limit=room + self._spread, now=now
         )
         chosen = sample(waiting, min(room, len(waiting))) if self._spread else waiting
-        claimed = sum(await asyncio.gather(*(self._claim(each, function) for each in chosen)))
-        self._spread = self._spread // 2 if claimed == len(chosen) else min(MOST_SPREAD, 2 * self._spread + 4)
-        return claimed > 0
+        met = await asyncio.gather(*(self._claim(each, function) for each in chosen))
+        is_crowded = _Met.OTHERS in met
+        self._adapt(is_crowded=is_crowded)
+        if is_crowded:
+            await asyncio.sleep(uniform(0, COLLIDED))
+        return is_crowded or _Met.NOBODY in met
 
-    async def _claim(self, waiting: Record, function: Function) -> bool:
-        """Claim this one and begin it; whether nobody was in the way."""
+    def _adapt(self, *, is_crowded: bool) -> None:
+        """As senders share a line: less by half at each collision, a little more without."""
+        if is_crowded:
+            self._batch = max(1, self._batch // 2)
+            self._spread = min(MOST_SPREAD, 2 * self._spread + 8)
+        else:
+            self._batch = min(AT_ONCE, self._batch + 1)
+            self._spread = max(0, self._spread - 1)
+
+    async def _claim(self, waiting: Record, function: Function) -> _Met:
+        """Claim this one and begin it."""
         slot = self._slots.take(function)
         if slot is None:
-            return False
+            return _Met.TROUBLE
         try:
             claim = await self._claimer.claim(waiting, function)
-        except REFUSED:
+        except BaseException as error:
             slot.give_back()
-            return False
-        except TaskError:
+            if isinstance(error, REFUSED):
+                return _Met.OTHERS
+            if not isinstance(error, TaskError):
+                raise
             log.exception("task %s cannot be claimed", waiting.key)
-            slot.give_back()
-            return False
-        except BaseException:
-            slot.give_back()
-            raise
+            return _Met.TROUBLE
         if claim is None:
             slot.give_back()
         else:
             self._begin(Job(claim, function, slot))
-        return True
+        return _Met.NOBODY
+
+
+class _Met(Enum):
+    """Whom a claim met."""
+
+    NOBODY = auto()
+    OTHERS = auto()
+    """Another worker was quicker."""
+    TROUBLE = auto()
+    """No use in trying again at once."""

@@ -38,6 +38,7 @@ class Runtime:
         executor: Executor | None = None,
         name: str | None = None,
     ) -> None:
+        telemetry.observer.look()
         self.store = store
         self.functions = functions
         self._config = config
@@ -119,11 +120,17 @@ class Runtime:
 
     async def wait(self, owner: Owner, task_id: str, timeout: float | None = None) -> Snapshot:  # noqa: ASYNC109
         """The task once it has ended. TimeoutError if it has not within so many seconds."""
-        async with asyncio.timeout(timeout), aclosing(self.watch(owner, task_id)) as seen:
-            async for snapshot in seen:
-                if snapshot.task.is_terminal:
-                    return snapshot
-        raise AssertionError("a watch ends with the task")
+        async with asyncio.timeout(timeout):
+            snapshot = await self.store.get(owner, task_id)
+            job = self._worker.job_of(snapshot.task.task_id)
+            if job is not None:  # it runs here, and needs no watching
+                await asyncio.wait((job,))
+                snapshot = await self.store.get(owner, task_id)
+            if not snapshot.task.is_terminal:
+                async with aclosing(self.watch(owner, task_id)) as seen:
+                    async for state in seen:
+                        snapshot = state  # the last one is the end
+        return snapshot
 
     def watch(self, owner: Owner, task_id: str) -> AsyncGenerator[Snapshot]:
         """The task as it is now, and each state it is seen in from now on, up to its end."""

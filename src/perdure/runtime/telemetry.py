@@ -1,18 +1,19 @@
 """What operators see of the runtime: spans and metrics through the OpenTelemetry API, and names for logs.
 
-Without an SDK installed and configured by the application, all of this does nothing. Task ids stand in spans
-and logs, owners only as a digest; no parameter, variable or result does.
+Without an SDK, set up by the application before it opens a runtime, all of this does nothing. Task ids stand
+in spans and logs, owners only as a digest; no parameter, variable or result does.
 """
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
+from functools import lru_cache
 
 from opentelemetry import metrics, trace
-from opentelemetry.trace import Span
+from opentelemetry.trace import INVALID_SPAN, Span
 
 from ..storage import Micros
-from ..tasks import TaskRecord
+from ..tasks import Status, TaskRecord
 
 _tracer = trace.get_tracer("perdure")
 _meter = metrics.get_meter("perdure")
@@ -28,33 +29,57 @@ _waited = _meter.create_histogram("perdure.task.wait", "s", "From being due to b
 _lasted = _meter.create_histogram("perdure.task.duration", "s", "From creation to the end")
 
 
-def creating(function: str | None) -> AbstractContextManager[Span]:
+_nothing: AbstractContextManager[Span] = nullcontext(INVALID_SPAN)
+
+
+def creating(function: str) -> AbstractContextManager[Span]:
+    if not observer.is_there:
+        return _nothing
     return _tracer.start_as_current_span("perdure.create", attributes=_function(function))
 
 
 def claiming(task: TaskRecord) -> AbstractContextManager[Span]:
-    return _tracer.start_as_current_span("perdure.claim", attributes=_attributes(task))
+    return _span("perdure.claim", task)
 
 
 def running(task: TaskRecord) -> AbstractContextManager[Span]:
-    attributes = {**_attributes(task), "perdure.task.attempt": task.attempts}
-    return _tracer.start_as_current_span("perdure.run", attributes=attributes)
+    return _span("perdure.run", task)
 
 
 def finishing(task: TaskRecord) -> AbstractContextManager[Span]:
-    return _tracer.start_as_current_span("perdure.finish", attributes=_attributes(task))
+    return _span("perdure.finish", task)
 
 
 def recovering(task: TaskRecord) -> AbstractContextManager[Span]:
-    return _tracer.start_as_current_span("perdure.recover", attributes=_attributes(task))
+    return _span("perdure.recover", task)
 
 
 def sweeping() -> AbstractContextManager[Span]:
     return _tracer.start_as_current_span("perdure.sweep")
 
 
+def _span(name: str, task: TaskRecord) -> AbstractContextManager[Span]:
+    if not observer.is_there:
+        return _nothing
+    return _tracer.start_as_current_span(name, attributes=_attributes(task))
+
+
+class _Observer:
+    """Whether an SDK was set up when a runtime last began: a span that nobody sees is not for nothing."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+
+    def look(self) -> None:
+        self.is_there = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+
+observer = _Observer()
+
+
 def created(task: TaskRecord) -> None:
-    trace.get_current_span().set_attributes(_attributes(task))
+    if observer.is_there:
+        trace.get_current_span().set_attributes(_attributes(task))
     _created.add(1, _function(task.function))
 
 
@@ -72,7 +97,7 @@ def stopped(task: TaskRecord) -> None:
 
 
 def ended(task: TaskRecord) -> None:
-    attributes = {**_function(task.function), "perdure.task.status": task.status.value}
+    attributes = _ending(task.function, task.status)
     _ended.add(1, attributes)
     if task.finished_at is not None:
         _lasted.record((task.finished_at - task.created_at) / 1e6, attributes)
@@ -83,7 +108,7 @@ def dropped(task: TaskRecord) -> None:
 
 
 def recovered(task: TaskRecord) -> None:
-    _recovered.add(1, {**_function(task.function), "perdure.task.status": task.status.value})
+    _recovered.add(1, _ending(task.function, task.status))
 
 
 def swept(count: int) -> None:
@@ -91,13 +116,20 @@ def swept(count: int) -> None:
     _swept.add(count)
 
 
+@lru_cache(maxsize=1024)
 def _function(name: str | None) -> dict[str, str]:
     return {} if name is None else {"perdure.function": name}
 
 
-def _attributes(task: TaskRecord) -> dict[str, str]:
+@lru_cache(maxsize=1024)
+def _ending(name: str | None, status: Status) -> dict[str, str]:
+    return {**_function(name), "perdure.task.status": status.value}
+
+
+def _attributes(task: TaskRecord) -> dict[str, str | int]:
     return {
         **_function(task.function),
         "perdure.task.id": task.task_id,
+        "perdure.task.attempt": task.attempts,
         "perdure.owner": task.owner.digest,
     }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
-from contextlib import suppress
 from random import uniform
 
 from ..storage import Watch
 from ..storage.errors import StorageBusy
 from ..tasks import Owner, Snapshot, TaskStore
+from ..tasks.errors import NotFound
 from ..tasks.owner import partition_of
+from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS
 
 
@@ -31,17 +32,23 @@ async def states(
 
     States that come and go between two looks are not seen; the last one always is.
     """
-    snapshot = await store.get(owner, task_id)
-    yield snapshot
-    if snapshot.task.is_terminal:
-        return
-    seen = snapshot.version
+    if not is_task_id(task_id):
+        raise NotFound
+    seen = 0
     async with store.storage.watch(TASKS, partition_of(owner, task_id), task_id) as watch:
-        while not snapshot.task.is_terminal:
-            with suppress(StorageBusy):  # then nothing was seen, and the next look may succeed
-                snapshot = await store.get(owner, task_id)
-            if snapshot.version > seen:
+        while True:
+            snapshot = await _look(store, owner, task_id)
+            if snapshot is not None and snapshot.version > seen:
                 seen = snapshot.version
                 yield snapshot
-            else:
-                await changed_within(watch, poll_interval * uniform(0.5, 1.5))
+                if snapshot.task.is_terminal:
+                    return
+            await changed_within(watch, poll_interval * uniform(0.5, 1.5))
+
+
+async def _look(store: TaskStore, owner: Owner, task_id: str) -> Snapshot | None:
+    """The task, or none where the storage is busy; the next look may succeed."""
+    try:
+        return await store.get(owner, task_id)
+    except StorageBusy:
+        return None

@@ -62,6 +62,8 @@ class Worker:
         self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
         self._patience = Patience(1.5 * config.heartbeat)
         self._jobs: dict[asyncio.Task[None], TaskId] = {}
+        self._newest: dict[TaskId, asyncio.Task[None]] = {}
+        """A task may be run again here before its last run, which lost the lease, is over."""
         self._is_working = False
 
     @property
@@ -150,8 +152,19 @@ class Worker:
     def _spawn(self, work: Coroutine[None, None, None], claim: Claim) -> None:
         """Do this beside everything else; the worker does not stop before it is done."""
         job = asyncio.get_running_loop().create_task(work)
-        self._jobs[job] = claim.snapshot.task.task_id
-        job.add_done_callback(self._jobs.pop)
+        task_id = claim.snapshot.task.task_id
+        self._jobs[job] = task_id
+        self._newest[task_id] = job
+        job.add_done_callback(self._forget)
+
+    def _forget(self, job: asyncio.Task[None]) -> None:
+        task_id = self._jobs.pop(job)
+        if self._newest.get(task_id) is job:
+            del self._newest[task_id]
+
+    def job_of(self, task_id: TaskId) -> asyncio.Task[None] | None:
+        """What runs here for this task, to wait for; not to be cancelled."""
+        return self._newest.get(task_id)
 
     async def _perform(self, job: Job) -> None:
         try:

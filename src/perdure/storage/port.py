@@ -175,11 +175,12 @@ def _check_changes(changes: Sequence[Change]) -> None:
         raise InvalidArgument("changes", f"hold {total} bytes of bodies; a commit takes {MOST_BYTES}")
     if len(changes) == 1:
         return
-    if len({change.address for change in changes}) < len(changes):
+    addresses = {change.address for change in changes}
+    if len(addresses) < len(changes):
         raise InvalidArgument("changes", "name one record twice; a commit changes a record once")
-    if len({change.address.partition for change in changes}) > 1:
+    if len({address.partition for address in addresses}) > 1:
         raise InvalidArgument("changes", "span partitions; a commit is atomic within one")
-    if len({change.address.space for change in changes}) > MOST_SPACES:
+    if len(changes) > MOST_SPACES < len({address.space for address in addresses}):
         raise InvalidArgument("changes", f"span more than {MOST_SPACES} spaces")
 
 

@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 MOST_JOBS = 256
 """The most jobs of one transaction, so that other processes get their turn."""
-LOOK_EVERY = 0.02
+LOOK_EVERY = 0.04
 """Seconds between two looks for commits of other processes, while somebody watches."""
 
 
