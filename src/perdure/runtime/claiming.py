@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..storage import Change, Micros, Record
+from ..storage.errors import StorageError
 from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, upkeep
 from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
 from . import lease as leases
@@ -17,7 +18,7 @@ from . import telemetry
 from .config import RuntimeConfig
 from .endings import end_exhausted
 from .function import Function
-from .hold import Claim
+from .hold import Claim, find_out
 from .lease import Holder
 
 log = logging.getLogger("perdure.runtime")
@@ -65,7 +66,13 @@ class Claimer:
             taken.append(leases.written(change))
             return change
 
-        claimed = await self._store.edit(snapshot, _begin(function), lease=lease)
+        try:
+            claimed = await self._store.edit(snapshot, _begin(function), lease=lease)
+        except StorageError:  # but it may have been written, and then nobody else would know
+            found = await find_out(Claim(snapshot, taken[0], holder), self._store) if taken else None
+            if found is None:
+                raise
+            return found
         if not taken:
             return None
         self._note(snapshot, claimed)

@@ -80,7 +80,7 @@ def _stopped(stop: Stop | None, function: Function) -> Edit:
 def _raised(error: BaseException, function: Function) -> Edit:
     match error:
         case Again(reason=reason, after=after):
-            return run_again_or_end(function, Unfinished(reason=reason, after=after))
+            return run_again_or_end(function, Unfinished(reason=_storable(reason), after=after))
         case Pause():
             return pause_until_answered(error)
         case Failed(failure=failure):
@@ -112,8 +112,15 @@ def _outcome_of(result: Result) -> Outcome:
 
 
 def _said(error: BaseException) -> str:
-    """An exception in one line, in text that can be stored."""
-    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    """An exception in a few words, even where it cannot say them itself."""
+    try:
+        text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    except Exception:
+        text = type(error).__name__
+    return _storable(text)
+
+
+def _storable(text: str) -> str:
     return text.encode(errors="replace").decode()[:4000]
 
 

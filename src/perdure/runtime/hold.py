@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from random import uniform
 
 import msgspec
 
 from ..storage import Change, Committed, Record
+from ..storage.errors import StorageError
 from ..tasks import Snapshot, TaskStore
 from ..tasks.errors import ConcurrentModification, LeaseLost
 from ..tasks.store import Edit
@@ -28,6 +30,23 @@ class Claim(msgspec.Struct, frozen=True):
     snapshot: Snapshot
     lease: Record
     holder: Holder
+
+
+DOUBTS = (0.0, 0.5, 2.0)
+"""Seconds between the looks for a claim of which it is not known whether it was written."""
+
+
+async def find_out(claim: Claim, store: TaskStore) -> Claim | None:
+    """A claim whose answer was lost, as it was written; None where it was not, as far as can be seen."""
+    for pause in DOUBTS:
+        await asyncio.sleep(pause)
+        with suppress(StorageError):
+            task, lease = await store.storage.get_many(
+                (claim.snapshot.record.address, claim.lease.address), now=store.clock()
+            )
+            if task is not None and lease is not None and leases.holder_of(lease) == claim.holder.name:
+                return Claim(Snapshot.read(task), lease, claim.holder)
+    return None
 
 
 class Hold:
@@ -52,6 +71,8 @@ class Hold:
         """Write an edit of the task; the lease is extended, or given up with the task, in the same commit."""
         async with self._lock:
             for attempt in range(1, WRITE_ATTEMPTS + 1):
+                if not self.snapshot.task.held:  # it was ended, or given back
+                    raise LeaseLost
                 try:
                     following = await self._store.edit(self.snapshot, edit, lease=self._lease_after)
                 except ConcurrentModification:

@@ -111,7 +111,10 @@ class Intake:
             lane_of(function.name), until=now, limit=room + self._spread, now=now
         )
         chosen = sample(waiting, min(room, len(waiting))) if self._spread else waiting
-        met = await asyncio.gather(*(self._claim(each, function) for each in chosen))
+        met = await asyncio.gather(*(self._claim(each, function) for each in chosen), return_exceptions=True)
+        for error in met:  # only now: none of the other claims is forgotten
+            if isinstance(error, BaseException):
+                raise error
         is_crowded = _Met.OTHERS in met
         self._adapt(is_crowded=is_crowded)
         if is_crowded:

@@ -24,7 +24,7 @@ from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
 from .endings import INTERNAL_ERROR, Stop, ask_new, ending_of, finish
-from .errors import Failed
+from .errors import Failed, TaskCancelled
 from .function import Function, Result
 from .hold import Claim, Hold
 from .reporter import Reporter
@@ -97,6 +97,7 @@ class Run:
             self._stop = why
         if not self.cancellation.request():
             return
+        self._news.set()
         if self._function.is_async and self._call is not None:
             self._call.cancel()
         self._timers.append(self._loop.call_later(self._config.cancel_grace, self._abandon))
@@ -139,13 +140,15 @@ class Run:
         """Write what came of it, for as long as the lease lasts."""
         edit = ending_of(call, self._stop, self._function)
         problem: Exception | None = None
-        while edit is not None and self._hold.age < self._config.lease:
+        while edit is not None:
             try:
                 return await self._write_end(edit)
             except (LeaseLost, NotFound):
                 break
             except (StorageError, ConcurrentModification) as error:
                 problem = error
+                if self._hold.age > self._config.lease:
+                    break
                 await asyncio.sleep(min(1.0, self._config.heartbeat / 4))
             except TaskError as error:  # a result that is too large, a question asked before
                 edit = None if isinstance(problem, TaskError) else finish(_not_storable(error))
@@ -242,13 +245,21 @@ class Run:
         self._slot.give_back()
         try:
             while self._lacks(keys):
+                if self.cancellation.is_requested:  # a coroutine is cancelled besides, a thread is not
+                    raise TaskCancelled
                 self._news.clear()
                 await self._news.wait()
         finally:
+            await self._work_on()
+
+    async def _work_on(self) -> None:
+        """Take a slot again, also where the function itself gave up waiting, and let the clock run."""
+        try:
+            if self._waits == 1 and not self.cancellation.is_requested:
+                await self._slot.regain()
+        finally:
             self._waits -= 1
             self._stopwatch.resume()
-        if not self._waits:
-            await self._slot.regain()
 
     def _lacks(self, keys: Collection[str]) -> bool:
         inputs = self.snapshot.task.inputs

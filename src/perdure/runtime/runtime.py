@@ -10,6 +10,7 @@ from msgspec import UnsetType
 
 from ..tasks import NewTask, Owner, Snapshot, TaskStore
 from ..tasks.codec import JsonLike
+from ..tasks.errors import ConcurrentModification, LeaseLost
 from ..tasks.lifecycle import ACTIVE
 from ..tasks.snapshot import TASKS
 from . import lease as leases
@@ -110,9 +111,12 @@ class Runtime:
             self._executor.cancel(flagged.task.task_id, Stop.CANCELLED)
             return flagged
         lease = await self.store.storage.get(leases.address_of(snapshot.record), now=self.store.clock())
-        return await self.store.cancel(
-            snapshot, lease=lambda ended: None if lease is None else leases.give_up(lease, ended)
-        )
+        try:
+            return await self.store.cancel(
+                snapshot, lease=lambda ended: None if lease is None else leases.give_up(lease, ended)
+            )
+        except LeaseLost as error:  # somebody claimed it in between
+            raise ConcurrentModification(snapshot.version, snapshot.version + 1) from error
 
     async def answer(self, owner: Owner, task_id: str, answers: Mapping[str, JsonLike]) -> Snapshot:
         """Answer what the task asked. When all is answered, it goes on, wherever it runs."""

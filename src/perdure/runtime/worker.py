@@ -14,7 +14,7 @@ from random import shuffle, uniform
 import anyio
 from msgspec.structs import replace
 
-from ..storage import Change, Committed, Micros
+from ..storage import Change, Micros
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
 from . import lease as leases
@@ -24,7 +24,7 @@ from .config import RuntimeConfig
 from .endings import Stop
 from .executor import Executor, Job
 from .function import Function, Functions
-from .hold import Claim
+from .hold import Claim, find_out
 from .intake import Intake
 from .recovery import Patience
 from .slots import Slot, Slots
@@ -37,8 +37,6 @@ SWEEP_PAUSE = 0.05
 
 HANDED_BACK: Micros = 500_000
 """After which a task that could not be started is claimed again."""
-DOUBTS = (0.0, 0.5, 2.0)
-"""Seconds between the looks for a task of which it is not known whether it was created."""
 
 
 class Worker:
@@ -65,6 +63,7 @@ class Worker:
         self._newest: dict[TaskId, asyncio.Task[None]] = {}
         """A task may be run again here before its last run, which lost the lease, is over."""
         self._is_working = False
+        self._is_stopping = False
 
     @property
     def name(self) -> str:
@@ -78,7 +77,7 @@ class Worker:
             self._take_steps(scope)
         )  # in a task: errors of the block stay as they are
         drain = 0.0
-        self._is_working = True
+        self._is_working, self._is_stopping = True, False
         try:
             yield
             drain = self._config.drain
@@ -110,6 +109,7 @@ class Worker:
         """Let what runs end by itself for so long, then stop it; what may be run again is handed back."""
         if self._jobs and seconds:
             await asyncio.wait(self._jobs, timeout=seconds)
+        self._is_stopping = True
         for task_id in self._jobs.values():
             self._executor.cancel(task_id, Stop.SHUT_DOWN)
         if self._jobs:
@@ -168,7 +168,10 @@ class Worker:
 
     async def _perform(self, job: Job) -> None:
         try:
-            await self._executor.submit(job)
+            if self._is_stopping:
+                await self._hand_back(job.claim, "the worker was shut down before the task began")
+            else:
+                await self._executor.submit(job)
         except Exception as error:
             log.exception("task %s could not be run", job.claim.snapshot.task.task_id)
             await self._hand_back(job.claim, f"it could not be started: {error}")
@@ -190,22 +193,11 @@ class Worker:
 
     async def _begin_if_created(self, job: Job) -> None:
         """A create whose answer was lost may have been written, and then its task says that it is in work."""
-        change = job.claim.holder.extend(job.claim.lease)
-        try:
-            for pause in DOUBTS:
-                await asyncio.sleep(pause)
-                if await self._is_written(change):
-                    claim = replace(job.claim, lease=change.after)
-                    return await self._perform(replace(job, claim=claim))
-        finally:
+        claim = await find_out(job.claim, self._store)
+        if claim is None:
             job.slot.give_back()
-
-    async def _is_written(self, change: Change) -> bool:
-        try:
-            result = await self._store.storage.commit([change], now=self._store.clock())
-        except StorageError:
-            return False
-        return isinstance(result, Committed)
+        else:
+            await self._perform(replace(job, claim=claim))
 
     # Upkeep
 
