@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from perdure.runtime import errors as runtime_errors
 from perdure.storage import errors as storage_errors
 from perdure.storage.errors import PerdureError
 from perdure.tasks import errors as task_errors
@@ -16,7 +17,8 @@ from perdure.tasks import errors as task_errors
 from .rows import row
 
 TESTS = Path(__file__).parent
-BASES = {"PerdureError", "StorageError", "TaskError"}
+BASES = {"PerdureError", "StorageError", "TaskError", "RunError"}
+MODULES = [storage_errors, task_errors, runtime_errors]
 
 
 def classes_of(module: ModuleType) -> list[type[PerdureError]]:
@@ -29,7 +31,7 @@ def classes_of(module: ModuleType) -> list[type[PerdureError]]:
 
 
 @row(100)
-@pytest.mark.parametrize("error", classes_of(storage_errors) + classes_of(task_errors))
+@pytest.mark.parametrize("error", [error for module in MODULES for error in classes_of(module)])
 def test_every_error_is_reached_by_a_test(error: type[PerdureError]) -> None:
     """Some line of a test names it, and not only to import it."""
     texts = [path.read_text(encoding="utf-8") for path in TESTS.rglob("*.py") if path != Path(__file__)]
@@ -39,7 +41,7 @@ def test_every_error_is_reached_by_a_test(error: type[PerdureError]) -> None:
 
 
 @row(100)
-@pytest.mark.parametrize("module", [storage_errors, task_errors])
+@pytest.mark.parametrize("module", MODULES)
 def test_the_tree_in_the_docstring_is_the_tree(module: ModuleType) -> None:
     for error in classes_of(module):
         assert re.search(rf"\b{error.__name__}\b", module.__doc__ or ""), f"{error.__name__} is not drawn"

@@ -7,8 +7,8 @@ import threading
 
 import pytest
 
-from perdure.runtime import Again, Failed, Task, UnknownFunction
-from perdure.tasks import Failure, Owner, Status
+from perdure.runtime import Again, Failed, Pause, Task, UnknownFunction
+from perdure.tasks import Failure, InputKind, InputRequest, Owner, Status
 from perdure.tasks.errors import InvalidValue
 
 from ..rows import row
@@ -143,3 +143,41 @@ async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
     ended = await runtime.wait(ME, made.task.task_id, 5)
     assert ended.task.status_message == "still busy (attempt 2 of 2)"
     assert (ended.task.attempts, ended.task.last_failure) == (2, "still busy")
+
+
+async def test_a_function_may_ask_and_let_go_of_its_worker(replicas: Replicas) -> None:
+    app = new_app()
+    question = InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose?"})
+    runs: list[int] = []
+
+    @app.function()
+    async def patient(task: Task) -> str:
+        runs.append(task.attempt)
+        if "whose" not in task.inputs:
+            raise Pause({"whose": question}, variables={"seen": True})
+        assert task.variables["seen"] is True
+        await task.ask({"whose": question})
+        return "asked once"
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("patient")
+    async for seen in runtime.watch(ME, made.task.task_id):
+        if seen.task.status is Status.INPUT_REQUIRED:
+            assert not seen.task.held
+            await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
+    assert value_of(await runtime.wait(ME, made.task.task_id, 5)) == "asked once"
+    assert runs == [1, 1]  # it was begun twice, and neither counts against its one attempt
+
+
+async def test_a_question_that_cannot_be_asked_fails_the_task_that_pauses_with_it(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def wordy() -> None:
+        raise Pause({"much": InputRequest(kind=InputKind.ELICITATION, params="x" * 100_000)})
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("wordy")
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert ended.task.status is Status.FAILED
+    assert "inputs.much" in (ended.task.status_message or "")

@@ -4,7 +4,6 @@
     └── RunError
         ├── UnknownFunction    no function of this name is registered here
         ├── QueueFull          too many tasks wait for a worker (retryable)
-        ├── NotRunning         the runtime was not started, or is stopping
         ├── Again              raised by a function: this attempt failed, run me once more
         ├── Failed             raised by a function: end the task with this JSON-RPC error
         ├── Pause              raised by a function: ask this, let go, run me again when it is answered
@@ -45,13 +44,6 @@ class QueueFull(RunError):
     def __init__(self, limit: int) -> None:
         super().__init__(f"{limit} tasks wait for a worker, which is the maximum; try again later")
         self.limit = limit
-
-
-class NotRunning(RunError):
-    """The runtime was not started, or is stopping."""
-
-    def __init__(self) -> None:
-        super().__init__("the runtime is not running; use it within `async with`")
 
 
 class Again(RunError):
