@@ -10,9 +10,10 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from ..storage import Change, Micros, Record
-from ..storage.errors import StorageError
+from ..storage.errors import StorageFailed
 from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, upkeep
 from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
+from ..tasks.snapshot import lease_address_of
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
@@ -50,9 +51,9 @@ class Claimer:
             if not snapshot.task.attempts:  # most have no lease to take over, and need not look for one
                 with suppress(LeaseLost):
                     return await self._claim(snapshot, function, None)
-            before = await self._store.storage.get(
-                leases.address_of(snapshot.record), now=self._store.clock()
-            )
+            before = await self._store.storage.get(lease_address_of(snapshot.record), now=self._store.clock())
+            if before is not None and before.tag == leases.HELD:
+                raise LeaseLost  # another was quicker
             return await self._claim(snapshot, function, before)
 
     async def _claim(self, snapshot: Snapshot, function: Function, before: Record | None) -> Claim | None:
@@ -68,7 +69,7 @@ class Claimer:
 
         try:
             claimed = await self._store.edit(snapshot, _begin(function), lease=lease)
-        except StorageError:  # but it may have been written, and then nobody else would know
+        except StorageFailed:  # but it may have been written, and then nobody else would know
             found = await find_out(Claim(snapshot, taken[0], holder), self._store) if taken else None
             if found is None:
                 raise

@@ -187,8 +187,9 @@ def end_exhausted(
     return edits.finish(failed, Failure.of(INTERNAL_ERROR, message), now=now, config=config)
 
 
-def _next_run(function: Function | None, task: TaskRecord, attempt: Unfinished, now: Micros) -> Micros:
+def _next_run(function: Function | None, task: TaskRecord, attempt: Unfinished, now: Micros) -> Micros | None:
+    """None: at once, by whoever's clock."""
     if function is None or not attempt.counted:
-        return now
+        return None
     pause = function.pause_after(task.attempts) if attempt.after is None else attempt.after
     return now + round(pause * 1_000_000)

@@ -109,6 +109,13 @@ class Hold:
         if self.snapshot.task.is_terminal:
             raise LeaseLost
 
+    async def ended_with(self, edit: Edit) -> bool:
+        """Whether the task has ended as this edit would have ended it."""
+        wanted = edit(self.snapshot.task, self._store.clock(), self._store.config)
+        with suppress(LeaseLost):
+            await self.look()
+        return self.snapshot.task.is_terminal and self.snapshot.task.outcome == wanted.outcome
+
     def _lease_after(self, following: Snapshot) -> Change:
         if not following.task.held:
             return leases.give_up(self._lease, following)

@@ -79,7 +79,7 @@ class Intake:
         await self._woken()
         if not self._is_starved:
             rest = looked_at + GAP + 0.001 * len(self._functions) - loop.time()
-            await asyncio.sleep(max(uniform(0, APART), rest))
+            await asyncio.sleep(max(0.0, rest) + uniform(0, APART))
 
     async def _woken(self) -> None:
         try:

@@ -11,11 +11,10 @@ from collections.abc import Callable
 
 import msgspec
 
-from ..storage import Address, Delete, Insert, Micros, Record, Replace, Space
+from ..storage import Address, Delete, Insert, Micros, Record, Replace
 from ..tasks import Snapshot
-from ..tasks.snapshot import TASKS
+from ..tasks.snapshot import LEASES, TASKS
 
-LEASES = Space("leases")
 EXPIRING = "leases"
 """The lane in which held leases wait for their end."""
 
@@ -28,10 +27,6 @@ class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
 
     holder: str | None = None
     until: Micros | None = None
-
-
-def address_of(task: Record) -> Address:
-    return Address(LEASES, task.partition, task.key)
 
 
 def task_of(lease: Record) -> Address:

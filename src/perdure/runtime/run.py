@@ -144,6 +144,8 @@ class Run:
             try:
                 return await self._write_end(edit)
             except (LeaseLost, NotFound):
+                if problem is not None and await self._hold.ended_with(edit):
+                    return telemetry.ended(self.snapshot.task)  # only the answer had been lost
                 break
             except (StorageError, ConcurrentModification) as error:
                 problem = error
@@ -158,7 +160,7 @@ class Run:
 
     async def _write_end(self, edit: Edit) -> None:
         with telemetry.finishing(self.snapshot.task):
-            await self.write(edit)
+            await self._write(edit)
         telemetry.ended(self.snapshot.task)
 
     def _log_lost(self, problem: Exception | None) -> None:
@@ -175,7 +177,13 @@ class Run:
     # Writing
 
     async def write(self, edit: Edit) -> None:
-        """Write an edit of the task, and what its function has reported meanwhile."""
+        """Write an edit of the task for its function, unless the run is over."""
+        if self._over.done():
+            raise LeaseLost
+        await self._write(edit)
+
+    async def _write(self, edit: Edit) -> None:
+        """Write it together with what the function has reported meanwhile."""
         reporter = self.reporter
         try:
             await self._hold.write(

@@ -12,7 +12,7 @@ from ..tasks import NewTask, Owner, Snapshot, TaskStore
 from ..tasks.codec import JsonLike
 from ..tasks.errors import ConcurrentModification, LeaseLost
 from ..tasks.lifecycle import ACTIVE
-from ..tasks.snapshot import TASKS
+from ..tasks.snapshot import LEASES, TASKS, lease_address_of
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
@@ -93,7 +93,7 @@ class Runtime:
             return
         now = self.store.clock()
         tasks, held = await asyncio.gather(
-            self.store.storage.counts(TASKS, now=now), self.store.storage.counts(leases.LEASES, now=now)
+            self.store.storage.counts(TASKS, now=now), self.store.storage.counts(LEASES, now=now)
         )
         if sum(tasks.get(status, 0) for status in ACTIVE) - held.get(leases.HELD, 0) >= most:
             raise QueueFull(most)
@@ -110,7 +110,7 @@ class Runtime:
             flagged = await self.store.request_cancel(snapshot)
             self._executor.cancel(flagged.task.task_id, Stop.CANCELLED)
             return flagged
-        lease = await self.store.storage.get(leases.address_of(snapshot.record), now=self.store.clock())
+        lease = await self.store.storage.get(lease_address_of(snapshot.record), now=self.store.clock())
         try:
             return await self.store.cancel(
                 snapshot, lease=lambda ended: None if lease is None else leases.give_up(lease, ended)

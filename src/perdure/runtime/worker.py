@@ -15,7 +15,7 @@ import anyio
 from msgspec.structs import replace
 
 from ..storage import Change, Micros
-from ..storage.errors import StorageClosed, StorageError
+from ..storage.errors import StorageClosed, StorageError, StorageFailed
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
 from . import lease as leases
 from . import recovery, telemetry
@@ -134,7 +134,7 @@ class Worker:
         try:
             snapshot = await self._store.create(owner, new, lease=lease)
         except BaseException as error:
-            if claims and isinstance(error, (asyncio.CancelledError, StorageError)):
+            if claims and isinstance(error, (asyncio.CancelledError, StorageFailed)):
                 self._spawn(self._begin_if_created(Job(claims[0], function, slot)), claims[0])
             else:
                 slot.give_back()

@@ -12,6 +12,8 @@ from .owner import partition_of
 from .record import Success, TaskId, TaskRecord, decode_task, encode_task
 
 TASKS = Space("tasks")
+LEASES = Space("leases")
+"""Where it says who works on a task: a record beside the task, under the same key."""
 BOOKKEEPING_BYTES = 32 * 1024
 """By how much attempts, messages and a short error may take a record beyond its limit."""
 
@@ -70,6 +72,10 @@ def first_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
 
 def address_of(partition: str, task_id: TaskId) -> Address:
     return Address(TASKS, partition, task_id)
+
+
+def lease_address_of(task: Record) -> Address:
+    return Address(LEASES, task.partition, task.key)
 
 
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:

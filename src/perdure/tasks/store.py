@@ -14,7 +14,19 @@ from typing import TypeAlias, TypeVar
 
 import anyio
 
-from ..storage import Change, Committed, Conflict, Delete, Guard, Micros, Missing, Record, Refused, Storage
+from ..storage import (
+    Change,
+    Committed,
+    Conflict,
+    Delete,
+    Done,
+    Guard,
+    Micros,
+    Missing,
+    Record,
+    Refused,
+    Storage,
+)
 from . import edits, idempotency, upkeep
 from .codec import JsonLike
 from .config import StoreConfig
@@ -33,7 +45,7 @@ from .lifecycle import ACTIVE, Status
 from .listing import DEFAULT_LIMIT, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
 from .record import Outcome, Progress, TaskId, TaskRecord, is_task_id, new_task_id
-from .snapshot import TASKS, Snapshot, address_of, first_snapshot
+from .snapshot import TASKS, Snapshot, address_of, first_snapshot, lease_address_of
 from .upkeep import Sweep, Upkeep
 
 T = TypeVar("T")
@@ -247,9 +259,13 @@ class TaskStore:
         record = await self._find_record(owner, task_id, now)  # unread: what is corrupt can be deleted too
         if record is None:
             return False
-        match await self._storage.commit([Delete(before=record)], now=now):
-            case Refused(answers=(Conflict(actual=actual),)):
+        lease = await self._storage.get(lease_address_of(record), now=now)
+        found = (record,) if lease is None else (record, lease)
+        match await self._storage.commit([Delete(before=each) for each in found], now=now):
+            case Refused(answers=(Conflict(actual=actual), *_)):
                 raise ConcurrentModification(record.version, actual)
+            case Refused(answers=(Done(), *_)):  # the lease was extended meanwhile
+                return await self.delete(owner, task_id)
             case result:
                 return isinstance(result, Committed)
 

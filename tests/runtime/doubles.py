@@ -1,0 +1,249 @@
+"""Test doubles: a line to the storage that a test can cut, break, deafen and listen in on; a clock to move.
+
+Nothing here knows the engine: a wire lies around any storage, and only one replica is on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from perdure.runtime import App, Executor, Runtime, RuntimeConfig
+from perdure.storage import (
+    Address,
+    Change,
+    Committed,
+    Delete,
+    Engine,
+    Guard,
+    Insert,
+    Maintenance,
+    Micros,
+    PageRequest,
+    Purged,
+    Record,
+    Refused,
+    Space,
+    Storage,
+    Tag,
+    Watch,
+)
+from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
+from perdure.tasks import Owner, Snapshot, StoreConfig, TaskStore
+from perdure.tasks.snapshot import TASKS, lease_address_of
+from perdure.tasks.store import system_clock
+
+from .replicas import QUICK, Replicas, until
+
+ME = Owner.local()
+SECOND: Micros = 1_000_000
+HOUR: Micros = 3600 * SECOND
+
+STEADY = replace(QUICK, heartbeat=0.5)
+"""For work that must not be taken for lost when the machine is slow: a lease lasts 1.5 seconds."""
+CALM = replace(QUICK, heartbeat=0.4)
+"""The same, where recovery is waited for, or feared."""
+
+Hook: TypeAlias = Callable[[Sequence[Change]], Awaitable[None]]
+
+
+async def nothing(_: Sequence[Change]) -> None:
+    """Leave the commit alone."""
+
+
+class Wire(Engine):
+    """One replica's line to the storage."""
+
+    name = "wire"
+
+    def __init__(self) -> None:
+        self.calls: Counter[str] = Counter()
+        self.before: Hook = nothing
+        """Awaited before each commit; what it raises is raised, and nothing is written."""
+        self.after: Hook = nothing
+        """Awaited after each commit; what it raises is raised, though all is written."""
+        self.is_deaf = False
+        """Whether watches never wake."""
+        self.open_watches = 0
+        self._storage: Storage | None = None
+        self._is_up = asyncio.Event()
+        self._is_up.set()
+        self._is_dead = False
+
+    def cut(self) -> None:
+        """From now on calls hang, as in a process that is frozen, until the line is mended."""
+        self._is_up.clear()
+
+    def mend(self) -> None:
+        self.before = self.after = nothing
+        self._is_up.set()
+
+    def hang_up_if_cut(self) -> None:
+        """Whoever hangs, or calls from now on, hears that the storage is closed."""
+        self._is_dead = not self._is_up.is_set()
+        self._is_up.set()
+
+    async def around(self, storage: Storage) -> Storage:
+        self._storage = storage
+        return Storage(self)
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        return await (await self._line("get")).get_many(addresses, now=now)
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        storage = await self._line("commit")
+        await self.before(changes)
+        result = await storage.commit(changes, guard=guard, now=now)
+        await self.after(changes)
+        return result
+
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        storage = await self._line("page")
+        return await storage.page(
+            wanted.space,
+            wanted.partition,
+            limit=wanted.limit,
+            now=now,
+            after=wanted.after,
+            tag=wanted.tag,
+            descending=wanted.descending,
+        )
+
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        return await (await self._line("due")).due(lane, until=until, limit=limit, now=now)
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        return await (await self._line("counts")).counts(space, partition, now=now)
+
+    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
+        return await (await self._line("purge")).purge(until=until, limit=limit)
+
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        assert self._storage is not None
+        self.calls["watch"] += 1
+        return TappedWatch(self, None if self.is_deaf else self._storage.watch(space, partition, key))
+
+    async def maintain(self) -> Maintenance:
+        return await (await self._line("maintain")).maintain()
+
+    async def close(self) -> None:
+        assert self._storage is not None
+        await self._storage.close()
+
+    async def _line(self, verb: str) -> Storage:
+        assert self._storage is not None
+        self.calls[verb] += 1
+        await self._is_up.wait()
+        if self._is_dead:
+            raise StorageClosed("the line is dead")
+        return self._storage
+
+
+class TappedWatch(Watch):
+    """A watch that is counted, and that never wakes where the wire is deaf."""
+
+    def __init__(self, wire: Wire, inner: Watch | None) -> None:
+        self._wire = wire
+        self._inner = inner
+        wire.open_watches += 1
+
+    async def changed(self) -> None:
+        if self._inner is None:
+            await asyncio.Event().wait()
+        else:
+            await self._inner.changed()
+
+    async def close(self) -> None:
+        self._wire.open_watches -= 1
+        if self._inner is not None:
+            await self._inner.close()
+
+
+@asynccontextmanager
+async def wired(
+    replicas: Replicas,
+    wire: Wire,
+    app: App,
+    config: RuntimeConfig = QUICK,
+    *,
+    work: bool = True,
+    limits: StoreConfig = StoreConfig(),
+    clock: Callable[[], Micros] = system_clock,
+    executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
+) -> AsyncGenerator[Runtime]:
+    """A replica on a wire. When the block is left the replica stops; a wire that is cut is hung up first."""
+    subject = replicas.subject
+
+    async def client() -> Storage:
+        return await wire.around(await subject.another_client())
+
+    async with AsyncExitStack() as stack:
+        tapped = Replicas(replace(subject, second_client=client), stack)
+        runtime = await tapped.start(app, config, work=work, limits=limits, clock=clock, executor=executor)
+        stack.callback(wire.hang_up_if_cut)  # the last callback is the first to be called
+        yield runtime
+
+
+class MovedClock:
+    """A clock that goes as the true one does, from wherever it is set."""
+
+    def __init__(self, ahead: Micros = 0) -> None:
+        self.ahead = ahead
+
+    def __call__(self) -> Micros:
+        return system_clock() + self.ahead
+
+
+async def lease_of(runtime: Runtime, task: Snapshot) -> Record | None:
+    """The lease as it stands."""
+    return await runtime.store.storage.get(lease_address_of(task.record), now=runtime.store.clock())
+
+
+async def token_of(runtime: Runtime, task: Snapshot) -> int:
+    """The fencing token: the version of a lease that is there."""
+    lease = await lease_of(runtime, task)
+    assert lease is not None
+    return lease.version
+
+
+async def several_heartbeats(runtime: Runtime, task: Snapshot, count: int = 3) -> None:
+    """Return when the lease of a running task was extended so many times."""
+    before = await token_of(runtime, task)
+
+    async def are_over() -> bool:
+        return await token_of(runtime, task) >= before + count
+
+    await until(are_over)
+
+
+async def now(runtime: Runtime, task: Snapshot) -> Snapshot:
+    """The task as it is by now."""
+    return await runtime.store.get(task.task.owner, task.task.task_id)
+
+
+def ends_a_task(changes: Sequence[Change]) -> bool:
+    """Whether a commit removes a lease together with the last write of its task."""
+    return any(change.address.space == TASKS for change in changes) and any(
+        isinstance(change, Delete) for change in changes
+    )
+
+
+def creates_a_task(changes: Sequence[Change]) -> bool:
+    return any(isinstance(change, Insert) and change.address.space == TASKS for change in changes)
+
+
+def busy(_: Sequence[Change]) -> Awaitable[None]:
+    """A hook: others hold the storage."""
+    raise StorageBusy("others held the storage for too long")
+
+
+def failed(_: Sequence[Change]) -> Awaitable[None]:
+    """A hook: the engine fails, and says no more."""
+    raise StorageFailed("the connection was lost")

@@ -1,0 +1,581 @@
+"""Cancelling: at once what waits, wherever it runs what is in work; and work that could not be begun."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+
+import anyio.from_thread
+import pytest
+from msgspec.structs import replace
+
+from perdure.runtime import (
+    Again,
+    App,
+    Cancellation,
+    Executor,
+    InProcessExecutor,
+    Job,
+    LeaseLost,
+    Runtime,
+    RuntimeConfig,
+    Stop,
+    Task,
+    TaskCancelled,
+)
+from perdure.storage import Change
+from perdure.storage.errors import StorageFailed
+from perdure.tasks import Failure, Snapshot, Status, TaskId, TaskStore
+from perdure.tasks.errors import TerminalTask
+
+from ..rows import row
+from .doubles import (
+    ME,
+    SECOND,
+    STEADY,
+    MovedClock,
+    Wire,
+    creates_a_task,
+    lease_of,
+    nothing,
+    now,
+    several_heartbeats,
+    wired,
+)
+from .replicas import Replicas, new_app, until, value_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def until_released(runtime: Runtime, task: Snapshot) -> None:
+    async def is_released() -> bool:
+        return not (await now(runtime, task)).task.held
+
+    await until(is_released)
+
+
+# The handle
+
+
+@row(67)
+async def test_a_cancellation_is_asked_for_once_and_seen_by_all(anyio_backend: str) -> None:
+    cancellation = Cancellation()
+    waiting = [asyncio.create_task(cancellation.wait()) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert not cancellation.is_requested
+    assert [cancellation.request(), cancellation.request()] == [True, False]
+    await asyncio.wait_for(asyncio.gather(*waiting, cancellation.wait()), 5)
+    assert cancellation.is_requested
+
+
+@row(67)
+async def test_who_waits_after_it_was_asked_for_does_not_wait(anyio_backend: str) -> None:
+    cancellation = Cancellation()
+    cancellation.request()
+    await asyncio.wait_for(cancellation.wait(), 5)
+    assert not cancellation.request()
+
+
+# What waits
+
+
+@row(70)
+async def test_a_task_that_waits_for_a_worker_ends_at_once(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work() -> None: ...
+
+    runtime = await replicas.start(app, work=False)
+    made = await runtime.submit("work")
+    ended = await runtime.cancel(ME, made.task.task_id)
+    assert (ended.task.status, ended.task.status_message) == (Status.CANCELLED, "The task was cancelled")
+    assert isinstance(ended.task.outcome, Failure)
+    assert ended.record.lane is None
+    with pytest.raises(TerminalTask):
+        await runtime.cancel(ME, made.task.task_id)
+
+
+@row(70)
+async def test_a_task_that_waits_to_be_run_again_ends_at_once_and_takes_its_lease_along(
+    replicas: Replicas,
+) -> None:
+    app = new_app()
+
+    @app.function(attempts=2, backoff=600)
+    async def work() -> None:
+        raise Again("later")
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    await until_released(runtime, made)
+    assert (await runtime.cancel(ME, made.task.task_id)).task.status is Status.CANCELLED
+    assert await lease_of(runtime, made) is None
+
+
+@row(70)
+async def test_a_cancel_that_meets_the_first_claim_reaches_who_claimed(replicas: Replicas) -> None:
+    app, wire = hanging(), Wire()
+    creator = await replicas.start(app, work=False)
+    made = await creator.submit("hang")
+
+    async def be_claimed(_: Sequence[Change]) -> None:
+        wire.before = nothing
+        await replicas.start(app)
+        await until_held(creator, made)
+
+    wire.before = be_claimed
+    async with wired(replicas, wire, new_app(), work=False) as other:
+        await other.cancel(ME, made.task.task_id)
+        assert (await creator.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+
+
+@row(70)
+async def test_a_cancel_that_meets_a_later_claim_reaches_who_claimed(replicas: Replicas) -> None:
+    """By then the task has a lease, which the cancel meant to take away and the claim took over."""
+    app, wire, clock = new_app(), Wire(), MovedClock()
+
+    @app.function(attempts=2)
+    async def work(task: Task) -> None:
+        if task.attempt == 1:
+            raise Again("later", after=600)
+        await asyncio.Event().wait()
+
+    worker = await replicas.start(app, clock=clock)
+    made = await worker.submit("work")
+    await until_released(worker, made)
+
+    async def be_claimed(_: Sequence[Change]) -> None:
+        wire.before = nothing
+        clock.ahead = 700 * SECOND
+        await until_held(worker, made)
+
+    wire.before = be_claimed
+    async with wired(replicas, wire, new_app(), work=False) as other:
+        await other.cancel(ME, made.task.task_id)
+        assert (await worker.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+
+
+async def until_held(runtime: Runtime, task: Snapshot) -> None:
+    async def is_held() -> bool:
+        return (await now(runtime, task)).task.held
+
+    await until(is_held)
+
+
+def hanging() -> App:
+    app = new_app()
+
+    @app.function()
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    return app
+
+
+# What is in work
+
+
+@row(70, 71)
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_a_cancel_reaches_the_worker_wherever_it_is_and_clean_up_comes_before_the_end(
+    replicas: Replicas, where: str
+) -> None:
+    app = new_app()
+    cleaned: list[Status] = []
+
+    @app.function()
+    async def work(task: Task) -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            assert task.cancellation.is_requested
+            await asyncio.sleep(0.02)
+            await task.set_variables({"tidy": True})
+            cleaned.append((await worker.store.get(ME, task.id)).task.status)
+
+    worker = await replicas.start(app)
+    other = worker if where == "here" else await replicas.start(app, work=False)
+    made = await worker.submit("work")
+    await several_heartbeats(worker, made, 1)
+    flagged = await other.cancel(ME, made.task.task_id)
+    assert (flagged.task.status, flagged.task.cancel_requested_at is None) == (Status.WORKING, False)
+    ended = await other.wait(ME, made.task.task_id, 10)
+    assert (ended.task.status, cleaned) == (Status.CANCELLED, [Status.WORKING])
+    assert ended.task.variables == {"tidy": True}
+    assert await lease_of(worker, made) is None
+
+
+@row(71)
+async def test_a_cancel_reaches_a_worker_that_hears_nothing(replicas: Replicas) -> None:
+    app, wire = hanging(), Wire()
+    wire.is_deaf = True
+    other = await replicas.start(app, work=False)
+    async with wired(replicas, wire, app) as worker:
+        made = await worker.submit("hang")
+        await several_heartbeats(worker, made, 1)
+        await other.cancel(ME, made.task.task_id)
+        assert (await other.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+
+
+@row(70)
+async def test_cancelling_again_while_it_runs_changes_nothing_and_when_it_has_ended_is_refused(
+    replicas: Replicas,
+) -> None:
+    app, go_on = new_app(), asyncio.Event()
+
+    @app.function()
+    async def slow_to_end() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await go_on.wait()
+
+    runtime = await replicas.start(app, replace(STEADY, cancel_grace=5))
+    made = await runtime.submit("slow_to_end")
+    await several_heartbeats(runtime, made, 1)
+    once = await runtime.cancel(ME, made.task.task_id)
+    assert await runtime.cancel(ME, made.task.task_id) == once == await now(runtime, made)
+    go_on.set()
+    assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    with pytest.raises(TerminalTask, match="cancelled, which is final"):
+        await runtime.cancel(ME, made.task.task_id)
+
+
+@row(70)
+async def test_a_result_that_comes_in_spite_of_a_cancel_counts(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def nearly_done() -> str:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            return "done anyway"
+        return "never"
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("nearly_done")
+    await several_heartbeats(runtime, made, 1)
+    await runtime.cancel(ME, made.task.task_id)
+    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done anyway"
+
+
+@row(67, 70)
+async def test_a_plain_function_learns_of_it_when_it_looks(replicas: Replicas) -> None:
+    app = new_app()
+    raised: list[Exception] = []
+
+    @app.function()
+    def work(task: Task) -> None:
+        try:
+            while True:
+                task.check_cancelled()
+                time.sleep(0.005)
+        except TaskCancelled as error:
+            raised.append(error)
+            raise
+
+    runtime = await replicas.start(app)
+    other = await replicas.start(app, work=False)
+    made = await runtime.submit("work")
+    await several_heartbeats(runtime, made, 1)
+    await other.cancel(ME, made.task.task_id)
+    assert (await other.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    assert len(raised) == 1
+
+
+@row(70)
+async def test_a_plain_function_that_waits_for_an_answer_is_woken_by_a_cancel(replicas: Replicas) -> None:
+    app, left = new_app(), threading.Event()
+
+    @app.function()
+    def work(task: Task) -> None:
+        try:
+            anyio.from_thread.run(task.elicit, "Whose?")
+        finally:
+            left.set()
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    await until_asked(runtime, made)
+    await runtime.cancel(ME, made.task.task_id)
+    assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    await until(left.is_set, 3)  # its thread is not left behind for ever
+
+
+async def until_asked(runtime: Runtime, task: Snapshot) -> None:
+    async def is_asked() -> bool:
+        return (await now(runtime, task)).task.status is Status.INPUT_REQUIRED
+
+    await until(is_asked)
+
+
+@row(70)
+@pytest.mark.parametrize("write", ["report", "set_variables", "elicit"])
+async def test_who_does_not_heed_a_cancel_is_left_behind_and_writes_no_more(
+    replicas: Replicas, write: str
+) -> None:
+    app, go_on = new_app(), asyncio.Event()
+    refused: list[Exception] = []
+
+    @app.function()
+    async def deaf(task: Task) -> None:
+        while not go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await go_on.wait()
+        try:
+            await writing(task, write)
+        except Exception as error:
+            refused.append(error)
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("deaf")
+    await several_heartbeats(runtime, made, 1)
+    await runtime.cancel(ME, made.task.task_id)
+    ended = await runtime.wait(ME, made.task.task_id, 10)
+    assert ended.task.status is Status.CANCELLED
+    go_on.set()
+    await until(lambda: bool(refused))
+    assert isinstance(refused[0], LeaseLost)
+    assert await now(runtime, made) == ended
+
+
+async def writing(task: Task, how: str) -> None:
+    match how:
+        case "report":
+            await task.report("still here")
+        case "set_variables":
+            await task.set_variables({"still": "here"})
+        case _:
+            await task.elicit("Still there?")
+
+
+@row(70)
+async def test_a_thread_that_does_not_heed_a_cancel_is_left_behind(replicas: Replicas) -> None:
+    app, go_on = new_app(), threading.Event()
+    refused: list[Exception] = []
+
+    @app.function()
+    def deaf(task: Task) -> None:
+        go_on.wait(10)
+        try:
+            anyio.from_thread.run(task.set_variables, {"still": "here"})
+        except Exception as error:
+            refused.append(error)
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("deaf")
+    await several_heartbeats(runtime, made, 1)
+    await runtime.cancel(ME, made.task.task_id)
+    ended = await runtime.wait(ME, made.task.task_id, 10)
+    go_on.set()
+    await until(lambda: bool(refused))
+    assert (ended.task.status, type(refused[0])) == (Status.CANCELLED, LeaseLost)
+    assert await now(runtime, made) == ended
+
+
+@row(62, 70)
+async def test_a_cancel_of_a_task_whose_worker_is_dead_is_carried_out_by_recovery(replicas: Replicas) -> None:
+    app, wire = new_app(), Wire()
+
+    @app.function(attempts=5)
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    survivor = await replicas.start(app)
+    async with wired(replicas, wire, app) as doomed:
+        made = await doomed.submit("hang")
+        wire.cut()
+        await survivor.cancel(ME, made.task.task_id)
+        task = (await survivor.wait(ME, made.task.task_id, 10)).task
+    assert (task.status, task.attempts) == (Status.CANCELLED, 1)
+
+
+@row(70)
+async def test_an_error_in_the_clean_up_does_not_undo_the_cancel(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function(attempts=3)
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            raise ValueError("cannot tidy up")
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    await several_heartbeats(runtime, made, 1)
+    await runtime.cancel(ME, made.task.task_id)
+    task = (await runtime.wait(ME, made.task.task_id, 10)).task
+    assert (task.status, task.attempts) == (Status.CANCELLED, 1)
+
+
+# What could not be begun
+
+
+class Refusing(Executor):
+    """An executor that takes nothing."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def submit(self, job: Job) -> None:
+        self.asked += 1
+        raise RuntimeError("the cluster is full")
+
+    def cancel(self, task_id: TaskId, why: Stop) -> None: ...
+
+
+@row(69)
+async def test_what_an_executor_does_not_take_goes_back_to_the_queue_for_another(replicas: Replicas) -> None:
+    app, executor = new_app(), Refusing()
+
+    @app.function()
+    async def work(task: Task) -> int:
+        return task.attempt
+
+    refusing = await replicas.start(app, STEADY, executor=lambda _store, _config: executor)
+    made = await refusing.submit("work")
+    await until(lambda: executor.asked > 0)
+    await replicas.start(app)
+    ended = await refusing.wait(ME, made.task.task_id, 10)
+    assert (value_of(ended), ended.task.last_failure) == (1, "it could not be started: the cluster is full")
+
+
+@row(69)
+async def test_an_executor_that_takes_nothing_is_not_asked_without_a_pause(replicas: Replicas) -> None:
+    app, executor = hanging(), Refusing()
+    runtime = await replicas.start(app, STEADY, executor=lambda _store, _config: executor)
+    await runtime.submit("hang")
+    await until(lambda: executor.asked > 0)
+    await asyncio.sleep(0.5)
+    assert executor.asked <= 8
+
+
+class Remote(Executor):
+    """An executor of somebody's own, as thin as can be."""
+
+    def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
+        self._inner = InProcessExecutor(store, config)
+        self.seen: list[str] = []
+
+    async def submit(self, job: Job) -> None:
+        self.seen.append(f"submit {job.function.name}")
+        await self._inner.submit(job)
+
+    def cancel(self, task_id: TaskId, why: Stop) -> None:
+        self.seen.append(f"cancel: {why}")
+        self._inner.cancel(task_id, why)
+
+
+@row(66)
+async def test_an_executor_is_two_verbs(replicas: Replicas) -> None:
+    made_here: list[Remote] = []
+
+    def make(store: TaskStore, config: RuntimeConfig) -> Executor:
+        made_here.append(Remote(store, config))
+        return made_here[0]
+
+    runtime = await replicas.start(hanging(), executor=make)
+    made = await runtime.submit("hang")
+    await until(lambda: bool(made_here[0].seen))
+    await runtime.cancel(ME, made.task.task_id)
+    assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    assert made_here[0].seen == ["submit hang", "cancel: cancelled"]
+
+
+def quick() -> tuple[App, list[str]]:
+    app, runs = new_app(), list[str]()
+
+    @app.function()
+    async def quick(task: Task) -> int:
+        runs.append(task.id)
+        return task.attempt
+
+    return app, runs
+
+
+@row(69)
+@pytest.mark.parametrize("when", ["before", "after"])
+async def test_a_create_that_is_cancelled_leaves_nothing_or_a_task_that_runs(
+    replicas: Replicas, when: str
+) -> None:
+    app, runs = quick()
+    wire, reached = Wire(), asyncio.Event()
+
+    async def hold_up(changes: Sequence[Change]) -> None:
+        if creates_a_task(changes):
+            reached.set()
+            await asyncio.Event().wait()
+
+    setattr(wire, when, hold_up)
+    async with wired(replicas, wire, app, replace(STEADY, concurrency=1)) as runtime:
+        creating = asyncio.create_task(runtime.submit("quick"))
+        await reached.wait()
+        creating.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await creating
+        wire.mend()
+        await the_only_tasks_end(runtime, 0 if when == "before" else 1)
+        await until_free(runtime)
+    assert len(runs) == (1 if when == "before" else 2)
+
+
+async def the_only_tasks_end(runtime: Runtime, count: int) -> None:
+    page = await runtime.store.list(ME)
+    assert len(page.tasks) == count
+    for each in page.tasks:
+        assert value_of(await runtime.wait(ME, each.task.task_id, 10)) == 1
+
+
+async def until_free(runtime: Runtime) -> None:
+    """The slot of what was not begun is free again, in the end."""
+    made = await runtime.submit("quick")
+    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
+
+
+@row(69)
+@pytest.mark.parametrize("failures", [1, 2])
+async def test_a_create_of_which_nothing_was_heard_is_begun_if_it_was_written(
+    replicas: Replicas, failures: int
+) -> None:
+    """A function of one attempt, which would fail if it had to be recovered. All of it is written."""
+    app, runs = quick()
+    wire, left = Wire(), [StorageFailed("the line was lost")] * failures
+
+    async def lose(_: Sequence[Change]) -> None:
+        if left:
+            raise left.pop()
+
+    wire.after = lose
+    other = await replicas.start(app, work=False)
+    async with wired(replicas, wire, app, replace(STEADY, heartbeat=1.0)) as runtime:
+        with pytest.raises(StorageFailed):
+            await runtime.submit("quick")
+        await the_only_tasks_end(other, 1)
+    assert len(runs) == 1
+
+
+@row(8, 69)
+async def test_a_client_that_creates_again_with_its_key_gets_the_task_that_was_made(
+    replicas: Replicas,
+) -> None:
+    app, runs = quick()
+    wire, left = Wire(), [StorageFailed("the line was lost")]
+
+    async def lose(_: Sequence[Change]) -> None:
+        if left:
+            raise left.pop()
+
+    wire.after = lose
+    async with wired(replicas, wire, app, STEADY) as runtime:
+        with pytest.raises(StorageFailed):
+            await runtime.submit("quick", idempotency_key="k")
+        made = await runtime.submit("quick", idempotency_key="k")
+        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
+        await the_only_tasks_end(runtime, 1)
+    assert runs == [made.task.task_id]

@@ -1,0 +1,270 @@
+"""Leases: one worker at a time, alive by its heartbeat, fenced by its token."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.runtime import Again, App, LeaseLost, Runtime, RuntimeConfig, Task
+from perdure.runtime import lease as leases
+from perdure.tasks import Snapshot, Status, StoreConfig
+from perdure.tasks.errors import InvalidValue
+
+from ..rows import row
+from .doubles import (
+    CALM,
+    ME,
+    SECOND,
+    MovedClock,
+    Wire,
+    lease_of,
+    now,
+    several_heartbeats,
+    token_of,
+    wired,
+)
+from .replicas import QUICK, Replicas, new_app, until, value_of, with_concurrency
+
+pytestmark = pytest.mark.anyio
+
+ASLEEP = replace(QUICK, heartbeat=60.0, poll_interval=60.0)
+"""Of a worker that sends no heartbeat for the whole of a test."""
+MANY = StoreConfig(max_tasks_per_owner=1000)
+
+
+def app_that_waits(go_on: asyncio.Event) -> App:
+    app = new_app()
+
+    @app.function()
+    async def wait() -> str:
+        await go_on.wait()
+        return "done"
+
+    return app
+
+
+@row(64)
+async def test_a_heartbeat_writes_the_lease_and_leaves_the_task_alone(replicas: Replicas) -> None:
+    go_on = asyncio.Event()
+    runtime = await replicas.start(app_that_waits(go_on), CALM)
+    made = await runtime.submit("wait")
+    full = {f"page {n}": "x" * 65_000 for n in range(16)}
+    written = await runtime.store.mutate(
+        ME, made.task.task_id, lambda read: runtime.store.set_variables(read, full)
+    )
+    await several_heartbeats(runtime, made, 2)
+    assert await now(runtime, made) == written
+    assert len(written.record.body) > 1_000_000
+    lease = await lease_of(runtime, made)
+    assert lease is not None
+    assert len(lease.body.encode()) < 300
+    assert (lease.tag, lease.lane, lease.expires_at) == (leases.HELD, leases.EXPIRING, None)
+    go_on.set()
+    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done"
+
+
+@row(64)
+async def test_heartbeats_are_in_nobodys_way(replicas: Replicas) -> None:
+    """Another replica writes the task again and again, and never meets a version that it did not read."""
+    go_on = asyncio.Event()
+    runtime = await replicas.start(app_that_waits(go_on))
+    other = await replicas.start(new_app(), work=False)
+    made = await runtime.submit("wait")
+    before = await token_of(runtime, made)
+    written = await now(other, made)
+    while await token_of(runtime, made) < before + 5:
+        written = await other.store.set_variables(written, {"count": written.version})
+        await asyncio.sleep(0)  # the memory engine never lets anybody else in
+    await other.store.request_cancel(written)
+    assert (await other.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+
+
+@row(64)
+async def test_an_answer_and_a_heartbeat_do_not_meet(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def ask(task: Task) -> str:
+        return (await task.elicit("Whose?", key="whose")).action
+
+    runtime = await replicas.start(app)
+    other = await replicas.start(new_app(), work=False)
+    made = await runtime.submit("ask")
+    await several_heartbeats(runtime, made, 2)
+    asked = await now(other, made)
+    await several_heartbeats(runtime, made, 2)
+    await other.store.answer(asked, {"whose": {"action": "decline"}})  # at the version read before
+    assert value_of(await other.wait(ME, made.task.task_id, 10)) == "decline"
+
+
+@asynccontextmanager
+async def robbed(replicas: Replicas, app: App, known: App) -> AsyncGenerator[tuple[Runtime, Runtime]]:
+    """A worker that sleeps through its heartbeats and hears nothing, and one that takes its work away.
+
+    The clock of the second is ahead, so that to it every lease has run out; it takes those that stand still.
+    """
+    wire = Wire()
+    wire.is_deaf = True
+    async with wired(replicas, wire, app, ASLEEP) as sleeper:
+        robber = await replicas.start(known, clock=MovedClock(300 * SECOND))
+        yield sleeper, robber
+
+
+@row(64)
+@pytest.mark.parametrize("write", ["report", "set_variables", "elicit"])
+async def test_what_a_stale_worker_writes_is_refused(replicas: Replicas, write: str) -> None:
+    app = new_app()
+    go_on = asyncio.Event()
+    refused: list[Exception] = []
+
+    @app.function(attempts=2)
+    async def work(task: Task) -> str:
+        await go_on.wait()
+        try:
+            await {
+                "report": lambda: task.report("half done"),
+                "set_variables": lambda: task.set_variables({"half": "done"}),
+                "elicit": lambda: task.elicit("Whose?"),
+            }[write]()
+        except Exception as error:
+            refused.append(error)
+            raise
+        return "stale"
+
+    async with robbed(replicas, app, new_app()) as (sleeper, other):
+        made = await sleeper.submit("work")
+        await until_released(other, made)
+        before = await now(other, made)
+        go_on.set()
+        await until(lambda: bool(refused))
+        assert isinstance(refused[0], LeaseLost)
+        assert await now(other, made) == before
+
+
+async def until_released(runtime: Runtime, task: Snapshot) -> None:
+    async def is_released() -> bool:
+        return not (await now(runtime, task)).task.held
+
+    await until(is_released)
+
+
+@row(64)
+async def test_the_result_of_a_stale_worker_is_dropped(replicas: Replicas) -> None:
+    app = new_app()
+    go_on = asyncio.Event()
+    returned: list[int] = []
+
+    @app.function(attempts=2, backoff=0.0)
+    async def work(task: Task) -> str:
+        if task.attempt == 1:
+            await go_on.wait()
+        returned.append(task.attempt)
+        return f"attempt {task.attempt}"
+
+    async with robbed(replicas, app, app) as (sleeper, robber):
+        made = await sleeper.submit("work")
+        ended = await robber.wait(ME, made.task.task_id, 10)
+        go_on.set()
+        await until(lambda: returned == [2, 1])
+    assert value_of(ended) == "attempt 2"
+    assert await now(robber, made) == ended
+
+
+@row(64)
+async def test_the_lease_goes_with_the_task_that_ends(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def succeed() -> None: ...
+
+    @app.function()
+    async def fail() -> None:
+        raise ValueError("no")
+
+    @app.function()
+    async def hang() -> None:
+        await asyncio.Event().wait()
+
+    runtime = await replicas.start(app)
+    for name in ("succeed", "fail", "hang"):
+        made = await runtime.submit(name)
+        if name == "hang":
+            assert await lease_of(runtime, made) is not None
+            await runtime.cancel(ME, made.task.task_id)
+        await runtime.wait(ME, made.task.task_id, 10)
+        assert await lease_of(runtime, made) is None
+
+
+@row(64)
+async def test_the_token_grows_with_each_claim(replicas: Replicas) -> None:
+    app = new_app()
+    tokens: list[int] = []
+    holders: list[str | None] = []
+
+    @app.function(attempts=4, backoff=0.0)
+    async def work(task: Task) -> None:
+        lease = await lease_of(runtime, made)
+        assert lease is not None
+        tokens.append(lease.version)
+        holders.append(leases.holder_of(lease))
+        raise Again("once more")
+
+    runtime = await replicas.start(app, work=False)
+    made = await runtime.submit("work")
+    await replicas.start(app)
+    await runtime.wait(ME, made.task.task_id, 10)
+    assert len(tokens) == 4 == len(set(holders))
+    assert tokens == sorted(set(tokens))
+
+
+@row(64)
+async def test_a_task_that_waits_again_keeps_its_lease_which_is_free(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function(attempts=2, backoff=600)
+    async def work() -> None:
+        raise Again("later")
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    await until_released(runtime, made)
+    lease, task = await lease_of(runtime, made), await now(runtime, made)
+    assert lease is not None
+    assert (lease.tag, lease.version, lease.wake_at, leases.holder_of(lease)) == (leases.FREE, 2, None, None)
+    assert lease.expires_at == task.record.expires_at is not None
+    await runtime.cancel(ME, made.task.task_id)
+    assert await lease_of(runtime, made) is None
+
+
+@row(64, 65)
+async def test_replicas_that_race_for_tasks_run_each_exactly_once(replicas: Replicas) -> None:
+    app = new_app()
+    runs: Counter[int] = Counter()
+
+    @app.function()
+    async def work(number: int) -> int:
+        runs[number] += 1
+        await asyncio.sleep(0.001)
+        return number
+
+    creator = await replicas.start(app, work=False, limits=MANY)
+    made = [await creator.submit("work", {"number": number}) for number in range(200)]
+    for _ in range(4):
+        await replicas.start(app, with_concurrency(8), limits=MANY)
+    ended = [await creator.wait(ME, each.task.task_id, 30) for each in made]
+    assert [value_of(each) for each in ended] == list(range(200))
+    assert runs == Counter(range(200))
+    assert {each.task.attempts for each in ended} == {1}
+
+
+@row(64)
+@pytest.mark.parametrize("wrong", ["heartbeat", "clock_skew", "drain", "concurrency", "max_waiting"])
+def test_a_lease_lasts_three_heartbeats_and_the_skew_and_nonsense_is_refused(wrong: str) -> None:
+    assert RuntimeConfig(heartbeat=2, clock_skew=1.5).lease == 7.5
+    with pytest.raises(InvalidValue, match=wrong):
+        replace(RuntimeConfig(), **{wrong: -1})

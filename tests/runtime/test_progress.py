@@ -1,0 +1,193 @@
+"""Progress: said as often as a function likes, written a few times a second, and the last word always."""
+
+from __future__ import annotations
+
+import asyncio
+
+import anyio.from_thread
+import pytest
+
+from perdure.runtime import Again, Failed, Task
+from perdure.tasks import Progress, Status
+from perdure.tasks.errors import InvalidValue, LimitExceeded
+
+from ..rows import row
+from .doubles import ME, Wire, busy, now, wired
+from .replicas import Replicas, new_app, until, value_of
+
+pytestmark = pytest.mark.anyio
+
+
+async def test_a_thousand_reports_are_a_few_writes_and_the_last_is_there(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work(task: Task) -> str:
+        for page in range(1000):
+            await task.report(f"page {page}", done=page + 1, total=1000)
+        return "done"
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    ended = await runtime.wait(ME, made.task.task_id, 10)
+    assert ended.version <= 20
+    assert ended.task.status_message == "page 999"  # kept by a task that completes
+    assert ended.task.progress == Progress(done=1000, total=1000)
+
+
+async def test_progress_is_seen_while_the_function_runs(replicas: Replicas) -> None:
+    app, go_on = new_app(), asyncio.Event()
+
+    @app.function()
+    async def work(task: Task) -> None:
+        for page in range(50):
+            await task.report(f"page {page}", done=page)
+        await go_on.wait()
+
+    runtime = await replicas.start(app)
+    other = await replicas.start(app, work=False)
+    made = await runtime.submit("work")
+
+    async def is_seen() -> bool:
+        task = (await now(other, made)).task
+        return (task.status_message, task.progress) == ("page 49", Progress(done=49))
+
+    await until(is_seen)
+    assert (await now(other, made)).version <= 4  # made, the first, the last
+    go_on.set()
+    await other.wait(ME, made.task.task_id, 10)
+
+
+async def test_what_a_report_leaves_out_stays_as_it_was(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work(task: Task) -> None:
+        await task.report("collecting", done=1, total=3)
+        await task.report(done=2)
+        await task.report("writing")
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    task = (await runtime.wait(ME, made.task.task_id, 10)).task
+    assert (task.status_message, task.progress) == ("writing", Progress(done=2))
+
+
+@row(52)
+async def test_a_message_that_is_too_long_is_refused_to_the_function_that_says_it(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work(task: Task) -> str:
+        await task.report("fine")
+        with pytest.raises(LimitExceeded, match="status_message: 5000 characters"):
+            await task.report("x" * 5000)
+        with pytest.raises(InvalidValue, match="status_message"):
+            await task.report("\ud800")
+        with pytest.raises(InvalidValue, match="progress"):
+            await task.report(done=float("nan"))
+        return "done"
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    ended = await runtime.wait(ME, made.task.task_id, 10)
+    assert (value_of(ended), ended.task.status_message) == ("done", "fine")
+
+
+async def test_a_failure_says_why_in_the_place_of_the_last_report(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work(task: Task) -> None:
+        await task.report("nearly there", done=9, total=10)
+        raise Failed(-32001, "the printer is on fire")
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    task = (await runtime.wait(ME, made.task.task_id, 10)).task
+    assert (task.status, task.status_message) == (Status.FAILED, "the printer is on fire")
+    assert task.progress == Progress(done=9, total=10)
+
+
+async def test_the_last_report_of_an_attempt_is_kept_for_the_next(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function(attempts=2, backoff=600)
+    async def work(task: Task) -> None:
+        for page in range(10):
+            await task.report(f"page {page}", done=page)
+        raise Again("out of paper")
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+
+    async def is_released() -> bool:
+        return not (await now(runtime, made)).task.held
+
+    await until(is_released)
+    task = (await now(runtime, made)).task
+    assert (task.status_message, task.progress, task.last_failure) == (
+        "page 9",
+        Progress(done=9),
+        "out of paper",
+    )
+
+
+async def test_a_thread_reports_through_the_event_loop(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    def work(task: Task) -> str:
+        for page in range(100):
+            anyio.from_thread.run(task.report, f"page {page}", page)
+        return "done"
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("work")
+    ended = await runtime.wait(ME, made.task.task_id, 10)
+    assert (value_of(ended), ended.task.status_message) == ("done", "page 99")
+    assert ended.task.progress == Progress(done=99)
+
+
+async def test_a_report_that_could_not_be_written_is_written_later(replicas: Replicas) -> None:
+    app, wire, go_on = new_app(), Wire(), asyncio.Event()
+
+    @app.function()
+    async def work(task: Task) -> None:
+        await task.report("first")
+        wire.before = busy
+        await task.report("second", done=2)
+        await go_on.wait()
+
+    async with wired(replicas, wire, app) as runtime:
+        made = await runtime.submit("work")
+        await until(lambda: wire.calls["commit"] >= 3)  # made, the first, and one that was refused
+        wire.mend()
+        go_on.set()
+        task = (await runtime.wait(ME, made.task.task_id, 10)).task
+    assert (task.status, task.status_message, task.progress) == (
+        Status.COMPLETED,
+        "second",
+        Progress(done=2),
+    )
+
+
+async def test_reports_do_not_undo_what_others_write(replicas: Replicas) -> None:
+    app, go_on = new_app(), asyncio.Event()
+
+    @app.function()
+    async def work(task: Task) -> None:
+        while not go_on.is_set():
+            await task.report("still at it")
+            await asyncio.sleep(0.001)
+
+    runtime = await replicas.start(app)
+    other = await replicas.start(app, work=False)
+    made = await runtime.submit("work")
+    for name in "abcdefghij":
+        await other.store.mutate(
+            ME, made.task.task_id, lambda read, name=name: other.store.set_variables(read, {name: 1})
+        )
+    go_on.set()
+    ended = await other.wait(ME, made.task.task_id, 10)
+    assert ended.task.variables == dict.fromkeys("abcdefghij", 1)

@@ -1,0 +1,442 @@
+"""The queue: who takes what, when, how many at once, and how quietly."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.runtime import Again, App, QueueFull, Runtime, RuntimeConfig, Task
+from perdure.storage import Change, Committed, Replace
+from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
+from perdure.tasks.upkeep import SET_ASIDE
+
+from ..rows import row
+from .doubles import ME, SECOND, STEADY, MovedClock, Wire, now, several_heartbeats, wired
+from .replicas import QUICK, Replicas, new_app, until, value_of, with_concurrency
+
+pytestmark = pytest.mark.anyio
+
+MANY = StoreConfig(max_tasks_per_owner=1000)
+
+
+class Crowd:
+    """How many are at work, now and at most."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    def enter(self, name: str) -> None:
+        for each in (name, "all"):
+            self.now[each] += 1
+            self.most[each] = max(self.most[each], self.now[each])
+
+    def leave(self, name: str) -> None:
+        self.now.subtract([name, "all"])
+
+    async def work(self, name: str, seconds: float = 0.01) -> None:
+        self.enter(name)
+        await asyncio.sleep(seconds)
+        self.leave(name)
+
+
+def gated(go_on: asyncio.Event) -> App:
+    """`wait` ends when it may, `quick` at once."""
+    app = new_app()
+
+    @app.function()
+    async def wait() -> str:
+        await go_on.wait()
+        return "waited"
+
+    @app.function()
+    async def quick() -> str:
+        return "quick"
+
+    return app
+
+
+# Who takes it
+
+
+@row(65)
+async def test_what_its_creator_has_no_room_for_is_taken_by_another(replicas: Replicas) -> None:
+    go_on = asyncio.Event()
+    app = gated(go_on)
+    creator = await replicas.start(app, with_concurrency(1))
+    held, waiting = await creator.submit("wait"), await creator.submit("quick")
+    assert (held.task.held, waiting.task.held, waiting.task.attempts) == (True, False, 0)
+    async with replicas.running(app):
+        assert value_of(await creator.wait(ME, waiting.task.task_id, 10)) == "quick"
+    assert (await now(creator, held)).task.status is Status.WORKING
+    go_on.set()
+    assert value_of(await creator.wait(ME, held.task.task_id, 10)) == "waited"
+
+
+@row(65)
+async def test_what_is_created_where_nobody_works_is_taken_elsewhere(replicas: Replicas) -> None:
+    app = gated(asyncio.Event())
+    creator = await replicas.start(app, work=False)
+    early = await creator.submit("quick")
+    assert (early.task.held, early.record.lane) == (False, "run/quick")
+    await replicas.start(app)
+    late = await creator.submit("quick")
+    for made in (early, late):
+        assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
+
+
+@row(65)
+async def test_a_worker_leaves_what_it_does_not_know_to_those_who_do(replicas: Replicas) -> None:
+    """A rolling deploy: the new server creates what only new workers can run."""
+    go_on = asyncio.Event()
+    new, old = gated(go_on), new_app()
+    seen: list[int] = []
+
+    @old.function()
+    async def known(number: int) -> None:
+        seen.append(number)
+
+    @new.function(name="known")
+    async def newer(number: int) -> None: ...
+
+    creator = await replicas.start(new, work=False)
+    await replicas.start(old)
+    made = await creator.submit("quick")
+    for number in range(3):  # the old worker is awake, and takes what it knows
+        each = await creator.submit("known", {"number": number})
+        await creator.wait(ME, each.task.task_id, 10)
+    assert seen == [0, 1, 2]
+    assert await now(creator, made) == made
+    await replicas.start(new)
+    assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
+
+
+@row(65)
+async def test_a_worker_that_is_alone_takes_the_oldest_first(replicas: Replicas) -> None:
+    app = new_app()
+    order: list[int] = []
+
+    @app.function()
+    async def work(number: int) -> None:
+        order.append(number)
+
+    creator = await replicas.start(app, work=False)
+    made = [await creator.submit("work", {"number": number}) for number in range(20)]
+    await replicas.start(app, with_concurrency(1))
+    for each in made:
+        await creator.wait(ME, each.task.task_id, 10)
+    assert order == list(range(20))
+
+
+# How many at once
+
+
+@row(65)
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_a_worker_runs_as_many_as_it_may_and_no_more(replicas: Replicas, where: str) -> None:
+    app, crowd = new_app(), Crowd()
+
+    @app.function()
+    async def work() -> None:
+        await crowd.work("work")
+
+    worker = await replicas.start(app, with_concurrency(3))
+    creator = worker if where == "here" else await replicas.start(app, work=False)
+    await run_all(creator, ["work"] * 15)
+    assert crowd.most["work"] == 3
+
+
+@row(65)
+async def test_a_function_has_its_own_limit_within_its_workers(replicas: Replicas) -> None:
+    app, crowd = new_app(), Crowd()
+
+    @app.function(concurrency=2)
+    async def narrow() -> None:
+        await crowd.work("narrow", 0.03)
+
+    @app.function()
+    async def wide() -> None:
+        await crowd.work("wide", 0.03)
+
+    creator = await replicas.start(app, work=False)
+    made = [await creator.submit(name) for name in ["narrow"] * 8 + ["wide"] * 12]
+    await replicas.start(app, with_concurrency(5))
+    for each in made:
+        await creator.wait(ME, each.task.task_id, 10)
+    assert (crowd.most["narrow"], crowd.most["all"]) == (2, 5)
+
+
+async def run_all(runtime: Runtime, names: Sequence[str]) -> list[Snapshot]:
+    made = await asyncio.gather(*(runtime.submit(name) for name in names))
+    return [await runtime.wait(ME, each.task.task_id, 20) for each in made]
+
+
+class Asking:
+    """One slot: a task asks and waits, another works, and the first is answered while the other works."""
+
+    def __init__(self) -> None:
+        self.app = new_app()
+        self.crowd = Crowd()
+        self.order: list[str] = []
+        self.go_on = asyncio.Event()
+
+        @self.app.function(concurrency=1)
+        async def work(name: str, task: Task) -> None:
+            self.crowd.enter("work")
+            if name == "asks":
+                await self._ask(task)
+            elif name == "waits":
+                await self.go_on.wait()
+            self.order.append(name)
+            self.crowd.leave("work")
+
+    async def _ask(self, task: Task) -> None:
+        self.crowd.leave("work")
+        await task.elicit("Whose?", key="whose")
+        self.crowd.enter("work")
+
+    async def begin(self, runtime: Runtime) -> tuple[Snapshot, Snapshot]:
+        """The one that asks, once it waits, and the one that has taken its slot."""
+        asks = await runtime.submit("work", {"name": "asks"})
+        await until_status(runtime, asks, Status.INPUT_REQUIRED)
+        waits = await runtime.submit("work", {"name": "waits"})
+        await until(lambda: self.crowd.now["work"] == 1)
+        return asks, waits
+
+
+async def until_status(runtime: Runtime, task: Snapshot, status: Status) -> None:
+    async def is_so() -> bool:
+        return (await now(runtime, task)).task.status is status
+
+    await until(is_so)
+
+
+@row(65)
+async def test_a_run_that_waits_for_an_answer_lends_its_slot_and_gets_one_back(replicas: Replicas) -> None:
+    asking = Asking()
+    runtime = await replicas.start(asking.app, STEADY)
+    asks, waits = await asking.begin(runtime)
+    await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
+    await several_heartbeats(runtime, asks, 1)
+    assert asking.order == []  # answered, and still waiting for the slot that it lent
+    asking.go_on.set()
+    for each in (waits, asks):
+        await runtime.wait(ME, each.task.task_id, 10)
+    assert asking.order == ["waits", "asks"]
+    assert asking.crowd.most["work"] == 1
+
+
+@row(65)
+async def test_who_was_answered_comes_before_who_has_not_begun(replicas: Replicas) -> None:
+    asking = Asking()
+    runtime = await replicas.start(asking.app, STEADY)
+    asks, waits = await asking.begin(runtime)
+    late = [await runtime.submit("work", {"name": "late"}) for _ in range(3)]
+    await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
+    await several_heartbeats(runtime, asks, 1)
+    asking.go_on.set()
+    for each in (waits, asks, *late):
+        await runtime.wait(ME, each.task.task_id, 10)
+    assert asking.order == ["waits", "asks", "late", "late", "late"]
+    assert asking.crowd.most["work"] == 1
+
+
+@row(65)
+async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replicas: Replicas) -> None:
+    go_on = asyncio.Event()
+    app = gated(go_on)
+    config = replace(QUICK, concurrency=1, max_waiting=2)
+    runtime = await replicas.start(app, config)
+    made = [await runtime.submit("wait") for _ in range(3)]  # one at work, two waiting
+    with pytest.raises(QueueFull, match="2 tasks wait") as caught:
+        await runtime.submit("wait")
+    assert (caught.value.retryable, caught.value.limit) == (True, 2)
+    assert await runtime.store.counts(ME) == {Status.WORKING: 3}
+    go_on.set()
+    for each in made:
+        await runtime.wait(ME, each.task.task_id, 10)
+    await runtime.submit("wait")
+
+
+# When
+
+
+@row(65)
+async def test_a_backoff_keeps_a_task_from_being_taken_early(replicas: Replicas) -> None:
+    app, clock = gated(asyncio.Event()), MovedClock()
+    runs: list[int] = []
+
+    @app.function(attempts=2, backoff=600)
+    async def work(task: Task) -> None:
+        runs.append(task.attempt)
+        if task.attempt == 1:
+            raise Again("too early")
+
+    runtime = await replicas.start(app, clock=clock)
+    made = await runtime.submit("work")
+    waiting = await until_waiting(runtime, made)
+    pause = (waiting.task.run_at or 0) - waiting.task.last_updated_at
+    assert 300 * SECOND <= pause <= 600 * SECOND
+    clock.ahead = pause - 60 * SECOND
+    await run_all(await replicas.start(app, work=False, clock=clock), ["quick"] * 5)
+    assert await now(runtime, made) == waiting
+    clock.ahead = pause
+    await runtime.wait(ME, made.task.task_id, 10)
+    assert runs == [1, 2]
+
+
+async def until_waiting(runtime: Runtime, task: Snapshot) -> Snapshot:
+    async def is_waiting() -> bool:
+        return not (await now(runtime, task)).task.held
+
+    await until(is_waiting)
+    return await now(runtime, task)
+
+
+@row(65)
+async def test_a_task_may_say_itself_when_it_is_to_be_run_again(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function(attempts=2, backoff=0.0)
+    async def work() -> None:
+        raise Again("the shop is closed", after=900)
+
+    runtime = await replicas.start(app)
+    waiting = await until_waiting(runtime, await runtime.submit("work"))
+    assert waiting.task.run_at == waiting.record.wake_at == waiting.task.last_updated_at + 900 * SECOND
+    assert (waiting.task.attempts, waiting.task.last_failure) == (1, "the shop is closed")
+
+
+# What is damaged
+
+
+@row(47, 65)
+async def test_a_damaged_record_in_the_queue_is_set_aside_and_is_in_nobodys_way(replicas: Replicas) -> None:
+    app = gated(asyncio.Event())
+    creator = await replicas.start(app, work=False)
+    damaged = [await damage(creator, await creator.submit("quick")) for _ in range(3)]
+    made = await creator.submit("quick")
+    await replicas.start(app, with_concurrency(1))
+    assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
+    for change in damaged:
+        await until_set_aside(creator, change)
+
+
+async def until_set_aside(runtime: Runtime, damaged: Replace) -> None:
+    kept = replace(damaged.after, tag=SET_ASIDE, version=3, lane=None, wake_at=None, expires_at=None)
+
+    async def is_set_aside() -> bool:
+        return await runtime.store.storage.get(kept.address, now=runtime.store.clock()) == kept
+
+    await until(is_set_aside)
+
+
+async def damage(runtime: Runtime, task: Snapshot) -> Replace:
+    record = task.record
+    change = record.becoming(
+        body='{"no":"task"}',
+        tag=record.tag,
+        lane=record.lane,
+        wake_at=record.wake_at,
+        expires_at=record.expires_at,
+    )
+    result = await runtime.store.storage.commit([change], now=runtime.store.clock())
+    assert isinstance(result, Committed)
+    return change
+
+
+# How quietly
+
+
+class Crew:
+    """Idle workers, each on a wire, and how often they try to claim."""
+
+    def __init__(self) -> None:
+        self.attempts = 0
+        self.wires = [Wire() for _ in range(8)]
+        for wire in self.wires:
+            wire.before = self._count
+
+    async def _count(self, changes: Sequence[Change]) -> None:
+        self.attempts += any(isinstance(change, Replace) and not is_end(change) for change in changes[:1])
+
+
+def is_end(change: Replace) -> bool:
+    return change.after.tag != Status.WORKING
+
+
+@row(65)
+async def test_one_task_does_not_set_a_crowd_of_workers_running(replicas: Replicas) -> None:
+    crew, app, rounds = Crew(), gated(asyncio.Event()), 25
+    creator = await replicas.start(app, work=False)
+    async with AsyncExitStack() as stack:
+        for wire in crew.wires:
+            await stack.enter_async_context(wired(replicas, wire, app, STEADY))
+        for _ in range(rounds):
+            made = await creator.submit("quick")
+            await creator.wait(ME, made.task.task_id, 10)
+        assert rounds <= crew.attempts < 5 * rounds  # by 8 that are woken together
+
+
+@row(65)
+async def test_an_idle_worker_is_quiet(replicas: Replicas) -> None:
+    app, wire = gated(asyncio.Event()), Wire()
+    async with wired(replicas, wire, app, RuntimeConfig()):
+        await until(lambda: wire.calls["due"] >= 2)
+        wire.calls.clear()
+        await asyncio.sleep(1.0)
+        assert wire.calls.total() <= 8  # by and large a look at each queue, and one at the leases
+        assert wire.calls["commit"] == 0
+
+
+@row(65)
+async def test_a_worker_that_hears_nothing_looks_now_and_then(replicas: Replicas) -> None:
+    app, wire = gated(asyncio.Event()), Wire()
+    wire.is_deaf = True
+    creator = await replicas.start(app, work=False)
+    async with wired(replicas, wire, app):
+        await until(lambda: wire.calls["due"] >= 2)
+        made = await creator.submit("quick")
+        assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
+
+
+async def test_a_new_task_may_name_its_function_without_a_call(replicas: Replicas) -> None:
+    app = gated(asyncio.Event())
+    runtime = await replicas.start(app)
+    made = await runtime.create(ME, NewTask(method="tools/call", function="quick"))
+    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "quick"
+
+
+@row(65)
+async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Replicas) -> None:
+    app, crowd, go_on = new_app(), Crowd(), asyncio.Event()
+
+    @app.function()
+    async def impatient(task: Task) -> str:
+        try:
+            async with asyncio.timeout(0.05):
+                await task.elicit("Whose?")
+        except TimeoutError:
+            crowd.enter("work")
+            return "nobody said"
+        return "never"
+
+    @app.function()
+    async def hog() -> None:
+        crowd.enter("work")
+        await go_on.wait()
+        crowd.leave("work")
+
+    runtime = await replicas.start(app, replace(STEADY, concurrency=1))
+    made = await runtime.submit("impatient")
+    await until_status(runtime, made, Status.INPUT_REQUIRED)
+    taken = await runtime.submit("hog")
+    await several_heartbeats(runtime, taken, 1)
+    go_on.set()
+    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "nobody said"
+    assert crowd.most["work"] == 1

@@ -1,0 +1,260 @@
+"""Stopping in good order: nothing new is begun, what can finish does, the rest is handed back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.runtime import App, Runtime, Task
+from perdure.storage import Change, Replace
+from perdure.storage.errors import StorageBusy
+from perdure.tasks import Snapshot, Status
+
+from ..rows import row
+from .doubles import CALM, ME, Wire, creates_a_task, lease_of, now, several_heartbeats, wired
+from .replicas import QUICK, Replicas, new_app, until, value_of
+
+pytestmark = pytest.mark.anyio
+
+LONG = replace(QUICK, heartbeat=60.0, drain=60.0)
+"""A lease of minutes: what is taken within a test was handed back."""
+AT_ONCE = replace(LONG, drain=0.0)
+SHUT_DOWN = "the worker was shut down before the task ended"
+
+
+class Works:
+    """Functions that hang when they are begun the first time. What they did is noted."""
+
+    def __init__(self) -> None:
+        self.app = new_app()
+        self.begun: list[int] = []
+        self.made: list[Snapshot] = []
+        self.go_on = asyncio.Event()
+
+        @self.app.function(attempts=3)
+        async def often(task: Task) -> int:
+            return await self._work(task)
+
+        @self.app.function()
+        async def once(task: Task) -> int:
+            return await self._work(task)
+
+    async def _work(self, task: Task) -> int:
+        self.begun.append(task.attempt)
+        if len(self.begun) == 1:
+            await self.go_on.wait()
+        return task.attempt
+
+    async def begin(self, runtime: Runtime, name: str) -> Snapshot:
+        self.made.append(await runtime.submit(name))
+        await until(lambda: len(self.begun) == 1)
+        return self.made[0]
+
+
+async def test_what_can_finish_in_time_does(replicas: Replicas) -> None:
+    works = Works()
+    other = await replicas.start(works.app, work=False)
+    async with replicas.running(works.app, LONG) as runtime:
+        made = await works.begin(runtime, "once")
+        asyncio.get_running_loop().call_later(0.1, works.go_on.set)
+    assert value_of(await now(other, made)) == 1
+
+
+async def test_work_is_kept_alive_while_it_is_let_finish(replicas: Replicas) -> None:
+    works = Works()
+    other = await replicas.start(works.app, CALM)
+    async with replicas.running(works.app, replace(CALM, drain=60.0)) as runtime:
+        made = await works.begin(runtime, "often")
+        asyncio.get_running_loop().call_later(1.3 * CALM.lease, works.go_on.set)
+    assert value_of(await now(other, made)) == 1
+    assert works.begun == [1]
+
+
+async def test_nothing_new_is_begun_by_a_worker_that_stops(replicas: Replicas) -> None:
+    works = Works()
+    other = await replicas.start(works.app, work=False)
+    leaving = asyncio.Event()
+    runtimes: list[Runtime] = []
+
+    async def host() -> None:
+        async with replicas.running(works.app, LONG) as runtime:
+            runtimes.append(runtime)
+            await works.begin(runtime, "once")
+            leaving.set()
+
+    hosting = asyncio.create_task(host())
+    await leaving.wait()
+    await asyncio.sleep(0)
+    made = [await other.submit("once"), await runtimes[0].submit("once")]
+    assert [each.task.held for each in made] == [False, False]
+    works.go_on.set()
+    await asyncio.wait_for(hosting, 10)
+    assert [await now(other, each) for each in made] == made
+    assert works.begun == [1]
+
+
+@row(65)
+@pytest.mark.parametrize("how", ["left", "cancelled", "raised"])
+async def test_what_cannot_finish_is_handed_back_and_taken_at_once(replicas: Replicas, how: str) -> None:
+    """A host that is cancelled, or fails, does not wait at all, however long it might."""
+    works = Works()
+    hosting = asyncio.create_task(host(replicas, works, how))
+    await until(lambda: works.begun == [1])
+    other = await replicas.start(works.app, LONG)
+    if how == "cancelled":
+        hosting.cancel()
+    await is_over(hosting, how)
+    end = await other.wait(ME, works.made[0].task.task_id, 10)
+    assert (value_of(end), end.task.attempts, works.begun) == (1, 1, [1, 1])  # it did not count
+    assert end.task.last_failure == SHUT_DOWN
+
+
+async def host(replicas: Replicas, works: Works, how: str) -> None:
+    async with replicas.running(works.app, AT_ONCE if how == "left" else LONG) as runtime:
+        await works.begin(runtime, "often")
+        if how == "raised":
+            raise LookupError("of the host")
+        if how == "cancelled":
+            await asyncio.Event().wait()
+
+
+async def is_over(hosting: asyncio.Task[None], how: str) -> None:
+    expected = {"cancelled": asyncio.CancelledError, "raised": LookupError}.get(how)
+    async with asyncio.timeout(10):
+        with nullcontext() if expected is None else pytest.raises(expected):
+            await hosting
+
+
+@row(62)
+async def test_a_function_of_one_attempt_fails_with_a_message(replicas: Replicas) -> None:
+    works = Works()
+    other = await replicas.start(works.app, work=False)
+    async with replicas.running(works.app, AT_ONCE) as runtime:
+        made = await works.begin(runtime, "once")
+    task = (await now(other, made)).task
+    assert (task.status, task.status_message, task.attempts) == (Status.FAILED, SHUT_DOWN, 1)
+    assert await lease_of(other, made) is None
+
+
+async def test_a_result_that_comes_in_spite_of_the_shutdown_counts(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def tidy(task: Task) -> str:
+        with suppress(asyncio.CancelledError):
+            await asyncio.Event().wait()
+        return f"cancelled: {task.cancellation.is_requested}"
+
+    assert await last_of(replicas, app, "tidy") == (Status.COMPLETED, "cancelled: True")
+
+
+async def last_of(replicas: Replicas, app: App, function: str) -> tuple[Status, object]:
+    """What becomes of a task whose worker leaves as soon as it runs."""
+    other = await replicas.start(app, work=False)
+    async with replicas.running(app, replace(AT_ONCE, heartbeat=0.5)) as runtime:
+        made = await runtime.submit(function)
+        await several_heartbeats(runtime, made, 1)
+    read = await now(other, made)
+    return read.task.status, value_of(read) if read.task.status is Status.COMPLETED else None
+
+
+async def test_a_plain_function_learns_of_the_shutdown_when_it_looks(replicas: Replicas) -> None:
+    app = new_app()
+    seen: list[bool] = []
+
+    @app.function(attempts=2)
+    def plain(task: Task) -> None:
+        while not task.cancellation.is_requested:
+            time.sleep(0.005)
+        seen.append(True)
+        task.check_cancelled()
+
+    assert await last_of(replicas, app, "plain") == (Status.WORKING, None)
+    assert seen == [True]
+
+
+async def test_who_does_not_heed_the_shutdown_is_left_behind_and_handed_back(replicas: Replicas) -> None:
+    app, go_on = new_app(), asyncio.Event()
+
+    @app.function(attempts=2)
+    async def deaf() -> None:
+        while not go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await go_on.wait()
+
+    other = await replicas.start(app, work=False)
+    async with replicas.running(app, AT_ONCE) as runtime:
+        made = await runtime.submit("deaf")
+        await asyncio.sleep(0)
+    assert await now(other, made) != made
+    read = (await now(other, made)).task
+    assert (read.status, read.held, read.attempts) == (Status.WORKING, False, 0)
+    go_on.set()
+
+
+@row(69)
+async def test_a_host_that_is_cancelled_while_it_creates_does_not_stay_for_the_work(
+    replicas: Replicas,
+) -> None:
+    works, wire, reached = Works(), Wire(), asyncio.Event()
+    other = await replicas.start(works.app, work=False)
+
+    async def hold_up(changes: Sequence[Change]) -> None:
+        if creates_a_task(changes):
+            reached.set()
+            await asyncio.Event().wait()
+
+    async def host() -> None:
+        async with wired(replicas, wire, works.app, LONG) as runtime:
+            await runtime.submit("often")
+
+    wire.after = hold_up
+    hosting = asyncio.create_task(host())
+    await reached.wait()
+    hosting.cancel()
+    done, _ = await asyncio.wait([hosting], timeout=3)
+    works.go_on.set()  # or the test would not end either
+    assert done
+    (left,) = (await other.store.list(ME)).tasks
+    assert (left.task.held, left.task.status) == (False, Status.WORKING)
+
+
+@row(69)
+async def test_a_claim_that_is_under_way_is_not_forgotten(replicas: Replicas) -> None:
+    """Of two claims that are made together one fails; the other succeeds while the worker stops."""
+    works, wire = Works(), Wire()
+    creator = await replicas.start(works.app, work=False)
+    made = [await creator.submit("often") for _ in range(2)]
+    go_on, claims = asyncio.Event(), list[int]()
+
+    async def fail_the_first(changes: Sequence[Change]) -> None:
+        if isinstance(changes[0], Replace) and changes[0].after.tag == Status.WORKING:
+            claims.append(1)
+            if len(claims) == 1:
+                raise StorageBusy("others hold it")
+            await go_on.wait()
+
+    wire.before = fail_the_first
+    async with wired(replicas, wire, works.app, AT_ONCE):
+        await until(lambda: len(claims) == 2)
+        asyncio.get_running_loop().call_later(0.2, go_on.set)
+    assert go_on.is_set()  # it did not stop before it had heard of the other
+    for each in made:
+        assert not (await now(creator, each)).task.held
+
+
+async def test_a_worker_may_be_started_again(replicas: Replicas) -> None:
+    works = Works()
+    works.go_on.set()
+    runtime = await replicas.start(works.app, work=False)
+    for count in (1, 2):
+        async with runtime.running():
+            made = await runtime.submit("once")
+            assert made.task.held
+            assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
+        assert len(works.begun) == count

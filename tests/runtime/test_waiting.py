@@ -1,0 +1,192 @@
+"""Waiting for the end of a task and watching it on its way, from any replica."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from perdure.runtime import App, Runtime, RuntimeConfig, Task
+from perdure.tasks import Owner, Snapshot, Status
+from perdure.tasks.errors import NotFound
+
+from ..rows import row
+from .doubles import ME, Wire, now, several_heartbeats, wired
+from .replicas import QUICK, Replicas, new_app, until, value_of
+
+pytestmark = pytest.mark.anyio
+
+
+def gated(go_on: asyncio.Event) -> App:
+    app = new_app()
+
+    @app.function()
+    async def work() -> str:
+        await go_on.wait()
+        return "done"
+
+    return app
+
+
+@row(72)
+async def test_the_end_is_heard_on_another_replica_that_does_not_work(replicas: Replicas) -> None:
+    go_on = asyncio.Event()
+    runtime = await replicas.start(gated(go_on))
+    other = await replicas.start(new_app(), work=False)
+    made = await runtime.submit("work")
+    waiting = [asyncio.create_task(each.wait(ME, made.task.task_id, 10)) for each in (runtime, other, other)]
+    await several_heartbeats(runtime, made, 1)
+    go_on.set()
+    for each in waiting:
+        assert value_of(await each) == "done"
+
+
+@row(72)
+async def test_who_waits_too_short_a_time_is_told_and_the_task_goes_on(replicas: Replicas) -> None:
+    go_on = asyncio.Event()
+    runtime = await replicas.start(gated(go_on))
+    other = await replicas.start(new_app(), work=False)
+    made = await runtime.submit("work")
+    for each in (runtime, other):
+        with pytest.raises(TimeoutError):
+            await each.wait(ME, made.task.task_id, 0.05)
+    assert await now(other, made) == made
+    go_on.set()
+    assert value_of(await other.wait(ME, made.task.task_id, 10)) == "done"
+
+
+@row(72)
+async def test_the_end_of_a_task_that_has_ended_is_there_at_once(replicas: Replicas) -> None:
+    go_on, wire = asyncio.Event(), Wire()
+    go_on.set()
+    runtime = await replicas.start(gated(go_on))
+    made = await runtime.submit("work")
+    ended = await runtime.wait(ME, made.task.task_id, 10)
+    async with wired(replicas, wire, new_app(), work=False) as other:
+        assert await other.wait(ME, made.task.task_id, 10) == ended
+        assert await other.wait(ME, made.task.task_id, 0) == ended
+        assert wire.calls == {"get": 2}  # and nobody watched
+
+
+@row(72)
+async def test_absent_and_foreign_tasks_cannot_be_waited_for(replicas: Replicas) -> None:
+    runtime = await replicas.start(gated(asyncio.Event()), work=False)
+    made = await runtime.submit("work")
+    stranger = Owner.user("https://issuer.example", "eve")
+    for owner, task_id in ((stranger, made.task.task_id), (ME, "0" * 32), (ME, "no id at all")):
+        with pytest.raises(NotFound, match=r"^Task not found$"):
+            await runtime.wait(owner, task_id, 10)
+        with pytest.raises(NotFound, match=r"^Task not found$"):
+            await anext(runtime.watch(owner, task_id))
+
+
+@row(72)
+async def test_who_waits_for_a_task_that_is_deleted_is_told(replicas: Replicas) -> None:
+    runtime = await replicas.start(gated(asyncio.Event()), work=False)
+    other = await replicas.start(new_app(), work=False)
+    made = await runtime.submit("work")
+    waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 10))
+    await begun(waiting)
+    await runtime.store.delete(ME, made.task.task_id)
+    with pytest.raises(NotFound):
+        await waiting
+
+
+async def begun(waiting: asyncio.Task[Snapshot]) -> None:
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(asyncio.shield(waiting), 0.05)
+
+
+@row(72)
+async def test_the_end_is_heard_though_no_wake_up_ever_comes(replicas: Replicas) -> None:
+    go_on, wire = asyncio.Event(), Wire()
+    wire.is_deaf = True
+    runtime = await replicas.start(gated(go_on))
+    async with wired(replicas, wire, new_app(), work=False) as other:
+        made = await runtime.submit("work")
+        waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 10))
+        await until(lambda: wire.calls["get"] >= 3)
+        go_on.set()
+        assert value_of(await waiting) == "done"
+        assert wire.open_watches == 0
+
+
+@row(72)
+async def test_waiting_is_quiet(replicas: Replicas) -> None:
+    """One look when a wake-up comes, and one each poll interval."""
+    go_on, wire = asyncio.Event(), Wire()
+    runtime = await replicas.start(gated(go_on))
+    async with wired(replicas, wire, new_app(), work=False) as other:
+        made = await runtime.submit("work")
+        with pytest.raises(TimeoutError):
+            await other.wait(ME, made.task.task_id, 5 * QUICK.poll_interval)
+        assert wire.calls["get"] <= 14  # five looks, each after half a poll interval at the least
+        assert wire.open_watches == 0
+
+
+@row(73)
+async def test_a_watcher_sees_the_states_in_their_order_up_to_the_last(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work(task: Task) -> str:
+        await task.elicit("Whose?", key="whose")
+        for page in range(20):
+            await task.set_variables({"page": page})
+        return "done"
+
+    runtime = await replicas.start(app)
+    other = await replicas.start(new_app(), work=False)
+    made = await runtime.submit("work")
+    seen: list[Snapshot] = []
+    watching = asyncio.create_task(watch_into(seen, other, made))
+    await until(lambda: bool(seen) and seen[-1].task.status is Status.INPUT_REQUIRED)
+    await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
+    await asyncio.wait_for(watching, 10)
+    versions = [each.version for each in seen]
+    assert versions == sorted(set(versions))
+    assert [each.task.is_terminal for each in seen] == [False] * (len(seen) - 1) + [True]
+    assert value_of(seen[-1]) == "done"
+
+
+async def watch_into(seen: list[Snapshot], runtime: Runtime, task: Snapshot) -> None:
+    async for each in runtime.watch(ME, task.task.task_id):
+        seen.append(each)  # noqa: PERF401
+
+
+@row(73)
+async def test_each_change_is_pushed_to_who_watches_without_a_poll(replicas: Replicas) -> None:
+    """The runtime's poll interval is far longer than the test waits."""
+    runtime = await replicas.start(gated(asyncio.Event()), work=False)
+    other = await replicas.start(new_app(), PATIENT, work=False)
+    made = await runtime.submit("work")
+    async with aclosing(other.watch(ME, made.task.task_id)) as seen:
+        latest = await anext(seen)
+        for page in range(3):
+            coming = asyncio.create_task(anext(seen))
+            await asyncio.sleep(0)
+            written = await runtime.store.set_variables(latest, {"page": page})
+            latest = await asyncio.wait_for(coming, 10)
+            assert latest == written
+
+
+PATIENT = RuntimeConfig(poll_interval=120.0)
+
+
+@row(73)
+async def test_who_stops_watching_leaves_no_watch_behind(replicas: Replicas) -> None:
+    wire = Wire()
+    async with wired(replicas, wire, gated(asyncio.Event()), work=False) as runtime:
+        made = await runtime.submit("work")
+        async with aclosing(runtime.watch(ME, made.task.task_id)) as seen:
+            assert await anext(seen) == made
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await anext(seen)
+        waiting = asyncio.create_task(runtime.wait(ME, made.task.task_id))
+        await until(lambda: wire.open_watches == 1)
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert (wire.open_watches, wire.calls["watch"]) == (0, 2)
