@@ -1,6 +1,7 @@
 """`make bench`: measure everything, print one table, and write it into RESULTS.md.
 
-`--quick` runs small sizes to see that all of it works; its numbers are too rough to be kept.
+`--quick` runs small sizes to see that all of it works; its numbers are too rough to be kept. `--only`
+measures a part of it (`store` or `runtime`), prints that, and leaves RESULTS.md as it is.
 """
 
 from __future__ import annotations
@@ -9,11 +10,12 @@ import argparse
 import asyncio
 import sys
 import tempfile
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
 
-from . import durable, footprint, listing, processing
+from . import claims, durable, footprint, idle, listing, processing, reaction, running
 from .table import Line, machine, render, report
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
@@ -26,6 +28,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     calls: processing.Effort
     pages: listing.Effort
     kept: footprint.Effort
+    runs: running.Effort
+    queue: claims.Effort
+    waits: reaction.Effort
+    rest: idle.Effort
 
 
 FULL = Plan(
@@ -33,28 +39,38 @@ FULL = Plan(
     calls=processing.Effort(calls=2000, rounds=25),
     pages=listing.Effort(stored=(1000, 100_000, 1_000_000), in_memory=(1000, 100_000), calls=20, rounds=15),
     kept=footprint.Effort(tasks=50_000),
+    runs=running.Effort(alone=32, alone_in_memory=512, together=512, rounds=25),
+    queue=claims.Effort(tasks=960, rounds=7),
+    waits=reaction.Effort(tries=300),
+    rest=idle.Effort(seconds=20),
 )
 QUICK = Plan(
     lives=durable.Effort(alone=16, together=256, rounds=5),
     calls=processing.Effort(calls=1000, rounds=11),
     pages=listing.Effort(stored=(1000, 20_000), in_memory=(1000, 20_000), calls=10, rounds=5),
     kept=footprint.Effort(tasks=5000),
+    runs=running.Effort(alone=16, alone_in_memory=128, together=256, rounds=5),
+    queue=claims.Effort(tasks=256, rounds=1),
+    waits=reaction.Effort(tries=50),
+    rest=idle.Effort(seconds=10),
 )
 
 
 class Arguments(argparse.Namespace):
     quick: bool
+    only: str | None
     folder: Path | None
 
 
 def arguments() -> Arguments:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes, and RESULTS.md stays as it is")
+    parser.add_argument("--only", choices=PARTS, help="a part, and RESULTS.md stays as it is")
     parser.add_argument("--folder", type=Path, help="where the files go: on the disk that is to be measured")
     return parser.parse_args(namespace=Arguments())
 
 
-async def measure(plan: Plan, folder: Path) -> list[Line]:
+async def measure_store(plan: Plan, folder: Path) -> list[Line]:
     say("lives of tasks on SQLite ...")
     lines = await durable.measure(folder, plan.lives)
     say("the store's own code ...")
@@ -63,6 +79,32 @@ async def measure(plan: Plan, folder: Path) -> list[Line]:
     lines += await listing.measure(folder, plan.pages)
     say("memory ...")
     return [*lines, await footprint.measure(plan.kept)]
+
+
+async def measure_runtime(plan: Plan, folder: Path) -> list[Line]:
+    say("runs ...")
+    lines = await running.measure(folder, plan.runs)
+    say("claims ...")
+    lines += await claims.measure(folder, plan.queue)
+    say("reactions ...")
+    lines += await reaction.measure(folder, plan.waits)
+    say("idle workers ...")
+    return [*lines, *idle.measure(folder, plan.rest)]
+
+
+PARTS: dict[str, Callable[[Plan, Path], Awaitable[list[Line]]]] = {
+    "store": measure_store,
+    "runtime": measure_runtime,
+}
+
+
+async def measure(plan: Plan, folder: Path, only: str | None) -> list[Line]:
+    lines: list[Line] = []
+    for name, part in PARTS.items():
+        if only in (None, name):
+            (folder / name).mkdir()
+            lines += await part(plan, folder / name)
+    return lines
 
 
 def say(text: str) -> None:
@@ -75,9 +117,9 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
         measured_on = machine(folder)
-        lines = asyncio.run(measure(QUICK if given.quick else FULL, folder))
+        lines = asyncio.run(measure(QUICK if given.quick else FULL, folder, given.only))
     sys.stdout.write(f"{measured_on}\n\n{render(lines)}\n")
-    if not given.quick:
+    if not given.quick and given.only is None:
         RESULTS.write_text(report(lines, measured_on), encoding="utf-8")
 
 

@@ -490,8 +490,10 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
     app, wire, go_on = new_app(), Wire(), asyncio.Event()
     told: list[Exception | None] = []
 
-    @app.function()
+    @app.function(attempts=2)
     async def deaf(task: Task) -> None:
+        if task.attempt == 2:
+            return
         while not go_on.is_set():
             with suppress(asyncio.CancelledError):
                 await go_on.wait()
@@ -510,6 +512,26 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
         await until(lambda: bool(told))
         assert isinstance(told[0], LeaseLost)
         assert (await runtime.wait(ME, made.task.task_id, 10)).task.variables == {}
+
+
+@row(68)
+async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_run(
+    replicas: Replicas,
+) -> None:
+    app, wire, go_on = new_app(), Wire(), asyncio.Event()
+
+    @app.function()
+    async def work() -> str:
+        await go_on.wait()
+        return "done"
+
+    async with wired(replicas, wire, app) as runtime:
+        made = await runtime.submit("work")
+        wire.before = times(1000, BUSY, lambda _: True)
+        await asyncio.sleep(3 * QUICK.lease)
+        wire.mend()
+        go_on.set()
+        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done"
 
 
 # What cannot be told, or read

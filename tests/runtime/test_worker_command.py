@@ -190,7 +190,7 @@ async def test_a_waiter_learns_of_the_end_in_another_process(url: str, client: R
     ("name", "said"),
     [
         ("nowhere:app", "perdure: there is no module 'nowhere' here or in the environment"),
-        ("tests.runtime.sample_app:nothing", "is nothing, not a perdure.runtime.App"),
+        ("tests.runtime.sample_app:nothing", "perdure: the module tests.runtime.sample_app has no .nothing."),
         ("tests.runtime.sample_app", "names no app; write it as module:app"),
     ],
 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib
 import sys
+import traceback
 from pathlib import Path
+from types import ModuleType
 
 from ..runtime import App
 
@@ -21,14 +23,27 @@ def load_app(name: str) -> App:
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
-    try:
-        module = importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name is None or not module_name.startswith(error.name):
-            raise  # the user's module exists, and lacks one of its own
-        raise CannotLoad(f"there is no module {error.name!r} here or in the environment") from error
-    app = getattr(module, attribute, None)
+    app = getattr(_import(module_name), attribute, None)
+    if app is None:
+        raise CannotLoad(f"the module {module_name} has no {attribute!r}")
     if not isinstance(app, App):
-        found = "nothing" if app is None else f"a {type(app).__name__}"
-        raise CannotLoad(f"{name} is {found}, not a perdure.runtime.App")
+        raise CannotLoad(f"{name} is a {type(app).__name__}, not a perdure.runtime.App")
     return app
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
+            raise CannotLoad(f"there is no module {error.name!r} here or in the environment") from error
+        raise CannotLoad(f"importing {name} failed\n{_where(error)}") from error
+    except Exception as error:
+        raise CannotLoad(f"importing {name} failed\n{_where(error)}") from error
+
+
+def _where(error: BaseException) -> str:
+    """The traceback, from the user's own module on."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    return "".join([*traceback.format_list(own), *traceback.format_exception_only(error)]).rstrip()

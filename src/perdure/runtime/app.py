@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from ..storage import open_storage
 from ..tasks import StoreConfig, TaskStore
@@ -45,18 +45,33 @@ class App:
         self._runtime = runtime
         self._executor = executor
 
+    @overload
+    def function(self, call: F, /) -> F: ...
+    @overload
     def function(
         self,
+        /,
         *,
         name: str | None = None,
         attempts: int = 1,
         backoff: float = 1.0,
         timeout: float | None = None,
         concurrency: int | None = None,
-    ) -> Callable[[F], F]:
+    ) -> Callable[[F], F]: ...
+    def function(
+        self,
+        call: Callable[..., object] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        attempts: int = 1,
+        backoff: float = 1.0,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+    ) -> Callable[..., object]:
         """Let workers run this function, under its name or another. The fields are those of `Function`."""
 
-        def register(call: F) -> F:
+        def register(call: Callable[..., object]) -> Callable[..., object]:
             as_stored = Call(call)
             self.functions.add(
                 Function(
@@ -71,7 +86,7 @@ class App:
             )
             return call
 
-        return register
+        return register if call is None else register(call)
 
     def workflow(
         self,

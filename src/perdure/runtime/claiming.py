@@ -29,7 +29,7 @@ class Claimer:
     """Makes claims in the name of one worker."""
 
     def __init__(self, store: TaskStore, config: RuntimeConfig, name: str | None = None) -> None:
-        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        self.name = f"{name or f'{socket.gethostname()}-{os.getpid()}'}-{secrets.token_hex(6)}"
         self._store = store
         self._lasts: Micros = round(config.lease * 1_000_000)
         self._claims = 0

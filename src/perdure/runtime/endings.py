@@ -7,23 +7,20 @@ stopped. Each becomes one edit, and the edit one write.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from enum import StrEnum
 
 import msgspec
 
 from ..storage import Micros
+from ..storage.errors import PerdureError
 from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRecord, edits
 from ..tasks.errors import InvalidValue
 from ..tasks.store import Edit
-from .errors import Again, Failed, Pause, TaskCancelled
+from .errors import INTERNAL_ERROR, Again, Failed, Pause, TaskCancelled
 from .function import Function, Result
 
-log = logging.getLogger("perdure.runtime")
-
 INVALID_PARAMS = -32602
-INTERNAL_ERROR = -32603
 
 
 class Stop(StrEnum):
@@ -85,11 +82,12 @@ def _raised(error: BaseException, function: Function) -> Edit:
             return pause_until_answered(error)
         case Failed(failure=failure):
             return finish(failure)
+        case PerdureError(retryable=True):
+            return run_again_or_end(function, Unfinished(reason=said_by(error)))
         case InvalidValue(field="arguments"):
             return finish(Failure.of(INVALID_PARAMS, str(error)))
         case _:
-            log.warning("function %s failed", function.name, exc_info=error)
-            return finish(Failure.of(INTERNAL_ERROR, _said(error)))
+            return finish(Failure.of(INTERNAL_ERROR, said_by(error)))
 
 
 def finish(outcome: Outcome) -> Edit:
@@ -111,7 +109,7 @@ def _outcome_of(result: Result) -> Outcome:
         return Failure.of(INTERNAL_ERROR, f"the function returned what JSON cannot express: {error}")
 
 
-def _said(error: BaseException) -> str:
+def said_by(error: BaseException) -> str:
     """An exception in a few words, even where it cannot say them itself."""
     try:
         text = f"{type(error).__name__}: {error}".removesuffix(": ")
@@ -148,6 +146,9 @@ def run_again_or_end(function: Function | None, attempt: Unfinished) -> Edit:
     return edit
 
 
+_POINTLESS = Failure.of(INTERNAL_ERROR, "the function paused for what is answered already")
+
+
 def pause_until_answered(pause: Pause) -> Edit:
     """Ask and let go: the answers put the task back into its queue."""
 
@@ -157,6 +158,8 @@ def pause_until_answered(pause: Pause) -> Edit:
         if pause.variables:
             task = edits.set_variables(task, pause.variables, now=now, config=config)
         asked = ask_new(task, pause.requests, now, config)
+        if not any(key in asked.outstanding for key in pause.requests):
+            return edits.finish(asked, _POINTLESS, now=now, config=config)
         return edits.release(asked, uncounted=True, now=now, config=config)
 
     return edit

@@ -20,8 +20,12 @@ from msgspec import UNSET, UnsetType
 
 from ..storage.errors import PerdureError
 from ..tasks.codec import JsonLike
+from ..tasks.errors import InvalidValue
 from ..tasks.inputs import InputRequest
 from ..tasks.record import Failure
+
+INTERNAL_ERROR = -32603
+MOST_SECONDS = 100 * 365 * 24 * 3600.0
 
 
 class RunError(PerdureError):
@@ -54,7 +58,9 @@ class Again(RunError):
 
     def __init__(self, reason: str, *, after: float | None = None) -> None:
         super().__init__(reason)
-        self.reason = reason
+        if after is not None and not 0 <= after <= MOST_SECONDS:
+            raise InvalidValue("after", f"must be from 0 to {MOST_SECONDS:g} seconds, not {after}")
+        self.reason = str(reason)
         self.after = after
 
 
@@ -64,6 +70,11 @@ class Failed(RunError):
     def __init__(self, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> None:
         super().__init__(message)
         self.failure = Failure.of(code, message, data)
+
+
+def exited(error: SystemExit) -> Failed:
+    """A function that calls `exit` ends its task, not the event loop and all other work with it."""
+    return Failed(INTERNAL_ERROR, f"the function called exit({error.code})")
 
 
 class Pause(RunError):

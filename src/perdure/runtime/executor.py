@@ -33,7 +33,10 @@ class Executor(ABC):
 
     @abstractmethod
     async def submit(self, job: Job) -> None:
-        """Do it. Returns when the run is over and what came of it is written, or cannot be any more."""
+        """Do it. Returns when the run is over and what came of it is written, or cannot be any more.
+
+        Raises only if the work was not begun: then it is handed back.
+        """
 
     @abstractmethod
     def cancel(self, task_id: TaskId, why: Stop) -> None:

@@ -12,7 +12,9 @@ from typing import TypeAlias, cast
 
 import msgspec
 
+from ..tasks import codec
 from ..tasks.codec import JsonLike
+from ..tasks.edits import MOST_FUNCTION_BYTES
 from ..tasks.errors import InvalidValue
 from ..tasks.record import Outcome
 from .errors import UnknownFunction
@@ -47,8 +49,9 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler is a coroutine function. Not to be given: the handler itself says so."""
 
     def __post_init__(self) -> None:
-        if not self.name:
-            raise InvalidValue("name", "is empty; a function needs a name")
+        codec.check_name("name", self.name, MOST_FUNCTION_BYTES)
+        if "\0" in self.name:
+            raise InvalidValue("name", "must be text without NUL")
         for field in ("attempts", "concurrency"):
             value = getattr(self, field)
             if value is not None and (type(value) is not int or value < 1):
@@ -104,6 +107,9 @@ class Call:
         self._function = function
         self._signature = inspect.signature(function)
         self._task = task_parameter(function)
+        for each in self._signature.parameters.values():
+            if each.kind is inspect.Parameter.POSITIONAL_ONLY:
+                raise InvalidValue("function", f"takes {each.name!r} by position; arguments come by name")
         named = [each for each in self._signature.parameters.values() if each.kind in _NAMED]
         self._known = {each.name for each in named}
         self._needed = {each.name for each in named if each.default is each.empty}

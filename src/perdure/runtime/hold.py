@@ -67,6 +67,11 @@ class Hold:
         """Seconds since the lease was extended, by a clock that nobody sets."""
         return asyncio.get_running_loop().time() - self._extended_at
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the lease has run out, by the clock, so that another may have taken it."""
+        return self._lease.wake_at is None or self._lease.wake_at <= self._store.clock()
+
     async def write(self, edit: Edit) -> None:
         """Write an edit of the task; the lease is extended, or given up with the task, in the same commit."""
         async with self._lock:
@@ -109,12 +114,10 @@ class Hold:
         if self.snapshot.task.is_terminal:
             raise LeaseLost
 
-    async def ended_with(self, edit: Edit) -> bool:
-        """Whether the task has ended as this edit would have ended it."""
-        wanted = edit(self.snapshot.task, self._store.clock(), self._store.config)
-        with suppress(LeaseLost):
-            await self.look()
-        return self.snapshot.task.is_terminal and self.snapshot.task.outcome == wanted.outcome
+    async def read(self) -> Snapshot | None:
+        """The task as it stands, whoever holds it."""
+        found = await self._store.storage.get(self.snapshot.record.address, now=self._store.clock())
+        return None if found is None else Snapshot.read(found)
 
     def _lease_after(self, following: Snapshot) -> Change:
         if not following.task.held:
@@ -124,9 +127,11 @@ class Hold:
         return change
 
     def _written(self, following: Snapshot) -> None:
-        if following is not self.snapshot:  # else there was nothing to write
+        if following is self.snapshot:  # there was nothing to write
+            return
+        if following.task.held:
             self._extended(self._next_lease)
-            self._adopt(following)
+        self._adopt(following)
 
     def _extended(self, lease: Record) -> None:
         self._lease = lease

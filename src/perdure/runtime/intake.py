@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum, auto
-from random import sample, uniform
+from random import sample, shuffle, uniform
 
 import anyio
 
-from ..storage import Record
+from ..storage import Address, Record
+from ..storage.port import MOST_RECORDS
 from ..tasks import TaskStore
 from ..tasks.edits import lane_of
 from ..tasks.errors import TaskError
@@ -30,6 +31,8 @@ log = logging.getLogger("perdure.runtime")
 AT_ONCE = 16
 """Claims that are made together, so that an engine can group them."""
 MOST_SPREAD = 64
+BROKEN = 30.0
+"""Seconds for which a task that cannot be claimed is passed over."""
 COLLIDED = 0.004
 """Seconds for which a worker that met another waits, at most."""
 GAP = 0.025
@@ -58,6 +61,7 @@ class Intake:
         self._begin = begin
         self._spread = 0
         self._batch = AT_ONCE
+        self._avoided: dict[tuple[Address, int], float] = {}
         self._is_starved = False
         self._wake = asyncio.Event()
         slots.on_free = self._slot_freed
@@ -73,8 +77,7 @@ class Intake:
     async def claim_and_wait(self) -> None:
         """Claim what there is and there is room for, then wait until there may be more."""
         loop = asyncio.get_running_loop()
-        with anyio.CancelScope(shield=True):  # a claim that is made is begun, or nobody would know of it
-            await self._claim_all()
+        await self._claim_all()
         looked_at = loop.time()
         await self._woken()
         if not self._is_starved:
@@ -94,32 +97,52 @@ class Intake:
             self._wake.set()
 
     async def _claim_all(self) -> None:
-        self._is_starved = False
-        names = sample(list(self._functions), len(self._functions))
-        for function in map(self._functions.known, names):
-            while await self._claim_some(function):
-                pass
-            self._is_starved |= self._slots.free(function) < 1
+        """Some of each function, in turn, until nothing is left or there is no room."""
+        rest = list(self._functions.values())
+        while rest:
+            shuffle(rest)
+            rest = [function for function in rest if await self._claim_some(function)]
+        self._is_starved = any(self._slots.free(function) < 1 for function in self._functions.values())
 
     async def _claim_some(self, function: Function) -> bool:
         """Claim as many as there are slots for; whether it is worth while to go on."""
         room = min(self._slots.free(function), self._batch)
         if room < 1:
             return False
-        now = self._store.clock()
-        waiting = await self._store.storage.due(
-            lane_of(function.name), until=now, limit=room + self._spread, now=now
-        )
-        chosen = sample(waiting, min(room, len(waiting))) if self._spread else waiting
-        met = await asyncio.gather(*(self._claim(each, function) for each in chosen), return_exceptions=True)
-        for error in met:  # only now: none of the other claims is forgotten
-            if isinstance(error, BaseException):
-                raise error
+        waiting = await self._waiting(function, room + self._spread)
+        chosen = sample(waiting, min(room, len(waiting))) if self._spread else waiting[:room]
+        met = await self._claim_each(chosen, function)
         is_crowded = _Met.OTHERS in met
         self._adapt(is_crowded=is_crowded)
-        if is_crowded:
-            await asyncio.sleep(uniform(0, COLLIDED))
+        await asyncio.sleep(uniform(0, COLLIDED) if is_crowded else 0)
         return is_crowded or _Met.NOBODY in met
+
+    async def _waiting(self, function: Function, count: int) -> list[Record]:
+        """The oldest that wait for this function, without those that we tried in vain or just took."""
+        now = self._store.clock()
+        limit = min(MOST_RECORDS, count + len(self._avoided))
+        found = await self._store.storage.due(lane_of(function.name), until=now, limit=limit, now=now)
+        if not self._avoided:
+            return found
+        at = asyncio.get_running_loop().time()
+        self._avoided = {place: until for place, until in self._avoided.items() if until > at}
+        return [each for each in found if (each.address, each.version) not in self._avoided][:count]
+
+    async def _claim_each(self, chosen: Sequence[Record], function: Function) -> list[_Met]:
+        """Claim all of these at once. Whatever happens, a claim that is made is begun."""
+        met: list[_Met | BaseException] = []
+        with anyio.CancelScope(shield=True):
+            claims = (self._claim(each, function) for each in chosen)
+            met += await asyncio.gather(*claims, return_exceptions=True)
+        for error in met:
+            if isinstance(error, BaseException):
+                raise error
+        return [each for each in met if isinstance(each, _Met)]
+
+    def _avoid(self, waiting: Record, seconds: float) -> None:
+        """Do not try this version of it for so long: the index may lag, or the task may be broken."""
+        if seconds:
+            self._avoided[waiting.address, waiting.version] = asyncio.get_running_loop().time() + seconds
 
     def _adapt(self, *, is_crowded: bool) -> None:
         """As senders share a line: less by half at each collision, a little more without."""
@@ -135,6 +158,7 @@ class Intake:
         slot = self._slots.take(function)
         if slot is None:
             return _Met.TROUBLE
+        self._avoid(waiting, 2 * self._store.storage.lag)
         try:
             claim = await self._claimer.claim(waiting, function)
         except BaseException as error:
@@ -144,6 +168,7 @@ class Intake:
             if not isinstance(error, TaskError):
                 raise
             log.exception("task %s cannot be claimed", waiting.key)
+            self._avoid(waiting, BROKEN)
             return _Met.TROUBLE
         if claim is None:
             slot.give_back()

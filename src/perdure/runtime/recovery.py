@@ -8,9 +8,9 @@ work of the others: it sees them extend their leases.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
-from ..storage import Address, Committed, Delete, Record, Storage
+from ..storage import Address, Delete, Micros, Record, Storage
 from ..tasks import Snapshot, TaskStore, upkeep
 from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
 from . import lease as leases
@@ -31,7 +31,12 @@ class Patience:
         self._seconds = seconds
         self._seen: dict[Address, tuple[int, float]] = {}
 
-    def worn_out(self, expired: Iterable[Record], at: float) -> list[Record]:
+    @property
+    def is_tried(self) -> bool:
+        """Whether there are leases that we wait for."""
+        return bool(self._seen)
+
+    def worn_out(self, expired: Sequence[Record], at: float) -> list[Record]:
         """Those of these leases that were the same when they were first seen, long enough ago."""
         seen: dict[Address, tuple[int, float]] = {}
         for lease in expired:
@@ -84,6 +89,6 @@ async def _read(found: Record | None, store: TaskStore) -> Snapshot | None:
         return None
 
 
-async def _remove(lease: Record, storage: Storage, now: int) -> bool:
+async def _remove(lease: Record, storage: Storage, now: Micros) -> None:
     """A lease without a task that is worked on: it was deleted, or ended over the worker's head."""
-    return isinstance(await storage.commit([Delete(before=lease)], now=now), Committed)
+    await storage.commit([Delete(before=lease)], now=now)

@@ -7,17 +7,15 @@ latest together with the task's end.
 from __future__ import annotations
 
 import asyncio
-import logging
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from ..storage import Micros
-from ..storage.errors import PerdureError
+from ..storage.errors import PerdureError, StorageError
 from ..tasks import Progress, StoreConfig, TaskRecord, codec, edits
 
 if TYPE_CHECKING:
     from .run import Run
-
-log = logging.getLogger("perdure.runtime")
 
 
 class Reporter:
@@ -43,7 +41,8 @@ class Reporter:
         if self._flush is not None:
             return
         if wait <= 0:
-            await self.write()
+            with suppress(StorageError):  # it stays pending, and is written with whatever is written next
+                await self.write()
         else:
             self._flush = asyncio.create_task(self._write_later(wait))
 
@@ -75,7 +74,5 @@ class Reporter:
     async def _write_later(self, wait: float) -> None:
         await asyncio.sleep(wait)
         self._flush = None
-        try:
+        with suppress(PerdureError):
             await self.write()
-        except PerdureError as error:  # it stays pending, and is written with whatever is written next
-            log.debug("progress of task %s was not written: %s", self._run.snapshot.task.task_id, error)

@@ -9,28 +9,28 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from random import uniform
 from typing import cast
 
-import anyio.to_thread
-
-from ..storage.errors import StorageError
-from ..tasks import Failure, InputRequest, Snapshot, StoreConfig, TaskStore
-from ..tasks.errors import ConcurrentModification, LeaseLost, NotFound, TaskError
+from ..storage.errors import PerdureError, StorageError
+from ..tasks import InputRequest, Snapshot, StoreConfig, TaskStore
+from ..tasks.errors import LeaseLost
 from ..tasks.inputs import Input
 from ..tasks.store import Edit
 from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
-from .endings import INTERNAL_ERROR, Stop, ask_new, ending_of, finish
-from .errors import Failed, TaskCancelled
+from .endings import Stop, ask_new, ending_of, said_by
+from .errors import TaskCancelled, exited
 from .function import Function, Result
 from .hold import Claim, Hold
 from .reporter import Reporter
+from .settlement import Settlement
 from .slots import Slot
 from .stopwatch import Stopwatch
 from .task import Task
+from .threads import call_in_thread
 from .waiting import changed_within
 
 log = logging.getLogger("perdure.runtime")
@@ -76,8 +76,13 @@ class Run:
 
     async def execute(self) -> None:
         """Run the function and write what came of it. Returns when that is done, or can no longer be."""
+        if self._hold.is_overdue and not await self._still_holds():
+            return self._log_lost(None)
+        log.debug("task %s: attempt %d at %s", self.snapshot.task.task_id, self.attempt, self._function.name)
         self._call = self._loop.create_task(self._invoke())
         self._call.add_done_callback(self._end)
+        if self.cancellation.is_requested:
+            self._call.cancel()
         self._timers.append(self._loop.call_later(UNATTENDED, self.attend))
         self._stopwatch.start()
         try:
@@ -85,6 +90,14 @@ class Run:
             await self._settle(self._call)
         finally:
             self._dismiss()
+
+    async def _still_holds(self) -> bool:
+        """Whether the task is ours, though the process was held up between the claim and the beginning."""
+        try:
+            await self._hold.extend()
+        except (LeaseLost, StorageError):
+            return False
+        return True
 
     def stop(self, why: Stop) -> None:
         """Make the run end: with the clean-up that its function does, or without, after the grace period.
@@ -98,7 +111,7 @@ class Run:
         if not self.cancellation.request():
             return
         self._news.set()
-        if self._function.is_async and self._call is not None:
+        if self._call is not None:
             self._call.cancel()
         self._timers.append(self._loop.call_later(self._config.cancel_grace, self._abandon))
 
@@ -108,12 +121,9 @@ class Run:
         try:
             if self._function.is_async:
                 return await cast("Awaitable[Result]", handler(task))
-            limiter = anyio.CapacityLimiter(1)  # the slots bound the number of threads
-            return await anyio.to_thread.run_sync(
-                lambda: cast("Result", handler(task)), abandon_on_cancel=True, limiter=limiter
-            )
-        except SystemExit as error:  # would end the event loop, and all other work with it
-            raise Failed(INTERNAL_ERROR, f"the function called exit({error.code})") from error
+            return await call_in_thread(lambda: cast("Result", handler(task)))
+        except SystemExit as error:
+            raise exited(error) from error
 
     def _end(self, call: asyncio.Task[Result]) -> None:
         if not call.cancelled():
@@ -137,31 +147,32 @@ class Run:
             attendant.cancel()
 
     async def _settle(self, call: asyncio.Task[Result]) -> None:
-        """Write what came of it, for as long as the lease lasts."""
+        """Write what came of it, for as long as a lease lasts."""
         edit = ending_of(call, self._stop, self._function)
-        problem: Exception | None = None
-        while edit is not None:
-            try:
-                return await self._write_end(edit)
-            except (LeaseLost, NotFound):
-                if problem is not None and await self._hold.ended_with(edit):
-                    return telemetry.ended(self.snapshot.task)  # only the answer had been lost
-                break
-            except (StorageError, ConcurrentModification) as error:
-                problem = error
-                if self._hold.age > self._config.lease:
-                    break
-                await asyncio.sleep(min(1.0, self._config.heartbeat / 4))
-            except TaskError as error:  # a result that is too large, a question asked before
-                edit = None if isinstance(problem, TaskError) else finish(_not_storable(error))
-                problem = error
-        self._log_lost(problem)
-        return None
+        self._log_error(call)
+        if edit is None:
+            return self._log_lost(None)
+        settlement = Settlement(self._hold, self._with_report(edit))
+        try:
+            with telemetry.finishing(self.snapshot.task):
+                pause = min(1.0, self._config.heartbeat / 4)
+                await settlement.write(within=self._config.lease, pause=pause)
+        except Exception as error:
+            return self._log_lost(error)
+        return self._log_end()
 
-    async def _write_end(self, edit: Edit) -> None:
-        with telemetry.finishing(self.snapshot.task):
-            await self._write(edit)
-        telemetry.ended(self.snapshot.task)
+    def _log_end(self) -> None:
+        task = self.snapshot.task
+        telemetry.ended(task)
+        what = task.status.value if task.is_terminal else "given back"
+        log.debug("task %s: attempt %d is over, the task is %s", task.task_id, self.attempt, what)
+
+    def _log_error(self, call: asyncio.Task[Result]) -> None:
+        """An exception of the function, unless it was meant for us."""
+        error = call.exception() if call.done() and not call.cancelled() else None
+        if error is not None and not isinstance(error, PerdureError):
+            task_id, name = self.snapshot.task.task_id, self._function.name
+            log.warning("task %s: %s raised in attempt %d", task_id, name, self.attempt, exc_info=error)
 
     def _log_lost(self, problem: Exception | None) -> None:
         task = self.snapshot.task
@@ -180,19 +191,16 @@ class Run:
         """Write an edit of the task for its function, unless the run is over."""
         if self._over.done():
             raise LeaseLost
-        await self._write(edit)
-
-    async def _write(self, edit: Edit) -> None:
-        """Write it together with what the function has reported meanwhile."""
-        reporter = self.reporter
         try:
-            await self._hold.write(
-                lambda task, now, config: edit(reporter.apply(task, now, config), now, config)
-            )
+            await self._hold.write(self._with_report(edit))
         except LeaseLost:
             self.stop(Stop.LEASE_LOST)
             raise
-        reporter.written()
+        self.reporter.written()
+
+    def _with_report(self, edit: Edit) -> Edit:
+        """The edit, together with what the function has reported meanwhile."""
+        return lambda task, now, config: edit(self.reporter.apply(task, now, config), now, config)
 
     def _changed(self) -> None:
         self._news.set()
@@ -204,36 +212,45 @@ class Run:
     def attend(self) -> None:
         """From now on extend the lease and watch the task."""
         if not self._attendants and not self._over.done():
-            self._attendants = [self._loop.create_task(work) for work in (self._beat(), self._listen())]
+            self._attendants = [
+                self._loop.create_task(self._persist(work)) for work in (self._beat, self._listen)
+            ]
+
+    async def _persist(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Whatever goes wrong, begin again; only a lost lease ends it."""
+        while True:
+            try:
+                await work()
+            except LeaseLost:
+                return self.stop(Stop.LEASE_LOST)
+            except Exception as error:
+                log.warning("task %s: %s", self.snapshot.task.task_id, said_by(error))
+                await asyncio.sleep(self._config.heartbeat / 4)
 
     async def _beat(self) -> None:
+        """Extend the lease at each heartbeat, and sooner again when that failed."""
         pause = self._config.heartbeat
         while True:
             await asyncio.sleep(pause * uniform(0.8, 1))
-            try:
-                await self._hold.extend()
-                pause = self._config.heartbeat
-            except LeaseLost:
-                return self.stop(Stop.LEASE_LOST)
-            except StorageError as error:
-                log.warning("task %s: no heartbeat: %s", self.snapshot.task.task_id, error)
-                if self._hold.age >= self._config.lease - self._config.clock_skew:
-                    return self.stop(Stop.LEASE_LOST)
-                pause = self._config.heartbeat / 4
+            pause = self._config.heartbeat if await self._is_extended() else self._config.heartbeat / 4
+
+    async def _is_extended(self) -> bool:
+        """Where a lease runs out unheard, the run ends if others may run the task again meanwhile."""
+        try:
+            await self._hold.extend()
+        except StorageError as error:
+            log.warning("task %s: no heartbeat: %s", self.snapshot.task.task_id, error)
+            if self._hold.age >= self._config.lease and self._function.attempts > 1:
+                raise LeaseLost from error
+            return False
+        return True
 
     async def _listen(self) -> None:
-        poll = self._config.poll_interval
         record = self.snapshot.record
         async with self._store.storage.watch(record.space, record.partition, record.key) as watch:
             while True:
-                try:
-                    await self._hold.look()
-                    await changed_within(watch, poll * uniform(0.5, 1.5))
-                except LeaseLost:
-                    return self.stop(Stop.LEASE_LOST)
-                except (StorageError, TaskError) as error:
-                    log.debug("task %s cannot be read: %s", record.key, error)
-                    await asyncio.sleep(poll)
+                await self._hold.look()
+                await changed_within(watch, self._config.poll_interval * uniform(0.5, 1.5))
 
     # Input rounds
 
@@ -272,7 +289,3 @@ class Run:
     def _lacks(self, keys: Collection[str]) -> bool:
         inputs = self.snapshot.task.inputs
         return any(key not in inputs or not inputs[key].is_answered for key in keys)
-
-
-def _not_storable(error: TaskError) -> Failure:
-    return Failure.of(INTERNAL_ERROR, f"what came of it cannot be stored: {error}")

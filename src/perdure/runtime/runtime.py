@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from ..tasks import NewTask, Owner, Snapshot, TaskStore
 from ..tasks.codec import JsonLike
@@ -20,7 +20,7 @@ from .endings import Stop
 from .errors import QueueFull
 from .executor import Executor, InProcessExecutor
 from .function import Function, Functions
-from .waiting import states
+from .waiting import look, states
 from .worker import Worker
 
 LOCAL = Owner.local()
@@ -63,12 +63,25 @@ class Runtime:
         arguments: Mapping[str, JsonLike] = {},
         *,
         owner: Owner = LOCAL,
+        ttl: int | UnsetType | None = UNSET,
         idempotency_key: str | None = None,
     ) -> Snapshot:
-        """Create a task that calls a function with these arguments. Here if there is room, else anywhere."""
-        params: JsonLike = {"name": function, "arguments": arguments}
-        new = NewTask(method="tools/call", params=params, function=function, idempotency_key=idempotency_key)
+        """Create a task that calls a function with these arguments. Here if there is room, else anywhere.
+
+        `ttl` is in milliseconds; a task on which nobody works is forgotten after it.
+        """
+        new = NewTask(
+            method="tools/call",
+            params={"name": function, "arguments": arguments},
+            ttl=ttl,
+            function=function,
+            idempotency_key=idempotency_key,
+        )
         return await self.create(owner, new)
+
+    async def get(self, owner: Owner, task_id: str) -> Snapshot:
+        """The task as it is now."""
+        return await self.store.get(owner, task_id)
 
     async def create(self, owner: Owner, new: NewTask) -> Snapshot:
         """Create a task for a function. When this returns it is stored, and in work or waiting for it."""
@@ -129,7 +142,7 @@ class Runtime:
             job = self._worker.job_of(snapshot.task.task_id)
             if job is not None:  # it runs here, and needs no watching
                 await asyncio.wait((job,))
-                snapshot = await self.store.get(owner, task_id)
+                snapshot = await look(self.store, owner, task_id) or snapshot
             if not snapshot.task.is_terminal:
                 async with aclosing(self.watch(owner, task_id)) as seen:
                     async for state in seen:

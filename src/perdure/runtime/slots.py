@@ -55,6 +55,11 @@ class Slot:
         self._function = function
         self._is_taken = True
 
+    @property
+    def is_taken(self) -> bool:
+        """Not while its run waits for an answer."""
+        return self._is_taken
+
     def give_back(self) -> None:
         """Let another run have it. Once is enough."""
         if self._is_taken:

@@ -23,9 +23,14 @@ if TYPE_CHECKING:
 class Task:
     """A task while it is worked on."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, scope: str = "") -> None:
         self._run = run
+        self._scope = scope
         self._questions = 0
+
+    def within(self, part: str) -> Task:
+        """The same task for a part of its work, which numbers its questions for itself."""
+        return Task(self._run, f"{self._scope}{part}-")
 
     @property
     def id(self) -> TaskId:
@@ -42,7 +47,7 @@ class Task:
 
     @property
     def attempt(self) -> int:
-        """1 the first time, one more each time the function is run again."""
+        """1 the first time, one more after each attempt that failed."""
         return self._run.attempt
 
     @property
@@ -113,7 +118,7 @@ class Task:
         self._questions += 1
         text = codec.document("inputs", request.params)
         digest = hashlib.blake2b(request.kind.encode() + b"\0" + bytes(text), digest_size=6).hexdigest()
-        return f"{self._questions}-{digest}"
+        return f"{self._scope}{self._questions}-{digest}"
 
     # Being cancelled
 

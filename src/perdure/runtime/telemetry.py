@@ -65,7 +65,7 @@ def _span(name: str, task: TaskRecord) -> AbstractContextManager[Span]:
 
 
 class _Observer:
-    """Whether an SDK was set up when a runtime last began: a span that nobody sees is not for nothing."""
+    """Whether an SDK was set up when a runtime last began. Spans that nobody sees cost time all the same."""
 
     def __init__(self) -> None:
         self.is_there = False

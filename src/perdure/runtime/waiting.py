@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from contextlib import suppress
 from random import uniform
 
 from ..storage import Watch
@@ -15,14 +16,11 @@ from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS
 
 
-async def changed_within(watch: Watch, seconds: float) -> bool:
-    """Return at the next wake-up, or when the time is over; whether it was a wake-up."""
-    try:
+async def changed_within(watch: Watch, seconds: float) -> None:
+    """Return at the next wake-up, or when the time is over."""
+    with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             await watch.changed()
-    except TimeoutError:
-        return False
-    return True
 
 
 async def states(
@@ -37,7 +35,7 @@ async def states(
     seen = 0
     async with store.storage.watch(TASKS, partition_of(owner, task_id), task_id) as watch:
         while True:
-            snapshot = await _look(store, owner, task_id)
+            snapshot = await look(store, owner, task_id)
             if snapshot is not None and snapshot.version > seen:
                 seen = snapshot.version
                 yield snapshot
@@ -46,7 +44,7 @@ async def states(
             await changed_within(watch, poll_interval * uniform(0.5, 1.5))
 
 
-async def _look(store: TaskStore, owner: Owner, task_id: str) -> Snapshot | None:
+async def look(store: TaskStore, owner: Owner, task_id: str) -> Snapshot | None:
     """The task, or none where the storage is busy; the next look may succeed."""
     try:
         return await store.get(owner, task_id)

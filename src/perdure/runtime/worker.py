@@ -8,15 +8,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from random import shuffle, uniform
 
 import anyio
 from msgspec.structs import replace
 
-from ..storage import Change, Micros
+from ..storage import Change, Micros, Record
 from ..storage.errors import StorageClosed, StorageError, StorageFailed
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
+from ..tasks.errors import TaskError
 from . import lease as leases
 from . import recovery, telemetry
 from .claiming import REFUSED, Claimer
@@ -59,9 +60,11 @@ class Worker:
         self._slots = Slots(config.concurrency)
         self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
         self._patience = Patience(1.5 * config.heartbeat)
-        self._jobs: dict[asyncio.Task[None], TaskId] = {}
+        self._jobs: dict[asyncio.Task[None], Job] = {}
         self._newest: dict[TaskId, asyncio.Task[None]] = {}
         """A task may be run again here before its last run, which lost the lease, is over."""
+        self._creating = 0
+        self._created = asyncio.Event()
         self._is_working = False
         self._is_stopping = False
 
@@ -73,6 +76,7 @@ class Worker:
     async def working(self) -> AsyncGenerator[None]:
         """Work, until the block is left; then let finish what runs, or hand it back."""
         scope = anyio.CancelScope()
+        # in a task of their own, so that errors of the block reach the user as they are
         steps = asyncio.create_task(
             self._take_steps(scope)
         )  # in a task: errors of the block stay as they are
@@ -107,13 +111,24 @@ class Worker:
 
     async def _drain(self, seconds: float) -> None:
         """Let what runs end by itself for so long, then stop it; what may be run again is handed back."""
+        if self._creating:  # a create that is under way begins a run
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._created.wait(), self._config.lease)
+        for job in self._jobs.values():
+            if not job.slot.is_taken and job.function.attempts > 1:  # it waits for a client, maybe for days
+                self._stop(job)
         if self._jobs and seconds:
             await asyncio.wait(self._jobs, timeout=seconds)
         self._is_stopping = True
-        for task_id in self._jobs.values():
-            self._executor.cancel(task_id, Stop.SHUT_DOWN)
+        for job in self._jobs.values():
+            self._stop(job)
         if self._jobs:
-            await asyncio.wait(self._jobs)
+            await asyncio.wait(self._jobs, timeout=self._config.cancel_grace + 2 * self._config.lease)
+        for job in self._jobs.values():
+            log.error("task %s could not be handed back in time", job.claim.snapshot.task.task_id)
+
+    def _stop(self, job: Job) -> None:
+        self._executor.cancel(job.claim.snapshot.task.task_id, Stop.SHUT_DOWN)
 
     # Beginning a run
 
@@ -123,6 +138,16 @@ class Worker:
 
     async def create(self, owner: Owner, new: NewTask, function: Function, slot: Slot) -> Snapshot:
         """Create a task that is in work from the start, and begin it."""
+        self._creating += 1
+        self._created.clear()
+        try:
+            return await self._create(owner, new, function, slot)
+        finally:
+            self._creating -= 1
+            if not self._creating:
+                self._created.set()
+
+    async def _create(self, owner: Owner, new: NewTask, function: Function, slot: Slot) -> Snapshot:
         holder = self._claimer.new_holder()
         claims: list[Claim] = []
 
@@ -135,7 +160,8 @@ class Worker:
             snapshot = await self._store.create(owner, new, lease=lease)
         except BaseException as error:
             if claims and isinstance(error, (asyncio.CancelledError, StorageFailed)):
-                self._spawn(self._begin_if_created(Job(claims[0], function, slot)), claims[0])
+                job = Job(claims[0], function, slot)
+                self._spawn(self._begin_if_created(job), job)
             else:
                 slot.give_back()
             raise
@@ -147,19 +173,18 @@ class Worker:
 
     def begin(self, job: Job) -> None:
         """Run a claimed task."""
-        self._spawn(self._perform(job), job.claim)
+        self._spawn(self._perform(job), job)
 
-    def _spawn(self, work: Coroutine[None, None, None], claim: Claim) -> None:
+    def _spawn(self, work: Coroutine[None, None, None], job: Job) -> None:
         """Do this beside everything else; the worker does not stop before it is done."""
-        job = asyncio.get_running_loop().create_task(work)
-        task_id = claim.snapshot.task.task_id
-        self._jobs[job] = task_id
-        self._newest[task_id] = job
-        job.add_done_callback(self._forget)
+        doing = asyncio.get_running_loop().create_task(work)
+        self._jobs[doing] = job
+        self._newest[job.claim.snapshot.task.task_id] = doing
+        doing.add_done_callback(self._forget)
 
-    def _forget(self, job: asyncio.Task[None]) -> None:
-        task_id = self._jobs.pop(job)
-        if self._newest.get(task_id) is job:
+    def _forget(self, done: asyncio.Task[None]) -> None:
+        task_id = self._jobs.pop(done).claim.snapshot.task.task_id
+        if self._newest.get(task_id) is done:
             del self._newest[task_id]
 
     def job_of(self, task_id: TaskId) -> asyncio.Task[None] | None:
@@ -202,13 +227,20 @@ class Worker:
     # Upkeep
 
     async def _recover(self) -> None:
-        await asyncio.sleep(self._config.heartbeat * uniform(0.5, 1))
+        longest = 0.5 if self._patience.is_tried else 1.0
+        await asyncio.sleep(self._config.heartbeat * longest * uniform(0.5, 1))
         now = self._store.clock()
         expired = await self._store.storage.due(leases.EXPIRING, until=now, limit=recovery.BATCH, now=now)
         lost = self._patience.worn_out(expired, asyncio.get_running_loop().time())
         shuffle(lost)
         for lease in lost:
+            await self._recover_one(lease)
+
+    async def _recover_one(self, lease: Record) -> None:
+        try:
             await recovery.recover(lease, self._store, self._functions)
+        except TaskError:
+            log.exception("task %s cannot be recovered", lease.key)
 
     async def _sweep(self) -> None:
         await asyncio.sleep(self._config.sweep_interval * uniform(0.5, 1.5))

@@ -51,6 +51,9 @@ class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     def value(self) -> Json:
         return codec.decode(self.result)
 
+    def __repr__(self) -> str:
+        return f"Success({self.value!r})"
+
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="kind"):
     """The JSON-RPC error that the original request would have returned, verbatim."""
@@ -69,6 +72,10 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     def data(self) -> Json:
         """What came with the error; null also where nothing did."""
         return codec.decode(self.data_json)
+
+    def __repr__(self) -> str:
+        data = "" if isinstance(self.data_json, UnsetType) else f", {self.data!r}"
+        return f"Failure({self.code}, {self.message!r}{data})"
 
 
 Outcome: TypeAlias = Success | Failure

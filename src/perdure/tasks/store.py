@@ -242,9 +242,9 @@ class TaskStore:
             snapshot, lambda task, now, config: edits.answer(task, answers, now=now, config=config)
         )
 
-    async def hold(self, snapshot: Snapshot, *, lease: LeaseChange | None = None) -> Snapshot:
+    async def hold(self, snapshot: Snapshot) -> Snapshot:
         """Take the task into work, so that its TTL does not end it."""
-        return await self.edit(snapshot, lambda task, now, _: edits.hold(task, now=now), lease=lease)
+        return await self.edit(snapshot, lambda task, now, _: edits.hold(task, now=now))
 
     async def release(self, snapshot: Snapshot) -> Snapshot:
         """Give the task back unfinished."""

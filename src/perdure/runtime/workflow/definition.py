@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import msgspec
@@ -58,7 +58,12 @@ class Workflow:
 
     def check(self, params: JsonLike) -> None:
         """Raise where a new task is given an argument that no step uses. One that lacks can be asked for."""
-        used = {source.name for step in self.steps for source in _sources(step) if isinstance(source, Param)}
+        used = {
+            source.name
+            for step in self.steps
+            for source in step.arguments.values()
+            if isinstance(source, Param)
+        }
         unknown = sorted(set(arguments_of(params)) - used)
         if unknown:
             raise InvalidValue("arguments", f"the workflow has no parameter {', '.join(unknown)}")
@@ -70,10 +75,6 @@ def _check(step: Step, earlier: set[str]) -> None:
     for argument in step.arguments:
         if argument not in parameters and not takes_any:
             raise InvalidValue("steps", f"{step.name!r} takes no argument {argument!r}")
-    for source in _sources(step):
+    for source in step.arguments.values():
         if isinstance(source, Output) and source.step not in earlier:
             raise InvalidValue("steps", f"{step.name!r} uses {source.step!r}, which is no earlier step")
-
-
-def _sources(step: Step) -> Iterator[Source]:
-    yield from step.arguments.values()

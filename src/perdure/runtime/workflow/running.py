@@ -8,15 +8,18 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import cast
 
-import anyio.to_thread
 import msgspec
 
+from ...storage.errors import PerdureError
 from ...tasks import Json, codec
 from ...tasks.codec import JsonLike
+from ...tasks.errors import InvalidValue
 from ...tasks.inputs import ElicitationAnswer
-from ..errors import Again, Failed, Pause, RunError
+from ..endings import said_by
+from ..errors import Again, Failed, Pause
 from ..function import arguments_of, is_coroutine_function, task_parameter
 from ..task import Task
+from ..threads import call_in_thread
 from .definition import Output, Param, Source, Step, Workflow
 from .pausing import (
     Blocked,
@@ -37,6 +40,7 @@ async def run(workflow: Workflow, task: Task) -> JsonLike:
     """Do what is left of it. The handler of a workflow's task."""
     await _continue(task)
     for number, step in enumerate(workflow.steps):
+        task.check_cancelled()
         if step.name not in state_of(task.variables).steps:
             await task.report(step.name, number, len(workflow.steps))
             await _do(step, task)
@@ -49,21 +53,27 @@ async def _do(step: Step, task: Task) -> None:
     state = state_of(task.variables)
     try:
         arguments = _checked(step, _resolved(step, state, task.params))
-        ended = await _call(step, arguments, task)
+        await _write(step, await _call(step, arguments, task), task)
     except Blocked as blocked:
         key = f"{step.name}-{len(task.inputs) + 1}"  # no key twice in a task's life
         paused = msgspec.to_builtins(Paused(key, blocked.why))
         raise Pause({key: question_of(blocked.why)}, variables={PAUSED: paused}) from blocked
-    await task.set_variables({STEP + step.name: ended.as_json()})
+
+
+async def _write(step: Step, ended: StepState, task: Task) -> None:
+    try:
+        await task.set_variables({STEP + step.name: ended.as_json()})
+    except InvalidValue as error:  # more than the variables of a task may hold
+        raise Blocked(ToolError(step.name, f"the result cannot be kept: {error}", retryable=False)) from error
 
 
 async def _call(step: Step, arguments: Mapping[str, object], task: Task) -> StepState:
     try:
         return StepState("completed", await _result(step, arguments, task))
     except Exception as error:
-        if isinstance(error, RunError) and not isinstance(error, (Again, Failed)):
-            raise  # the task's own affairs: cancelled, or asking
-        said = f"{type(error).__name__}: {error}" if not isinstance(error, RunError) else str(error)
+        if isinstance(error, PerdureError) and not isinstance(error, (Again, Failed)):
+            raise  # the task's own affairs: it was cancelled, it asks, its storage is busy
+        said = str(error) if isinstance(error, PerdureError) else said_by(error)
         if step.optional:
             return StepState("failed", error=said)
         raise Blocked(ToolError(step.name, said, isinstance(error, Again))) from error
@@ -73,11 +83,11 @@ async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Js
     given = dict(arguments)
     hidden = task_parameter(step.function)
     if hidden is not None:
-        given[hidden] = task
+        given[hidden] = task.within(step.name)
     if is_coroutine_function(step.function):
         result = await cast("Awaitable[JsonLike]", step.function(**given))
     else:
-        result = await anyio.to_thread.run_sync(lambda: cast("JsonLike", step.function(**given)))
+        result = await call_in_thread(lambda: cast("JsonLike", step.function(**given)))
     return codec.decode(codec.document(STEP + step.name, result))
 
 
@@ -174,12 +184,14 @@ def _taken(why: Reason, content: Mapping[str, Json], task: Task) -> dict[str, Js
         case UnresolvableParameters() | SchemaMismatch():
             before = state_of(task.variables).arguments.get(why.step, {})
             return {ARGUMENTS + why.step: {**before, **content}}
-        case ToolError() if "result" not in content:
-            return {}  # a retry
-        case ToolError():
+        case ToolError() if content.get("retry") is True:
+            return {}
+        case ToolError() if "result" in content:
             return {STEP + why.step: StepState("given", content["result"]).as_json()}
-        case UnresolvedDependency():
-            return {STEP + why.producer: StepState("given", content.get("result")).as_json()}
+        case UnresolvedDependency() if "result" in content:
+            return {STEP + why.producer: StepState("given", content["result"]).as_json()}
+        case _:
+            raise Failed(DECLINED, f"the client did not continue: {why.message}")
 
 
 def handler(workflow: Workflow) -> Callable[[Task], Awaitable[JsonLike]]:

@@ -1,0 +1,80 @@
+"""Writing the end of an attempt: again while the storage fails, and as a failure where it cannot be kept."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from ..storage import Micros
+from ..storage.errors import InvalidArgument, StorageError
+from ..tasks import Failure, StoreConfig, TaskRecord
+from ..tasks.errors import ConcurrentModification, LeaseLost, NotFound
+from ..tasks.store import Edit
+from .endings import finish, said_by
+from .errors import INTERNAL_ERROR
+from .hold import Hold
+
+log = logging.getLogger("perdure.runtime")
+
+
+class Settlement:
+    """One end, to be written once."""
+
+    def __init__(self, hold: Hold, edit: Edit) -> None:
+        self._hold = hold
+        self._edit = edit
+        self._wanted: TaskRecord | None = None
+        self._is_in_doubt = False
+        self._is_replaced = False
+
+    async def write(self, *, within: float, pause: float) -> None:
+        """Return when it is written. Raises LeaseLost, or what kept it from being written for so long."""
+        deadline = asyncio.get_running_loop().time() + within
+        while not await self._try():
+            if asyncio.get_running_loop().time() > deadline:
+                raise LeaseLost
+            await asyncio.sleep(pause)
+
+    async def _try(self) -> bool:
+        try:
+            await self._hold.write(self._remembered)
+        except (LeaseLost, NotFound) as error:
+            if not (self._is_in_doubt and await self._was_written()):
+                raise LeaseLost from error
+        except Exception as error:
+            self._is_in_doubt = True
+            if not _may_heal(error):
+                self._replace(error)
+            return False
+        return True
+
+    def _remembered(self, task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+        self._wanted = self._edit(task, now, config)
+        return self._wanted
+
+    async def _was_written(self) -> bool:
+        """Whether only the answer to an earlier try was lost."""
+        found = await self._hold.read()
+        wanted = self._wanted
+        return (
+            found is not None
+            and wanted is not None
+            and found.task.is_terminal
+            and (found.task.status, found.task.finished_at) == (wanted.status, wanted.finished_at)
+        )
+
+    def _replace(self, error: Exception) -> None:
+        """A result that is too large, a question that was asked before: the task fails, and says why."""
+        if self._is_replaced:
+            raise error
+        self._is_replaced = True
+        task_id = self._hold.snapshot.task.task_id
+        log.warning("task %s: what came of it cannot be stored: %s", task_id, said_by(error))
+        text = f"what came of it cannot be stored: {said_by(error)}"
+        self._edit = finish(Failure.of(INTERNAL_ERROR, text))
+
+
+def _may_heal(error: Exception) -> bool:
+    if isinstance(error, StorageError):
+        return not isinstance(error, InvalidArgument)
+    return isinstance(error, ConcurrentModification)

@@ -1,0 +1,68 @@
+"""`python -m tests.runtime.crash --seconds 300 --kills 300`: the storm, the checks, and the numbers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shutil
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from . import storm
+from .checking import Case, breaches
+from .functions import QUICK
+from .report import numbers
+from .storm import Plan
+
+SHOWN = 5
+"""Breaches of one kind that are printed."""
+
+
+async def main(plan: Plan) -> bool:
+    """Whether every check holds."""
+    _end_children_too()
+    case = Case(await storm.run(plan))
+    for name, number in numbers(case).items():
+        print(f"{number:>9}  {name}")
+    found = breaches(case)
+    for name, told in found.items():
+        print(f"\nBROKEN {len(told)} times: {name}", *told[:SHOWN], sep="\n    ")
+    print("\nevery check holds" if not found else f"\nthe journals are in {plan.folder}")
+    return not found
+
+
+def _end_children_too() -> None:
+    """When told to stop, as `timeout` does: the storm kills what it started."""
+    this = asyncio.current_task()
+    if this is not None:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
+
+
+def plan_of(arguments: argparse.Namespace, folder: Path) -> Plan:
+    return Plan(
+        url=arguments.url or f"sqlite:///{folder / 'tasks.db'}",
+        folder=folder / "journals",
+        seed=arguments.seed,
+        seconds=arguments.seconds,
+        kills=arguments.kills or max(1, round(arguments.seconds)),
+        heartbeat=arguments.heartbeat,
+    )
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.runtime.crash", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20, help="how long the storm lasts")
+    parser.add_argument("--seed", type=int, default=7, help="what is drawn: victims, moments, work")
+    parser.add_argument("--kills", type=int, help="at random moments; one a second, if not given")
+    parser.add_argument("--url", help="the storage, empty; a new SQLite file, if not given")
+    parser.add_argument("--heartbeat", type=float, default=QUICK.heartbeat, help="a lease is three of them")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    made = Path(tempfile.mkdtemp(prefix="perdure-crash-"))
+    if not asyncio.run(main(plan_of(parse(), made))):
+        sys.exit(1)
+    shutil.rmtree(made)
