@@ -266,7 +266,8 @@ def no_live_lease_is_taken(case: Case) -> Iterator[str]:
         lease = edit.before
         if lease is None or lease.holder is None or lease.until is None:
             continue
-        if lease.holder.rpartition("#")[0] != commit.asked.who and commit.asked.now < lease.until:
+        is_its_own = lease.holder.startswith(f"{commit.asked.who}-")
+        if not is_its_own and commit.asked.now < lease.until:
             yield f"{commit.asked.who} took {edit.place} of {lease.holder}, which lived"
 
 

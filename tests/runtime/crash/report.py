@@ -63,7 +63,7 @@ def _recovered(case: Case) -> Iterator[bool]:
 
 
 def _process(holder: str) -> str:
-    return holder.rpartition("#")[0]
+    return holder.rpartition("-")[0]
 
 
 def _is_held(lease: Look | None) -> bool:
