@@ -7,14 +7,17 @@ work of the others: it sees them extend their leases.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Mapping, Sequence
+from random import shuffle, uniform
 
 from ..storage import Address, Delete, Micros, Record, Storage
 from ..tasks import Snapshot, TaskStore, upkeep
-from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
+from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound, TaskError
 from . import lease as leases
 from . import telemetry
+from .config import RuntimeConfig
 from .endings import Unfinished, run_again_or_end
 from .function import Function
 
@@ -44,6 +47,30 @@ class Patience:
             seen[lease.address] = (lease.version, since if version == lease.version else at)
         self._seen = seen  # what is no longer overdue is forgotten
         return [lease for lease in expired if at - seen[lease.address][1] >= self._seconds]
+
+
+class Recovery:
+    """What every worker does for the others."""
+
+    def __init__(self, store: TaskStore, functions: Mapping[str, Function], config: RuntimeConfig) -> None:
+        self._store = store
+        self._functions = functions
+        self._heartbeat = config.heartbeat
+        self._patience = Patience(1.5 * config.heartbeat)
+
+    async def look(self) -> None:
+        """After a while, see which leases ran out, and recover those of which nobody was heard."""
+        longest = 0.5 if self._patience.is_tried else 1.0
+        await asyncio.sleep(self._heartbeat * longest * uniform(0.5, 1))
+        now = self._store.clock()
+        expired = await self._store.storage.due(leases.EXPIRING, until=now, limit=BATCH, now=now)
+        lost = self._patience.worn_out(expired, asyncio.get_running_loop().time())
+        shuffle(lost)  # others do the same
+        for lease in lost:
+            try:
+                await recover(lease, self._store, self._functions)
+            except TaskError:
+                log.exception("task %s cannot be recovered", lease.key)
 
 
 async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Function]) -> Snapshot | None:

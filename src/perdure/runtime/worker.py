@@ -9,17 +9,16 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
-from random import shuffle, uniform
+from random import uniform
 
 import anyio
 from msgspec.structs import replace
 
-from ..storage import Change, Micros, Record
+from ..storage import Change, Micros
 from ..storage.errors import StorageClosed, StorageError, StorageFailed
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
-from ..tasks.errors import TaskError
 from . import lease as leases
-from . import recovery, telemetry
+from . import telemetry
 from .claiming import REFUSED, Claimer
 from .config import RuntimeConfig
 from .endings import Stop
@@ -27,7 +26,7 @@ from .executor import Executor, Job
 from .function import Function, Functions
 from .hold import Claim, find_out
 from .intake import Intake
-from .recovery import Patience
+from .recovery import Recovery
 from .slots import Slot, Slots
 
 log = logging.getLogger("perdure.runtime")
@@ -59,7 +58,7 @@ class Worker:
         self._claimer = Claimer(store, config, name)
         self._slots = Slots(config.concurrency)
         self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
-        self._patience = Patience(1.5 * config.heartbeat)
+        self._recovery = Recovery(store, functions, config)
         self._jobs: dict[asyncio.Task[None], Job] = {}
         self._newest: dict[TaskId, asyncio.Task[None]] = {}
         """A task may be run again here before its last run, which lost the lease, is over."""
@@ -77,9 +76,7 @@ class Worker:
         """Work, until the block is left; then let finish what runs, or hand it back."""
         scope = anyio.CancelScope()
         # in a task of their own, so that errors of the block reach the user as they are
-        steps = asyncio.create_task(
-            self._take_steps(scope)
-        )  # in a task: errors of the block stay as they are
+        steps = asyncio.create_task(self._take_steps(scope))
         drain = 0.0
         self._is_working, self._is_stopping = True, False
         try:
@@ -95,7 +92,12 @@ class Worker:
     async def _take_steps(self, scope: anyio.CancelScope) -> None:
         with scope:
             async with anyio.create_task_group() as steps:
-                for step in (self._intake.listen, self._intake.claim_and_wait, self._recover, self._sweep):
+                for step in (
+                    self._intake.listen,
+                    self._intake.claim_and_wait,
+                    self._recovery.look,
+                    self._sweep,
+                ):
                     steps.start_soon(self._repeat, step)
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -225,22 +227,6 @@ class Worker:
             await self._perform(replace(job, claim=claim))
 
     # Upkeep
-
-    async def _recover(self) -> None:
-        longest = 0.5 if self._patience.is_tried else 1.0
-        await asyncio.sleep(self._config.heartbeat * longest * uniform(0.5, 1))
-        now = self._store.clock()
-        expired = await self._store.storage.due(leases.EXPIRING, until=now, limit=recovery.BATCH, now=now)
-        lost = self._patience.worn_out(expired, asyncio.get_running_loop().time())
-        shuffle(lost)
-        for lease in lost:
-            await self._recover_one(lease)
-
-    async def _recover_one(self, lease: Record) -> None:
-        try:
-            await recovery.recover(lease, self._store, self._functions)
-        except TaskError:
-            log.exception("task %s cannot be recovered", lease.key)
 
     async def _sweep(self) -> None:
         await asyncio.sleep(self._config.sweep_interval * uniform(0.5, 1.5))

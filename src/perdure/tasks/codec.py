@@ -117,7 +117,7 @@ def check_json(
             for item in _items(field, cast("dict[object, object] | Sequence[object]", value), max_string):
                 check_json(field, item, max_depth=max_depth, max_string=max_string, depth=depth + 1)
         case _:
-            raise InvalidValue(field, f"a {type(value).__name__} is not JSON")
+            raise InvalidValue(field, f"a value of type {type(value).__name__} is not JSON")
 
 
 def _check_length(field: str, text: str, most: int | None) -> None:

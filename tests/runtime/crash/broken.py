@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 from perdure.runtime import Run, recovery
 from perdure.runtime import lease as leases
+from perdure.runtime.recovery import Recovery
 from perdure.runtime.settlement import Settlement
-from perdure.runtime.worker import Worker
 from perdure.tasks.store import Edit
 
 HOUR = 3600 * 1_000_000
@@ -28,7 +28,7 @@ async def _write_without_lease(self: Run, edit: Edit) -> None:
     await self._store.mutate(task.owner, task.task_id, lambda found: self._store.edit(found, edit))
 
 
-async def _recover_what_lives(self: Worker) -> None:
+async def _recover_what_lives(self: Recovery) -> None:
     """A lease is taken though its end has not come."""
     await asyncio.sleep(0.1)
     now = self._store.clock()
@@ -46,7 +46,7 @@ def write_without_lease() -> None:
 
 
 def recover_what_lives() -> None:
-    Worker._recover = _recover_what_lives
+    Recovery.look = _recover_what_lives
 
 
 BROKEN: dict[str, Callable[[], None]] = {
