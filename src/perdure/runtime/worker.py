@@ -92,12 +92,8 @@ class Worker:
     async def _take_steps(self, scope: anyio.CancelScope) -> None:
         with scope:
             async with anyio.create_task_group() as steps:
-                for step in (
-                    self._intake.listen,
-                    self._intake.claim_and_wait,
-                    self._recovery.look,
-                    self._sweep,
-                ):
+                intake, recovery = self._intake, self._recovery
+                for step in (intake.listen, intake.claim_and_wait, recovery.look, self._sweep):
                     steps.start_soon(self._repeat, step)
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -126,8 +122,8 @@ class Worker:
             self._stop(job)
         if self._jobs:
             await asyncio.wait(self._jobs, timeout=self._config.cancel_grace + 2 * self._config.lease)
-        for job in self._jobs.values():
-            log.error("task %s could not be handed back in time", job.claim.snapshot.task.task_id)
+        for job in self._jobs.values():  # the storage does not answer; others will recover it
+            log.warning("task %s was not handed back in time", job.claim.snapshot.task.task_id)
 
     def _stop(self, job: Job) -> None:
         self._executor.cancel(job.claim.snapshot.task.task_id, Stop.SHUT_DOWN)
