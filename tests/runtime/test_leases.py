@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, App, LeaseLost, Runtime, RuntimeConfig, Task
 from perdure.runtime import lease as leases
-from perdure.tasks import Snapshot, Status, StoreConfig
+from perdure.tasks import Snapshot, Status, StoreConfig, TaskStore
 from perdure.tasks.errors import InvalidValue
 
 from ..rows import row
@@ -268,3 +268,52 @@ def test_a_lease_lasts_three_heartbeats_and_the_skew_and_nonsense_is_refused(wro
     assert RuntimeConfig(heartbeat=2, clock_skew=1.5).lease == 7.5
     with pytest.raises(InvalidValue, match=wrong):
         replace(RuntimeConfig(), **{wrong: -1})
+
+
+@asynccontextmanager
+async def twin(
+    replicas: Replicas, wire: Wire, app: App, config: RuntimeConfig, clock: MovedClock
+) -> AsyncGenerator[Runtime]:
+    """A worker that calls itself as another does, like two containers of one host name."""
+    storage = await replicas.subject.another_client()
+    store = TaskStore(await wire.around(storage), clock=clock)
+    try:
+        async with Runtime(store, app.functions, config, name="twin").running() as runtime:
+            yield runtime
+    finally:
+        if replicas.subject.url is not None:
+            await storage.close()
+
+
+@row(64)
+async def test_workers_of_one_name_cannot_use_each_others_lease(replicas: Replicas) -> None:
+    app, deaf = new_app(), Wire()
+    deaf.is_deaf = True
+    begun: list[int] = []
+    go_on = {1: asyncio.Event(), 2: asyncio.Event()}
+    refused: list[Exception] = []
+
+    @app.function(attempts=2, backoff=0.0)
+    async def work(task: Task) -> str:
+        begun.append(task.attempt)
+        await go_on[task.attempt].wait()
+        try:
+            await task.set_variables({f"attempt {task.attempt}": "was here"})
+        except Exception as error:
+            refused.append(error)
+            raise
+        return f"attempt {task.attempt}"
+
+    async with (
+        twin(replicas, deaf, app, ASLEEP, MovedClock()) as zombie,
+        twin(replicas, Wire(), app, QUICK, MovedClock(300 * SECOND)) as namesake,
+    ):
+        assert zombie.name != namesake.name
+        made = await zombie.submit("work")  # the first claim of the one, as the next is of the other
+        await until(lambda: begun == [1, 2])
+        go_on[1].set()
+        await until(lambda: bool(refused))
+        go_on[2].set()
+        ended = await namesake.wait(ME, made.task.task_id, 10)
+    assert [type(error) for error in refused] == [LeaseLost]
+    assert (value_of(ended), dict(ended.task.variables)) == ("attempt 2", {"attempt 2": "was here"})

@@ -6,12 +6,13 @@ import asyncio
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, QueueFull, Runtime, RuntimeConfig, Task
-from perdure.storage import Change, Committed, Replace
+from perdure.runtime import Again, App, Function, QueueFull, Runtime, RuntimeConfig, Task
+from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Replace
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.upkeep import SET_ASIDE
 
@@ -440,3 +441,86 @@ async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Repl
     go_on.set()
     assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "nobody said"
     assert crowd.most["work"] == 1
+
+
+@row(65)
+async def test_a_function_with_a_long_queue_does_not_starve_another(replicas: Replicas) -> None:
+    """The worker is as quick as the queue, so there is always a slot, and always something to take."""
+    app, order = new_app(), list[str]()
+    others = [f"lonely {number}" for number in range(8)]  # chance alone puts none of them last
+    for name in ("popular", *others):
+        app.functions.add(Function(name=name, handler=partial(note, name, order)))
+    creator = await replicas.start(app, work=False, limits=MANY)
+    made = [await creator.submit(name) for name in ["popular"] * 150 + others]
+    await replicas.start(app, with_concurrency(1000), limits=MANY)
+    for each in made:
+        await creator.wait(ME, each.task.task_id, 10)
+    assert max(order.index(name) for name in others) < 80
+
+
+async def note(name: str, order: list[str], _: Task) -> None:
+    order.append(name)
+
+
+class Lagging(Wire):
+    """A storage whose queues still show for half a second what was taken from them."""
+
+    lag = 0.5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 0
+        self._taken: dict[Record, float] = {}
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        result = await super().commit(changes, guard=guard, now=now)
+        if isinstance(result, Refused):
+            self.refused += 1
+        else:
+            left = [each.before for each in changes if isinstance(each, Replace) and each.before.lane]
+            self._taken |= dict.fromkeys(left, asyncio.get_running_loop().time())
+        return result
+
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        since = asyncio.get_running_loop().time() - self.lag
+        stale = [each for each, at in self._taken.items() if at > since and each.lane == lane]
+        found = {each.address: each for each in await super().due(lane, until=until, limit=1000, now=now)}
+        found |= {each.address: each for each in stale if lane.startswith("run/")}
+        return sorted(found.values(), key=lambda each: (each.wake_at, each.key))[:limit]
+
+
+@row(65)
+async def test_a_worker_does_not_run_after_what_a_queue_that_lags_still_shows(replicas: Replicas) -> None:
+    app, wire, runs = new_app(), Lagging(), Counter[int]()
+
+    @app.function()
+    async def work(number: int) -> None:
+        runs[number] += 1
+
+    creator = await replicas.start(app, work=False)
+    made = [await creator.submit("work", {"number": number}) for number in range(60)]
+    async with wired(replicas, wire, app, replace(STEADY, concurrency=4)) as runtime:
+        assert runtime.store.storage.lag == 0.5
+        for each in made:
+            assert (await creator.wait(ME, each.task.task_id, 10)).task.attempts == 1
+    assert runs == Counter(range(60))
+    assert wire.refused <= 5
+
+
+@row(65)
+async def test_tasks_that_cannot_be_claimed_are_in_nobodys_way(replicas: Replicas) -> None:
+    """They were made where tasks may be larger than here, and fill more than one look at the queue."""
+    app = new_app()
+
+    @app.function()
+    async def measure(text: str) -> int:
+        return len(text)
+
+    creator = await replicas.start(app, work=False)
+    large = [await creator.submit("measure", {"text": "x" * 60_000}) for _ in range(20)]
+    made = await creator.submit("measure", {"text": "fits"})
+    await replicas.start(app, with_concurrency(4), limits=StoreConfig(max_record_size_bytes=20_000))
+    assert value_of(await creator.wait(ME, made.task.task_id, 10)) == 4
+    assert [await now(creator, each) for each in large] == large

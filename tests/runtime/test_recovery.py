@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, suppress
 
 import pytest
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, App, InProcessExecutor, Job, LeaseLost, Runtime, RuntimeConfig, Task
 from perdure.runtime.recovery import LOST
-from perdure.storage import Change, Committed, Record, Replace
-from perdure.storage.errors import StorageBusy, StorageError, StorageFailed
+from perdure.storage import Change, Committed, Record, Replace, Space, Watch
+from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, StorageFull
 from perdure.tasks import Json, NewTask, Snapshot, Status, TaskStore
 from perdure.tasks.snapshot import LEASES
 from perdure.tasks.upkeep import SET_ASIDE
@@ -31,6 +31,7 @@ from .doubles import (
     creates_a_task,
     ends_a_task,
     lease_of,
+    nothing,
     now,
     several_heartbeats,
     wired,
@@ -668,3 +669,150 @@ async def test_a_step_that_fails_is_tried_again(replicas: Replicas) -> None:
             return (await now(runtime, made)).task.held
 
         await until(is_held)
+
+
+# What a review found
+
+
+def full(changes: Sequence[Change]) -> Awaitable[None]:
+    """A hook: there is room for heartbeats, and never for the end of a task."""
+    if ends_a_task(changes):
+        raise StorageFull("no room left")
+    return nothing(changes)
+
+
+@row(68)
+async def test_a_run_whose_end_can_never_be_written_is_given_up_after_a_lease(replicas: Replicas) -> None:
+    app, wire = new_app(), Wire()
+    begun, go_on = list[int](), asyncio.Event()
+
+    @app.function()
+    async def work(number: int) -> None:
+        begun.append(number)
+        await go_on.wait()
+
+    wire.before = full
+    asyncio.get_running_loop().call_later(10, wire.mend)  # or a test that fails would not end
+    async with wired(replicas, wire, app, replace(QUICK, concurrency=1, drain=60.0)) as runtime:
+        made = [await runtime.submit("work", {"number": number}) for number in range(2)]
+        assert [each.task.held for each in made] == [True, False]
+        await several_heartbeats(runtime, made[0], 1)
+        go_on.set()
+        await until(lambda: begun == [0, 1])  # the other has the slot now
+    assert wire.before is full
+
+
+class ShortOfWatches(Wire):
+    """A line on which the first watch of a single task cannot be opened."""
+
+    is_refused = False
+
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        if key is not None and not self.is_refused:
+            self.is_refused = True
+            raise StorageBusy("too many watch already")
+        return super().watch(space, partition, key)
+
+
+@row(67, 68)
+@pytest.mark.parametrize("word", ["cancel", "answer"])
+async def test_a_watch_that_cannot_be_opened_at_first_keeps_no_word_from_the_run(
+    replicas: Replicas, word: str
+) -> None:
+    app, wire = new_app(), ShortOfWatches()
+
+    @app.function()
+    async def ask(task: Task) -> str:
+        return (await task.elicit("Whose?", key="whose")).action
+
+    other = await replicas.start(app, work=False)
+    async with wired(replicas, wire, app, STEADY) as runtime:
+        made = await runtime.submit("ask")
+        await until(lambda: wire.is_refused)
+        await until_status(other, made, Status.INPUT_REQUIRED)
+        if word == "cancel":
+            await other.cancel(ME, made.task.task_id)
+        else:
+            await other.answer(ME, made.task.task_id, {"whose": {"action": "decline"}})
+        ended = await other.wait(ME, made.task.task_id, 10)
+    assert ended.task.status is (Status.CANCELLED if word == "cancel" else Status.COMPLETED)
+
+
+@row(68)
+async def test_an_end_of_which_nothing_was_heard_does_not_count_as_dropped(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, go_on, runs = counted()
+    wire = Wire()
+    wire.after = times(1, FAILED, ends_a_task)
+    go_on.set()
+    other = await replicas.start(app, work=False)
+    with caplog.at_level(logging.WARNING, "perdure.runtime"):
+        async with wired(replicas, wire, app, STEADY) as runtime:
+            made = await runtime.submit("work")
+            assert value_of(await other.wait(ME, made.task.task_id, 10)) == 1
+    assert runs == [1]
+    assert "lease is lost" not in caplog.text
+
+
+@row(68)
+@pytest.mark.parametrize(("write", "attempts"), [("set_variables", 2), ("report", 1)])
+async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_nothing(
+    replicas: Replicas, write: str, attempts: int
+) -> None:
+    app, wire = new_app(), Wire()
+
+    @app.function(attempts=3, backoff=0.0)
+    async def work(task: Task) -> int:
+        if task.attempt == 1:
+            wire.before = times(1, BUSY, lambda changes: len(changes) == 2)
+        if write == "set_variables":
+            await task.set_variables({"half": "done"})
+        else:
+            await task.report("half done")
+        return task.attempt
+
+    async with wired(replicas, wire, app, STEADY) as runtime:
+        made = await runtime.submit("work")
+        ended = await runtime.wait(ME, made.task.task_id, 10)
+    assert (value_of(ended), ended.task.attempts) == (attempts, attempts)
+    if write == "set_variables":
+        assert ended.task.last_failure == "StorageBusy: others hold it"
+        assert dict(ended.task.variables) == {"half": "done"}
+    else:
+        assert ended.task.status_message == "half done"
+
+
+class HeldUp(InProcessExecutor):
+    """A process that is held up after it has claimed, and before it begins."""
+
+    def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
+        super().__init__(store, config)
+        self.go_on = asyncio.Event()
+        self.is_over = asyncio.Event()
+
+    async def submit(self, job: Job) -> None:
+        await self.go_on.wait()
+        await super().submit(job)
+        self.is_over.set()
+
+
+@row(64)
+async def test_who_was_held_up_does_not_begin_what_another_has_taken(replicas: Replicas) -> None:
+    app, go_on, runs = counted()
+    executors: list[HeldUp] = []
+
+    def executor(store: TaskStore, config: RuntimeConfig) -> HeldUp:
+        executors.append(HeldUp(store, config))
+        return executors[-1]
+
+    slow = await replicas.start(app, replace(QUICK, concurrency=1), executor=executor)
+    made = await slow.submit("work")
+    assert made.task.held
+    other = await replicas.start(app)
+    await until(lambda: bool(runs))
+    executors[0].go_on.set()
+    await asyncio.wait_for(executors[0].is_over.wait(), 10)
+    assert 1 not in runs  # that was the attempt of the one that was held up
+    go_on.set()
+    assert value_of(await other.wait(ME, made.task.task_id, 10)) == runs[-1]

@@ -6,12 +6,15 @@ import asyncio
 import threading
 
 import pytest
+from msgspec.structs import replace
 
-from perdure.runtime import Again, Failed, Pause, Task, UnknownFunction
+from perdure.runtime import Again, Failed, Function, Pause, Task, UnknownFunction
+from perdure.runtime.workflow import Step, Workflow
 from perdure.tasks import Failure, InputKind, InputRequest, Owner, Status
 from perdure.tasks.errors import InvalidValue
 
 from ..rows import row
+from .doubles import STEADY
 from .replicas import Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
@@ -181,3 +184,110 @@ async def test_a_question_that_cannot_be_asked_fails_the_task_that_pauses_with_i
     ended = await runtime.wait(ME, made.task.task_id, 5)
     assert ended.task.status is Status.FAILED
     assert "inputs.much" in (ended.task.status_message or "")
+
+
+@pytest.mark.parametrize("after", [1e15, float("nan"), float("inf"), -1.0])
+async def test_a_time_that_cannot_be_waited_for_fails_the_task_at_once(
+    replicas: Replicas, after: float
+) -> None:
+    app = new_app()
+    begun: list[int] = []
+
+    @app.function(attempts=3, backoff=0.0)
+    async def work(task: Task) -> None:
+        begun.append(task.attempt)
+        raise Again("the shop is closed", after=after)
+
+    async with asyncio.timeout(10):  # to leave, too
+        async with replicas.running(app) as runtime:
+            made = await runtime.submit("work")
+            task = (await runtime.wait(ME, made.task.task_id)).task
+    assert (task.status, task.held, begun) == (Status.FAILED, False, [1])
+    assert "after: must be from 0 to" in (task.status_message or "")
+
+
+async def test_to_pause_for_what_is_answered_already_fails_the_task(replicas: Replicas) -> None:
+    app = new_app()
+    question = InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose?"})
+    runs: list[int] = []
+
+    @app.function()
+    async def forgetful(task: Task) -> None:
+        runs.append(task.attempt)
+        if len(runs) < 10:  # else it would go on for ever
+            raise Pause({"whose": question})
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("forgetful")
+    async for seen in runtime.watch(ME, made.task.task_id):
+        if seen.task.status is Status.INPUT_REQUIRED:
+            await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
+    task = (await runtime.get(ME, made.task.task_id)).task
+    assert task.status is Status.FAILED
+    assert task.status_message == "the function paused for what is answered already"
+    assert runs == [1, 1]
+
+
+@pytest.mark.parametrize("name", ["", "x" * 253, "\u00e9" * 127, "nul\0"])
+def test_a_name_that_no_queue_can_have_is_refused_when_the_function_is_registered(name: str) -> None:
+    app = new_app()
+
+    async def work() -> None: ...
+
+    with pytest.raises(InvalidValue, match="name"):
+        app.function(name=name)(work)
+    with pytest.raises(InvalidValue, match="name"):
+        app.functions.add(Function(name=name, handler=lambda _: None))
+    with pytest.raises(InvalidValue, match="name"):
+        app.workflow(Workflow(name, [Step("work", work)]))
+    assert not app.functions
+
+
+def test_a_function_whose_arguments_have_no_names_is_refused_when_it_is_registered() -> None:
+    app = new_app()
+
+    def power(base: int, exponent: int, /) -> int:
+        return base**exponent
+
+    with pytest.raises(InvalidValue, match="'base' by position"):
+        app.function()(power)
+    assert not app.functions
+
+
+async def test_the_longest_name_is_run_and_a_function_is_registered_without_parentheses_too(
+    replicas: Replicas,
+) -> None:
+    app = new_app()
+
+    @app.function
+    async def bare(number: int) -> int:
+        return number + 1
+
+    @app.function(name="\u00e9" * 126)
+    async def long(number: int) -> int:
+        return number + 2
+
+    creator = await replicas.start(app, work=False)
+    await replicas.start(app)
+    for name, expected in (("bare", 8), ("\u00e9" * 126, 9)):
+        made = await creator.submit(name, {"number": 7})  # through the queue, which is named after it
+        assert value_of(await creator.wait(ME, made.task.task_id, 5)) == expected
+    assert await bare(1) == 2  # what the decorator leaves is the function itself
+
+
+@row(66)
+@pytest.mark.parametrize("kind", ["function", "step"])
+async def test_as_many_threads_work_at_once_as_there_are_slots(replicas: Replicas, kind: str) -> None:
+    app, count = new_app(), 50
+    together = threading.Barrier(count)
+
+    @app.function(name="function")
+    def plain() -> str:
+        together.wait(5)  # for all of the others, each in its thread
+        return "met"
+
+    app.workflow(Workflow("step", [Step("plain", plain)]))
+    runtime = await replicas.start(app, replace(STEADY, concurrency=count))
+    made = await asyncio.gather(*(runtime.submit(kind) for _ in range(count)))
+    ended = [await runtime.wait(ME, each.task.task_id, 10) for each in made]
+    assert [value_of(each) for each in ended] == ["met"] * count

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perdure.runtime import App, Runtime, Task
 from perdure.storage import Change, Replace
 from perdure.storage.errors import StorageBusy
-from perdure.tasks import Snapshot, Status
+from perdure.tasks import Snapshot, Status, StoreConfig
 
 from ..rows import row
 from .doubles import CALM, ME, Wire, creates_a_task, lease_of, now, several_heartbeats, wired
@@ -258,3 +258,51 @@ async def test_a_worker_may_be_started_again(replicas: Replicas) -> None:
             assert made.task.held
             assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
         assert len(works.begun) == count
+
+
+async def test_a_worker_that_stops_leaves_the_rest_of_the_queue_alone(replicas: Replicas) -> None:
+    app, begun, leaving = new_app(), list[int](), asyncio.Event()
+
+    @app.function()
+    async def short(number: int) -> None:
+        begun.append(number)
+        leaving.set()
+
+    creator = await replicas.start(app, work=False, limits=StoreConfig(max_tasks_per_owner=1000))
+    made = [await creator.submit("short", {"number": number}) for number in range(150)]
+    async with replicas.running(app, replace(LONG, concurrency=1000)):  # there is always a slot
+        await leaving.wait()
+    read = [await now(creator, each) for each in made]
+    left = [each for each in read if each.task.status is Status.WORKING]
+    assert len(left) == 150 - len(begun) > 75
+    assert [each for each in made if each in left] == left  # as they were: unheld, not begun
+
+
+@row(69)
+@pytest.mark.parametrize("drain", [60.0, 0.0])
+async def test_what_is_being_created_while_the_worker_stops_is_not_left_behind(
+    replicas: Replicas, drain: float
+) -> None:
+    """It is run where there is time for that, else handed back."""
+    works, wire = Works(), Wire()
+    reached, go_on = asyncio.Event(), asyncio.Event()
+    other = await replicas.start(works.app, work=False)
+
+    async def hold_up(changes: Sequence[Change]) -> None:
+        if creates_a_task(changes):
+            reached.set()
+            await go_on.wait()
+
+    wire.before = hold_up
+    if drain:
+        works.go_on.set()
+    async with asyncio.timeout(10):
+        async with wired(replicas, wire, works.app, replace(LONG, drain=drain)) as runtime:
+            creating = asyncio.create_task(runtime.submit("often"))
+            await reached.wait()
+            asyncio.get_running_loop().call_later(0.1, go_on.set)
+        made = await creating
+    read = await now(other, made)
+    assert made.task.held
+    assert not read.task.held
+    assert read.task.status is (Status.COMPLETED if drain else Status.WORKING)

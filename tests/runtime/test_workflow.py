@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
+
 import pytest
+from msgspec.structs import replace
 
 from perdure.runtime import Again, App, Runtime, Task
 from perdure.runtime.workflow import (
@@ -20,6 +25,7 @@ from perdure.tasks import Failure, Json, Owner, Progress, Snapshot, Status
 from perdure.tasks.errors import InvalidValue
 
 from ..rows import row
+from .doubles import STEADY
 from .replicas import QUICK, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -242,3 +248,108 @@ def test_a_workflow_is_checked_when_it_is_defined() -> None:
             Workflow("flow", steps)
     with pytest.raises(InvalidValue, match="no parameter c"):
         Workflow("flow", [Step("a", add, {"a": Param("a"), "b": 1})]).check({"arguments": {"c": 1}})
+
+
+@row(93)
+async def test_the_questions_of_a_step_are_its_own_and_what_was_answered_is_not_asked_again(
+    replicas: Replicas,
+) -> None:
+    """Both steps ask the same. Workers stop before the second asks, and again after it was answered."""
+    held_up = {"before": asyncio.Event(), "after": asyncio.Event()}
+    reached: list[str] = []
+
+    async def first(task: Task) -> Json:
+        return (await task.elicit("How many?")).values["count"]
+
+    async def second(task: Task, earlier: int) -> Json:
+        reached.append("before")
+        await held_up["before"].wait()
+        said = (await task.elicit("How many?")).values["count"]
+        reached.append("after")
+        await held_up["after"].wait()
+        return [earlier, said]
+
+    app = app_of(Step("first", first), Step("second", second, {"earlier": Output("first")}), attempts=2)
+    at_once = replace(QUICK, drain=0.0)
+    async with replicas.running(app, at_once) as runtime:
+        made = await runtime.submit("flow")
+        await go_on(runtime, await paused(runtime, made.task.task_id), {"count": 1})
+        await until(lambda: reached == ["before"])
+    held_up["before"].set()
+    async with replicas.running(app, at_once) as runtime, asyncio.timeout(10):
+        await go_on(runtime, await paused(runtime, made.task.task_id), {"count": 2})
+        await until(lambda: reached == ["before", "before", "after"])
+    held_up["after"].set()
+    runtime = await replicas.start(app)
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert value_of(ended) == [1, 2]
+    assert len(ended.task.inputs) == 2
+
+
+@row(92)
+@pytest.mark.parametrize("how", ["returns", "raises"])
+async def test_a_plain_step_that_is_cancelled_is_given_time_to_tidy_up(replicas: Replicas, how: str) -> None:
+    began, tidied = threading.Event(), threading.Event()
+
+    def plain(task: Task) -> str:
+        began.set()
+        while not task.cancellation.is_requested:
+            time.sleep(0.002)
+        time.sleep(0.1)
+        tidied.set()
+        if how == "raises":
+            task.check_cancelled()
+        return "tidy"
+
+    runtime = await replicas.start(app_of(Step("plain", plain)), replace(STEADY, cancel_grace=5.0))
+    made = await runtime.submit("flow")
+    await until(began.is_set)
+    await runtime.cancel(ME, made.task.task_id)
+    ended = await runtime.wait(ME, made.task.task_id, 10)
+    assert tidied.is_set()  # before the task ended
+    assert ended.task.status is (Status.COMPLETED if how == "returns" else Status.CANCELLED)
+    if how == "returns":
+        assert value_of(ended) == "tidy"
+
+
+@row(92)
+async def test_a_step_that_is_not_to_be_retried_ends_the_workflow(replicas: Replicas) -> None:
+    calls: list[str] = []
+
+    async def make() -> None:
+        calls.append("make")
+        raise ValueError("no oven")
+
+    runtime = await replicas.start(app_of(Step("make", make), attempts=3))
+    made = await runtime.submit("flow")
+    await go_on(runtime, await paused(runtime, made.task.task_id), {"retry": False})
+    ended = await runtime.wait(ME, made.task.task_id, 5)
+    assert ended.task.status is Status.FAILED
+    assert ended.task.status_message == "the client did not continue: step 'make' failed: ValueError: no oven"
+    assert calls == ["make"]
+
+
+@row(92)
+@pytest.mark.parametrize("size", ["a string", "all together"])
+async def test_a_result_that_the_variables_cannot_hold_pauses_the_workflow(
+    replicas: Replicas, size: str
+) -> None:
+    async def make() -> Json:
+        many: list[Json] = ["x" * 60_000] * 20
+        return "x" * 100_000 if size == "a string" else many
+
+    async def measure(made: str) -> int:
+        return len(made)
+
+    runtime = await replicas.start(
+        app_of(Step("make", make), Step("measure", measure, {"made": Output("make")}))
+    )
+    made = await runtime.submit("flow")
+    seen = await paused(runtime, made.task.task_id)
+    state = state_of(seen.task.variables)
+    assert state.paused is not None
+    assert isinstance(state.paused.why, ToolError)
+    assert (state.paused.why.step, state.paused.why.retryable) == ("make", False)
+    assert state.paused.why.error.startswith("the result cannot be kept: ")
+    await go_on(runtime, seen, {"result": "short"})
+    assert value_of(await runtime.wait(ME, made.task.task_id, 5)) == 5

@@ -75,7 +75,7 @@ class App:
             as_stored = Call(call)
             self.functions.add(
                 Function(
-                    name=name or getattr(call, "__name__", ""),
+                    name=getattr(call, "__name__", "") if name is None else name,
                     handler=as_stored.handler,
                     attempts=attempts,
                     backoff=backoff,

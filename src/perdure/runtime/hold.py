@@ -114,11 +114,6 @@ class Hold:
         if self.snapshot.task.is_terminal:
             raise LeaseLost
 
-    async def read(self) -> Snapshot | None:
-        """The task as it stands, whoever holds it."""
-        found = await self._store.storage.get(self.snapshot.record.address, now=self._store.clock())
-        return None if found is None else Snapshot.read(found)
-
     def _lease_after(self, following: Snapshot) -> Change:
         if not following.task.held:
             return leases.give_up(self._lease, following)

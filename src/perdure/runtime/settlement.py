@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 
 from ..storage import Micros
 from ..storage.errors import InvalidArgument, StorageError
-from ..tasks import Failure, StoreConfig, TaskRecord
+from ..tasks import Failure, Status, StoreConfig, TaskRecord
 from ..tasks.errors import ConcurrentModification, LeaseLost, NotFound
 from ..tasks.store import Edit
 from .endings import finish, said_by
@@ -23,7 +24,7 @@ class Settlement:
     def __init__(self, hold: Hold, edit: Edit) -> None:
         self._hold = hold
         self._edit = edit
-        self._wanted: TaskRecord | None = None
+        self._tried: set[tuple[Status, Micros | None]] = set()
         self._is_in_doubt = False
         self._is_replaced = False
 
@@ -49,19 +50,16 @@ class Settlement:
         return True
 
     def _remembered(self, task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-        self._wanted = self._edit(task, now, config)
-        return self._wanted
+        edited = self._edit(task, now, config)
+        self._tried.add((edited.status, edited.finished_at))
+        return edited
 
     async def _was_written(self) -> bool:
         """Whether only the answer to an earlier try was lost."""
-        found = await self._hold.read()
-        wanted = self._wanted
-        return (
-            found is not None
-            and wanted is not None
-            and found.task.is_terminal
-            and (found.task.status, found.task.finished_at) == (wanted.status, wanted.finished_at)
-        )
+        with suppress(LeaseLost):
+            await self._hold.look()
+        task = self._hold.snapshot.task
+        return task.is_terminal and (task.status, task.finished_at) in self._tried
 
     def _replace(self, error: Exception) -> None:
         """A result that is too large, a question that was asked before: the task fails, and says why."""
