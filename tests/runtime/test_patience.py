@@ -1,0 +1,44 @@
+"""Recovery's patience: who is heard of is spared, whatever the clocks say."""
+
+from __future__ import annotations
+
+import hypothesis.strategies as st
+from hypothesis import given
+
+from perdure.runtime.recovery import Patience
+from perdure.storage import Record
+from perdure.tasks.snapshot import LEASES
+
+from ..rows import row
+
+SECONDS = 10.0
+looks = st.lists(
+    st.tuples(st.floats(0.1, 15), st.dictionaries(st.sampled_from("abc"), st.integers(0, 2), max_size=3)),
+    max_size=30,
+)
+"""At each look: the time since the last, and by how much the version of each overdue lease has grown."""
+
+
+def lease(key: str, version: int) -> Record:
+    return Record(space=LEASES, partition="p", key=key, order=1, body="{}", version=version)
+
+
+@row(63)
+@given(looks)
+def test_a_lease_is_taken_only_after_it_stood_still_for_long_enough_under_our_eyes(
+    history: list[tuple[float, dict[str, int]]],
+) -> None:
+    patience = Patience(SECONDS)
+    at = 0.0
+    versions = dict.fromkeys("abc", 1)
+    since: dict[str, float] = {}
+    for pause, grown in history:
+        at += pause
+        for key in "abc":
+            versions[key] += grown.get(key, 0)
+            if key not in grown or grown[key] or key not in since:
+                since.pop(key, None)
+                if key in grown:
+                    since[key] = at
+        worn = patience.worn_out([lease(key, versions[key]) for key in grown], at)
+        assert {each.key for each in worn} == {key for key in grown if at - since[key] >= SECONDS}
