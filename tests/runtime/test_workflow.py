@@ -237,11 +237,16 @@ async def test_a_client_that_declines_ends_the_workflow(replicas: Replicas) -> N
     assert ended.task.status_message == "the client did not continue: step 'sum' needs a"
 
 
+def by_position(number: int, /) -> int:
+    return number
+
+
 def test_a_workflow_is_checked_when_it_is_defined() -> None:
     for steps, reason in (
         ([], "at least"),
         ([Step("a", add), Step("a", add)], "two of the name"),
         ([Step("a", add, {"c": 1})], "no argument 'c'"),
+        ([Step("a", by_position)], "by position"),
         ([Step("a", add, {"a": Output("b")}), Step("b", add)], "no earlier step"),
     ):
         with pytest.raises(InvalidValue, match=reason):
@@ -353,3 +358,17 @@ async def test_a_result_that_the_variables_cannot_hold_pauses_the_workflow(
     assert state.paused.why.error.startswith("the result cannot be kept: ")
     await go_on(runtime, seen, {"result": "short"})
     assert value_of(await runtime.wait(ME, made.task.task_id, 5)) == 5
+
+
+@row(92)
+async def test_a_step_that_returns_what_is_not_json_has_failed(replicas: Replicas) -> None:
+    async def odd() -> object:
+        return object()
+
+    runtime = await replicas.start(app_of(Step("odd", odd)))
+    made = await runtime.submit("flow")
+    seen = await paused(runtime, made.task.task_id)
+    state = state_of(seen.task.variables)
+    assert state.paused is not None
+    assert isinstance(state.paused.why, ToolError)
+    assert "not JSON" in state.paused.why.error

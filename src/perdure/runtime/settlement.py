@@ -55,8 +55,8 @@ class Settlement:
         return edited
 
     async def _was_written(self) -> bool:
-        """Whether only the answer to an earlier try was lost."""
-        with suppress(LeaseLost):
+        """Whether only the answer to an earlier try was lost, as far as can be read."""
+        with suppress(LeaseLost, StorageError):
             await self._hold.look()
         task = self._hold.snapshot.task
         return task.is_terminal and (task.status, task.finished_at) in self._tried

@@ -71,6 +71,9 @@ class Workflow:
 
 def _check(step: Step, earlier: set[str]) -> None:
     parameters = inspect.signature(step.function).parameters
+    for each in parameters.values():
+        if each.kind is inspect.Parameter.POSITIONAL_ONLY:
+            raise InvalidValue("steps", f"{step.name!r} takes {each.name!r} by position, not by name")
     takes_any = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters.values())
     for argument in step.arguments:
         if argument not in parameters and not takes_any:

@@ -88,7 +88,10 @@ async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Js
         result = await cast("Awaitable[JsonLike]", step.function(**given))
     else:
         result = await call_in_thread(lambda: cast("JsonLike", step.function(**given)))
-    return codec.decode(codec.document(STEP + step.name, result))
+    try:
+        return codec.decode(codec.document("result", result))
+    except InvalidValue as error:
+        raise TypeError(str(error)) from error  # a fault of the step, as any other that it may have
 
 
 # Arguments: from where the step says, unless they were given from outside
