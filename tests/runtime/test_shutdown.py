@@ -306,3 +306,28 @@ async def test_what_is_being_created_while_the_worker_stops_is_not_left_behind(
     assert made.task.held
     assert not read.task.held
     assert read.task.status is (Status.COMPLETED if drain else Status.WORKING)
+
+
+@row(65)
+async def test_what_waits_for_a_client_is_handed_back_without_waiting_for_the_drain(
+    replicas: Replicas,
+) -> None:
+    app = new_app()
+
+    @app.function(attempts=2)
+    async def asks(task: Task) -> str:
+        return (await task.elicit("Whose?", key="whose")).action
+
+    client = await replicas.start(app, work=False)
+    async with asyncio.timeout(20), replicas.running(app, replace(QUICK, drain=600.0)) as runtime:
+        made = await runtime.submit("asks")
+        await until_asked(client, made)
+    left = await now(client, made)
+    assert (left.task.held, left.task.attempts, left.task.status) == (False, 0, Status.INPUT_REQUIRED)
+
+
+async def until_asked(runtime: Runtime, task: Snapshot) -> None:
+    async def is_asked() -> bool:
+        return (await now(runtime, task)).task.status is Status.INPUT_REQUIRED
+
+    await until(is_asked)

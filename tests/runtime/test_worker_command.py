@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -205,3 +207,28 @@ async def test_a_storage_that_cannot_be_opened_is_one_clear_sentence(tmp_path: P
     with pytest.raises(AssertionError, match="perdure: cannot open"):
         async with worker(f"sqlite:///{tmp_path / 'notes.txt'}"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("from perdure.runtime import App\napp = App('sqlite:///x.db')\n", "the app has no functions"),
+        (
+            "from perdure.runtime import App\napp = App('memory:')\n@app.function\ndef work(): ...\n",
+            "perdure: the storage memory: is within one process",
+        ),
+        ("import nowhere_at_all\n", "perdure: importing mine failed"),
+        ("raise ValueError('broken')\n", "perdure: importing mine failed"),
+    ],
+)
+def test_an_app_that_no_worker_can_serve_is_refused_with_the_reason(
+    tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "mine.py").write_text(text)
+    ended = subprocess.run(
+        [sys.executable, "-m", "perdure.cli", "worker", "mine:app"],
+        cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert ended.returncode == 2
+    assert said in ended.stderr
+    assert "importlib" not in ended.stderr

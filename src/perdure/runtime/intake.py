@@ -1,7 +1,8 @@
 """Intake: what a worker takes from the queues, when, and how it keeps out of the other workers' way.
 
-A worker that is alone takes the oldest first, many at once. One that meets others takes fewer at a time, and
-chooses by chance from ever more of the oldest, so that a crowd does not run at the same tasks.
+A worker that is alone takes the oldest first. One that meets others chooses by chance from ever more of the
+oldest, so that a crowd does not run at the same tasks. It goes on taking many at once, because an engine
+groups them: taking fewer was tried, and was slower.
 """
 
 from __future__ import annotations
@@ -60,7 +61,6 @@ class Intake:
         self._poll_interval = config.poll_interval
         self._begin = begin
         self._spread = 0
-        self._batch = AT_ONCE
         self._avoided: dict[tuple[Address, int], float] = {}
         self._is_starved = False
         self._wake = asyncio.Event()
@@ -106,7 +106,7 @@ class Intake:
 
     async def _claim_some(self, function: Function) -> bool:
         """Claim as many as there are slots for; whether it is worth while to go on."""
-        room = min(self._slots.free(function), self._batch)
+        room = min(self._slots.free(function), AT_ONCE)
         if room < 1:
             return False
         waiting = await self._waiting(function, room + self._spread)
@@ -145,13 +145,8 @@ class Intake:
             self._avoided[waiting.address, waiting.version] = asyncio.get_running_loop().time() + seconds
 
     def _adapt(self, *, is_crowded: bool) -> None:
-        """As senders share a line: less by half at each collision, a little more without."""
-        if is_crowded:
-            self._batch = max(1, self._batch // 2)
-            self._spread = min(MOST_SPREAD, 2 * self._spread + 8)
-        else:
-            self._batch = min(AT_ONCE, self._batch + 1)
-            self._spread = max(0, self._spread - 1)
+        """Choose from more at each collision, from a little less without."""
+        self._spread = min(MOST_SPREAD, 2 * self._spread + 8) if is_crowded else max(0, self._spread - 1)
 
     async def _claim(self, waiting: Record, function: Function) -> _Met:
         """Claim this one and begin it."""
