@@ -9,11 +9,11 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TypeAlias
+from typing import TypeAlias, Unpack
 
 from msgspec.structs import replace
 
-from perdure.runtime import App, Executor, Runtime, RuntimeConfig
+from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import (
     Address,
     Change,
@@ -34,11 +34,11 @@ from perdure.storage import (
     Watch,
 )
 from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
-from perdure.tasks import Owner, Snapshot, StoreConfig, TaskStore
+from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.snapshot import TASKS, lease_address_of
 from perdure.tasks.store import system_clock
 
-from .replicas import QUICK, Replicas, until
+from .replicas import QUICK, Options, Replicas, until
 
 ME = Owner.local()
 SECOND: Micros = 1_000_000
@@ -172,11 +172,7 @@ async def wired(
     wire: Wire,
     app: App,
     config: RuntimeConfig = QUICK,
-    *,
-    work: bool = True,
-    limits: StoreConfig = StoreConfig(),
-    clock: Callable[[], Micros] = system_clock,
-    executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
+    **options: Unpack[Options],
 ) -> AsyncGenerator[Runtime]:
     """A replica on a wire. When the block is left the replica stops; a wire that is cut is hung up first."""
     subject = replicas.subject
@@ -186,7 +182,7 @@ async def wired(
 
     async with AsyncExitStack() as stack:
         tapped = Replicas(replace(subject, second_client=client), stack)
-        runtime = await tapped.start(app, config, work=work, limits=limits, clock=clock, executor=executor)
+        runtime = await tapped.start(app, config, **options)
         stack.callback(wire.hang_up_if_cut)  # the last callback is the first to be called
         yield runtime
 
@@ -226,6 +222,24 @@ async def several_heartbeats(runtime: Runtime, task: Snapshot, count: int = 3) -
 async def now(runtime: Runtime, task: Snapshot) -> Snapshot:
     """The task as it is by now."""
     return await runtime.store.get(task.task.owner, task.task.task_id)
+
+
+async def until_released(runtime: Runtime, task: Snapshot) -> None:
+    """Return when nobody holds the task any more."""
+
+    async def is_released() -> bool:
+        return not (await now(runtime, task)).task.held
+
+    await until(is_released)
+
+
+async def until_status(runtime: Runtime, task: Snapshot, status: Status) -> None:
+    """Return when the task has this status."""
+
+    async def is_so() -> bool:
+        return (await now(runtime, task)).task.status is status
+
+    await until(is_so)
 
 
 def ends_a_task(changes: Sequence[Change]) -> bool:

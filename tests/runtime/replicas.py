@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import TypedDict, Unpack
 
 from msgspec.structs import replace
 
@@ -32,6 +33,15 @@ def new_app() -> App:
     return App("memory:")
 
 
+class Options(TypedDict, total=False):
+    """How a replica differs from others, as `Replicas.running` takes it."""
+
+    work: bool
+    limits: StoreConfig
+    clock: Callable[[], Micros]
+    executor: Callable[[TaskStore, RuntimeConfig], Executor] | None
+
+
 class Replicas:
     """Starts runtimes on the storage under test. Each has its own client of it."""
 
@@ -39,20 +49,9 @@ class Replicas:
         self.subject = subject
         self._stack = stack
 
-    async def start(
-        self,
-        app: App,
-        config: RuntimeConfig = QUICK,
-        *,
-        work: bool = True,
-        limits: StoreConfig = StoreConfig(),
-        clock: Callable[[], Micros] = system_clock,
-        executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
-    ) -> Runtime:
+    async def start(self, app: App, config: RuntimeConfig = QUICK, **options: Unpack[Options]) -> Runtime:
         """A runtime that works (or only creates and waits) until the test is over."""
-        return await self._stack.enter_async_context(
-            self.running(app, config, work=work, limits=limits, clock=clock, executor=executor)
-        )
+        return await self._stack.enter_async_context(self.running(app, config, **options))
 
     @asynccontextmanager
     async def running(

@@ -14,7 +14,7 @@ from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status
 from perdure.tasks.errors import MalformedAnswer
 
 from ..rows import row
-from .doubles import ME, STEADY, Wire, lease_of, now, several_heartbeats, wired
+from .doubles import ME, STEADY, Wire, lease_of, now, several_heartbeats, until_released, wired
 from .replicas import QUICK, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -224,13 +224,6 @@ async def asked_again(runtime: Runtime, task: Snapshot, count: int) -> Snapshot:
 
     await until(is_asked)
     return await now(runtime, task)
-
-
-async def until_released(runtime: Runtime, task: Snapshot) -> None:
-    async def is_released() -> bool:
-        return not (await now(runtime, task)).task.held
-
-    await until(is_released)
 
 
 @row(81)

@@ -43,18 +43,13 @@ from .doubles import (
     nothing,
     now,
     several_heartbeats,
+    until_released,
+    until_status,
     wired,
 )
 from .replicas import Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
-
-
-async def until_released(runtime: Runtime, task: Snapshot) -> None:
-    async def is_released() -> bool:
-        return not (await now(runtime, task)).task.held
-
-    await until(is_released)
 
 
 # The handle
@@ -301,17 +296,10 @@ async def test_a_plain_function_that_waits_for_an_answer_is_woken_by_a_cancel(re
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    await until_asked(runtime, made)
+    await until_status(runtime, made, Status.INPUT_REQUIRED)
     await runtime.cancel(ME, made.task.task_id)
     assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
     await until(left.is_set, 3)  # its thread is not left behind for ever
-
-
-async def until_asked(runtime: Runtime, task: Snapshot) -> None:
-    async def is_asked() -> bool:
-        return (await now(runtime, task)).task.status is Status.INPUT_REQUIRED
-
-    await until(is_asked)
 
 
 @row(70)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, App, LeaseLost, Runtime, RuntimeConfig, Task
 from perdure.runtime import lease as leases
-from perdure.tasks import Snapshot, Status, StoreConfig, TaskStore
+from perdure.tasks import Status, StoreConfig, TaskStore
 from perdure.tasks.errors import InvalidValue
 
 from ..rows import row
@@ -26,6 +26,7 @@ from .doubles import (
     now,
     several_heartbeats,
     token_of,
+    until_released,
     wired,
 )
 from .replicas import QUICK, Replicas, new_app, until, value_of, with_concurrency
@@ -144,13 +145,6 @@ async def test_what_a_stale_worker_writes_is_refused(replicas: Replicas, write: 
         await until(lambda: bool(refused))
         assert isinstance(refused[0], LeaseLost)
         assert await now(other, made) == before
-
-
-async def until_released(runtime: Runtime, task: Snapshot) -> None:
-    async def is_released() -> bool:
-        return not (await now(runtime, task)).task.held
-
-    await until(is_released)
 
 
 @row(64)

@@ -17,7 +17,7 @@ from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.upkeep import SET_ASIDE
 
 from ..rows import row
-from .doubles import ME, SECOND, STEADY, MovedClock, Wire, now, several_heartbeats, wired
+from .doubles import ME, SECOND, STEADY, MovedClock, Wire, now, several_heartbeats, until_status, wired
 from .replicas import QUICK, Replicas, new_app, until, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio
@@ -208,13 +208,6 @@ class Asking:
         waits = await runtime.submit("work", {"name": "waits"})
         await until(lambda: self.crowd.now["work"] == 1)
         return asks, waits
-
-
-async def until_status(runtime: Runtime, task: Snapshot, status: Status) -> None:
-    async def is_so() -> bool:
-        return (await now(runtime, task)).task.status is status
-
-    await until(is_so)
 
 
 @row(65)

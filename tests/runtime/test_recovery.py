@@ -15,7 +15,7 @@ from perdure.runtime import Again, App, InProcessExecutor, Job, LeaseLost, Runti
 from perdure.runtime.recovery import LOST
 from perdure.storage import Change, Committed, Record, Replace, Space, Watch
 from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, StorageFull
-from perdure.tasks import Json, NewTask, Snapshot, Status, TaskStore
+from perdure.tasks import Json, NewTask, Status, TaskStore
 from perdure.tasks.snapshot import LEASES
 from perdure.tasks.upkeep import SET_ASIDE
 
@@ -34,6 +34,8 @@ from .doubles import (
     nothing,
     now,
     several_heartbeats,
+    until_released,
+    until_status,
     wired,
 )
 from .replicas import QUICK, Replicas, new_app, until, value_of
@@ -96,13 +98,6 @@ async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(
     assert ended.task.inputs.keys() == {"pages"}
 
 
-async def until_status(runtime: Runtime, task: Snapshot, status: Status) -> None:
-    async def is_so() -> bool:
-        return (await now(runtime, task)).task.status is status
-
-    await until(is_so)
-
-
 def deadly(wire: Wire, stored: list[int], survivor: Runtime) -> App:
     """A function that takes its worker with it."""
     app = new_app()
@@ -155,13 +150,6 @@ async def test_who_does_not_know_the_function_leaves_the_decision_to_those_who_d
         await replicas.start(app)
         ended = (await stranger.wait(ME, made.task.task_id, 10)).task
     assert (ended.status is Status.COMPLETED, ended.attempts) == (attempts == 2, attempts)
-
-
-async def until_released(runtime: Runtime, task: Snapshot) -> None:
-    async def is_released() -> bool:
-        return not (await now(runtime, task)).task.held
-
-    await until(is_released)
 
 
 # Live work is spared

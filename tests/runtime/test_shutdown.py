@@ -16,7 +16,7 @@ from perdure.storage.errors import StorageBusy
 from perdure.tasks import Snapshot, Status, StoreConfig
 
 from ..rows import row
-from .doubles import CALM, ME, Wire, creates_a_task, lease_of, now, several_heartbeats, wired
+from .doubles import CALM, ME, Wire, creates_a_task, lease_of, now, several_heartbeats, until_status, wired
 from .replicas import QUICK, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -321,13 +321,6 @@ async def test_what_waits_for_a_client_is_handed_back_without_waiting_for_the_dr
     client = await replicas.start(app, work=False)
     async with asyncio.timeout(20), replicas.running(app, replace(QUICK, drain=600.0)) as runtime:
         made = await runtime.submit("asks")
-        await until_asked(client, made)
+        await until_status(client, made, Status.INPUT_REQUIRED)
     left = await now(client, made)
     assert (left.task.held, left.task.attempts, left.task.status) == (False, 0, Status.INPUT_REQUIRED)
-
-
-async def until_asked(runtime: Runtime, task: Snapshot) -> None:
-    async def is_asked() -> bool:
-        return (await now(runtime, task)).task.status is Status.INPUT_REQUIRED
-
-    await until(is_asked)

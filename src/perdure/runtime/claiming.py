@@ -6,7 +6,6 @@ import logging
 import os
 import secrets
 import socket
-from collections.abc import Callable
 from contextlib import suppress
 
 from ..storage import Change, Micros, Record
@@ -14,6 +13,7 @@ from ..storage.errors import StorageFailed
 from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, upkeep
 from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
 from ..tasks.snapshot import lease_address_of
+from ..tasks.store import Edit
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
@@ -41,12 +41,9 @@ class Claimer:
 
     async def claim(self, waiting: Record, function: Function) -> Claim | None:
         """Claim a task that waits. None where another was quicker, or the task was not to be run any more."""
-        try:
-            snapshot = Snapshot.read(waiting)
-        except CorruptRecord as error:
-            log.exception("a record in the queue is no task, and is set aside")
-            await upkeep.set_aside(self._store.storage, waiting, now=self._store.clock())
-            raise NotFound from error
+        snapshot = await read_or_set_aside(waiting, self._store)
+        if snapshot is None:
+            raise NotFound
         with telemetry.claiming(snapshot.task):
             if not snapshot.task.attempts:  # most have no lease to take over, and need not look for one
                 with suppress(LeaseLost):
@@ -88,7 +85,17 @@ REFUSED = (ConcurrentModification, LeaseLost, NotFound)
 """What a claim raises where another was quicker."""
 
 
-def _begin(function: Function) -> Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]:
+async def read_or_set_aside(record: Record, store: TaskStore) -> Snapshot | None:
+    """The task of a record that a worker came upon; None where it is no task, and was set aside."""
+    try:
+        return Snapshot.read(record)
+    except CorruptRecord:
+        log.exception("a record that waits for a worker, or has one, is no task, and is set aside")
+        await upkeep.set_aside(store.storage, record, now=store.clock())
+        return None
+
+
+def _begin(function: Function) -> Edit:
     """Count an attempt before it begins; or end a task that had all of its attempts, or is cancelled."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:

@@ -44,7 +44,7 @@ async def find_out(claim: Claim, store: TaskStore) -> Claim | None:
             task, lease = await store.storage.get_many(
                 (claim.snapshot.record.address, claim.lease.address), now=store.clock()
             )
-            if task is not None and lease is not None and leases.holder_of(lease) == claim.holder.name:
+            if task is not None and lease is not None and claim.holder.holds(lease):
                 return Claim(Snapshot.read(task), lease, claim.holder)
     return None
 
@@ -140,7 +140,7 @@ class Hold:
     async def _is_ours(self) -> bool:
         """Whether the lease is ours, though it is not what we wrote last as far as we know."""
         found = await self._store.storage.get(self._lease.address, now=self._store.clock())
-        if found is None or leases.holder_of(found) != self._holder.name:
+        if found is None or not self._holder.holds(found):
             return False
         self._lease = found
         return True

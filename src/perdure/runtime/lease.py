@@ -43,16 +43,15 @@ class Holder(msgspec.Struct, frozen=True):
 
     def take(self, task: Snapshot, before: Record | None) -> Insert | Replace:
         """Hold the task: for the first time, or in the place of a lease that is free or ran out."""
-        until = self.clock() + self.lasts
-        body = _body(Lease(self.name, until))
         if before is not None:
-            return before.becoming(body=body, tag=HELD, lane=EXPIRING, wake_at=until)
+            return self.extend(before)
+        until = self.clock() + self.lasts
         record = Record(
             space=LEASES,
             partition=task.record.partition,
             key=task.record.key,
             order=task.record.order,
-            body=body,
+            body=_body(Lease(self.name, until)),
             tag=HELD,
             lane=EXPIRING,
             wake_at=until,
@@ -63,6 +62,10 @@ class Holder(msgspec.Struct, frozen=True):
         """The heartbeat."""
         until = self.clock() + self.lasts
         return lease.becoming(body=_body(Lease(self.name, until)), tag=HELD, lane=EXPIRING, wake_at=until)
+
+    def holds(self, lease: Record | None) -> bool:
+        """Whether a lease, as it was found, is this claim's."""
+        return lease is not None and holder_of(lease) == self.name
 
 
 def give_up(lease: Record, task: Snapshot) -> Replace | Delete:

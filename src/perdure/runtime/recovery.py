@@ -13,10 +13,11 @@ from collections.abc import Mapping, Sequence
 from random import shuffle, uniform
 
 from ..storage import Address, Delete, Micros, Record, Storage
-from ..tasks import Snapshot, TaskStore, upkeep
-from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound, TaskError
+from ..tasks import Snapshot, TaskStore
+from ..tasks.errors import TaskError
 from . import lease as leases
 from . import telemetry
+from .claiming import REFUSED, read_or_set_aside
 from .config import RuntimeConfig
 from .endings import Unfinished, run_again_or_end
 from .function import Function
@@ -79,7 +80,7 @@ async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Funct
     None where there was nothing to do, or somebody else did it.
     """
     found = await store.storage.get(leases.task_of(lease), now=store.clock())
-    snapshot = await _read(found, store)
+    snapshot = None if found is None else await read_or_set_aside(found, store)
     if snapshot is None or snapshot.task.is_terminal or not snapshot.task.held:
         await _remove(lease, store.storage, store.clock())
         return None
@@ -91,7 +92,7 @@ async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Funct
                 run_again_or_end(function, LOST),
                 lease=lambda following: leases.give_up(lease, following),
             )
-        except (ConcurrentModification, LeaseLost, NotFound):
+        except REFUSED:
             return None
     log.warning(
         "task %s of %s: worker %s was lost in attempt %d; the task is now %s",
@@ -103,17 +104,6 @@ async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Funct
     )
     telemetry.recovered(after.task)
     return after
-
-
-async def _read(found: Record | None, store: TaskStore) -> Snapshot | None:
-    if found is None:
-        return None
-    try:
-        return Snapshot.read(found)
-    except CorruptRecord:
-        log.exception("a leased record is no task, and is set aside")
-        await upkeep.set_aside(store.storage, found, now=store.clock())
-        return None
 
 
 async def _remove(lease: Record, storage: Storage, now: Micros) -> None:

@@ -33,8 +33,6 @@ log = logging.getLogger("perdure.runtime")
 
 SWEEP_PAUSE = 0.05
 """Seconds between two batches of one sweep, for others to get in."""
-
-
 HANDED_BACK: Micros = 500_000
 """After which a task that could not be started is claimed again."""
 
