@@ -2,13 +2,14 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+JUDGES := tests/mcp/judges/node_modules/.package-lock.json
 
 .PHONY: run test check parity sabotage crash bench format clean
 
 run: $(READY)
 	@$(BIN)/python -m perdure.demo
 
-test: check
+test: check $(JUDGES)
 	@$(BIN)/pytest -q -n 2
 	@$(BIN)/python -m tools.parity --brief
 
@@ -35,7 +36,7 @@ format: $(READY)
 	@$(BIN)/ruff check --fix --quiet .
 
 clean:
-	rm -rf .venv
+	rm -rf .venv tests/mcp/judges/node_modules
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -43,3 +44,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	@touch $@
+
+$(JUDGES): tests/mcp/judges/package.json tests/mcp/judges/package-lock.json | $(READY)
+	@echo "installing the public suites that judge perdure"
+	@$(BIN)/python -m tests.mcp.judges.install && touch $@

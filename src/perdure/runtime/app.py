@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import TypeVar, overload
 
-from ..storage import open_storage
+from ..storage import Storage, open_storage
 from ..tasks import StoreConfig, TaskStore
 from .config import RuntimeConfig
 from .executor import Executor
@@ -33,7 +33,7 @@ class App:
 
     def __init__(
         self,
-        url: str,
+        url: str | Storage,
         *,
         store: StoreConfig = StoreConfig(),
         runtime: RuntimeConfig = RuntimeConfig(),
@@ -112,8 +112,11 @@ class App:
 
     @asynccontextmanager
     async def open(self, *, work: bool = True, name: str | None = None) -> AsyncGenerator[Runtime]:
-        """Open the storage and work, or with `work=False` only create, wait and watch; close at the end."""
-        async with await open_storage(self.url) as storage:
+        """Open the storage and work, or with `work=False` only create, wait and watch; close at the end.
+
+        A storage that was given ready is not closed: whoever opened it closes it.
+        """
+        async with _opened(self.url) as storage:
             store = TaskStore(storage, self._store)
             executor = None if self._executor is None else self._executor(store, self._runtime)
             runtime = Runtime(store, self.functions, self._runtime, executor=executor, name=name)
@@ -122,3 +125,12 @@ class App:
                 return
             async with runtime.running():
                 yield runtime
+
+
+@asynccontextmanager
+async def _opened(url: str | Storage) -> AsyncGenerator[Storage]:
+    if isinstance(url, Storage):
+        yield url
+        return
+    async with await open_storage(url) as storage:
+        yield storage

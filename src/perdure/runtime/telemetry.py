@@ -7,9 +7,10 @@ in spans and logs, owners only as a digest; no parameter, variable or result doe
 from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
+from contextvars import Context
 from functools import lru_cache
 
-from opentelemetry import metrics, trace
+from opentelemetry import context, metrics, trace
 from opentelemetry.trace import INVALID_SPAN, Span
 
 from ..storage import Micros
@@ -75,6 +76,14 @@ class _Observer:
 
 
 observer = _Observer()
+
+
+def within_current_trace(surroundings: Context) -> Context:
+    """Such surroundings, in which what follows belongs to the trace of now."""
+    copy = surroundings.copy()
+    if observer.is_there:
+        copy.run(context.attach, context.get_current())
+    return copy
 
 
 def created(task: TaskRecord) -> None:

@@ -6,6 +6,7 @@ Any number of workers share a storage; each does all of this, a little apart fro
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager, suppress
@@ -64,6 +65,7 @@ class Worker:
         self._created = asyncio.Event()
         self._is_working = False
         self._is_stopping = False
+        self._surroundings = contextvars.Context()
 
     @property
     def name(self) -> str:
@@ -77,6 +79,7 @@ class Worker:
         steps = asyncio.create_task(self._take_steps(scope))
         drain = 0.0
         self._is_working, self._is_stopping = True, False
+        self._surroundings = contextvars.copy_context()
         try:
             yield
             drain = self._config.drain
@@ -172,8 +175,13 @@ class Worker:
         self._spawn(self._perform(job), job)
 
     def _spawn(self, work: Coroutine[None, None, None], job: Job) -> None:
-        """Do this beside everything else; the worker does not stop before it is done."""
-        doing = asyncio.get_running_loop().create_task(work)
+        """Do this beside everything else; the worker does not stop before it is done.
+
+        A run sees the context variables of the worker, not those of the request that created its task: they
+        would be gone when it is run again.
+        """
+        surroundings = telemetry.within_current_trace(self._surroundings)
+        doing = asyncio.get_running_loop().create_task(work, context=surroundings)
         self._jobs[doing] = job
         self._newest[job.claim.snapshot.task.task_id] = doing
         doing.add_done_callback(self._forget)

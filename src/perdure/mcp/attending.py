@@ -1,0 +1,123 @@
+"""Staying with a task on the stream of one request: its questions go out as requests, its progress as such.
+
+So wait `tasks/result` of 2025-11-25, and every call of a durable tool by a client that knows of no tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import aclosing
+from typing import Any, cast
+
+import anyio
+from mcp.shared.exceptions import MCPError
+from mcp.shared.message import ServerMessageMetadata
+from mcp_types import (
+    INTERNAL_ERROR,
+    CreateMessageRequest,
+    CreateMessageResult,
+    CreateMessageResultWithTools,
+    ElicitRequest,
+    ElicitResult,
+    InputRequest,
+    ListRootsRequest,
+    ListRootsResult,
+)
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from ..storage.errors import PerdureError
+from ..tasks import Owner, Progress, Snapshot
+from .protocol import Request, Wire
+from .refusals import refusal_of
+from .service import Service
+from .shapes import question, related
+
+_request: TypeAdapter[InputRequest] = TypeAdapter(InputRequest)
+
+
+class Attendant:
+    """Stays with one task. Asks each question once."""
+
+    def __init__(self, request: Request, service: Service, owner: Owner, *, names_task: bool) -> None:
+        self._request = request
+        self._service = service
+        self._owner = owner
+        self._names_task = names_task
+        """Whether the client knows of the task: then questions name it, and progress is not sent."""
+        self._asked: set[str] = set()
+        self._told: Progress | None = None
+        self._refusal: MCPError | None = None
+
+    async def until_ended(self, task_id: str) -> Snapshot:
+        """The task once it has ended. Raises what a client is told where it cannot be asked."""
+        last: Snapshot | None = None
+        async with anyio.create_task_group() as asking:
+            async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
+                async for last in states:
+                    await self._tell(last)
+                    for key in last.task.outstanding.keys() - self._asked:
+                        self._asked.add(key)
+                        asking.start_soon(self._ask, last, key, asking.cancel_scope)
+            asking.cancel_scope.cancel()
+        if self._refusal is not None:
+            raise self._refusal
+        return cast("Snapshot", last)
+
+    async def until_it_asks(self, task_id: str) -> Snapshot:
+        """The task once it has ended or waits for the client."""
+        async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
+            async for snapshot in states:
+                await self._tell(snapshot)
+                if snapshot.task.is_terminal or snapshot.task.outstanding:
+                    return snapshot
+        raise MCPError(INTERNAL_ERROR, "the task was lost")
+
+    async def _tell(self, snapshot: Snapshot) -> None:
+        progress = snapshot.task.progress
+        if progress is None or progress == self._told or self._names_task:
+            return
+        self._told = progress
+        await self._request.session.report_progress(
+            progress.done, progress.total, snapshot.task.status_message
+        )
+
+    async def _ask(self, snapshot: Snapshot, key: str, scope: anyio.CancelScope) -> None:
+        asked = question(snapshot.task.outstanding[key])
+        if self._names_task:
+            params = dict(asked.get("params") or {})
+            asked["params"] = {**params, "_meta": {**params.get("_meta", {}), **related(snapshot.task)}}
+        try:
+            answer = await ask(self._request, _request.validate_python(asked))
+            await self._service.answer(self._owner, snapshot.task.task_id, {key: answer})
+        except MCPError as error:
+            self._refusal = MCPError(
+                INTERNAL_ERROR, f"the client did not answer {key!r}: {error.error.message}"
+            )
+        except (PerdureError, ValidationError) as error:
+            told = refusal_of(error) if isinstance(error, PerdureError) else None
+            self._refusal = told or MCPError(INTERNAL_ERROR, f"the client's answer to {key!r} is malformed")
+        if self._refusal is not None:
+            scope.cancel()
+
+
+async def ask(request: Request, asked: InputRequest) -> Wire:
+    """Ask the client, on the stream of this request."""
+    answer = await request.session.send_request(
+        asked, _answer_type(asked), metadata=ServerMessageMetadata(related_request_id=request.request_id)
+    )
+    return answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+async def ask_all(request: Request, asked: Mapping[str, InputRequest]) -> dict[str, Any]:
+    """Ask the client several things, one after the other."""
+    return {key: await ask(request, each) for key, each in asked.items()}
+
+
+def _answer_type(asked: InputRequest) -> type[BaseModel]:
+    match asked:
+        case ElicitRequest():
+            return ElicitResult
+        case ListRootsRequest():
+            return ListRootsResult
+        case CreateMessageRequest(params=params):
+            return CreateMessageResultWithTools if params.tools or params.tool_choice else CreateMessageResult

@@ -1,0 +1,69 @@
+"""Who is asking: an owner, from what the transport has verified. Nothing that a client says counts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeAlias, cast
+
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.auth.provider import AccessToken, principal_components
+
+from ..tasks import Owner
+from .protocol import Request
+from .refusals import unauthenticated
+
+Anonymous: TypeAlias = Literal["id", "session", "refuse"]
+"""What a server without authentication does: the id of a task is the key to it, or the session in which it
+was created (where there is one) is its owner and can list it; or there are no tasks."""
+
+Identify: TypeAlias = Callable[[Request], Owner | None]
+"""A server's own way to tell callers apart. None: it cannot tell this one."""
+
+
+class Callers:
+    """Tells whose a request is."""
+
+    def __init__(self, anonymous: Anonymous, identify: Identify | None) -> None:
+        self._anonymous = anonymous
+        self._identify = identify
+        self.authenticated = False
+        """Whether the server lets in only whom it knows."""
+
+    def owner_of(self, request: Request) -> Owner:
+        """Raises where this caller is to be served no tasks."""
+        identified = None if self._identify is None else self._identify(request)
+        if identified is not None:
+            return identified
+        token = get_access_token()
+        if token is not None:
+            return owner_of_token(token)
+        if request.request is None:  # stdio, or a client in the same process
+            return Owner.local()
+        if self.authenticated or self._anonymous == "refuse":
+            raise unauthenticated()
+        session = session_of(request)
+        if self._anonymous == "session" and session is not None:
+            return Owner.session(session)
+        return Owner.anonymous()
+
+    def can_list(self, request: Request) -> bool:
+        """Whether this caller can be told apart from others, so that it can be shown what is its own."""
+        if request.request is None or self.authenticated or self._identify is not None:
+            return True
+        return get_access_token() is not None or self._anonymous == "session"
+
+
+def owner_of_token(token: AccessToken) -> Owner:
+    """The subject of a token; where it has none, the client."""
+    client, issuer, subject = principal_components(token)
+    return Owner.user(issuer or "", subject) if subject else Owner.client(issuer or "", client)
+
+
+def session_of(request: Request) -> str | None:
+    """The session that the transport knows, of a protocol that has sessions."""
+    return headers_of(request).get("mcp-session-id")
+
+
+def headers_of(request: Request) -> Mapping[str, str]:
+    """The headers of the request, where it came over HTTP."""
+    return cast("Mapping[str, str]", getattr(cast("Any", request.request), "headers", None) or {})

@@ -1,0 +1,211 @@
+"""`tools/call` of a durable tool: from the request to a stored task, in each protocol's way.
+
+The call goes down to the tool as any other does, through the user's middleware and interceptors, the
+validation of arguments and the resolvers. Only when all of them let it through, it is stored.
+
+A client that knows of no tasks is served too, unless the tool requires them: its call waits for the task.
+What the task asks reaches it in the way of its protocol, and when the client goes away the task is cancelled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar, cast
+
+import anyio
+from mcp.server.context import CallNext, HandlerResult
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
+from mcp_types import methods as surface
+from msgspec import UnsetType
+
+from ..storage.errors import PerdureError
+from ..tasks import Failure, NewTask, Owner, Snapshot, Success
+from . import shapes
+from .attending import Attendant, ask_all
+from .callers import session_of
+from .durable import Admission, Durable, at
+from .params import Asked, decoded, idempotency_key_of, is_declared
+from .protocol import CORE, ENVELOPE, MODERN, Request, Wire
+from .refusals import not_set_up, undeclared, wrong_mode
+from .service import Service
+from .watching import announce
+
+T = TypeVar("T")
+
+WAITING = "perdure/task:"
+"""Begins the `requestState` of a call that waits for a task of which its client does not know."""
+
+_STORED = ("name", "arguments", "inputResponses", "requestState")
+"""What of a call is needed to make it again."""
+
+
+class Calls:
+    """Answers `tools/call`."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def answer(self, request: Request, call_next: CallNext) -> HandlerResult:
+        name = (request.params or {}).get("name")
+        durable = await self._service.durable_tool(name) if isinstance(name, str) else None
+        if durable is None:
+            return await self._pass_on(request, call_next, str(name))
+        if not self._service.serves_methods:
+            raise not_set_up("extensions=[tasks]")
+        owner = self._service.callers.owner_of(request)
+        if request.protocol_version == MODERN:
+            return await self._answer_modern(request, call_next, durable, owner)
+        return await self._answer_handshake(request, call_next, durable, owner)
+
+    async def _pass_on(self, request: Request, call_next: CallNext, name: str) -> HandlerResult:
+        if request.protocol_version == CORE and (request.params or {}).get("task") is not None:
+            raise wrong_mode(name, "cannot be called as a task")
+        return await call_next(request)
+
+    # 2026-07-28: the client says that it understands tasks, and then each call of the tool is one
+
+    async def _answer_modern(
+        self, request: Request, call_next: CallNext, durable: Durable, owner: Owner
+    ) -> HandlerResult:
+        params = request.params or {}
+        declared = is_declared(params)
+        if durable.mode == "required" and not declared:
+            raise undeclared()
+        state = params.get("requestState")
+        if isinstance(state, str) and state.startswith(WAITING):
+            return await self._go_on_waiting(request, owner, state.removeprefix(WAITING))
+        admission = Admission()
+        result = await _send_down(request, call_next, admission)
+        if not admission.reached:
+            return result
+        snapshot = await self._create(request, durable, owner, params, durable.ttl)
+        if declared:
+            return self._service.stamped(shapes.created(snapshot.task, self._service.now()))
+        return await self._wait_modern(request, owner, snapshot.task.task_id)
+
+    async def _go_on_waiting(self, request: Request, owner: Owner, task_id: str) -> Wire:
+        answers = (request.params or {}).get("inputResponses")
+        if isinstance(answers, Mapping) and answers:
+            await self._service.answer(owner, task_id, cast("Mapping[str, Any]", answers))
+        return await self._wait_modern(request, owner, task_id)
+
+    async def _wait_modern(self, request: Request, owner: Owner, task_id: str) -> Wire:
+        """Wait for a task of which the client does not know. Its questions are rounds of the call."""
+        attendant = Attendant(request, self._service, owner, names_task=False)
+        task = (await self._while_connected(attendant.until_it_asks(task_id), owner, task_id)).task
+        if task.is_terminal:
+            return self._service.stamped(shapes.result_of(success_of(task.outcome)))
+        asked = {key: shapes.question(each) for key, each in task.outstanding.items()}
+        state = f"{WAITING}{task.task_id}"
+        return self._service.stamped(
+            {"resultType": "input_required", "inputRequests": asked, "requestState": state}
+        )
+
+    # Up to 2025-11-25: the client asks for a task, or waits
+
+    async def _answer_handshake(
+        self, request: Request, call_next: CallNext, durable: Durable, owner: Owner
+    ) -> HandlerResult:
+        wanted = _wanted(request)
+        if wanted is None and durable.mode == "required":
+            raise wrong_mode(durable.name, "can only be called as a task")
+        ttl = durable.ttl if wanted is None or isinstance(wanted.ttl, UnsetType) else wanted.milliseconds
+        result, params = await self._go_through(request, call_next)
+        if params is None:
+            return result
+        snapshot = await self._create(request, durable, owner, params, ttl)
+        if wanted is not None:
+            self._service.background.beside(announce(request, self._service.runtime, snapshot))
+            return {"task": shapes.core(snapshot.task, self._service.now())}
+        attendant = Attendant(request, self._service, owner, names_task=False)
+        waiting = attendant.until_ended(snapshot.task.task_id)
+        ended = await self._while_connected(waiting, owner, snapshot.task.task_id)
+        wire = shapes.result_of(success_of(ended.task.outcome))
+        return surface.serialize_server_result("tools/call", request.protocol_version, wire)
+
+    async def _go_through(
+        self, request: Request, call_next: CallNext
+    ) -> tuple[HandlerResult, Mapping[str, Any] | None]:
+        """Send the call down to the tool, asking the client what its resolvers ask, until it is reached.
+
+        Resolvers are told that this is 2026-07-28, so that they say what they ask instead of asking it: the
+        answers are stored with the call in the one form that a later run of it understands.
+        """
+        params = request.params or {}
+        while True:
+            admission = Admission()
+            modern = replace(request, params=params, protocol_version=MODERN)
+            result = await _send_down(modern, call_next, admission)
+            if admission.reached:
+                return None, params
+            if admission.asked is None:
+                return result, None
+            answers = await ask_all(request, admission.asked.input_requests or {})
+            state = admission.asked.request_state
+            params = {**params, "inputResponses": answers, "requestState": state}
+
+    # Both
+
+    async def _create(
+        self,
+        request: Request,
+        durable: Durable,
+        owner: Owner,
+        params: Mapping[str, Any],
+        ttl: int | UnsetType | None,
+    ) -> Snapshot:
+        meta = cast("Mapping[str, Any]", params.get("_meta") or {})
+        new = NewTask(
+            method="tools/call",
+            params={name: params[name] for name in _STORED if params.get(name) is not None},
+            meta={name: value for name, value in meta.items() if name not in ENVELOPE},
+            session_id=session_of(request),
+            ttl=ttl,
+            poll_interval=durable.poll_interval,
+            idempotency_key=idempotency_key_of(meta),
+            function=durable.name,
+        )
+        return await self._service.runtime.create(owner, new)
+
+    async def _while_connected(self, waiting: Awaitable[T], owner: Owner, task_id: str) -> T:
+        """Nobody else knows of the task: it ends with the call."""
+        try:
+            return await waiting
+        except BaseException:
+            with anyio.CancelScope(shield=True), suppress(PerdureError):
+                await self._service.runtime.cancel(owner, task_id)
+            raise
+
+
+async def _send_down(request: Request, call_next: CallNext, admission: Admission) -> HandlerResult:
+    """What is answered before the tool is reached; nothing that counts where it is."""
+    try:
+        with at(admission):
+            return await call_next(request)
+    except Exception:
+        if not admission.reached:
+            raise
+        return None
+
+
+def _wanted(request: Request) -> Asked | None:
+    """What the client says of the task it wants; None: it wants none, or speaks of what is not there yet."""
+    asked = (request.params or {}).get("task")
+    if asked is None or request.protocol_version != CORE:
+        return None
+    return decoded(asked, Asked, "$.task")
+
+
+def success_of(outcome: Success | Failure | None) -> Success:
+    """The result of a task that has ended; its error is raised."""
+    match outcome:
+        case Success():
+            return outcome
+        case Failure():
+            data = None if isinstance(outcome.data_json, UnsetType) else outcome.data
+            raise MCPError(outcome.code, outcome.message, data)
+        case None:
+            raise MCPError(INTERNAL_ERROR, "the task has no outcome")

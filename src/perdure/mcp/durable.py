@@ -1,0 +1,158 @@
+"""`@tasks.durable`: a tool function whose calls become tasks.
+
+A decorated function never runs in the request that calls it. There it only says that it was reached, which
+means that the server has found the tool, validated its arguments and had all its resolvers answered; the call
+is then stored. A worker calls the tool again by its name, and then the function runs, with its task.
+"""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Awaitable, Callable, Generator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial, wraps
+from typing import Literal, TypeAlias, cast
+
+import msgspec
+from mcp.server.mcpserver import Context
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR, InputRequiredResult
+from msgspec import UNSET, UnsetType
+
+from ..runtime import Task
+from ..runtime.errors import RunError
+from ..runtime.function import is_coroutine_function, task_parameter
+from ..runtime.threads import call_in_thread
+from ..storage.errors import PerdureError
+from ..tasks.config import check_poll_interval
+from ..tasks.errors import InvalidValue, LeaseLost
+from .refusals import not_set_up
+
+Mode: TypeAlias = Literal["optional", "required"]
+"""Whether a client that does not understand tasks may call the tool, and wait for it."""
+
+
+class Durable(msgspec.Struct, frozen=True, kw_only=True):
+    """What a server knows of a tool whose calls become tasks."""
+
+    name: str
+    """Of the function. The tool may be registered under another."""
+    mode: Mode
+    ttl: int | UnsetType | None = UNSET
+    """Milliseconds, for clients that name none; unset: as the store is configured."""
+    poll_interval: int
+    """Milliseconds that clients are told to wait between two looks, at most."""
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("optional", "required"):
+            raise InvalidValue("mode", f"must be 'optional' or 'required', not {self.mode!r}")
+        check_poll_interval("poll_interval", self.poll_interval)
+
+
+# Where a decorated function finds itself
+
+
+class Admission:
+    """In a request: the function is not to run, only to say that it was reached."""
+
+    def __init__(self) -> None:
+        self.reached = False
+        """The call was let through by everything on its way, and may become a task."""
+        self.asked: InputRequiredResult | None = None
+        """What a resolver asks first, at a protocol that has no such answer."""
+
+
+class Running:
+    """In a worker: the function is to run, for this task."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.raised: PerdureError | None = None
+        """By what it asked for something else than to end with a result or an error of the tool."""
+
+
+_place: ContextVar[Admission | Running | None] = ContextVar("perdure_place", default=None)
+
+
+@contextmanager
+def at(place: Admission | Running) -> Generator[None]:
+    """Let decorated functions that are called within this block find themselves there."""
+    token = _place.set(place)
+    try:
+        yield
+    finally:
+        _place.reset(token)
+
+
+def current_admission() -> Admission | None:
+    place = _place.get()
+    return place if isinstance(place, Admission) else None
+
+
+def entry(function: Callable[..., object], durable: Durable) -> Callable[..., Awaitable[object]]:
+    """What a server registers in place of the function: of the same name and parameters, less the task."""
+    hints = typing.get_type_hints(function, include_extras=True)
+    _refuse_context(hints)
+    task = task_parameter(function)
+
+    @wraps(function)
+    async def enter(**arguments: object) -> object:
+        match _place.get():
+            case Running() as running:
+                given = arguments if task is None else {**arguments, task: running.task}
+                return await _run(function, given, running)
+            case Admission() as admission:
+                admission.reached = True
+                raise MCPError(INTERNAL_ERROR, "the call was let through, and nobody made a task of it")
+            case None:
+                raise not_set_up("middleware=[tasks.middleware]")
+
+    enter.__name__ = durable.name
+    signature = _without(task, inspect.signature(function), hints)
+    enter.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
+    enter.__annotations__ = {name: hint for name, hint in hints.items() if name != task}
+    return enter
+
+
+async def _run(function: Callable[..., object], given: Mapping[str, object], running: Running) -> object:
+    call = partial(function, **given)
+    try:
+        if is_coroutine_function(function):
+            return await cast("Awaitable[object]", call())
+        return await call_in_thread(call)
+    except PerdureError as error:
+        if isinstance(error, (RunError, LeaseLost)) or error.retryable:
+            running.raised = error
+        raise
+
+
+def _without(
+    task: str | None, signature: inspect.Signature, hints: Mapping[str, object]
+) -> inspect.Signature:
+    parameters = [
+        parameter.replace(annotation=hints.get(name, parameter.annotation))
+        for name, parameter in signature.parameters.items()
+        if name != task
+    ]
+    return signature.replace(
+        parameters=parameters, return_annotation=hints.get("return", signature.return_annotation)
+    )
+
+
+def _refuse_context(hints: Mapping[str, object]) -> None:
+    for name, hint in hints.items():
+        if name != "return" and _is_context(hint):
+            raise InvalidValue(
+                "function",
+                f"takes a Context as {name!r}; a durable tool runs outside of any request, and again after a "
+                "crash, when there is none: take a Task instead, or ask in a resolver",
+            )
+
+
+def _is_context(hint: object) -> bool:
+    parts = typing.get_args(hint) or (hint,)
+    return any(
+        isinstance(part, type) and issubclass(part, Context) for part in (*parts, typing.get_origin(hint))
+    )

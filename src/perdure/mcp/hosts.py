@@ -1,0 +1,165 @@
+"""The servers that tools live on, and how to call a tool of theirs by name outside of any request."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import Context, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.server.session import ServerSession
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    INTERNAL_ERROR,
+    CallToolRequestParams,
+    CallToolResult,
+    Implementation,
+    InputRequiredResult,
+    TextContent,
+)
+from pydantic import BaseModel
+
+from .durable import Durable
+from .protocol import MODERN, Wire
+
+log = logging.getLogger("perdure.mcp")
+
+
+class Host(ABC):
+    """A server with tools."""
+
+    state: object = None
+    """What the user's own lifespan yielded."""
+
+    @property
+    @abstractmethod
+    def info(self) -> Implementation:
+        """Who the server says it is."""
+
+    @property
+    def is_authenticated(self) -> bool:
+        """Whether it lets in only whom it knows."""
+        return False
+
+    @abstractmethod
+    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:
+        """Which of its tools are durable, by the name under which they are registered."""
+
+    @abstractmethod
+    async def call(self, params: CallToolRequestParams) -> object:
+        """What the tool answers to this call. An exception of the tool is an answer too."""
+
+    async def result_of(self, params: CallToolRequestParams) -> Wire:
+        """What the tool answers, as it goes on the wire. Raises MCPError where that is a JSON-RPC error."""
+        result = await self.call(params)
+        if isinstance(result, InputRequiredResult):
+            raise MCPError(
+                INTERNAL_ERROR, f"tool {params.name!r} asks what it did not ask before it became a task"
+            )
+        return wire_of(result)
+
+
+def wire_of(result: object) -> Wire:
+    """A result as it goes on the wire, without what only one protocol says."""
+    if isinstance(result, BaseModel):
+        wire = result.model_dump(by_alias=True, mode="json", exclude_none=True)
+    else:
+        wire = dict(cast("Mapping[str, Any]", result or {}))
+    wire.pop("resultType", None)
+    return wire
+
+
+class MCPServerHost(Host):
+    """The server of the official SDK."""
+
+    def __init__(self, server: MCPServer[Any]) -> None:
+        self._server = server
+
+    @property
+    def info(self) -> Implementation:
+        return _info(self._server)
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self._server.settings.auth is not None
+
+    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:
+        # The SDK tells nobody which function a tool was made of; but it titles the schema of the arguments
+        # with the name of the function, whatever the tool is called.
+        by_title = {f"{name}Arguments": durable for name, durable in known.items()}
+        return {
+            tool.name: by_title[title]
+            for tool in await self._server.list_tools()
+            if (title := tool.input_schema.get("title")) in by_title
+        }
+
+    async def call(self, params: CallToolRequestParams) -> object:
+        context = Context[Any, Any](
+            request_context=_no_request(self.state), mcp_server=self._server, input_params=params
+        )
+        try:
+            return await self._server.call_tool(params.name, params.arguments or {}, context)
+        except ToolError as error:
+            if isinstance(error, UnexpectedToolError):
+                log.exception("tool %r raised an unexpected exception", params.name)
+            return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
+
+
+class LowLevelHost(Host):
+    """The SDK's low-level server, whose own handler of `tools/call` finds the tool."""
+
+    def __init__(self, server: Server[Any], *, authenticated: bool) -> None:
+        self._server = server
+        self._authenticated = authenticated
+
+    @property
+    def info(self) -> Implementation:
+        return _info(self._server)
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self._authenticated
+
+    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:
+        return dict(known)
+
+    async def call(self, params: CallToolRequestParams) -> object:
+        handler = self._server.get_request_handler("tools/call")
+        if handler is None:
+            raise MCPError(INTERNAL_ERROR, "the server has no handler of tools/call")
+        return await handler.handler(_no_request(self.state), params)
+
+
+def _info(server: MCPServer[Any] | Server[Any]) -> Implementation:
+    return Implementation(
+        name=server.name,
+        version=server.version,
+        title=server.title,
+        description=server.description,
+        website_url=server.website_url,
+        icons=server.icons,
+    )
+
+
+class _NoSession:
+    """Stands where a request has its session."""
+
+    client_capabilities = None
+    can_send_request = False
+
+    def __getattr__(self, name: str) -> object:
+        raise RuntimeError(f"a durable tool runs outside of any request: there is no session to {name} with")
+
+
+def _no_request(state: object) -> ServerRequestContext[Any, Any]:
+    """The surroundings of a call that no request brings: resolvers find in them the answers of back then."""
+    return ServerRequestContext(
+        session=cast("ServerSession", _NoSession()),
+        lifespan_context=state,
+        protocol_version=MODERN,
+        method="tools/call",
+    )

@@ -1,0 +1,134 @@
+"""`tasks/get` and the other methods: each reads its parameters, asks the runtime, and spells the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import anyio
+from mcp.server.context import HandlerResult
+from mcp.server.extension import MethodBinding
+from mcp.shared.exceptions import MCPError
+from mcp.shared.inbound import decode_header_value
+from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, RequestParams
+
+from ..tasks import Owner, Snapshot
+from ..tasks.errors import TerminalTask
+from . import shapes
+from .attending import Attendant
+from .callers import headers_of
+from .calls import success_of
+from .params import OneTask, Page, Update, decoded, is_declared
+from .protocol import CORE, MODERN, Request, Wire
+from .refusals import refusing, undeclared, wrong_header
+from .service import Service
+
+NAME_HEADER = "mcp-name"
+
+
+class Methods:
+    """Answers `tasks/*`, in the words of the protocol that the client speaks."""
+
+    def __init__(self, service: Service, *, longest_wait: float) -> None:
+        self._service = service
+        self._longest_wait = longest_wait
+
+    def bindings(self) -> Sequence[MethodBinding]:
+        both, modern, core = frozenset({MODERN, CORE}), frozenset({MODERN}), frozenset({CORE})
+        served = (
+            ("tasks/get", self.get, both),
+            ("tasks/cancel", self.cancel, both),
+            ("tasks/update", self.update, modern),
+            ("tasks/list", self.list, core),
+            ("tasks/result", self.result, core),
+        )
+        return [
+            MethodBinding(method, RequestParams, refusing(handler), protocol_versions=versions)
+            for method, handler, versions in served
+        ]
+
+    async def get(self, request: Request, _: RequestParams) -> HandlerResult:
+        owner = self._caller(request)
+        task = (await self._service.runtime.get(owner, _task_id(request))).task
+        now = self._service.now()
+        if request.protocol_version == MODERN:
+            return {"resultType": "complete", **shapes.detailed(task, now)}
+        return shapes.core(task, now)
+
+    async def cancel(self, request: Request, _: RequestParams) -> HandlerResult:
+        owner = self._caller(request)
+        if request.protocol_version == MODERN:
+            with suppress(TerminalTask):  # it has ended, as was asked
+                await self._service.runtime.cancel(owner, _task_id(request))
+            return {"resultType": "complete"}
+        return shapes.core((await self._cancelled(owner, _task_id(request))).task, self._service.now())
+
+    async def _cancelled(self, owner: Owner, task_id: str) -> Snapshot:
+        """2025-11-25 answers with the cancelled task: give its worker, wherever it is, a moment to end it."""
+        runtime = self._service.runtime
+        snapshot = await runtime.cancel(owner, task_id)
+        if not snapshot.task.is_terminal:
+            with suppress(TimeoutError):
+                snapshot = await runtime.wait(owner, task_id, timeout=CANCEL_PATIENCE)
+        return snapshot
+
+    async def update(self, request: Request, _: RequestParams) -> HandlerResult:
+        owner = self._caller(request)
+        update = decoded(request.params, Update)
+        _check_name(request, update.task_id)
+        await self._service.runtime.get(owner, update.task_id)
+        with suppress(TerminalTask):  # nothing is outstanding any more, and what is not is passed over
+            if update.input_responses:
+                await self._service.answer(owner, update.task_id, update.input_responses)
+            if update.variables:
+                await self._service.set_variables(owner, update.task_id, update.variables)
+        return {"resultType": "complete"}
+
+    async def list(self, request: Request, _: RequestParams) -> HandlerResult:
+        owner = self._caller(request)
+        if not self._service.callers.can_list(request):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", "tasks/list")
+        cursor = decoded(request.params, Page).cursor
+        page = await self._service.runtime.store.list(owner, cursor=cursor, newest_first=True)
+        now = self._service.now()
+        answer: Wire = {"tasks": [shapes.core(snapshot.task, now) for snapshot in page.tasks]}
+        if page.next_cursor is not None:
+            answer["nextCursor"] = page.next_cursor
+        return answer
+
+    async def result(self, request: Request, _: RequestParams) -> HandlerResult:
+        owner = self._caller(request)
+        task_id = _task_id(request)
+        attendant = Attendant(request, self._service, owner, names_task=True)
+        with anyio.move_on_after(self._longest_wait):
+            task = (await attendant.until_ended(task_id)).task
+            return shapes.core_result(task, success_of(task.outcome))
+        raise MCPError(
+            INTERNAL_ERROR,
+            f"the task has not ended within {self._longest_wait:g} seconds; call tasks/result again",
+            {"retryable": True},
+        )
+
+    def _caller(self, request: Request) -> Owner:
+        """Whose request this is, before anything else of it is looked at."""
+        owner = self._service.callers.owner_of(request)
+        if request.protocol_version == MODERN and not is_declared(request.params):
+            raise undeclared()
+        return owner
+
+
+CANCEL_PATIENCE = 10.0
+"""Seconds. Longer than a run that is told to stop may take to clean up, and be abandoned."""
+
+
+def _task_id(request: Request) -> str:
+    task_id = decoded(request.params, OneTask).task_id
+    _check_name(request, task_id)
+    return task_id
+
+
+def _check_name(request: Request, task_id: str) -> None:
+    """Where a client names the task in a header too, it must be the same. Absence is let pass."""
+    header = headers_of(request).get(NAME_HEADER) if request.protocol_version == MODERN else None
+    if header is not None and decode_header_value(header) != task_id:
+        raise wrong_header("Mcp-Name")

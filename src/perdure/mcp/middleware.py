@@ -1,0 +1,72 @@
+"""The SDK's middleware, which is provisional: this is the one module that knows how it is called.
+
+It sees every request before the SDK does, serves what the SDK has no other seam for, and passes on the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+from mcp.server.context import CallNext, HandlerResult
+
+from .calls import Calls
+from .protocol import CORE, MODERN, Request, Wire
+from .refusals import refusing
+from .service import Service
+from .watching import Listening
+
+
+class Middleware:
+    """`Server.middleware`: a callable of a request and of what comes next."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._calls = Calls(service)
+        self._listening = Listening(service)
+
+    async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
+        if ctx.request_id is None:  # a notification
+            return await call_next(ctx)
+        return await self._answer(ctx, call_next)
+
+    @refusing
+    async def _answer(self, request: Request, call_next: CallNext) -> HandlerResult:
+        match request.method, request.protocol_version:
+            case "tools/call", _:
+                return await self._calls.answer(request, call_next)
+            case "subscriptions/listen", version if version == MODERN:
+                return await self._listening.answer(request, call_next)
+            case "initialize", _:
+                return self._with_capability(request, await call_next(request))
+            case "tools/list", version if version == CORE:
+                return await self._with_task_support(await call_next(request))
+            case _:
+                return await call_next(request)
+
+    def _with_capability(self, request: Request, result: HandlerResult) -> HandlerResult:
+        """2025-11-25 has no place for extensions: tasks are a capability of their own."""
+        answer = _wire(result)
+        if answer is None or answer.get("protocolVersion") != CORE or not self._service.known:
+            return result
+        tasks: Wire = {"cancel": {}, "requests": {"tools": {"call": {}}}}
+        if self._service.callers.can_list(request):
+            tasks["list"] = {}
+        return {**answer, "capabilities": {**answer.get("capabilities", {}), "tasks": tasks}}
+
+    async def _with_task_support(self, result: HandlerResult) -> HandlerResult:
+        answer = _wire(result)
+        if answer is None:
+            return result
+        durable = await self._service.durable_tools()
+        tools = [
+            {**tool, "execution": {"taskSupport": durable[tool["name"]].mode}}
+            if tool["name"] in durable
+            else tool
+            for tool in answer.get("tools", ())
+        ]
+        return {**answer, "tools": tools}
+
+
+def _wire(result: HandlerResult) -> Wire | None:
+    return dict(cast("Mapping[str, Any]", result)) if isinstance(result, Mapping) else None

@@ -1,0 +1,232 @@
+"""`Tasks`: what a server's author writes.
+
+tasks = Tasks("sqlite:///tasks.db")
+server = MCPServer("reports", **tasks.attach())
+
+@server.tool()
+@tasks.durable(retries=2)
+async def build_report(year: int, task: Task) -> str: ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, ParamSpec, TypedDict, TypeVar, cast
+
+from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
+from mcp.server.extension import Extension, MethodBinding
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import MCPServer
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    METHOD_NOT_FOUND,
+    CallToolRequestParams,
+    CallToolResult,
+    InputRequiredResult,
+)
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
+from pydantic import BaseModel
+
+from ..runtime import App, Executor, Failed, Function, Runtime, RuntimeConfig, Task
+from ..storage import Storage
+from ..tasks import StoreConfig, Success, TaskStore
+from ..tasks.errors import InvalidValue
+from .background import Background
+from .callers import Anonymous, Callers, Identify
+from .durable import Durable, Mode, Running, at, current_admission, entry
+from .hosts import Host, LowLevelHost, MCPServerHost
+from .methods import Methods
+from .middleware import Middleware
+from .protocol import EXTENSION, MODERN, Request, Wire
+from .service import Service
+
+P = ParamSpec("P")
+F = TypeVar("F", bound=Callable[..., object])
+S = TypeVar("S")
+
+Lifespan = Callable[[Any], AbstractAsyncContextManager[S]]
+
+
+class Attachment(TypedDict):
+    """The three arguments of `MCPServer` that make its tools durable."""
+
+    extensions: Sequence[Extension]
+    middleware: Sequence[ServerMiddleware[Any]]
+    lifespan: Lifespan[Any]
+
+
+class Tasks(Extension):
+    """Durable tasks for one server, in both task protocols at once."""
+
+    identifier = EXTENSION
+
+    def __init__(
+        self,
+        url: str | Storage,
+        *,
+        store: StoreConfig = StoreConfig(),
+        runtime: RuntimeConfig = RuntimeConfig(),
+        executor: Callable[[TaskStore, RuntimeConfig], Executor] | None = None,
+        anonymous: Anonymous = "id",
+        identify: Identify | None = None,
+        longest_wait: float = 600.0,
+    ) -> None:
+        """Where tasks are kept, and for whom.
+
+        `anonymous` says what a server without authentication does, `identify` tells callers apart in a way
+        of your own, and `longest_wait` bounds in seconds one `tasks/result` of 2025-11-25.
+        """
+        if anonymous not in ("id", "session", "refuse"):
+            raise InvalidValue("anonymous", f"must be 'id', 'session' or 'refuse', not {anonymous!r}")
+        store = replace(store, allow_anonymous=anonymous != "refuse")
+        self._app = App(url, store=store, runtime=runtime, executor=executor)
+        self._background = Background(self._app)
+        self._service = Service(self._background, Callers(anonymous, identify))
+        self._methods = Methods(self._service, longest_wait=longest_wait)
+        self._server: object = None
+        self.middleware: ServerMiddleware[Any] = Middleware(self._service)
+
+    @property
+    def runtime(self) -> Runtime:
+        """The runtime, while the server runs."""
+        return self._background.runtime
+
+    # Marking tools
+
+    def durable(
+        self,
+        *,
+        mode: Mode = "optional",
+        retries: int = 0,
+        name: str | None = None,
+        ttl: int | UnsetType | None = UNSET,
+        poll_interval: int = 5_000,
+        backoff: float = 1.0,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+    ) -> Callable[[Callable[P, object]], Callable[..., Awaitable[Any]]]:
+        """Make the calls of a tool tasks, which survive the server.
+
+        A `mode` of "required" serves only clients that understand tasks. `retries` is how often the tool is
+        begun again after its worker died, or it raised `Again`; with none, the task fails and says why. `ttl`
+        and `poll_interval` are in milliseconds, `backoff` and `timeout` in seconds; see `Function`.
+        """
+
+        def mark(function: Callable[P, object]) -> Callable[..., Awaitable[Any]]:
+            called = name or getattr(function, "__name__", "")
+            durable = Durable(name=called, mode=mode, ttl=ttl, poll_interval=poll_interval)
+            registered = entry(function, durable)
+            self._app.functions.add(
+                Function(
+                    name=called,
+                    handler=self._run,
+                    attempts=retries + 1,
+                    backoff=backoff,
+                    timeout=timeout,
+                    concurrency=concurrency,
+                )
+            )
+            self._service.known[called] = durable
+            return registered
+
+        return mark
+
+    async def _run(self, task: Task) -> Success:
+        """Call the tool of a task by name, from the stored call: the first time as after a crash."""
+        running = Running(task)
+        call = CallToolRequestParams.model_validate(task.params, by_name=False)
+        try:
+            with at(running):
+                result = await self._service.host.result_of(call)
+        except MCPError as error:
+            if running.raised is None:
+                data = UNSET if error.error.data is None else error.error.data
+                raise Failed(error.error.code, error.error.message, data) from error
+            result: Wire = {}
+        if running.raised is not None:
+            raise running.raised
+        return Success.of(result)
+
+    # Joining a server
+
+    def attach(self) -> Attachment:
+        """The arguments for `MCPServer`: `MCPServer("name", **tasks.attach())`."""
+        return Attachment(extensions=[self], middleware=[self.middleware], lifespan=self.lifespan)
+
+    def install(self, server: Server[Any], *, authenticated: bool = False) -> None:
+        """Join a low-level `Server`, before it runs. Its handler of `tools/call` calls the durable functions.
+
+        `authenticated` says that its HTTP transport lets in only callers with a verified token.
+        """
+        for method in self.methods():
+            server.add_request_handler(method.method, method.params_type, _gated(method))
+        server.middleware.append(self.middleware)
+        server.extensions[self.identifier] = self.settings()
+        self._service.host = LowLevelHost(server, authenticated=authenticated)
+        server.lifespan = self.around(server.lifespan)
+
+    @asynccontextmanager
+    async def lifespan(self, server: object) -> AsyncGenerator[dict[str, Any]]:
+        """Run tasks as long as the server runs."""
+        async with self._joined(server, state := dict[str, Any]()):
+            yield state
+
+    def around(self, mine: Lifespan[S]) -> Lifespan[S]:
+        """A lifespan of your own, with tasks running within it."""
+
+        @asynccontextmanager
+        async def both(server: object) -> AsyncGenerator[S]:
+            async with mine(server) as state, self._joined(server, state):
+                yield state
+
+        return both
+
+    @asynccontextmanager
+    async def _joined(self, server: object, state: object) -> AsyncGenerator[None]:
+        if self._server not in (None, server):
+            raise InvalidValue("server", "these tasks belong to another server; make a Tasks for each")
+        self._server = server
+        host = self._host_of(server)
+        host.state = state
+        async with self._background.open():
+            yield
+
+    def _host_of(self, server: object) -> Host:
+        if isinstance(server, MCPServer):
+            self._service.host = MCPServerHost(cast("MCPServer[Any]", server))
+        return self._service.host
+
+    # What the SDK asks an extension
+
+    def methods(self) -> Sequence[MethodBinding]:
+        self._service.serves_methods = True
+        return self._methods.bindings()
+
+    async def intercept_tool_call(
+        self,
+        params: CallToolRequestParams,  # noqa: ARG002, the SDK's own signature
+        ctx: Request,
+        call_next: CallNext,
+    ) -> HandlerResult:
+        """Take what resolvers ask out of the way of a protocol that has no such answer; `calls` asks it."""
+        result = await call_next(ctx)
+        admission = current_admission()
+        if admission is None or ctx.session.protocol_version == MODERN:
+            return result
+        if not isinstance(result, InputRequiredResult):
+            return result
+        admission.asked = result
+        return CallToolResult(content=[])
+
+
+def _gated(method: MethodBinding) -> Callable[[Request, BaseModel], Awaitable[HandlerResult]]:
+    """The method at the versions that have it, as the SDK's own servers do for extensions."""
+
+    async def handle(request: Request, params: BaseModel) -> HandlerResult:
+        if request.protocol_version not in (method.protocol_versions or ()):
+            raise MCPError(METHOD_NOT_FOUND, "Method not found", method.method)
+        return await method.handler(request, params)
+
+    return handle

@@ -1,0 +1,99 @@
+"""What all requests about tasks share: the runtime, who asks, and which tools are durable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jsonschema import Draft202012Validator, validate
+from jsonschema.exceptions import SchemaError, ValidationError
+from mcp_types import SERVER_INFO_META_KEY
+
+from ..runtime import Runtime
+from ..storage import Micros
+from ..tasks import InputKind, Owner, Snapshot
+from ..tasks.codec import JsonLike
+from ..tasks.errors import MalformedAnswer
+from ..tasks.inputs import Input
+from .background import Background
+from .callers import Callers
+from .durable import Durable
+from .hosts import Host
+from .protocol import Wire
+from .refusals import not_set_up
+
+
+class Service:
+    """The tasks of one server."""
+
+    def __init__(self, background: Background, callers: Callers) -> None:
+        self.background = background
+        self.callers = callers
+        self.known: dict[str, Durable] = {}
+        """The decorated functions, by name."""
+        self.serves_methods = False
+        """Whether the server was told of `tasks/get` and the others."""
+        self._host: Host | None = None
+        self._tools: dict[str, Durable | None] = {}
+
+    @property
+    def runtime(self) -> Runtime:
+        return self.background.runtime
+
+    @property
+    def host(self) -> Host:
+        if self._host is None:
+            raise not_set_up("lifespan=tasks.lifespan")
+        return self._host
+
+    @host.setter
+    def host(self, host: Host) -> None:
+        self._host = host
+        self._tools = {}
+        self.callers.authenticated = host.is_authenticated
+
+    def now(self) -> Micros:
+        return self.runtime.store.clock()
+
+    def stamped(self, result: Wire) -> Wire:
+        """A result of 2026-07-28 that did not pass through the SDK: it says which server it is from."""
+        info = self.host.info.model_dump(by_alias=True, mode="json", exclude_none=True)
+        return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: info}}
+
+    async def durable_tools(self) -> dict[str, Durable]:
+        """The durable tools, by the names under which they are registered now."""
+        return await self.host.durable_tools(self.known)
+
+    async def durable_tool(self, name: str, *, look_again: bool = False) -> Durable | None:
+        """What is known of the tool of this name; None where it is no durable one."""
+        if name not in self._tools or look_again:
+            self._tools[name] = (await self.durable_tools()).get(name) if self.known else None
+        return self._tools[name]
+
+    async def answer(self, owner: Owner, task_id: str, answers: Mapping[str, JsonLike]) -> Snapshot:
+        """Give answers to what the task asked; raises MalformedAnswer where one is not what was asked for."""
+        snapshot = await self.runtime.get(owner, task_id)
+        for key, asked in snapshot.task.outstanding.items():
+            if key in answers:
+                _check_form(key, asked, answers[key])
+        return await self.runtime.answer(owner, task_id, answers)
+
+    async def set_variables(self, owner: Owner, task_id: str, changes: Mapping[str, JsonLike]) -> Snapshot:
+        """Merge into the variables that the task and its client share."""
+        store = self.runtime.store
+        return await store.mutate(owner, task_id, lambda read: store.set_variables(read, changes))
+
+
+def _check_form(key: str, asked: Input, answer: JsonLike) -> None:
+    """What a person filled in must be what the form asks for."""
+    if asked.kind is not InputKind.ELICITATION or not isinstance(answer, Mapping):
+        return
+    params = asked.params
+    schema = params.get("requestedSchema") if isinstance(params, dict) else None
+    if answer.get("action") != "accept" or not isinstance(schema, dict):
+        return
+    try:
+        validate(answer.get("content") or {}, schema, Draft202012Validator)
+    except ValidationError as error:
+        raise MalformedAnswer(key, error.message) from error
+    except SchemaError:
+        return  # the tool's own fault, and no reason to refuse an answer

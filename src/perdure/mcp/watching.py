@@ -1,0 +1,189 @@
+"""Telling clients of a task as it changes: `notifications/tasks/status` of 2025-11-25, and the streams of
+`subscriptions/listen` of 2026-07-28.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import replace
+from typing import Any, cast
+
+import anyio
+from mcp.server.auth.middleware.auth_context import get_access_token
+from mcp.server.context import CallNext, HandlerResult
+from mcp.server.session import ServerSession
+from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
+from mcp_types import RequestId, ServerNotification
+from pydantic import BaseModel
+
+from ..runtime import Runtime
+from ..storage.errors import PerdureError
+from ..tasks import Owner, Snapshot
+from ..tasks.errors import NotFound
+from . import shapes
+from .params import Subscription, decoded, is_declared
+from .protocol import Request, Wire
+from .refusals import undeclared
+from .service import Service
+
+MOST_TASKS = 256
+"""Whose changes one stream carries."""
+
+
+class _Notification(BaseModel):
+    """Any notification. The SDK has no type for those of tasks, and would leave out a null `ttl`."""
+
+    method: str
+    params: dict[str, Any]
+
+
+def _notification(method: str, params: Wire) -> ServerNotification:
+    return cast("ServerNotification", _Notification(method=method, params=params))
+
+
+# 2025-11-25
+
+
+async def announce(request: Request, runtime: Runtime, created: Snapshot) -> None:
+    """Tell the session in which a task was created of each change of its status or message, to its end."""
+    told = (created.task.status, created.task.status_message)
+    try:
+        async with aclosing(runtime.watch(created.task.owner, created.task.task_id)) as states:
+            async for snapshot in states:
+                saying = (snapshot.task.status, snapshot.task.status_message)
+                if saying != told:
+                    told = saying
+                    shape = shapes.core(snapshot.task, runtime.store.clock())
+                    await request.session.send_notification(
+                        _notification("notifications/tasks/status", shape)
+                    )
+    except PerdureError:
+        return  # the task is gone; a client learns of that when it looks
+
+
+# 2026-07-28
+
+
+class Listening:
+    """Answers `subscriptions/listen` where a client wants to hear of tasks."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def answer(self, request: Request, call_next: CallNext) -> HandlerResult:
+        wanted = _wanted(request.params)
+        if wanted is None:
+            return await call_next(request)
+        if not is_declared(request.params):
+            raise undeclared()
+        owner = self._service.callers.owner_of(request)
+        subscription = decoded(wanted, Subscription, "$.notifications")
+        stream = _Stream(request, self._service, owner)
+        task_ids = await stream.own(subscription.task_ids[:MOST_TASKS])
+        others = {kind: value for kind, value in wanted.items() if kind != "taskIds" and value}
+        if not others:
+            await stream.acknowledge({"taskIds": task_ids})
+            await stream.tell_of(task_ids)
+            return self._service.stamped({"resultType": "complete", "_meta": stream.meta})
+        return await self._beside_others(request, call_next, stream, task_ids)
+
+    async def _beside_others(
+        self, request: Request, call_next: CallNext, stream: _Stream, task_ids: list[str]
+    ) -> HandlerResult:
+        """The SDK serves the other kinds on the same stream; its acknowledgement has to name the tasks."""
+        session = _Acknowledging(request.session, task_ids)
+        result: HandlerResult = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(stream.tell_after, session.acknowledged, task_ids)
+            result = await call_next(replace(request, session=cast("ServerSession", session)))
+            group.cancel_scope.cancel()
+        return result
+
+
+class _Stream:
+    """One stream, that carries the changes of some tasks of one owner."""
+
+    def __init__(self, request: Request, service: Service, owner: Owner) -> None:
+        self._request = request
+        self._service = service
+        self._owner = owner
+        self._token = get_access_token()
+        self.meta: Wire = {SUBSCRIPTION_ID_META_KEY: request.request_id}
+
+    async def own(self, task_ids: list[str]) -> list[str]:
+        """Those of these tasks that the caller has."""
+        return [task_id for task_id in dict.fromkeys(task_ids) if await self._has(task_id)]
+
+    async def _has(self, task_id: str) -> bool:
+        try:
+            await self._service.runtime.get(self._owner, task_id)
+        except NotFound:
+            return False
+        return True
+
+    async def acknowledge(self, notifications: Wire) -> None:
+        await self._send("notifications/subscriptions/acknowledged", {"notifications": notifications})
+
+    async def tell_after(self, start: anyio.Event, task_ids: list[str]) -> None:
+        await start.wait()
+        await self.tell_of(task_ids)
+
+    async def tell_of(self, task_ids: list[str]) -> None:
+        """Every state of each task, up to its end."""
+        async with anyio.create_task_group() as group:
+            for task_id in task_ids:
+                group.start_soon(self._tell_of_one, task_id)
+
+    async def _tell_of_one(self, task_id: str) -> None:
+        try:
+            async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
+                async for snapshot in states:
+                    if self._has_lapsed():
+                        return
+                    shape = shapes.detailed(snapshot.task, self._service.now())
+                    await self._send("notifications/tasks", shape)
+        except PerdureError:
+            return  # the task is gone; a client learns of that when it looks
+
+    def _has_lapsed(self) -> bool:
+        """Whether the token, by which the caller was let in, has run out since."""
+        token = self._token
+        return token is not None and token.expires_at is not None and token.expires_at < time.time()
+
+    async def _send(self, method: str, params: Wire) -> None:
+        tagged = {**params, "_meta": {**params.get("_meta", {}), **self.meta}}
+        await self._request.session.send_notification(
+            _notification(method, tagged), related_request_id=self._request.request_id
+        )
+
+
+class _Acknowledging:
+    """A session that adds to the acknowledgement, which another sends, the tasks that are heard of too."""
+
+    def __init__(self, session: ServerSession, task_ids: list[str]) -> None:
+        self._session = session
+        self._task_ids = task_ids
+        self.acknowledged = anyio.Event()
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._session, name)
+
+    async def send_notification(
+        self, notification: ServerNotification, related_request_id: RequestId | None = None
+    ) -> None:
+        if notification.method == "notifications/subscriptions/acknowledged":
+            params = notification.params.model_dump(by_alias=True, mode="json", exclude_none=True)
+            params["notifications"]["taskIds"] = self._task_ids
+            notification = _notification(notification.method, params)
+        await self._session.send_notification(notification, related_request_id)
+        self.acknowledged.set()
+
+
+def _wanted(params: Mapping[str, Any] | None) -> Mapping[str, Any] | None:
+    """The kinds that the client wants to hear of, where tasks are among them."""
+    kinds = (params or {}).get("notifications")
+    if isinstance(kinds, Mapping) and "taskIds" in kinds:
+        return cast("Mapping[str, Any]", kinds)
+    return None
