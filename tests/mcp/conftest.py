@@ -1,0 +1,32 @@
+"""A running fixture server on each engine, and clients of both generations."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from .fixture import make_server
+from .wire import Core, Modern, serving
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[str]:
+    """The MCP endpoint of the fixture server, without authentication."""
+    where = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
+    server, _ = make_server(where)
+    async with serving(server.streamable_http_app()) as endpoint:
+        yield endpoint
+
+
+@pytest.fixture
+async def modern(url: str) -> AsyncGenerator[Modern]:
+    async with Modern(url) as client:
+        yield client
+
+
+@pytest.fixture
+async def core(url: str) -> AsyncGenerator[Core]:
+    async with Core(url) as client:
+        yield client

@@ -1,0 +1,274 @@
+"""Raw JSON-RPC over HTTP in both generations, and servers on real sockets to talk to.
+
+The clients here know no rule: they send what a test says and hand back what came, to the letter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import socket
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+import httpx2
+import uvicorn
+from starlette.types import ASGIApp
+
+EXTENSION = "io.modelcontextprotocol/tasks"
+CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
+VERSION = "io.modelcontextprotocol/protocolVersion"
+MODERN, CORE = "2026-07-28", "2025-11-25"
+ACCEPT = "application/json, text/event-stream"
+
+Json = dict[str, Any]
+Answering = Callable[[Json], Awaitable[Json]]
+"""What a client does with a request of the server: from the request to its result."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What came back. Either a result or an error is there; `frames` came before it on the stream."""
+
+    status: int
+    message: Json
+    frames: tuple[Json, ...] = ()
+
+    @property
+    def result(self) -> Json:
+        assert "result" in self.message, f"an error came back: {self.message}"
+        return cast("Json", self.message["result"])
+
+    @property
+    def error(self) -> Json:
+        assert "error" in self.message, f"a result came back: {self.message}"
+        return cast("Json", self.message["error"])
+
+    @property
+    def code(self) -> int:
+        return cast("int", self.error["code"])
+
+
+@asynccontextmanager
+async def serving(app: ASGIApp) -> AsyncGenerator[str]:
+    """The application on a free port of loopback; the URL of its MCP endpoint."""
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
+    running = asyncio.create_task(server.serve([listener]))
+    try:
+        while not server.started:
+            assert not running.done(), "the server did not start"
+            await asyncio.sleep(0.01)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}/mcp"
+    finally:
+        server.should_exit = True
+        await running
+        listener.close()
+
+
+async def until_task(look: Callable[[], Awaitable[Json]], *statuses: str, seconds: float = 15) -> Json:
+    """Look until the task is in one of these statuses."""
+    async with asyncio.timeout(seconds):
+        while True:
+            task = await look()
+            if task["status"] in statuses:
+                return task
+            await asyncio.sleep(0.02)
+
+
+class Modern:
+    """2026-07-28: each request stands for itself."""
+
+    def __init__(self, url: str, *, token: str | None = None) -> None:
+        self._http = httpx2.AsyncClient(timeout=30)
+        self._url = url
+        self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
+        self._ids = itertools.count(1)
+
+    async def __aenter__(self) -> Modern:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    def body(self, method: str, params: Mapping[str, Any], capabilities: Json) -> Json:
+        meta = {VERSION: MODERN, CAPABILITIES: capabilities, **params.get("_meta", {})}
+        return {
+            "jsonrpc": "2.0",
+            "id": next(self._ids),
+            "method": method,
+            "params": {**params, "_meta": meta},
+        }
+
+    def headers(self, method: str, name: str | None) -> dict[str, str]:
+        named = {} if name is None else {"mcp-name": name}
+        return {
+            "accept": ACCEPT,
+            "mcp-protocol-version": MODERN,
+            "mcp-method": method,
+            **named,
+            **self._headers,
+        }
+
+    async def send(
+        self,
+        method: str,
+        params: Mapping[str, Any] = {},
+        *,
+        declared: bool = True,
+        capabilities: Json | None = None,
+        headers: Mapping[str, str] = {},
+    ) -> Answer:
+        """`Mcp-Name` is set as the protocol says, unless the headers say something else."""
+        offered: Json = {"elicitation": {"form": {}}, "sampling": {}, "roots": {}}
+        if declared:
+            offered["extensions"] = {EXTENSION: {}}
+        key = {"tools/call": "name", "resources/read": "uri", "prompts/get": "name"}.get(method)
+        name = params.get("taskId" if method.startswith("tasks/") else key or "")
+        body = self.body(method, params, offered if capabilities is None else capabilities)
+        sent = {**self.headers(method, name if isinstance(name, str) else None), **headers}
+        response = await self._http.post(self._url, json=body, headers=sent)
+        return _read(response)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> Answer:
+        return await self.send("tools/call", {"name": tool, "arguments": arguments}, **options)
+
+    async def start(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> str:
+        """Call a tool that becomes a task; the id of it."""
+        result = (await self.call(tool, arguments, **options)).result
+        assert result["resultType"] == "task", result
+        return cast("str", result["taskId"])
+
+    async def get(self, task_id: str, **options: Any) -> Json:
+        return (await self.send("tasks/get", {"taskId": task_id}, **options)).result
+
+    async def until(self, task_id: str, *statuses: str) -> Json:
+        return await until_task(lambda: self.get(task_id), *statuses)
+
+    async def update(self, task_id: str, answers: Mapping[str, Any], **options: Any) -> Answer:
+        return await self.send("tasks/update", {"taskId": task_id, "inputResponses": answers}, **options)
+
+    async def cancel(self, task_id: str, **options: Any) -> Answer:
+        return await self.send("tasks/cancel", {"taskId": task_id}, **options)
+
+    @asynccontextmanager
+    async def listen(
+        self, notifications: Json, *, declared: bool = True
+    ) -> AsyncGenerator[AsyncIterator[Json]]:
+        """The frames of `subscriptions/listen`, as they come, the acknowledgement first."""
+        capabilities: Json = {"extensions": {EXTENSION: {}}} if declared else {}
+        body = self.body("subscriptions/listen", {"notifications": notifications}, capabilities)
+        headers = self.headers("subscriptions/listen", None)
+        async with self._http.stream("POST", self._url, json=body, headers=headers) as response:
+            yield _frames(response)
+
+
+class Core:
+    """2025-11-25: a session, begun with a handshake. Enter it with `async with`."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        version: str = CORE,
+        answering: Answering | None = None,
+        capabilities: Json | None = None,
+    ) -> None:
+        self._http = httpx2.AsyncClient(timeout=30)
+        self._url = url
+        self._headers = {"accept": ACCEPT} | ({} if token is None else {"authorization": f"Bearer {token}"})
+        self._version = version
+        self._answering = answering
+        self._capabilities: Json = {"elicitation": {}} if capabilities is None else capabilities
+        self._ids = itertools.count(1)
+        self.initialized: Json = {}
+        """What the server answered to `initialize`."""
+        self.asked: list[Json] = []
+        """Requests of the server that reached this client."""
+
+    async def __aenter__(self) -> Core:
+        hello: Json = {
+            "protocolVersion": self._version,
+            "capabilities": self._capabilities,
+            "clientInfo": {"name": "tests", "version": "1"},
+        }
+        self.initialized = (await self.send("initialize", hello)).result
+        self._headers["mcp-protocol-version"] = self.initialized["protocolVersion"]
+        await self._post({"jsonrpc": "2.0", "method": "notifications/initialized"})
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._http.aclose()
+
+    @property
+    def session_id(self) -> str | None:
+        return self._headers.get("mcp-session-id")
+
+    async def send(self, method: str, params: Mapping[str, Any] = {}) -> Answer:
+        """Send a request, answer what the server asks meanwhile, and hand back the answer."""
+        request_id = next(self._ids)
+        body = {"jsonrpc": "2.0", "id": request_id, "method": method, "params": dict(params)}
+        async with self._http.stream("POST", self._url, json=body, headers=self._headers) as response:
+            if "mcp-session-id" in response.headers:
+                self._headers["mcp-session-id"] = response.headers["mcp-session-id"]
+            if not response.headers.get("content-type", "").startswith("text/event-stream"):
+                await response.aread()
+                return _read(response)
+            frames: list[Json] = []
+            async for frame in _frames(response):
+                if frame.get("id") == request_id and "method" not in frame:
+                    return Answer(response.status_code, frame, tuple(frames))
+                frames.append(frame)
+                if "id" in frame and "method" in frame:
+                    await self._answer(frame)
+        raise AssertionError(f"the stream of {method} ended without an answer; frames: {frames}")
+
+    @asynccontextmanager
+    async def listen(self) -> AsyncGenerator[AsyncIterator[Json]]:
+        """What the server sends on the session's own stream."""
+        async with self._http.stream("GET", self._url, headers=self._headers) as response:
+            assert response.status_code == 200, response.status_code
+            yield _frames(response)
+
+    async def _answer(self, request: Json) -> None:
+        self.asked.append(request)
+        assert self._answering is not None, f"the server asks what no test expects: {request}"
+        result = await self._answering(request)
+        await self._post({"jsonrpc": "2.0", "id": request["id"], "result": result})
+
+    async def _post(self, message: Json) -> None:
+        response = await self._http.post(self._url, json=message, headers=self._headers)
+        assert response.status_code in (200, 202), (response.status_code, response.text)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] = {}, **more: Any) -> Answer:
+        return await self.send("tools/call", {"name": tool, "arguments": arguments, **more})
+
+    async def start(self, tool: str, arguments: Mapping[str, Any] = {}, task: Json | None = None) -> str:
+        """Call a tool as a task; the id of it."""
+        result = (await self.call(tool, arguments, task=task or {})).result
+        return cast("str", result["task"]["taskId"])
+
+    async def get(self, task_id: str) -> Json:
+        return (await self.send("tasks/get", {"taskId": task_id})).result
+
+    async def until(self, task_id: str, *statuses: str) -> Json:
+        return await until_task(lambda: self.get(task_id), *statuses)
+
+
+def _read(response: httpx2.Response) -> Answer:
+    if response.headers.get("content-type", "").startswith("text/event-stream"):
+        frames = [json.loads(line[5:]) for line in response.text.splitlines() if line.startswith("data:")]
+        return Answer(response.status_code, frames[-1], tuple(frames[:-1]))
+    message: Json = response.json() if response.content else {}
+    return Answer(response.status_code, message)
+
+
+async def _frames(response: httpx2.Response) -> AsyncIterator[Json]:
+    async for line in response.aiter_lines():
+        if line.startswith("data:") and line[5:].strip():
+            yield json.loads(line[5:])
