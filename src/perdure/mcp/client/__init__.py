@@ -1,0 +1,10 @@
+"""Tasks for clients of the official SDK: calls that wait by themselves, and handles that can be kept.
+
+Read `extension` (what a client's author writes), `handle` (one task), `dialects` (how each protocol asks).
+"""
+
+from .extension import ClientTasks
+from .handle import Handle
+from .states import TaskState
+
+__all__ = ["ClientTasks", "Handle", "TaskState"]

@@ -1,0 +1,104 @@
+"""`Handle`: one task on a server, to be looked at, waited for, answered and cancelled.
+
+A handle can be saved as text and resumed by another client, after a restart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import msgspec
+from mcp_types import CallToolResult
+
+from ...tasks import Status
+from ..polling import Answer, Ended, Wait, decide
+from .dialects import Dialect
+from .pushes import Pushes
+from .states import TaskState
+
+
+class Saved(msgspec.Struct, frozen=True, kw_only=True):
+    """What of a handle is kept."""
+
+    task_id: str
+    tool: str
+
+
+class Handle:
+    """One task, seen through one connection."""
+
+    def __init__(self, dialect: Dialect, pushes: Pushes | None, saved: Saved) -> None:
+        self._dialect = dialect
+        self._pushes = pushes
+        self._saved = saved
+        self._answered: set[str] = set()
+
+    @property
+    def task_id(self) -> str:
+        return self._saved.task_id
+
+    @property
+    def tool(self) -> str:
+        return self._saved.tool
+
+    def save(self) -> str:
+        """The handle as text. Who has it can follow the task as you can: keep it as you keep a password."""
+        return msgspec.json.encode(self._saved).decode()
+
+    async def status(self) -> TaskState:
+        """The task as it is now."""
+        return await self._dialect.get(self.task_id)
+
+    async def answer(self, answers: Mapping[str, Any]) -> None:
+        """Answer what the task asked, by key, instead of the client's callbacks."""
+        await self._dialect.answer(self.task_id, answers)
+        self._answered.update(answers)
+
+    async def cancel(self) -> None:
+        """Have the task end. It may take a moment, and may come too late."""
+        await self._dialect.cancel(self.task_id)
+
+    async def wait(self, timeout: float | None = None) -> CallToolResult:  # noqa: ASYNC109
+        """The result, as the call would have returned it. What the task asks, the client's callbacks answer.
+
+        Raises TimeoutError after so many seconds, and leaves the task as it is; what else can go wrong is
+        what the call would have raised, and WasCancelled.
+        """
+        with anyio.fail_after(timeout):
+            async with self._hearing():
+                ended = await self._until_ended()
+            result = await self._dialect.outcome(ended)
+        if not result.is_error:
+            await self._dialect.session.validate_tool_result(self.tool, result)
+        return result
+
+    async def _until_ended(self) -> TaskState:
+        while True:
+            state = await self.status()
+            match decide(state.status, state.input_requests, self._answered, state.poll_interval_ms):
+                case Ended():
+                    return state
+                case Answer(keys=keys):
+                    questions = {key: asked for key, asked in state.questions.items() if key in keys}
+                    await self.answer(await self._dialect.ask_callbacks(questions))
+                case Wait(seconds=seconds):
+                    if state.status is Status.INPUT_REQUIRED and self._dialect.asks_with_the_result:
+                        return state
+                    await self._pause(seconds)
+
+    @asynccontextmanager
+    async def _hearing(self) -> AsyncGenerator[None]:
+        if self._pushes is None:
+            yield
+            return
+        async with self._pushes.of(self._dialect.session, self.task_id):
+            yield
+
+    async def _pause(self, seconds: float) -> None:
+        if self._pushes is None:
+            await anyio.sleep(seconds)
+        else:
+            await self._pushes.wait(self.task_id, seconds)
