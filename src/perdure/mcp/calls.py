@@ -19,14 +19,14 @@ from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 from mcp_types import methods as surface
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from ..storage.errors import PerdureError
 from ..tasks import Failure, NewTask, Owner, Snapshot, Success
 from . import shapes
 from .attending import Attendant, ask_all
 from .callers import session_of
-from .durable import Admission, Durable, at
+from .durable import Admission, Durable, Passing, at
 from .params import Asked, decoded, idempotency_key_of, is_declared
 from .protocol import CORE, ENVELOPE, MODERN, Request, Wire
 from .refusals import not_set_up, undeclared, wrong_mode
@@ -53,17 +53,28 @@ class Calls:
         durable = await self._service.durable_tool(name) if isinstance(name, str) else None
         if durable is None:
             return await self._pass_on(request, call_next, str(name))
+        return await self._answer_durable(request, call_next, durable)
+
+    async def _pass_on(self, request: Request, call_next: CallNext, name: str) -> HandlerResult:
+        """Of a tool that is not durable. Should it be one after all, it was registered a moment ago."""
+        if _wanted(request) is not None:
+            raise wrong_mode(name, "cannot be called as a task")
+        passing = Passing()
+        result = await _send_down(request, call_next, passing)
+        if not passing.reached:
+            return result
+        durable = await self._service.durable_tool(name, look_again=True)
+        if durable is None:
+            raise MCPError(INTERNAL_ERROR, f"tool {name!r} calls a durable function, which only servers may")
+        return await self._answer_durable(request, call_next, durable)
+
+    async def _answer_durable(self, request: Request, call_next: CallNext, durable: Durable) -> HandlerResult:
         if not self._service.serves_methods:
             raise not_set_up("extensions=[tasks]")
         owner = self._service.callers.owner_of(request)
         if request.protocol_version == MODERN:
             return await self._answer_modern(request, call_next, durable, owner)
         return await self._answer_handshake(request, call_next, durable, owner)
-
-    async def _pass_on(self, request: Request, call_next: CallNext, name: str) -> HandlerResult:
-        if request.protocol_version == CORE and (request.params or {}).get("task") is not None:
-            raise wrong_mode(name, "cannot be called as a task")
-        return await call_next(request)
 
     # 2026-07-28: the client says that it understands tasks, and then each call of the tool is one
 
@@ -81,7 +92,7 @@ class Calls:
         result = await _send_down(request, call_next, admission)
         if not admission.reached:
             return result
-        snapshot = await self._create(request, durable, owner, params, durable.ttl)
+        snapshot = await self._create(request, durable, owner, params)
         if declared:
             return self._service.stamped(shapes.created(snapshot.task, self._service.now()))
         return await self._wait_modern(request, owner, snapshot.task.task_id)
@@ -112,17 +123,19 @@ class Calls:
         wanted = _wanted(request)
         if wanted is None and durable.mode == "required":
             raise wrong_mode(durable.name, "can only be called as a task")
-        ttl = durable.ttl if wanted is None or isinstance(wanted.ttl, UnsetType) else wanted.milliseconds
         result, params = await self._go_through(request, call_next)
         if params is None:
             return result
-        snapshot = await self._create(request, durable, owner, params, ttl)
-        if wanted is not None:
-            self._service.background.beside(announce(request, self._service.runtime, snapshot))
-            return {"task": shapes.core(snapshot.task, self._service.now())}
+        if wanted is None:
+            return await self._wait_handshake(request, await self._create(request, durable, owner, params))
+        snapshot = await self._create(request, durable, owner, params, wanted.milliseconds)
+        self._service.background.beside(announce(request, self._service.runtime, snapshot))
+        return {"task": shapes.core(snapshot.task, self._service.now())}
+
+    async def _wait_handshake(self, request: Request, snapshot: Snapshot) -> Wire:
+        owner, task_id = snapshot.task.owner, snapshot.task.task_id
         attendant = Attendant(request, self._service, owner, names_task=False)
-        waiting = attendant.until_ended(snapshot.task.task_id)
-        ended = await self._while_connected(waiting, owner, snapshot.task.task_id)
+        ended = await self._while_connected(attendant.until_ended(task_id), owner, task_id)
         wire = shapes.result_of(success_of(ended.task.outcome))
         return surface.serialize_server_result("tools/call", request.protocol_version, wire)
 
@@ -155,7 +168,7 @@ class Calls:
         durable: Durable,
         owner: Owner,
         params: Mapping[str, Any],
-        ttl: int | UnsetType | None,
+        ttl: int | UnsetType | None = UNSET,
     ) -> Snapshot:
         meta = cast("Mapping[str, Any]", params.get("_meta") or {})
         new = NewTask(
@@ -163,7 +176,7 @@ class Calls:
             params={name: params[name] for name in _STORED if params.get(name) is not None},
             meta={name: value for name, value in meta.items() if name not in ENVELOPE},
             session_id=session_of(request),
-            ttl=ttl,
+            ttl=durable.ttl if isinstance(ttl, UnsetType) else ttl,
             poll_interval=durable.poll_interval,
             idempotency_key=idempotency_key_of(meta),
             function=durable.name,
@@ -180,13 +193,13 @@ class Calls:
             raise
 
 
-async def _send_down(request: Request, call_next: CallNext, admission: Admission) -> HandlerResult:
+async def _send_down(request: Request, call_next: CallNext, place: Admission | Passing) -> HandlerResult:
     """What is answered before the tool is reached; nothing that counts where it is."""
     try:
-        with at(admission):
+        with at(place):
             return await call_next(request)
     except Exception:
-        if not admission.reached:
+        if not place.reached:
             raise
         return None
 

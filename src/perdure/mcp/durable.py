@@ -16,9 +16,7 @@ from functools import partial, wraps
 from typing import Literal, TypeAlias, cast
 
 import msgspec
-from mcp.server.mcpserver import Context
-from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, InputRequiredResult
+from mcp_types import CallToolResult, InputRequiredResult
 from msgspec import UNSET, UnsetType
 
 from ..runtime import Task
@@ -64,6 +62,13 @@ class Admission:
         """What a resolver asks first, at a protocol that has no such answer."""
 
 
+class Passing:
+    """In a request for a tool that was not known to be durable. Its function is not to run."""
+
+    def __init__(self) -> None:
+        self.reached = False
+
+
 class Running:
     """In a worker: the function is to run, for this task."""
 
@@ -73,11 +78,16 @@ class Running:
         """By what it asked for something else than to end with a result or an error of the tool."""
 
 
-_place: ContextVar[Admission | Running | None] = ContextVar("perdure_place", default=None)
+_NOTHING = CallToolResult(content=[], is_error=True)
+"""What servers are given where the function has no result: they let it pass as it is."""
+
+Place: TypeAlias = Admission | Passing | Running
+
+_place: ContextVar[Place | None] = ContextVar("perdure_place", default=None)
 
 
 @contextmanager
-def at(place: Admission | Running) -> Generator[None]:
+def at(place: Place) -> Generator[None]:
     """Let decorated functions that are called within this block find themselves there."""
     token = _place.set(place)
     try:
@@ -103,13 +113,14 @@ def entry(function: Callable[..., object], durable: Durable) -> Callable[..., Aw
             case Running() as running:
                 given = arguments if task is None else {**arguments, task: running.task}
                 return await _run(function, given, running)
-            case Admission() as admission:
-                admission.reached = True
-                raise MCPError(INTERNAL_ERROR, "the call was let through, and nobody made a task of it")
+            case Admission() | Passing() as place:
+                place.reached = True
+                return _NOTHING
             case None:
                 raise not_set_up("middleware=[tasks.middleware]")
 
     enter.__name__ = durable.name
+    enter.durable = durable  # pyright: ignore[reportAttributeAccessIssue]
     signature = _without(task, inspect.signature(function), hints)
     enter.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
     enter.__annotations__ = {name: hint for name, hint in hints.items() if name != task}
@@ -123,9 +134,10 @@ async def _run(function: Callable[..., object], given: Mapping[str, object], run
             return await cast("Awaitable[object]", call())
         return await call_in_thread(call)
     except PerdureError as error:
-        if isinstance(error, (RunError, LeaseLost)) or error.retryable:
-            running.raised = error
-        raise
+        if not (isinstance(error, (RunError, LeaseLost)) or error.retryable):
+            raise
+        running.raised = error
+        return _NOTHING
 
 
 def _without(
@@ -152,7 +164,10 @@ def _refuse_context(hints: Mapping[str, object]) -> None:
 
 
 def _is_context(hint: object) -> bool:
-    parts = typing.get_args(hint) or (hint,)
-    return any(
-        isinstance(part, type) and issubclass(part, Context) for part in (*parts, typing.get_origin(hint))
-    )
+    """Whether this is the Context of the official SDK, or FastMCP's, whatever it is wrapped in."""
+    if isinstance(hint, type):
+        return hint.__name__.partition("[")[0] == "Context" and hint.__module__.split(".")[0] in (
+            "mcp",
+            "fastmcp",
+        )
+    return any(_is_context(part) for part in (typing.get_origin(hint), *typing.get_args(hint)) if part)

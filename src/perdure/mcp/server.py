@@ -39,7 +39,7 @@ from .durable import Durable, Mode, Running, at, current_admission, entry
 from .hosts import Host, LowLevelHost, MCPServerHost
 from .methods import Methods
 from .middleware import Middleware
-from .protocol import EXTENSION, MODERN, Request, Wire
+from .protocol import EXTENSION, MODERN, Request
 from .service import Service
 
 P = ParamSpec("P")
@@ -141,10 +141,8 @@ class Tasks(Extension):
             with at(running):
                 result = await self._service.host.result_of(call)
         except MCPError as error:
-            if running.raised is None:
-                data = UNSET if error.error.data is None else error.error.data
-                raise Failed(error.error.code, error.error.message, data) from error
-            result: Wire = {}
+            data = UNSET if error.error.data is None else error.error.data
+            raise Failed(error.error.code, error.error.message, data) from error
         if running.raised is not None:
             raise running.raised
         return Success.of(result)
@@ -160,12 +158,16 @@ class Tasks(Extension):
 
         `authenticated` says that its HTTP transport lets in only callers with a verified token.
         """
+        self.join(server, LowLevelHost(server, authenticated=authenticated))
+        server.extensions[self.identifier] = self.settings()
+        server.lifespan = self.around(server.lifespan)
+
+    def join(self, server: Server[Any], host: Host) -> None:
+        """Serve task requests on a low-level server, of whatever framework, whose tools the host can call."""
         for method in self.methods():
             server.add_request_handler(method.method, method.params_type, _gated(method))
         server.middleware.append(self.middleware)
-        server.extensions[self.identifier] = self.settings()
-        self._service.host = LowLevelHost(server, authenticated=authenticated)
-        server.lifespan = self.around(server.lifespan)
+        self._service.host = host
 
     @asynccontextmanager
     async def lifespan(self, server: object) -> AsyncGenerator[dict[str, Any]]:

@@ -21,6 +21,8 @@ from .hosts import Host
 from .protocol import Wire
 from .refusals import not_set_up
 
+MOST_REMEMBERED = 4096
+
 
 class Service:
     """The tasks of one server."""
@@ -65,8 +67,12 @@ class Service:
 
     async def durable_tool(self, name: str, *, look_again: bool = False) -> Durable | None:
         """What is known of the tool of this name; None where it is no durable one."""
+        if not self.known or (self._host is None and not look_again):
+            return None
         if name not in self._tools or look_again:
-            self._tools[name] = (await self.durable_tools()).get(name) if self.known else None
+            if len(self._tools) >= MOST_REMEMBERED:  # clients may ask for tools that there are not
+                self._tools.clear()
+            self._tools[name] = (await self.durable_tools()).get(name)
         return self._tools[name]
 
     async def answer(self, owner: Owner, task_id: str, answers: Mapping[str, JsonLike]) -> Snapshot:

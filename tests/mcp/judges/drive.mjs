@@ -9,15 +9,14 @@
 import { Client, StreamableHTTPClientTransport } from "@modelcontextprotocol/client";
 import { createSessionPortFromClient, withTasks } from "@modelcontextprotocol/ext-tasks/client";
 import * as v1 from "@modelcontextprotocol/ext-tasks/core/v1";
-import * as v2 from "@modelcontextprotocol/ext-tasks/core/v2";
 import { Client as OldClient } from "@modelcontextprotocol/sdk/client/index.js";
 import { StreamableHTTPClientTransport as OldTransport } from "@modelcontextprotocol/sdk/client/streamableHttp.js";
 import { CallToolResultSchema, ElicitRequestSchema } from "@modelcontextprotocol/sdk/types.js";
+import { expect, judgeLegacy, judgeModern, judgeModernNotification, RELATED, same, validate } from "./shapes.mjs";
 
 const MODERN = "2026-07-28";
 const LEGACY = "2025-11-25";
 const EXTENSION = "io.modelcontextprotocol/tasks";
-const RELATED = "io.modelcontextprotocol/related-task";
 const INFO = { name: "perdure-drive", version: "1.0.0" };
 const PATIENCE = 25_000;
 
@@ -31,15 +30,6 @@ const token = process.env.PERDURE_DRIVE_TOKEN;
 const OPTIONS = token ? { requestInit: { headers: { Authorization: `Bearer ${token}` } } } : {};
 
 // Small tools
-
-function expect(condition, message) {
-  if (!condition) throw new Error(message);
-}
-
-function same(actual, wanted, what) {
-  const [left, right] = [JSON.stringify(actual), JSON.stringify(wanted)];
-  expect(left === right, `${what}: ${left} instead of ${right}`);
-}
 
 const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
 
@@ -64,47 +54,6 @@ async function refusal(promise, what) {
     return found;
   }
   throw new Error(`${what} was not refused`);
-}
-
-function validate(schema, value, what) {
-  const parsed = schema.safeParse(value);
-  expect(parsed.success, `${what} is malformed: ${parsed.error?.message} in ${JSON.stringify(value)}`);
-}
-
-// What each answer must look like
-
-const CREATED = {
-  task: v2.CreateTaskResultV2Schema,
-  input_required: v2.InputRequiredCallToolResultV2Schema,
-  complete: v2.CallToolResultV2Schema,
-};
-
-function judgeModern(method, params, result) {
-  if (method === "tools/call") {
-    validate(CREATED[result.resultType] ?? CREATED.complete, result, `tools/call ${params.name}`);
-    const leaked = ["task", "result", "error", "inputRequests", "requestState"].filter((key) => key in result);
-    if (result.resultType === "task") same(leaked, [], "fields that a created task must not carry");
-  } else if (method === "tasks/get") {
-    validate(v2.GetTaskResultV2Schema, result, "tasks/get");
-    expect("ttlMs" in result, "tasks/get without ttlMs");
-    if (result.status === "completed") validate(v2.CallToolResultV2Schema, result.result, "the inlined result");
-  } else if (method === "tasks/update" || method === "tasks/cancel") {
-    validate(v2.UpdateTaskResultV2Schema, result, method);
-    same(Object.keys(result).filter((key) => key !== "_meta"), ["resultType"], `fields of the answer to ${method}`);
-  }
-}
-
-function judgeLegacy(method, params, result) {
-  const asked = params.task !== undefined;
-  const schemas = {
-    "tools/call": asked ? v1.CreateTaskResultV1Schema : v1.CallToolResultV1Schema,
-    "tasks/get": v1.GetTaskResultV1Schema,
-    "tasks/list": v1.ListTasksResultV1Schema,
-    "tasks/cancel": v1.CancelTaskResultV1Schema,
-    "tasks/result": v1.CallToolResultV1Schema,
-  };
-  if (method in schemas) validate(schemas[method], result, method);
-  if (method === "tasks/result") same(result._meta?.[RELATED], { taskId: params.taskId }, "the related task of a result");
 }
 
 // Sessions: the official client, the port of ext-tasks on it, and a judge in between
@@ -356,7 +305,7 @@ async function pushed(session) {
   const subscription = await session.client.listen({ taskIds: [taskId] });
   const mine = () => notes.filter((note) => note.method === "notifications/tasks");
   const last = await until(() => mine().at(-1)?.params, (params) => params?.status === "completed", "the end, pushed");
-  for (const note of mine()) validate(v2.TaskStatusNotificationV2Schema, { jsonrpc: "2.0", ...note }, note.method);
+  for (const note of mine()) judgeModernNotification({ jsonrpc: "2.0", ...note });
   await subscription.close();
   const got = await session.ask("tasks/get", { taskId });
   for (const key of ["taskId", "status", "createdAt", "lastUpdatedAt", "ttlMs", "result"])

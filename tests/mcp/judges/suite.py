@@ -95,8 +95,17 @@ class Flow:
         return f"{self.generation} {self.name}: {'ok' if self.ok else 'FAILED'} {self.detail}".rstrip()
 
 
+class NotInstalled(RuntimeError):
+    """The judges are not there: they are missed, never passed over."""
+
+
 def installed() -> bool:
     return CONFORMANCE.is_file()
+
+
+def check_installed() -> None:
+    if not installed():
+        raise NotInstalled("the public judges are not installed: run `make test`, which installs them first")
 
 
 async def run_scenario(url: str, scenario: str, out: Path, *, seconds: float = 90) -> Verdict:
@@ -139,6 +148,7 @@ async def _node(
     arguments: Sequence[str], seconds: float, extra: Mapping[str, str] | None = None
 ) -> tuple[int, str]:
     """Exit code and output; raises TimeoutError, with the program killed, when it takes too long."""
+    check_installed()
     environment = {**os.environ, "NO_COLOR": "1", **(extra or {})}
     with anyio.fail_after(seconds):
         done = await anyio.run_process([str(NODE), *arguments], check=False, env=environment, cwd=HERE)

@@ -1,0 +1,97 @@
+"""The same `Tasks` for a server of FastMCP 4.1: `pip install 'perdure[fastmcp]'`.
+
+from fastmcp import FastMCP
+from perdure.mcp.fastmcp import attach
+
+tasks = Tasks("sqlite:///tasks.db")
+server = FastMCP("reports")
+attach(tasks, server)
+
+@server.tool()
+@tasks.durable(retries=2)
+async def build_report(year: int, task: Task) -> str: ...
+
+FastMCP has no public way to its low-level server, whose middleware tasks need: the one private attribute that
+is used stands in `attach`. A tool of a mounted server is not known as durable to its parent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import AbstractAsyncContextManager
+from typing import Any, cast
+
+from fastmcp import FastMCP
+from fastmcp.exceptions import FastMCPError, NotFoundError
+from fastmcp.server.extensions import ServerExtension
+from fastmcp.tools.base import ToolResult
+from mcp.server.lowlevel import Server
+from mcp_types import CallToolRequestParams, CallToolResult, Implementation, TextContent
+
+from .durable import Durable
+from .hosts import Host
+from .protocol import EXTENSION
+from .server import Tasks
+
+
+def attach(tasks: Tasks, server: FastMCP[Any]) -> None:
+    """Make the durable tools of this server survive it. Before it runs."""
+    low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+    server.add_extension(_Joined(tasks))
+    tasks.join(low_level, FastMCPHost(server))
+
+
+class _Joined(ServerExtension):
+    """Advertises tasks, and runs them as long as the server runs."""
+
+    identifier = EXTENSION
+
+    def __init__(self, tasks: Tasks) -> None:
+        self._tasks = tasks
+
+    def lifespan(self) -> AbstractAsyncContextManager[None]:
+        return cast("AbstractAsyncContextManager[None]", self._tasks.lifespan(self.server))
+
+
+class FastMCPHost(Host):
+    """A server of FastMCP."""
+
+    def __init__(self, server: FastMCP[Any]) -> None:
+        self._server = server
+
+    @property
+    def info(self) -> Implementation:
+        return Implementation(name=self._server.name, version=self._server.version or "")
+
+    @property
+    def is_authenticated(self) -> bool:
+        return self._server.auth is not None
+
+    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:  # noqa: ARG002
+        durable = {
+            tool.name: getattr(getattr(tool, "fn", None), "durable", None)
+            for tool in await self._server.list_tools(run_middleware=False)
+        }
+        return {name: mark for name, mark in durable.items() if isinstance(mark, Durable)}
+
+    async def call(self, params: CallToolRequestParams) -> object:
+        try:
+            result = await self._run(params.name, params.arguments or {})
+        except FastMCPError as error:
+            return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
+        ready = result.to_mcp_result()
+        if isinstance(ready, CallToolResult):
+            return ready
+        content, structured = ready if isinstance(ready, tuple) else (ready, None)
+        return CallToolResult(content=content, structured_content=structured)
+
+    async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+        """By name. Who may call it was checked when it was called: here there is no caller to check."""
+        try:
+            return await self._server.call_tool(name, arguments, run_middleware=False)
+        except NotFoundError:
+            for provider in self._server.providers:
+                tool = await provider.get_tool(name)
+                if tool is not None:
+                    return await tool.run(arguments)
+            raise
