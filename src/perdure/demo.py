@@ -1,109 +1,105 @@
-"""`make run`: the main job, step by step. A process is killed in the middle of a report, another ends it.
-
-Both processes open the same app, as a server and its replica would. The first is killed with SIGKILL after
-the fifth page; the second finds its lease run out and goes on from the checkpoint, up to a question.
+"""`make run`: a server to try perdure with. Kill it in the middle of a report, start it again, and the report
+goes on.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
+import os
+import socket
 import sys
-import tempfile
+from contextlib import suppress
 from pathlib import Path
 
-from .runtime import App, Runtime, RuntimeConfig, Task
-from .tasks import Owner, Snapshot, Status, Success
+import anyio
+from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
 
-ANA = Owner.user("https://issuer.example", "ana")
+from .mcp import Tasks
+from .runtime import RuntimeConfig, Task
+
 PAGES = 12
-IMPATIENT = RuntimeConfig(heartbeat=0.3, clock_skew=0.0)
-"""A lost worker is missed after about a second and a half; a server takes its time, with 3 s heartbeats."""
+SECONDS_A_PAGE = 5.0
+IMPATIENT = RuntimeConfig(heartbeat=1.0, clock_skew=0.5)
+"""A killed server is missed after about five seconds; other servers take their time, with 3 s heartbeats."""
+
+NAME_FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
-def app_at(url: str) -> App:
-    """The program: one function, run again if its worker dies."""
-    app = App(url, runtime=IMPATIENT)
+def make_server(url: str, seconds_a_page: float = SECONDS_A_PAGE) -> MCPServer[object]:
+    """A report that takes a minute, a tool that asks, and one that fails."""
+    tasks = Tasks(url, runtime=IMPATIENT)
+    server: MCPServer[object] = MCPServer("perdure-demo", log_level="WARNING", **tasks.attach())
 
-    @app.function(attempts=3, backoff=0.1)
-    async def build_report(year: int, task: Task) -> dict[str, str]:
-        first = task.variables.get_int("page", 0) + 1
-        for page in range(first, PAGES + 1):
-            await task.report(f"page {page} of {year}, attempt {task.attempt}", page, PAGES)
-            await asyncio.sleep(0.1)
+    @server.tool()
+    @tasks.durable(retries=5, backoff=0.1)
+    async def build_report(year: int, task: Task) -> str:
+        """Write a report of twelve pages. It takes a minute, and survives a restart of the server."""
+        for page in range(task.variables.get_int("page", 0) + 1, PAGES + 1):
+            await task.report(f"writing page {page} of {PAGES}, attempt {task.attempt}", page - 1, PAGES)
+            await anyio.sleep(seconds_a_page)
             await task.set_variables({"page": page})
-        answer = await task.elicit("Whose name goes on it?")
-        return {"report": f"{PAGES} pages of {year}", "by": str(answer.values.get("name"))}
+        return f"the report of {year}: {PAGES} pages, written in {task.attempt} attempt(s)"
 
-    return app
+    @server.tool()
+    @tasks.durable(retries=5)
+    async def sign_report(year: int, task: Task) -> str:
+        """Ask whose name goes on a report, and put it there."""
+        answer = await task.elicit(f"Whose name goes on the report of {year}?", NAME_FORM)
+        if answer.action != "accept":
+            return f"the report of {year} stays unsigned"
+        return f"the report of {year}, signed by {answer.values['name']}"
 
+    @server.tool()
+    @tasks.durable()
+    async def print_report(year: int) -> str:
+        """Print a report. There is no paper, so this fails."""
+        raise ToolError(f"the report of {year} cannot be printed: the printer is out of paper")
 
-def say(text: str = "") -> None:
-    sys.stdout.write(f"{text}\n")
-    sys.stdout.flush()
-
-
-def show(snapshot: Snapshot) -> None:
-    task = snapshot.task
-    say(f"    version {snapshot.version:>2}  {task.status:<14}  {task.status_message or ''}")
-
-
-async def begin(url: str) -> None:
-    """What the first process does: submit a report and run it, until it is killed."""
-    async with app_at(url).open() as runtime:
-        made = await runtime.submit("build_report", {"year": 2026}, owner=ANA)
-        say(made.task.task_id)
-        async for seen in runtime.watch(ANA, made.task.task_id):
-            say(f"{seen.task.variables.get_int('page', 0)}")
+    return server
 
 
-async def kill_in_the_middle(url: str) -> str:
-    """Start that process, kill it after the fifth page, and return the task's id."""
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "perdure.demo", url, stdout=asyncio.subprocess.PIPE
+def free_port(wanted: int) -> int:
+    """The port that is wanted, or another where that is taken."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", wanted))
+        except OSError:
+            probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+GREETING = """\
+perdure demo server
+    endpoint   {endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)
+    storage    {file}   (tasks survive in it)
+    tools      build_report(year)  takes a minute and reports its progress
+               sign_report(year)   asks for a name
+               print_report(year)  fails
+
+Connect any MCP client to the endpoint; or, in another terminal:
+    {python} examples/resuming_client.py {endpoint}
+Kill this server with `kill -9 {pid}` while a report is being written, start it again, and the report goes on.
+Ctrl-C stops it.
+"""
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING)
+    file = Path(sys.argv[1] if sys.argv[1:] else "demo.db").resolve()
+    port = free_port(8000)
+    greeting = GREETING.format(
+        endpoint=f"http://127.0.0.1:{port}/mcp",
+        file=file,
+        python=os.path.relpath(sys.executable),
+        pid=os.getpid(),
     )
-    task_id = await read_line(child)
-    while (page := await read_line(child)) != "5":
-        if not page:
-            raise RuntimeError("the first process ended by itself")
-    child.kill()
-    await child.communicate()
-    return task_id
-
-
-async def read_line(child: asyncio.subprocess.Process) -> str:
-    line = await child.stdout.readline() if child.stdout is not None else b""
-    return line.decode().strip()
-
-
-async def main() -> None:
-    logging.basicConfig(format="    log: %(message)s", stream=sys.stdout)
-    with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{Path(folder) / 'tasks.db'}"
-        say("1. A process begins a report of 12 pages for Ana. It is killed with SIGKILL after page 5.")
-        task_id = await kill_in_the_middle(url)
-        async with app_at(url).open() as runtime:
-            say(f"\n2. Another process opens the same file ({runtime.store.storage.name}) and finds it:")
-            await watch(runtime, task_id)
-
-
-async def watch(runtime: Runtime, task_id: str) -> None:
-    seen = await runtime.store.get(ANA, task_id)
-    show(seen)
-    say("\n3. The lease of the killed process runs out, and the report goes on from its checkpoint:")
-    shown = seen.task
-    async for seen in runtime.watch(ANA, task_id):
-        if (seen.task.status, seen.task.status_message) != (shown.status, shown.status_message):
-            show(seen)
-        shown = seen.task
-        if seen.task.status is Status.INPUT_REQUIRED:
-            say("\n4. It asks for a name. The answer may come through any process:")
-            (key,) = seen.task.outstanding
-            answer = {"action": "accept", "content": {"name": "Ana"}}
-            await runtime.answer(ANA, task_id, {key: answer})
-    if isinstance(seen.task.outcome, Success):
-        say(f"\n5. The result, after {seen.task.attempts} attempts: {seen.task.outcome.value}")
+    sys.stdout.write(greeting)
+    sys.stdout.flush()
+    with suppress(KeyboardInterrupt):
+        make_server(f"sqlite:///{file}").run("streamable-http", port=port)
 
 
 if __name__ == "__main__":
-    asyncio.run(begin(sys.argv[1]) if sys.argv[1:] else main())
+    main()

@@ -5,7 +5,7 @@ A handle can be saved as text and resumed by another client, after a restart.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -61,23 +61,29 @@ class Handle:
         """Have the task end. It may take a moment, and may come too late."""
         await self._dialect.cancel(self.task_id)
 
-    async def wait(self, timeout: float | None = None) -> CallToolResult:  # noqa: ASYNC109
+    async def wait(
+        self,
+        timeout: float | None = None,  # noqa: ASYNC109
+        on_state: Callable[[TaskState], None] | None = None,
+    ) -> CallToolResult:
         """The result, as the call would have returned it. What the task asks, the client's callbacks answer.
 
-        Raises TimeoutError after so many seconds, and leaves the task as it is; what else can go wrong is
-        what the call would have raised, and WasCancelled.
+        `on_state` is given every state that the task is seen in. Raises TimeoutError after so many seconds,
+        and leaves the task as it is; what else can go wrong is what the call would have raised, and
+        WasCancelled.
         """
         with anyio.fail_after(timeout):
             async with self._hearing():
-                ended = await self._until_ended()
+                ended = await self._until_ended(on_state or _overlook)
             result = await self._dialect.outcome(ended)
         if not result.is_error:
             await self._dialect.session.validate_tool_result(self.tool, result)
         return result
 
-    async def _until_ended(self) -> TaskState:
+    async def _until_ended(self, on_state: Callable[[TaskState], None]) -> TaskState:
         while True:
             state = await self.status()
+            on_state(state)
             match decide(state.status, state.input_requests, self._answered, state.poll_interval_ms):
                 case Ended():
                     return state
@@ -102,3 +108,7 @@ class Handle:
             await anyio.sleep(seconds)
         else:
             await self._pushes.wait(self.task_id, seconds)
+
+
+def _overlook(_: TaskState) -> None:
+    """What is done with a state that nobody wants to see."""

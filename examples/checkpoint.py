@@ -1,0 +1,39 @@
+"""A long job that goes on where it was, however often its server dies.
+
+    python examples/checkpoint.py
+
+The task's variables are its checkpoint: when `set_variables` returns, they are stored. Kill the server with
+`kill -9` while it counts, start it again, and it goes on counting.
+"""
+
+import anyio
+from mcp.server import MCPServer
+
+from perdure import Task, Tasks
+from perdure.runtime import Again
+
+tasks = Tasks("sqlite:///checkpoint.db")
+server: MCPServer[object] = MCPServer("checkpoint", **tasks.attach())
+
+
+@server.tool()
+@tasks.durable(retries=100, backoff=1.0)
+async def count_words(chapters: int, task: Task) -> dict[str, int]:
+    """Count the words of a long book, chapter by chapter."""
+    words = task.variables.get_int("words", 0)
+    for chapter in range(task.variables.get_int("chapter", 0) + 1, chapters + 1):
+        await task.report(f"chapter {chapter} of {chapters}", done=chapter - 1, total=chapters)
+        words += await words_of(chapter)
+        await task.set_variables({"chapter": chapter, "words": words})
+    return {"chapters": chapters, "words": words}
+
+
+async def words_of(chapter: int) -> int:
+    await anyio.sleep(1)
+    if chapter < 1:
+        raise Again("the library is closed", after=60)  # run me again in a minute, from the checkpoint
+    return 1000 + chapter
+
+
+if __name__ == "__main__":
+    server.run("streamable-http", port=8003)

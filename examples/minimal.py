@@ -1,0 +1,28 @@
+"""The smallest durable server: three lines more than without perdure.
+
+    python examples/minimal.py
+
+It speaks over stdin and stdout, as clients that start their servers themselves want it.
+"""
+
+import anyio
+from mcp.server import MCPServer
+
+from perdure import Task, Tasks
+
+tasks = Tasks("sqlite:///minimal.db")
+server: MCPServer[object] = MCPServer("minimal", **tasks.attach())
+
+
+@server.tool()
+@tasks.durable(retries=2)
+async def brew(cups: int, task: Task) -> str:
+    """Brew coffee, slowly."""
+    for cup in range(1, cups + 1):
+        await task.report(f"brewing cup {cup}", done=cup - 1, total=cups)
+        await anyio.sleep(1)
+    return f"{cups} cups of coffee"
+
+
+if __name__ == "__main__":
+    server.run("stdio")

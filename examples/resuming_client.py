@@ -1,0 +1,53 @@
+"""A client that may be stopped at any time: it keeps the handle of its task in a file, and resumes it.
+
+    python examples/resuming_client.py [ENDPOINT]
+
+The endpoint is that of `make run` if none is given. Stop the client while the report is written, start it
+again, and it goes on waiting for the same report.
+"""
+
+import sys
+from pathlib import Path
+
+import anyio
+from mcp.client import Client
+from mcp_types import CallToolResult, TextContent
+
+from perdure.mcp.client import ClientTasks, Handle
+
+KEPT = Path("report.handle")
+
+
+async def main(endpoint: str) -> None:
+    tasks = ClientTasks(push=True)
+    async with Client(endpoint, extensions=[tasks]) as client:
+        if KEPT.exists():
+            print(f"resuming the task in {KEPT}")
+            handle = tasks.resume(client, KEPT.read_text())
+        else:
+            handle = await start(tasks, client)
+        result = await handle.wait(
+            on_state=lambda state: print(f"    {state.status_message or state.status}")
+        )
+        KEPT.unlink()
+        print(text_of(result))
+
+
+async def start(tasks: ClientTasks, client: Client) -> Handle:
+    handle = await tasks.start(client, "build_report", {"year": 2026})
+    if isinstance(handle, CallToolResult):
+        raise SystemExit(text_of(handle))
+    KEPT.write_text(handle.save())
+    print(f"the task is kept in {KEPT}; stop me with Ctrl-C and start me again")
+    return handle
+
+
+def text_of(result: CallToolResult) -> str:
+    return " ".join(block.text for block in result.content if isinstance(block, TextContent))
+
+
+if __name__ == "__main__":
+    try:
+        anyio.run(main, sys.argv[1] if sys.argv[1:] else "http://127.0.0.1:8000/mcp")
+    except KeyboardInterrupt:
+        print("stopped; the task goes on")
