@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Any
 
 import anyio
+from anyio.abc import TaskGroup
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
@@ -50,18 +51,24 @@ class Attendant:
 
     async def until_ended(self, task_id: str) -> Snapshot:
         """The task once it has ended. Raises what a client is told where it cannot be asked."""
-        last: Snapshot | None = None
+        last = await self._service.runtime.get(self._owner, task_id)
         async with anyio.create_task_group() as asking:
-            async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
-                async for last in states:
-                    await self._tell(last)
-                    for key in last.task.outstanding.keys() - self._asked:
-                        self._asked.add(key)
-                        asking.start_soon(self._ask, last, key, asking.cancel_scope)
+            try:
+                async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
+                    async for last in states:
+                        await self._tell(last)
+                        self._ask_what_is_new(last, asking)
+            except PerdureError as error:
+                self._refusal = refusal_of(error)
             asking.cancel_scope.cancel()
         if self._refusal is not None:
             raise self._refusal
-        return cast("Snapshot", last)
+        return last
+
+    def _ask_what_is_new(self, snapshot: Snapshot, asking: TaskGroup) -> None:
+        for key in snapshot.task.outstanding.keys() - self._asked:
+            self._asked.add(key)
+            asking.start_soon(self._ask, snapshot, key, asking.cancel_scope)
 
     async def until_it_asks(self, task_id: str) -> Snapshot:
         """The task once it has ended or waits for the client."""

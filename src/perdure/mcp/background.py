@@ -21,7 +21,7 @@ class Background:
     def __init__(self, app: App) -> None:
         self._app = app
         self._users = 0
-        self._changing = asyncio.Lock()
+        self._changing = anyio.Lock()
         self._runtime: Runtime | None = None
         self._serving: asyncio.Task[None] | None = None
         self._leave = asyncio.Event()

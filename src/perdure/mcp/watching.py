@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Mapping
 from contextlib import aclosing
@@ -23,10 +24,13 @@ from ..storage.errors import PerdureError
 from ..tasks import Owner, Snapshot
 from ..tasks.errors import NotFound
 from . import shapes
+from .beside import beside
 from .params import Subscription, decoded, is_declared
 from .protocol import Request, Wire
 from .refusals import undeclared
 from .service import Service
+
+log = logging.getLogger("perdure.mcp")
 
 MOST_TASKS = 256
 """Whose changes one stream carries."""
@@ -61,6 +65,8 @@ async def announce(request: Request, runtime: Runtime, created: Snapshot) -> Non
                     )
     except PerdureError:
         return  # the task is gone; a client learns of that when it looks
+    except Exception as error:  # whatever a transport raises whose client has left
+        log.debug("a session was not told of a change: %s", error)
 
 
 # 2026-07-28
@@ -94,12 +100,8 @@ class Listening:
     ) -> HandlerResult:
         """The SDK serves the other kinds on the same stream; its acknowledgement has to name the tasks."""
         session = _Acknowledging(request.session, task_ids)
-        result: HandlerResult = None
-        async with anyio.create_task_group() as group:
-            group.start_soon(stream.tell_after, session.acknowledged, task_ids)
-            result = await call_next(replace(request, session=cast("ServerSession", session)))
-            group.cancel_scope.cancel()
-        return result
+        async with beside(stream.tell_after(session.acknowledged, task_ids)):
+            return await call_next(replace(request, session=cast("ServerSession", session)))
 
 
 class _Stream:

@@ -16,7 +16,7 @@ from mcp_types import CallToolResult
 from ...tasks import Status
 from ..polling import Answer, Ended, Wait, decide
 from .dialects import Dialect
-from .pushes import Pushes
+from .pushes import Pushes, Waker
 from .states import TaskState
 
 
@@ -73,14 +73,14 @@ class Handle:
         WasCancelled.
         """
         with anyio.fail_after(timeout):
-            async with self._hearing():
-                ended = await self._until_ended(on_state or _overlook)
+            async with self._hearing() as waker:
+                ended = await self._until_ended(waker, on_state or _overlook)
             result = await self._dialect.outcome(ended)
         if not result.is_error:
             await self._dialect.session.validate_tool_result(self.tool, result)
         return result
 
-    async def _until_ended(self, on_state: Callable[[TaskState], None]) -> TaskState:
+    async def _until_ended(self, waker: Waker, on_state: Callable[[TaskState], None]) -> TaskState:
         while True:
             state = await self.status()
             on_state(state)
@@ -93,21 +93,15 @@ class Handle:
                 case Wait(seconds=seconds):
                     if state.status is Status.INPUT_REQUIRED and self._dialect.asks_with_the_result:
                         return state
-                    await self._pause(seconds)
+                    await waker.wait(seconds)
 
     @asynccontextmanager
-    async def _hearing(self) -> AsyncGenerator[None]:
+    async def _hearing(self) -> AsyncGenerator[Waker]:
         if self._pushes is None:
-            yield
+            yield Waker()
             return
-        async with self._pushes.of(self._dialect.session, self.task_id):
-            yield
-
-    async def _pause(self, seconds: float) -> None:
-        if self._pushes is None:
-            await anyio.sleep(seconds)
-        else:
-            await self._pushes.wait(self.task_id, seconds)
+        async with self._pushes.of(self._dialect.session, self.task_id) as waker:
+            yield waker
 
 
 def _overlook(_: TaskState) -> None:

@@ -6,6 +6,7 @@ breaks, the client goes on asking.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict
 from pydantic.alias_generators import to_camel
 
 from ...tasks.config import MAX_POLL_INTERVAL_MS
+from ..beside import beside
 
 
 class ListenParams(RequestParams):
@@ -37,43 +39,55 @@ class Pushed(BaseModel):
     task_id: str
 
 
+class Waker:
+    """Wakes one who waits for a task."""
+
+    def __init__(self) -> None:
+        self._changed = anyio.Event()
+        self.is_told = False
+        """Whether somebody would say so, if the task changed."""
+
+    def wake(self) -> None:
+        self._changed.set()
+
+    async def wait(self, seconds: float) -> None:
+        """Until the task is said to have changed; where nobody would say so, for so many seconds."""
+        with anyio.move_on_after(MAX_POLL_INTERVAL_MS / 1000 if self.is_told else seconds):
+            await self._changed.wait()
+        self._changed = anyio.Event()
+
+
 class Pushes:
     """The notifications of one client, and who waits for them."""
 
     def __init__(self) -> None:
-        self._waking: dict[str, anyio.Event] = {}
-        self._listening: set[str] = set()
+        self._waiting: defaultdict[str, set[Waker]] = defaultdict(set)
 
     async def arrived(self, pushed: Pushed) -> None:
-        if pushed.task_id in self._waking:
-            self._waking[pushed.task_id].set()
+        for waker in self._waiting.get(pushed.task_id, ()):
+            waker.wake()
 
     @asynccontextmanager
-    async def of(self, session: ClientSession, task_id: str) -> AsyncGenerator[None]:
+    async def of(self, session: ClientSession, task_id: str) -> AsyncGenerator[Waker]:
         """Hear of this task within the block."""
-        self._waking[task_id] = anyio.Event()
+        waker = Waker()
+        self._waiting[task_id].add(waker)
         try:
-            async with anyio.create_task_group() as group:
-                group.start_soon(self._listen, session, task_id)
-                yield
-                group.cancel_scope.cancel()
+            async with beside(_listen(session, task_id, waker)):
+                yield waker
         finally:
-            del self._waking[task_id]
+            self._waiting[task_id].discard(waker)
+            if not self._waiting[task_id]:
+                del self._waiting[task_id]
 
-    async def wait(self, task_id: str, seconds: float) -> None:
-        """Until the task is said to have changed; where nobody would say so, for so many seconds."""
-        longest = MAX_POLL_INTERVAL_MS / 1000 if task_id in self._listening else seconds
-        with anyio.move_on_after(longest):
-            await self._waking[task_id].wait()
-        self._waking[task_id] = anyio.Event()
 
-    async def _listen(self, session: ClientSession, task_id: str) -> None:
-        request = ListenRequest(params=ListenParams(notifications={"taskIds": [task_id]}))
-        self._listening.add(task_id)
-        try:
-            await session.send_request(request, EmptyResult)
-        except MCPError:
-            pass  # then it is asked for
-        finally:
-            self._listening.discard(task_id)
-            self._waking[task_id].set()
+async def _listen(session: ClientSession, task_id: str, waker: Waker) -> None:
+    request = ListenRequest(params=ListenParams(notifications={"taskIds": [task_id]}))
+    waker.is_told = True
+    try:
+        await session.send_request(request, EmptyResult)
+    except MCPError:
+        pass  # then it is asked for
+    finally:
+        waker.is_told = False
+        waker.wake()
