@@ -15,14 +15,19 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     INTERNAL_ERROR,
+    INVALID_REQUEST,
+    ClientCapabilities,
     CreateMessageRequest,
     CreateMessageResult,
     CreateMessageResultWithTools,
+    ElicitationCapability,
     ElicitRequest,
     ElicitResult,
     InputRequest,
     ListRootsRequest,
     ListRootsResult,
+    RootsCapability,
+    SamplingCapability,
 )
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -108,7 +113,9 @@ class Attendant:
 
 
 async def ask(request: Request, asked: InputRequest) -> Wire:
-    """Ask the client, on the stream of this request."""
+    """Ask the client, on the stream of this request; not where it did not say that it can be asked this."""
+    if not request.session.check_client_capability(_needed(asked)):
+        raise MCPError(INVALID_REQUEST, f"the client does not declare what {asked.method} needs")
     answer = await request.session.send_request(
         asked, _answer_type(asked), metadata=ServerMessageMetadata(related_request_id=request.request_id)
     )
@@ -118,6 +125,16 @@ async def ask(request: Request, asked: InputRequest) -> Wire:
 async def ask_all(request: Request, asked: Mapping[str, InputRequest]) -> dict[str, Any]:
     """Ask the client several things, one after the other."""
     return {key: await ask(request, each) for key, each in asked.items()}
+
+
+def _needed(asked: InputRequest) -> ClientCapabilities:
+    match asked:
+        case ElicitRequest():
+            return ClientCapabilities(elicitation=ElicitationCapability())
+        case ListRootsRequest():
+            return ClientCapabilities(roots=RootsCapability())
+        case CreateMessageRequest():
+            return ClientCapabilities(sampling=SamplingCapability())
 
 
 def _answer_type(asked: InputRequest) -> type[BaseModel]:

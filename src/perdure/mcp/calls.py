@@ -49,6 +49,8 @@ class Calls:
         self._service = service
 
     async def answer(self, request: Request, call_next: CallNext) -> HandlerResult:
+        if not self._service.known:  # no tasks are advertised, so wishes for one are passed over
+            return await call_next(request)
         name = (request.params or {}).get("name")
         durable = await self._service.durable_tool(name) if isinstance(name, str) else None
         if durable is None:

@@ -67,7 +67,7 @@ class Service:
 
     async def durable_tool(self, name: str, *, look_again: bool = False) -> Durable | None:
         """What is known of the tool of this name; None where it is no durable one."""
-        if not self.known or (self._host is None and not look_again):
+        if self._host is None and not look_again:
             return None
         if name not in self._tools or look_again:
             if len(self._tools) >= MOST_REMEMBERED:  # clients may ask for tools that there are not
