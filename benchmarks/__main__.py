@@ -1,7 +1,7 @@
 """`make bench`: measure everything, print one table, and write it into RESULTS.md.
 
 `--quick` runs small sizes to see that all of it works; its numbers are too rough to be kept. `--only`
-measures a part of it (`store` or `runtime`), prints that, and leaves RESULTS.md as it is.
+measures a part of it (`store`, `runtime` or `wire`), prints that, and leaves RESULTS.md as it is.
 """
 
 from __future__ import annotations
@@ -14,9 +14,11 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from . import claims, durable, footprint, idle, listing, processing, reaction, running
-from .table import Line, machine, render, report
+from .table import Findings, machine, measured, render, report
+from .wire import contest
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -32,6 +34,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     queue: claims.Effort
     waits: reaction.Effort
     rest: idle.Effort
+    wire: contest.Effort
 
 
 FULL = Plan(
@@ -43,6 +46,7 @@ FULL = Plan(
     queue=claims.Effort(tasks=960, rounds=7),
     waits=reaction.Effort(tries=300),
     rest=idle.Effort(seconds=20),
+    wire=contest.Effort(tasks={1: 100, 16: 320, 64: 640}, rounds=9, jobs=10),
 )
 QUICK = Plan(
     lives=durable.Effort(alone=16, together=256, rounds=5),
@@ -53,6 +57,7 @@ QUICK = Plan(
     queue=claims.Effort(tasks=256, rounds=1),
     waits=reaction.Effort(tries=50),
     rest=idle.Effort(seconds=10),
+    wire=contest.Effort(tasks={1: 30, 16: 96, 64: 192}, rounds=3, jobs=3),
 )
 
 
@@ -60,6 +65,7 @@ class Arguments(argparse.Namespace):
     quick: bool
     only: str | None
     folder: Path | None
+    redis: str | None
 
 
 def arguments() -> Arguments:
@@ -67,10 +73,11 @@ def arguments() -> Arguments:
     parser.add_argument("--quick", action="store_true", help="small sizes, and RESULTS.md stays as it is")
     parser.add_argument("--only", choices=PARTS, help="a part, and RESULTS.md stays as it is")
     parser.add_argument("--folder", type=Path, help="where the files go: on the disk that is to be measured")
+    parser.add_argument("--redis", metavar="URL", help="measure fastmcp-tasks on this Redis too")
     return parser.parse_args(namespace=Arguments())
 
 
-async def measure_store(plan: Plan, folder: Path) -> list[Line]:
+async def measure_store(plan: Plan, folder: Path) -> Findings:
     say("lives of tasks on SQLite ...")
     lines = await durable.measure(folder, plan.lives)
     say("the store's own code ...")
@@ -78,10 +85,10 @@ async def measure_store(plan: Plan, folder: Path) -> list[Line]:
     say("long listings ...")
     lines += await listing.measure(folder, plan.pages)
     say("memory ...")
-    return [*lines, await footprint.measure(plan.kept)]
+    return Findings(lines=[*lines, await footprint.measure(plan.kept)])
 
 
-async def measure_runtime(plan: Plan, folder: Path) -> list[Line]:
+async def measure_runtime(plan: Plan, folder: Path) -> Findings:
     say("runs ...")
     lines = await running.measure(folder, plan.runs)
     say("claims ...")
@@ -89,22 +96,28 @@ async def measure_runtime(plan: Plan, folder: Path) -> list[Line]:
     say("reactions ...")
     lines += await reaction.measure(folder, plan.waits)
     say("idle workers ...")
-    return [*lines, *idle.measure(folder, plan.rest)]
+    return Findings(lines=[*lines, *idle.measure(folder, plan.rest)])
 
 
-PARTS: dict[str, Callable[[Plan, Path], Awaitable[list[Line]]]] = {
+async def measure_wire(plan: Plan, folder: Path) -> Findings:
+    say("the wire ...")
+    return await contest.measure(folder, plan.wire)
+
+
+PARTS: dict[str, Callable[[Plan, Path], Awaitable[Findings]]] = {
     "store": measure_store,
     "runtime": measure_runtime,
+    "wire": measure_wire,
 }
 
 
-async def measure(plan: Plan, folder: Path, only: str | None) -> list[Line]:
-    lines: list[Line] = []
+async def measure(plan: Plan, folder: Path, only: str | None) -> Findings:
+    findings = Findings()
     for name, part in PARTS.items():
         if only in (None, name):
             (folder / name).mkdir()
-            lines += await part(plan, folder / name)
-    return lines
+            findings += await part(plan, folder / name)
+    return findings
 
 
 def say(text: str) -> None:
@@ -114,13 +127,15 @@ def say(text: str) -> None:
 
 def main() -> None:
     given = arguments()
+    plan = QUICK if given.quick else FULL
+    plan = replace(plan, wire=replace(plan.wire, redis=given.redis))
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         folder = Path(name)
         measured_on = machine(folder)
-        lines = asyncio.run(measure(QUICK if given.quick else FULL, folder, given.only))
-    sys.stdout.write(f"{measured_on}\n\n{render(lines)}\n")
+        findings = asyncio.run(measure(plan, folder, given.only))
+    sys.stdout.write(f"{measured(measured_on)}\n\n{render(findings)}\n")
     if not given.quick and given.only is None:
-        RESULTS.write_text(report(lines, measured_on), encoding="utf-8")
+        RESULTS.write_text(report(findings, measured_on), encoding="utf-8")
 
 
 main()

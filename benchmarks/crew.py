@@ -60,7 +60,7 @@ class Crew:
 
 
 def _serve(link: Link) -> None:
-    with suppress(EOFError):  # dismissed
+    with suppress(EOFError, BrokenPipeError):  # dismissed
         while True:
             job, given = cast("tuple[Job, tuple[object, ...]]", link.recv())
             link.send(job(link, *given))

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from statistics import median
+from textwrap import fill
 from time import perf_counter
 
 import msgspec
@@ -51,6 +52,25 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
         return self.what, self.floor, self.subject, f"{self.ratio:.2f}", target, self.verdict
 
 
+class Sheet(msgspec.Struct, frozen=True, kw_only=True):
+    """Numbers beside the lines, that are told and not judged."""
+
+    text: str
+    """What they are."""
+    headings: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+class Findings(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a part."""
+
+    lines: list[Line] = []
+    sheets: list[Sheet] = []
+
+    def __add__(self, other: Findings) -> Findings:
+        return Findings(lines=self.lines + other.lines, sheets=self.sheets + other.sheets)
+
+
 def at_most(bound: float) -> Target:
     return Target(bound)
 
@@ -67,10 +87,16 @@ def per_second(count: int, seconds: float) -> str:
     return f"{count / seconds:,.0f}/s"
 
 
-def render(lines: Sequence[Line]) -> str:
-    """A table that reads as plain text and as Markdown."""
-    rows = [HEADINGS, *(line.cells for line in lines)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(HEADINGS))]
+def render(findings: Findings) -> str:
+    """Tables that read as plain text and as Markdown."""
+    judged = _table(HEADINGS, [line.cells for line in findings.lines])
+    sheets = [f"{fill(sheet.text, 100)}\n\n{_table(sheet.headings, sheet.rows)}" for sheet in findings.sheets]
+    return "\n\n".join((judged, *sheets))
+
+
+def _table(headings: tuple[str, ...], cells: Sequence[tuple[str, ...]]) -> str:
+    rows = [headings, *cells]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(headings))]
     rows.insert(1, tuple("-" * width for width in widths))
     return "\n".join(f"| {' | '.join(map(str.ljust, row, widths))} |" for row in rows)
 
@@ -85,15 +111,19 @@ def machine(folder: Path) -> str:
     )
 
 
-def report(lines: Sequence[Line], measured_on: str) -> str:
+def measured(on: str) -> str:
+    """When it was measured, and on what."""
+    return f"Measured on {datetime.now(UTC).date():%Y-%m-%d}: {on}."
+
+
+def report(findings: Findings, measured_on: str) -> str:
     """The text of RESULTS.md."""
-    today = datetime.now(UTC).date()
     return (
         "# Results of `make bench`\n\n"
-        f"Measured on {today:%Y-%m-%d}: {measured_on}.\n\n"
-        "Floor and subject ran in turn in one process, and each ratio is the median of the ratios of the\n"
-        "rounds. Compare ratios, not numbers: the machine was not idle.\n\n"
-        f"{render(lines)}\n"
+        f"{measured(measured_on)}\n\n"
+        "Floor and subject ran in turn, in one process except on the wire, and each ratio is the median\n"
+        "of the ratios of the rounds. Compare ratios, not numbers: the machine was not idle.\n\n"
+        f"{render(findings)}\n"
     )
 
 

@@ -1,13 +1,18 @@
 """A server that knows its callers by their tokens, and raw clients that carry them, in both generations.
 
+`python -m tests.mcp.authenticated NAME...` serves people of these names, says where, and then errors only.
+
 Tokens are looked up in a table instead of being verified by cryptography: everything after that is the SDK's
 own authentication, on a real socket.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from mcp.server import MCPServer
@@ -16,9 +21,10 @@ from mcp.server.auth.settings import AuthSettings
 from pydantic import AnyHttpUrl
 
 from perdure import Task, Tasks
+from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
-from .wire import EXTENSION, Core, Json, Modern
+from .wire import EXTENSION, Core, Json, Modern, serving
 
 ISSUER = "https://issuer.test"
 
@@ -88,10 +94,9 @@ def add_tools(tasks: Tasks, register: Register) -> None:
 
     @register()
     @tasks.durable(ttl=50)
-    async def brief(task: Task) -> str:
-        """Waits for an answer that comes too late."""
-        await task.ask({"go": InputRequest(kind=InputKind.ROOTS)})
-        return "in time"
+    async def brief() -> str:
+        """Ends at once, and is of no interest a moment later."""
+        return "brief"
 
     @register()
     @tasks.durable()
@@ -102,9 +107,13 @@ def add_tools(tasks: Tasks, register: Register) -> None:
 class ModernAs(Modern):
     """2026-07-28, with headers of its own, and to the byte."""
 
-    def __init__(self, url: str, *, token: str | None = None, headers: Mapping[str, str] = {}) -> None:
-        super().__init__(url, token=token)
+    def __init__(self, url: str, bearer: str | None = None, *, headers: Mapping[str, str] = {}) -> None:
+        super().__init__(url, token=bearer)
         self._headers.update(headers)
+
+    async def __aenter__(self) -> ModernAs:
+        await super().__aenter__()
+        return self
 
     async def post(self, method: str, params: Mapping[str, Any]) -> tuple[int, bytes]:
         """The status and the bytes that come back to a request that always has the same id."""
@@ -118,9 +127,13 @@ class ModernAs(Modern):
 class CoreAs(Core):
     """2025-11-25, with headers of its own, and to the byte."""
 
-    def __init__(self, url: str, *, token: str | None = None, headers: Mapping[str, str] = {}) -> None:
-        super().__init__(url, token=token)
+    def __init__(self, url: str, bearer: str | None = None, *, headers: Mapping[str, str] = {}) -> None:
+        super().__init__(url, token=bearer)
         self._headers.update(headers)
+
+    async def __aenter__(self) -> CoreAs:
+        await super().__aenter__()
+        return self
 
     async def post(self, method: str, params: Mapping[str, Any]) -> tuple[int, bytes]:
         """The status and the bytes that come back to a request that always has the same id."""
@@ -145,3 +158,17 @@ def about(caller: Caller, task_id: str) -> dict[str, Json]:
         answers: Json = {**one, "inputResponses": {"go": {"action": "decline"}}}
         return {"tasks/get": one, "tasks/update": answers, "tasks/cancel": one}
     return {"tasks/get": one, "tasks/result": one, "tasks/cancel": one}
+
+
+async def serve(names: Sequence[str]) -> None:
+    """Until the one who started this hangs up."""
+    tasks = Tasks("memory:", runtime=RuntimeConfig(drain=0))
+    app = make_server(tasks, people(*names)).streamable_http_app()
+    logging.basicConfig(level=logging.ERROR, force=True)
+    async with serving(app) as url:
+        print(url, flush=True)
+        await asyncio.to_thread(sys.stdin.read)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve(sys.argv[1:]))

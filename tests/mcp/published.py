@@ -61,9 +61,16 @@ class Recorded(Modern):
     def __init__(self, url: str, published: Published, *, token: str | None = None) -> None:
         super().__init__(url, token=token)
         self._published = published
+        self.last_id: object = None
+        """Of the request that was sent last."""
 
     async def __aenter__(self) -> Recorded:
         return self
+
+    def body(self, method: str, params: Mapping[str, Any], capabilities: Json) -> Json:
+        body = super().body(method, params, capabilities)
+        self.last_id = body["id"]
+        return body
 
     async def send(self, method: str, params: Mapping[str, Any] = {}, **options: Any) -> Answer:
         answer = await super().send(method, params, **options)

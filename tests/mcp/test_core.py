@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, cast
@@ -14,6 +16,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, ImageContent, TextContent
 
 from perdure import Task, Tasks
+from perdure.runtime import RuntimeConfig
 from perdure.tasks import StoreConfig
 
 from ..rows import row
@@ -32,7 +35,8 @@ Define = Callable[[MCPServer[object], Tasks], None]
 @asynccontextmanager
 async def hosting(define: Define, **options: Any) -> AsyncGenerator[str]:
     """A server with tools of a test's own."""
-    tasks = Tasks("memory:", **options)
+    at_once = RuntimeConfig(drain=0.0, cancel_grace=0.5)  # what still waits at the end of a test is let go
+    tasks = Tasks("memory:", runtime=at_once, **options)
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     define(server, tasks)
     async with serving(server.streamable_http_app()) as endpoint:
@@ -198,7 +202,7 @@ async def test_a_plain_tool_is_not_durable_because_its_function_is_named_like_a_
 
 @row(82)
 async def test_a_call_with_a_task_is_answered_at_once_with_the_task(core: Core) -> None:
-    result = (await core.call("slow_compute", {"seconds": 60}, task={"ttl": 60_000})).result
+    result = (await core.call("slow_compute", {"seconds": 0.3}, task={"ttl": 60_000})).result
 
     task = result["task"]
     assert set(result) == {"task"}
@@ -211,7 +215,7 @@ async def test_a_call_with_a_task_is_answered_at_once_with_the_task(core: Core) 
 
 
 async def test_a_call_with_an_empty_task_gets_the_time_to_live_of_the_server(core: Core) -> None:
-    task = (await core.call("slow_compute", {"seconds": 60}, task={})).result["task"]
+    task = (await core.call("slow_compute", {"seconds": 0.3}, task={})).result["task"]
 
     assert task["ttl"] == 3600 * 1000
 
@@ -267,8 +271,15 @@ async def test_what_is_no_task_or_lives_longer_than_allowed_is_refused_and_nothi
         answer = await core.call("quick", task=task)
 
         assert answer.code == -32602
-        assert "ttl" in answer.error["message"] or "task" in answer.error["message"]
         assert (await core.send("tasks/list")).result == {"tasks": []}
+
+
+@pytest.mark.parametrize("task", [5, True, [], {"ttl": "60000"}, {"ttl": -1}, {"ttl": DAY_MS + 1}])
+async def test_a_refused_task_is_told_which_field_is_wrong(core: Core, task: Any) -> None:
+    answer = await core.call("slow_compute", {"seconds": 0.01}, task=task)
+
+    field = "ttl" if isinstance(task, dict) else "task"
+    assert field in answer.error["message"]
 
 
 async def test_a_task_for_ever_says_so_wherever_it_is_spelled() -> None:
@@ -287,7 +298,7 @@ async def test_a_task_for_ever_says_so_wherever_it_is_spelled() -> None:
 
 
 async def test_a_whole_number_of_milliseconds_may_be_spelled_as_a_float(core: Core) -> None:
-    task = (await core.call("slow_compute", {"seconds": 60}, task={"ttl": 60_000.0})).result["task"]
+    task = (await core.call("slow_compute", {"seconds": 0.3}, task={"ttl": 60_000.0})).result["task"]
 
     assert task["ttl"] == 60_000
 
@@ -313,36 +324,46 @@ async def test_the_result_of_a_task_is_what_the_call_would_have_returned(core: C
     assert answer.result["content"][0]["text"] == "computed x in 0.1 seconds"
 
 
+async def text() -> str:
+    return "a text"
+
+
+async def structured() -> dict[str, int]:
+    return {"one": 1, "two": 2}
+
+
+async def rich() -> CallToolResult:
+    content = [TextContent(text="x"), ImageContent(data="eA==", mime_type="image/png")]
+    meta = {"theirs/key": {"kept": [1, None, "é"]}, RELATED: {"taskId": "somebody else's"}}
+    return CallToolResult(content=[*content], structured_content={"deep": {"er": None}}, _meta=meta)
+
+
+async def nothing() -> None:
+    return None
+
+
+async def raising() -> str:
+    raise ValueError("does not work out")
+
+
+async def refusing() -> CallToolResult:
+    return CallToolResult(content=[TextContent(text="no")], is_error=True)
+
+
+async def breaking() -> str:
+    raise MCPError(-32099, "broken", {"why": ["on", {"purpose": None}]})
+
+
+async def breaking_silently() -> str:
+    raise MCPError(-32042, "broken without data")
+
+
+PAIRS = (text, structured, rich, nothing, raising, refusing, breaking, breaking_silently)
+
+
 def pairs_of_tools(server: MCPServer[object], tasks: Tasks) -> None:
     """Each function twice: as a plain tool, and as a durable one."""
-
-    async def text() -> str:
-        return "a text"
-
-    async def structured() -> dict[str, int]:
-        return {"one": 1, "two": 2}
-
-    async def rich() -> CallToolResult:
-        content = [TextContent(text="x"), ImageContent(data="eA==", mime_type="image/png")]
-        meta = {"theirs/key": {"kept": [1, None, "é"]}, RELATED: {"taskId": "somebody else's"}}
-        return CallToolResult(content=[*content], structured_content={"deep": {"er": None}}, _meta=meta)
-
-    async def nothing() -> None:
-        return None
-
-    async def raising() -> str:
-        raise ValueError("does not work out")
-
-    async def refusing() -> CallToolResult:
-        return CallToolResult(content=[TextContent(text="no")], is_error=True)
-
-    async def breaking() -> str:
-        raise MCPError(-32099, "broken", {"why": ["on", {"purpose": None}]})
-
-    async def breaking_silently() -> str:
-        raise MCPError(-32042, "broken without data")
-
-    for function in (text, structured, rich, nothing, raising, refusing, breaking, breaking_silently):
+    for function in PAIRS:
         name = function.__name__
         server.tool(name=f"plain_{name}")(function)
         server.tool(name=name)(tasks.durable(name=f"durable_{name}")(function))
@@ -350,13 +371,13 @@ def pairs_of_tools(server: MCPServer[object], tasks: Tasks) -> None:
 
 def without_related(result: Json) -> Json:
     """The result, less what says of which task it is."""
-    meta = {key: value for key, value in result["_meta"].items() if key != RELATED}
+    meta = {key: value for key, value in result.get("_meta", {}).items() if key != RELATED}
     rest = {key: value for key, value in result.items() if key != "_meta"}
     return {**rest, "_meta": meta} if meta else rest
 
 
-def renamed(message: object) -> str:
-    return str(message).replace("plain_", "")
+def renamed(message: Json) -> str:
+    return json.dumps(message, sort_keys=True).replace("plain_", "")
 
 
 @row(82, 83)
@@ -370,8 +391,7 @@ async def test_related_task_metadata_is_added_to_the_result_of_the_call_and_all_
         result = (await core.send("tasks/result", {"taskId": task_id})).result
 
     assert result["_meta"][RELATED] == {"taskId": task_id}
-    (plain.get("_meta") or {}).pop(RELATED, None)
-    assert renamed(without_related(result)) == renamed(plain)
+    assert renamed(without_related(result)) == renamed(without_related(plain))
 
 
 @row(82)
@@ -426,6 +446,43 @@ async def test_waiting_is_given_up_after_the_limit_of_the_server_and_the_task_go
         await core.until(task_id, "completed")
         again = await core.send("tasks/result", {"taskId": task_id})
         assert again.result["content"][0]["text"] == "through"
+
+
+class Abandoning(Core):
+    """A client that can take back a request."""
+
+    async def __aenter__(self) -> Abandoning:
+        await super().__aenter__()
+        return self
+
+    async def abandon(self, request_id: int) -> None:
+        params = {"requestId": request_id}
+        await self._post({"jsonrpc": "2.0", "method": "notifications/cancelled", "params": params})
+
+
+async def test_a_client_that_no_longer_waits_for_a_result_leaves_the_task_running() -> None:
+    async with gated() as (url, open_gate), Abandoning(url) as core, Core(url) as other:
+        task_id = await core.start("gate")
+        waiting = asyncio.create_task(core.send("tasks/result", {"taskId": task_id}))
+        await core.get(task_id)
+        await core.abandon(3)  # after the handshake and the call
+
+        assert (await other.get(task_id))["status"] == "working"
+        open_gate()
+        result = (await other.send("tasks/result", {"taskId": task_id})).result
+        assert result["content"][0]["text"] == "through"
+        waiting.cancel()
+
+
+async def test_everybody_who_waits_for_a_result_learns_that_the_task_was_cancelled() -> None:
+    async with gated() as (url, _), Core(url) as core, Core(url) as other:
+        task_id = await core.start("gate")
+        waiting = [
+            asyncio.create_task(each.send("tasks/result", {"taskId": task_id})) for each in (core, other)
+        ]
+        await core.send("tasks/cancel", {"taskId": task_id})
+
+        assert ["cancel" in (await each).error["message"] for each in waiting] == [True, True]
 
 
 @asynccontextmanager
@@ -489,9 +546,38 @@ async def test_a_task_that_waits_for_an_answer_is_cancelled_as_a_running_one_is(
 
 
 @row(82)
+async def test_a_task_whose_work_does_not_stop_is_cancelled_all_the_same() -> None:
+    # "MUST transition the task to cancelled status before sending the response"
+    begun, gate = threading.Event(), threading.Event()
+
+    def define(server: MCPServer[object], tasks: Tasks) -> None:
+        @server.tool()
+        @tasks.durable()
+        def deaf() -> str:
+            begun.set()
+            gate.wait(30)
+            return "too late"
+
+    async with hosting(define) as url, Core(url) as core:
+        task_id = await core.start("deaf")
+        await asyncio.to_thread(begun.wait, 15)
+        try:
+            cancelled = (await core.send("tasks/cancel", {"taskId": task_id})).result
+        finally:
+            gate.set()
+        assert cancelled["status"] == "cancelled"
+        assert (await core.get(task_id))["status"] == "cancelled"
+
+
+@row(82)
 @pytest.mark.parametrize(
     ("tool", "ended"),
-    [("slow_compute", "completed"), ("protocol_error_job", "failed"), ("confirm_delete", "cancelled")],
+    [
+        ("slow_compute", "completed"),
+        ("failing_job", "failed"),
+        ("protocol_error_job", "failed"),
+        ("confirm_delete", "cancelled"),
+    ],
 )
 async def test_a_task_that_has_ended_cannot_be_cancelled(core: Core, tool: str, ended: str) -> None:
     task_id = await core.start(tool, {"seconds": 0.01, "filename": "a.txt"})
@@ -534,12 +620,18 @@ async def test_a_task_that_has_expired_is_the_same_answer_as_none(method: str) -
     brief = StoreConfig(result_retention_ms=1)
     async with hosting(simple_tools, store=brief) as url, Core(url) as core:
         task_id = await core.start("quick", task={"ttl": 1})
-        async with asyncio.timeout(15):
-            while "result" in (await core.send("tasks/get", {"taskId": task_id})).message:
-                await asyncio.sleep(0.02)
+        await until_gone(core, task_id)
 
         answer = await core.send(method, {"taskId": task_id})
         assert answer.error == {"code": -32602, "message": "Task not found"}
+
+
+async def until_gone(core: Core, task_id: str) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            if "error" in (await core.send("tasks/get", {"taskId": task_id})).message:
+                return
+            await asyncio.sleep(0.02)
 
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
@@ -570,6 +662,7 @@ async def test_the_method_that_only_the_later_generation_has_is_not_found(core: 
 
     assert (await core.send("tasks/update", params)).code == -32601
     assert (await core.get(task_id))["status"] == "input_required"
+    await core.send("tasks/cancel", {"taskId": task_id})
 
 
 async def test_nothing_is_listed_where_all_callers_are_alike(core: Core) -> None:
@@ -611,7 +704,7 @@ async def test_a_cursor_of_a_listing_is_good_for_that_listing_alone() -> None:
         theirs = await other.start("quick")
         cursor = (await core.send("tasks/list")).result["nextCursor"]
 
-        damaged = [cursor[:-4] + "AAAA", "A" + cursor[1:], "", "nonsense", "é", made[0], 5, {}]
+        damaged: list[Any] = [cursor[:-4] + "AAAA", "A" + cursor[1:], "", "nonsense", "é", made[0], 5, {}]
         for bad in damaged:
             assert (await core.send("tasks/list", {"cursor": bad})).code == -32602, bad
         assert (await other.send("tasks/list", {"cursor": cursor})).code == -32602
@@ -701,6 +794,32 @@ async def test_a_client_that_fails_to_answer_gets_an_error_and_the_task_waits_fo
         assert answer.result["content"][0]["text"] == "deleted a.txt"
 
 
+async def test_a_question_that_two_sessions_were_asked_is_answered_by_the_first_of_them(url: str) -> None:
+    answered = asyncio.Event()
+
+    async def late(request: Json) -> Json:
+        await answered.wait()
+        return await no(request)
+
+    async with Core(url, answering=late) as slow, Core(url, answering=yes) as core:
+        task_id = await slow.start("confirm_delete", {"filename": "a.txt"})
+        waiting = asyncio.create_task(slow.send("tasks/result", {"taskId": task_id}))
+        await until_asked(slow)
+        first = (await core.send("tasks/result", {"taskId": task_id})).result
+        answered.set()
+
+        assert first["content"][0]["text"] == "deleted a.txt"
+        assert (await waiting).result == first
+
+
+async def until_asked(core: Core) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            if core.asked:
+                return
+            await asyncio.sleep(0.02)
+
+
 async def test_an_answer_that_is_not_what_the_form_asks_for_is_refused_and_the_task_waits(url: str) -> None:
     async def nonsense(request: Json) -> Json:
         return {"action": "accept", "content": {"confirm": "perhaps"}}
@@ -715,15 +834,19 @@ async def test_an_answer_that_is_not_what_the_form_asks_for_is_refused_and_the_t
         assert answer.result["content"][0]["text"] == "deleted a.txt"
 
 
-async def test_a_client_that_cannot_be_asked_is_not_asked(url: str) -> None:
-    async with Core(url, capabilities={}) as mute, Core(url, answering=yes) as core:
-        task_id = await mute.start("confirm_delete", {"filename": "a.txt"})
+async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_waits_for_one_that_can() -> None:
+    async with (
+        hosting(simple_tools) as url,
+        Core(url, capabilities={}, answering=no) as mute,
+        Core(url, answering=yes) as core,
+    ):
+        task_id = await mute.start("asking")
         refused = await mute.send("tasks/result", {"taskId": task_id})
 
         assert mute.asked == []
         assert "elicitation" in refused.error["message"].lower()
         answer = await core.send("tasks/result", {"taskId": task_id})
-        assert answer.result["content"][0]["text"] == "deleted a.txt"
+        assert answer.result["content"][0]["text"] == "accept"
 
 
 async def test_what_a_resolver_asks_is_asked_once_before_there_is_a_task_and_the_run_has_the_answer(

@@ -1,13 +1,13 @@
-"""Where tasks live: every way to run a server, what it must be built with, and who else has a say in a call."""
+"""Where tasks live: each way to run a server, what it must be built with, who else has a say in a call."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 from collections.abc import AsyncGenerator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import anyio
 import pytest
@@ -16,7 +16,7 @@ from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.extension import Extension
 from mcp.server.lowlevel import Server
-from mcp.server.mcpserver import Context
+from mcp.server.mcpserver import Context, Resolve
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CallToolRequestParams,
@@ -38,6 +38,7 @@ from perdure.tasks.errors import InvalidValue
 from perdure.tasks.snapshot import TASKS
 
 from ..rows import row
+from ..runtime.replicas import until
 from .wire import EXTENSION, Answer, Core, Json, Modern, serving
 
 pytestmark = pytest.mark.anyio
@@ -54,7 +55,8 @@ def url(tmp_path: Path, anyio_backend: str) -> str:
 def make(url: str | Storage, **arguments: Any) -> tuple[MCPServer[Any], Tasks]:
     """A server with one durable tool and a plain one; with these arguments instead of those attached."""
     tasks = Tasks(url, runtime=BRISK)
-    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **{**tasks.attach(), **arguments})
+    given: dict[str, Any] = {**tasks.attach(), **arguments}
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **given)
     add_tools(server, tasks)
     return server, tasks
 
@@ -87,6 +89,17 @@ async def work_in_both(url: str) -> None:
         task_id = await core.start("double", {"number": 4})
         answer = await core.send("tasks/result", {"taskId": task_id})
     assert (value_of(done["result"]), value_of(answer.result)) == (42, 8)
+
+
+@asynccontextmanager
+async def clients_of(server: MCPServer[Any]) -> AsyncGenerator[tuple[Modern, Core]]:
+    """A client of each generation, of a server that runs meanwhile."""
+    async with (
+        serving(server.streamable_http_app()) as endpoint,
+        Modern(endpoint) as modern,
+        Core(endpoint) as core,
+    ):
+        yield modern, core
 
 
 async def count_of(tasks: Tasks) -> int:
@@ -221,15 +234,16 @@ async def test_who_gives_up_while_the_storage_opens_leaves_nothing_behind(url: s
         async with Client(server):
             await asyncio.Event().wait()
 
-    coming = asyncio.create_task(come())
-    await asyncio.sleep(0)
-    coming.cancel()
-    await asyncio.wait((coming,))
-
-    async with Client(server) as client:
-        assert await called(client) == 42
-        storage = tasks.runtime.store.storage
-    assert not await is_open(storage)
+    for moment in range(1, 12):
+        coming = asyncio.create_task(come())
+        for _ in range(moment):
+            await asyncio.sleep(0)
+        coming.cancel()
+        await asyncio.wait((coming,))
+        async with Client(server) as client:
+            assert await called(client) == 42
+            storage = tasks.runtime.store.storage
+        assert not await is_open(storage)
     gc.collect()  # an exception that nobody took would be reported now, and fail the test
 
 
@@ -263,7 +277,7 @@ async def test_a_server_serves_both_generations_over_http_by_itself(url: str) ->
 
 @pytest.mark.parametrize("options", [{"json_response": True}, {"stateless_http": True}])
 async def test_a_server_serves_both_generations_whatever_the_shape_of_its_http(
-    url: str, options: dict[str, bool]
+    url: str, options: dict[str, Any]
 ) -> None:
     server, _ = make(url)
     async with serving(server.streamable_http_app(**options)) as endpoint:
@@ -276,7 +290,7 @@ async def test_two_servers_are_mounted_in_one_application_each_with_its_own_task
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
         async with AsyncExitStack() as stack:
-            for server, _ in made.values():
+            for server, __ in made.values():
                 await stack.enter_async_context(server.session_manager.run())
             yield
 
@@ -310,7 +324,7 @@ class Pool:
         self._events.append(f"{self.name} closed")
 
 
-def pooled(events: list[str]) -> Callable[[Any], Any]:
+def pooled(events: list[str]) -> Callable[[Any], AbstractAsyncContextManager[Pool]]:
     """A lifespan that opens a pool, numbered by how often it was entered."""
     numbers = iter(range(1, 99))
 
@@ -325,20 +339,34 @@ def pooled(events: list[str]) -> Callable[[Any], Any]:
     return mine
 
 
+def pool_in_use(ctx: Context[Pool, Any]) -> str:
+    return ctx.request_context.lifespan_context.use()
+
+
 def make_pooled(url: str, events: list[str]) -> tuple[MCPServer[Pool], Tasks]:
     tasks = Tasks(url, runtime=BRISK)
-    attached = {**tasks.attach(), "lifespan": tasks.around(pooled(events))}
-    server: MCPServer[Pool] = MCPServer("host", log_level="ERROR", **attached)
+    server = MCPServer(
+        "host",
+        log_level="ERROR",
+        extensions=[tasks],
+        middleware=[tasks.middleware],
+        lifespan=tasks.around(pooled(events)),
+    )
 
     @server.tool()
     async def plain(ctx: Context[Pool, Any]) -> str:
-        return ctx.request_context.lifespan_context.use()
+        return pool_in_use(ctx)
 
     @server.tool()
     @tasks.durable()
-    async def lasting(task: Task) -> str:
+    async def durable(pool: Annotated[str, Resolve(pool_in_use)]) -> str:
+        return pool
+
+    @server.tool()
+    @tasks.durable()
+    async def lasting() -> str:
         try:
-            await task.set_variables({"is": "at work"})
+            events.append("the task began")
             await asyncio.Event().wait()
         finally:
             events.append("the task ended")
@@ -347,10 +375,11 @@ def make_pooled(url: str, events: list[str]) -> tuple[MCPServer[Pool], Tasks]:
     return server, tasks
 
 
-async def test_what_a_lifespan_of_ones_own_yields_reaches_plain_tools(url: str) -> None:
+@pytest.mark.parametrize("tool", ["plain", "durable"])
+async def test_what_a_lifespan_of_ones_own_yields_reaches_tools_and_resolvers(url: str, tool: str) -> None:
     server, _ = make_pooled(url, events := list[str]())
     async with Client(server) as client:
-        assert await called(client, "plain", nothing=None) == "pool 1"
+        assert await called(client, tool, nothing=None) == "pool 1"
         assert events == []
     assert events == ["pool 1 closed"]
 
@@ -358,12 +387,10 @@ async def test_what_a_lifespan_of_ones_own_yields_reaches_plain_tools(url: str) 
 async def test_tasks_end_before_the_lifespan_that_they_run_in(url: str) -> None:
     server, tasks = make_pooled(url, events := list[str]())
     async with serving(server.streamable_http_app()) as endpoint, Modern(endpoint) as modern:
-        task_id = await modern.start("lasting")
-        async with asyncio.timeout(10):
-            while "_meta" not in await modern.get(task_id):
-                await asyncio.sleep(0.01)
+        await modern.start("lasting")
+        await until(lambda: bool(events))
         storage = tasks.runtime.store.storage
-    assert events == ["the task ended", "pool 1 closed"]
+    assert events == ["the task began", "the task ended", "pool 1 closed"]
     assert not await is_open(storage)
 
 
@@ -375,8 +402,7 @@ async def test_a_lifespan_of_ones_own_that_fails_leaves_no_runtime_open(url: str
         yield
 
     tasks = Tasks(url)
-    attached = {**tasks.attach(), "lifespan": tasks.around(broken)}
-    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **attached)
+    server = MCPServer("host", log_level="ERROR", extensions=[tasks], lifespan=tasks.around(broken))
     with pytest.raises(ValueError, match="no pool today"):
         async with Client(server):
             pass
@@ -509,15 +535,14 @@ async def test_a_low_level_server_holds_clients_to_what_its_tools_say(low: str) 
 
 async def answers_of(server: MCPServer[Any], tool: str = "double") -> list[Answer]:
     """A durable call in each generation, as a task and not."""
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            arguments = {"number": 1}
-            return [
-                await modern.call(tool, arguments),
-                await modern.call(tool, arguments, declared=False),
-                await core.call(tool, arguments, task={}),
-                await core.call(tool, arguments),
-            ]
+    async with clients_of(server) as (modern, core):
+        arguments = {"number": 1}
+        return [
+            await modern.call(tool, arguments),
+            await modern.call(tool, arguments, declared=False),
+            await core.call(tool, arguments, task={}),
+            await core.call(tool, arguments),
+        ]
 
 
 def without(url: str, part: str) -> tuple[MCPServer[Any], Tasks]:
@@ -548,20 +573,18 @@ async def test_a_durable_call_fails_with_the_name_of_what_the_server_lacks(
 @pytest.mark.parametrize("part", ["extensions", "middleware"])
 async def test_what_a_server_without_some_argument_refuses_leaves_no_task(url: str, part: str) -> None:
     server, tasks = without(url, part)
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            await modern.call("double", {"number": 1})
-            await core.call("double", {"number": 1}, task={})
+    async with clients_of(server) as (modern, core):
+        await modern.call("double", {"number": 1})
+        await core.call("double", {"number": 1}, task={})
         assert await count_of(tasks) == 0
 
 
 @pytest.mark.parametrize("part", ["extensions", "middleware", "lifespan"])
 async def test_plain_tools_of_a_server_without_some_argument_work(url: str, part: str) -> None:
     server, _ = without(url, part)
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            assert value_of((await modern.call("half", {"number": 1})).result) == 0.5
-            assert value_of((await core.call("half", {"number": 1})).result) == 0.5
+    async with clients_of(server) as (modern, core):
+        assert value_of((await modern.call("half", {"number": 1})).result) == 0.5
+        assert value_of((await core.call("half", {"number": 1})).result) == 0.5
 
 
 async def test_two_servers_may_not_share_their_tasks(url: str) -> None:
@@ -587,8 +610,11 @@ async def test_two_low_level_servers_may_not_share_their_tasks(url: str) -> None
 # Who else has a say in a call
 
 
+TOO_MUCH = 1000
+
+
 class Guard(Extension):
-    """An extension of somebody else's, which refuses what is negative."""
+    """An extension of somebody else's, which refuses what is negative, and too late what is too much."""
 
     identifier = "example.org/guard"
 
@@ -604,7 +630,10 @@ class Guard(Extension):
             raise MCPError(-32099, "not below zero", {"number": number})
         if number == 0:
             return CallToolResult(content=[TextContent(text="nothing to do")])
-        return await call_next(ctx)
+        result = await call_next(ctx)
+        if number == TOO_MUCH:
+            raise MCPError(-32098, "too much")
+        return result
 
 
 class Gate:
@@ -616,11 +645,14 @@ class Gate:
     async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
         if ctx.method != "tools/call":
             return await call_next(ctx)
-        number = ((ctx.params or {}).get("arguments") or {}).get("number", 0)
+        number = cast("Json", ctx.params)["arguments"]["number"]
         self.seen.append(number)
         if number < 0:
             raise MCPError(-32099, "not below zero", {"number": number})
-        return await call_next(ctx)
+        result = await call_next(ctx)
+        if number == TOO_MUCH:
+            raise MCPError(-32098, "too much")
+        return result
 
 
 def guarded(url: str, where: str) -> tuple[MCPServer[Any], Tasks, Guard | Gate]:
@@ -641,19 +673,32 @@ PLACES = ["extension before", "extension behind", "middleware before", "middlewa
 @pytest.mark.parametrize("where", PLACES)
 async def test_what_others_refuse_becomes_no_task_in_either_generation(url: str, where: str) -> None:
     server, tasks, guard = guarded(url, where)
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            arguments = {"number": -1}
-            answers = [
-                await modern.call("double", arguments),
-                await modern.call("double", arguments, declared=False),
-                await core.call("double", arguments, task={}),
-                await core.call("double", arguments),
-            ]
+    async with clients_of(server) as (modern, core):
+        arguments = {"number": -1}
+        answers = [
+            await modern.call("double", arguments),
+            await modern.call("double", arguments, declared=False),
+            await core.call("double", arguments, task={}),
+            await core.call("double", arguments),
+        ]
         assert await count_of(tasks) == 0
     refusal = {"code": -32099, "message": "not below zero", "data": {"number": -1}}
     assert [answer.error for answer in answers] == [refusal] * 4
     assert guard.seen == [-1] * 4
+
+
+@pytest.mark.parametrize("where", ["extension before", "extension behind", "middleware behind"])
+async def test_what_others_refuse_when_they_have_seen_the_answer_becomes_no_task_either(
+    url: str, where: str
+) -> None:
+    server, tasks, _ = guarded(url, where)
+    async with clients_of(server) as (modern, core):
+        answers = [
+            await modern.call("double", {"number": TOO_MUCH}),
+            await core.call("double", {"number": TOO_MUCH}, task={}),
+        ]
+        assert await count_of(tasks) == 0
+    assert [answer.error["message"] for answer in answers] == ["too much"] * 2
 
 
 @pytest.mark.parametrize("where", PLACES)
@@ -668,12 +713,11 @@ async def test_others_see_each_durable_call_once_and_let_it_pass(url: str, where
 @pytest.mark.parametrize("where", ["extension before", "extension behind"])
 async def test_what_others_answer_themselves_becomes_no_task(url: str, where: str) -> None:
     server, tasks, _ = guarded(url, where)
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            answers = [
-                await modern.call("double", {"number": 0}),
-                await core.call("double", {"number": 0}),
-            ]
+    async with clients_of(server) as (modern, core):
+        answers = [
+            await modern.call("double", {"number": 0}),
+            await core.call("double", {"number": 0}),
+        ]
         assert await count_of(tasks) == 0
     assert [text(answer.result) for answer in answers] == ["nothing to do"] * 2
 
@@ -713,12 +757,11 @@ async def test_a_call_that_became_a_task_is_no_error_to_others(url: str) -> None
 
 async def test_arguments_that_do_not_fit_become_no_task(url: str) -> None:
     server, tasks = make(url)
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            results = [
-                (await modern.call("double", {"number": "x"})).result,
-                (await core.call("double", {"number": "x"})).result,
-            ]
+    async with clients_of(server) as (modern, core):
+        results = [
+            (await modern.call("double", {"number": "x"})).result,
+            (await core.call("double", {"number": "x"})).result,
+        ]
         assert await count_of(tasks) == 0
     for result in results:
         assert result["isError"] is True
@@ -750,26 +793,24 @@ async def test_a_durable_tool_that_is_added_while_the_server_runs_makes_tasks(ur
     async def triple(number: int) -> int:
         return 3 * number
 
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            before = (await modern.call("triple", {"number": 1})).message
-            server.add_tool(tasks.durable()(triple))
-            done = await modern.until(await modern.start("triple", {"number": 2}), "completed")
-            task_id = await core.start("triple", {"number": 3})
-            answer = await core.send("tasks/result", {"taskId": task_id})
+    async with clients_of(server) as (modern, core):
+        before = (await modern.call("triple", {"number": 1})).message
+        server.add_tool(tasks.durable()(triple))
+        done = await modern.until(await modern.start("triple", {"number": 2}), "completed")
+        task_id = await core.start("triple", {"number": 3})
+        answer = await core.send("tasks/result", {"taskId": task_id})
     assert "taskId" not in str(before)
     assert (value_of(done["result"]), value_of(answer.result)) == (6, 9)
 
 
 async def test_a_durable_tool_that_is_removed_is_as_unknown_as_any(url: str) -> None:
     server, tasks = make(url)
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            await modern.until(await modern.start("double", {"number": 2}), "completed")
-            unknown = [(await each.call("nothing")).message for each in (modern, core)]
-            server.remove_tool("double")
-            removed = [(await each.call("double", {"number": 2})).message for each in (modern, core)]
-            listed = (await core.send("tools/list")).result["tools"]
+    async with clients_of(server) as (modern, core):
+        await modern.until(await modern.start("double", {"number": 2}), "completed")
+        unknown = [(await each.call("nothing")).message for each in (modern, core)]
+        server.remove_tool("double")
+        removed = [(await each.call("double", {"number": 2})).message for each in (modern, core)]
+        listed = (await core.send("tools/list")).result["tools"]
         assert await count_of(tasks) == 1
     for was, is_ in zip(unknown, removed, strict=True):
         assert {**is_, "id": 0} == {**_renamed(was, "nothing", "double"), "id": 0}
@@ -790,14 +831,13 @@ async def test_a_plain_tool_in_place_of_a_durable_one_makes_no_tasks(url: str) -
     async def twice(number: int) -> int:
         return 2 * number
 
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            await modern.until(await modern.start("double", {"number": 2}), "completed")
-            server.remove_tool("double")
-            server.add_tool(twice, name="double")
-            assert value_of((await modern.call("double", {"number": 2})).result) == 4
-            assert (await core.call("double", {"number": 2}, task={})).code == -32601
-            tools = (await core.send("tools/list")).result["tools"]
+    async with clients_of(server) as (modern, core):
+        await modern.until(await modern.start("double", {"number": 2}), "completed")
+        server.remove_tool("double")
+        server.add_tool(twice, name="double")
+        assert value_of((await modern.call("double", {"number": 2})).result) == 4
+        assert (await core.call("double", {"number": 2}, task={})).code == -32601
+        tools = (await core.send("tools/list")).result["tools"]
     assert not any("execution" in tool for tool in tools)
 
 
@@ -827,11 +867,10 @@ async def test_a_plain_tool_of_the_same_function_name_as_a_durable_one_stays_pla
         return double
 
     server.add_tool(other(), name="minus")
-    async with serving(server.streamable_http_app()) as endpoint:
-        async with Modern(endpoint) as modern, Core(endpoint) as core:
-            assert value_of((await modern.call("minus", {"number": 2})).result) == -4
-            assert (await core.call("minus", {"number": 2}, task={})).code == -32601
-            tools = (await core.send("tools/list")).result["tools"]
+    async with clients_of(server) as (modern, core):
+        assert value_of((await modern.call("minus", {"number": 2})).result) == -4
+        assert (await core.call("minus", {"number": 2}, task={})).code == -32601
+        tools = (await core.send("tools/list")).result["tools"]
     assert {tool["name"] for tool in tools if "execution" in tool} == {"double"}
 
 

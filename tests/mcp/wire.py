@@ -55,7 +55,7 @@ class Answer:
 @asynccontextmanager
 async def serving(app: ASGIApp) -> AsyncGenerator[str]:
     """The application on a free port of loopback; the URL of its MCP endpoint."""
-    listener = socket.socket()
+    listener = socket.socket(proto=socket.IPPROTO_TCP)  # else answers wait for acknowledgements
     listener.bind(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(app, log_level="error", timeout_graceful_shutdown=1))
     running = asyncio.create_task(server.serve([listener]))

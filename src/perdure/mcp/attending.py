@@ -15,7 +15,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     INTERNAL_ERROR,
-    INVALID_REQUEST,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
     ClientCapabilities,
     CreateMessageRequest,
     CreateMessageResult,
@@ -80,6 +80,8 @@ class Attendant:
         async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
             async for snapshot in states:
                 await self._tell(snapshot)
+                for asked in snapshot.task.outstanding.values():
+                    check_askable(self._request, _request.validate_python(question(asked)))
                 if snapshot.task.is_terminal or snapshot.task.outstanding:
                     return snapshot
         raise MCPError(INTERNAL_ERROR, "the task was lost")
@@ -113,9 +115,8 @@ class Attendant:
 
 
 async def ask(request: Request, asked: InputRequest) -> Wire:
-    """Ask the client, on the stream of this request; not where it did not say that it can be asked this."""
-    if not request.session.check_client_capability(_needed(asked)):
-        raise MCPError(INVALID_REQUEST, f"the client does not declare what {asked.method} needs")
+    """Ask the client, on the stream of this request."""
+    check_askable(request, asked)
     answer = await request.session.send_request(
         asked, _answer_type(asked), metadata=ServerMessageMetadata(related_request_id=request.request_id)
     )
@@ -125,6 +126,17 @@ async def ask(request: Request, asked: InputRequest) -> Wire:
 async def ask_all(request: Request, asked: Mapping[str, InputRequest]) -> dict[str, Any]:
     """Ask the client several things, one after the other."""
     return {key: await ask(request, each) for key, each in asked.items()}
+
+
+def check_askable(request: Request, asked: InputRequest) -> None:
+    """Raise where the client did not say that it can be asked this."""
+    needed = _needed(asked)
+    if not request.session.check_client_capability(needed):
+        raise MCPError(
+            MISSING_REQUIRED_CLIENT_CAPABILITY,
+            f"the client does not declare what {asked.method} needs",
+            {"requiredCapabilities": needed.model_dump(by_alias=True, mode="json", exclude_none=True)},
+        )
 
 
 def _needed(asked: InputRequest) -> ClientCapabilities:

@@ -59,7 +59,12 @@ class Background:
         opened: asyncio.Future[Runtime] = asyncio.get_running_loop().create_future()
         self._leave = asyncio.Event()
         self._serving = asyncio.create_task(self._serve(opened))
-        self._runtime = await opened
+        try:
+            self._runtime = await asyncio.shield(opened)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await self._stop()
+            raise
 
     async def _stop(self) -> None:
         serving, self._serving = self._serving, None
@@ -77,7 +82,7 @@ class Background:
             async with self._app.open() as runtime:
                 opened.set_result(runtime)
                 await self._leave.wait()
-        except BaseException as error:
+        except Exception as error:
             if opened.done():
                 raise
             opened.set_exception(error)

@@ -9,7 +9,7 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.auth.provider import AccessToken, principal_components
 
 from ..tasks import Owner
-from .protocol import Request
+from .protocol import MODERN, Request
 from .refusals import unauthenticated
 
 Anonymous: TypeAlias = Literal["id", "session", "refuse"]
@@ -48,9 +48,10 @@ class Callers:
 
     def can_list(self, request: Request) -> bool:
         """Whether this caller can be told apart from others, so that it can be shown what is its own."""
-        if request.request is None or self.authenticated or self._identify is not None:
+        if request.request is None or self.authenticated or get_access_token() is not None:
             return True
-        return get_access_token() is not None or self._anonymous == "session"
+        identified = self._identify is not None and self._identify(request) is not None
+        return identified or self._anonymous == "session"
 
 
 def owner_of_token(token: AccessToken) -> Owner:
@@ -60,7 +61,12 @@ def owner_of_token(token: AccessToken) -> Owner:
 
 
 def session_of(request: Request) -> str | None:
-    """The session that the transport knows, of a protocol that has sessions."""
+    """The session in which this is asked. Only one that the transport itself began, with a handshake, is one.
+
+    Elsewhere (a protocol or a transport without sessions) a header that names one is a client's invention.
+    """
+    if request.protocol_version == MODERN or request.session.client_params is None:
+        return None
     return headers_of(request).get("mcp-session-id")
 
 

@@ -17,12 +17,13 @@ from typing import Any, TypeVar, cast
 import anyio
 from mcp.server.context import CallNext, HandlerResult
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types import methods as surface
 from msgspec import UNSET, UnsetType
 
 from ..storage.errors import PerdureError
 from ..tasks import Failure, NewTask, Owner, Snapshot, Success
+from ..tasks.edits import checked_ttl
 from . import shapes
 from .attending import Attendant, ask_all
 from .callers import session_of
@@ -52,9 +53,11 @@ class Calls:
         if not self._service.known:  # no tasks are advertised, so wishes for one are passed over
             return await call_next(request)
         name = (request.params or {}).get("name")
-        durable = await self._service.durable_tool(name) if isinstance(name, str) else None
+        if not isinstance(name, str):  # the SDK says what is wrong with that
+            return await call_next(request)
+        durable = await self._service.durable_tool(name, look_again=_wanted(request) is not None)
         if durable is None:
-            return await self._pass_on(request, call_next, str(name))
+            return await self._pass_on(request, call_next, name)
         return await self._answer_durable(request, call_next, durable)
 
     async def _pass_on(self, request: Request, call_next: CallNext, name: str) -> HandlerResult:
@@ -125,8 +128,13 @@ class Calls:
         wanted = _wanted(request)
         if wanted is None and durable.mode == "required":
             raise wrong_mode(durable.name, "can only be called as a task")
+        if wanted is not None:
+            checked_ttl(wanted.milliseconds, self._service.runtime.store.config)
         result, params = await self._go_through(request, call_next)
         if params is None:
+            refusal = None if wanted is None else _refusal_of_task(result)
+            if refusal is not None:
+                raise refusal
             return result
         if wanted is None:
             return await self._wait_handshake(request, await self._create(request, durable, owner, params))
@@ -197,13 +205,17 @@ class Calls:
 
 async def _send_down(request: Request, call_next: CallNext, place: Admission | Passing) -> HandlerResult:
     """What is answered before the tool is reached; nothing that counts where it is."""
-    try:
-        with at(place):
-            return await call_next(request)
-    except Exception:
-        if not place.reached:
-            raise
+    with at(place):
+        return await call_next(request)
+
+
+def _refusal_of_task(result: HandlerResult) -> MCPError | None:
+    """A client that wants a task cannot take a result in its place, not even that its arguments are wrong."""
+    if not isinstance(result, dict) or result.get("isError") is not True:
         return None
+    content = cast("list[Mapping[str, Any]]", result.get("content") or [])
+    said = " ".join(str(block["text"]) for block in content if block.get("type") == "text")
+    return MCPError(INVALID_PARAMS, said or "the tool refused the call")
 
 
 def _wanted(request: Request) -> Asked | None:

@@ -8,14 +8,16 @@ is then stored. A worker calls the tool again by its name, and then the function
 from __future__ import annotations
 
 import inspect
+import re
 import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import partial, wraps
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
+from mcp.server.context import HandlerResult
 from mcp_types import CallToolResult, InputRequiredResult
 from msgspec import UNSET, UnsetType
 
@@ -26,7 +28,10 @@ from ..runtime.threads import call_in_thread
 from ..storage.errors import PerdureError
 from ..tasks.config import check_poll_interval
 from ..tasks.errors import InvalidValue, LeaseLost
+from .protocol import Request
 from .refusals import not_set_up
+
+Handler: TypeAlias = Callable[[Request, Any], Awaitable[HandlerResult]]
 
 Mode: TypeAlias = Literal["optional", "required"]
 """Whether a client that does not understand tasks may call the tool, and wait for it."""
@@ -74,6 +79,8 @@ class Running:
 
     def __init__(self, task: Task) -> None:
         self.task = task
+        self.is_begun = False
+        """Functions that are called by the one that runs are part of it."""
         self.raised: PerdureError | None = None
         """By what it asked for something else than to end with a result or an error of the tool."""
 
@@ -101,18 +108,36 @@ def current_admission() -> Admission | None:
     return place if isinstance(place, Admission) else None
 
 
+def forgiving(handler: Handler) -> Handler:
+    """A handler of `tools/call` that may choke on what a durable function returns where it has not run."""
+
+    async def handle(request: Request, params: Any) -> HandlerResult:  # noqa: ANN401
+        try:
+            return await handler(request, params)
+        except Exception:
+            place = _place.get()
+            if isinstance(place, Running) or place is None or not place.reached:
+                raise
+            return _NOTHING
+
+    return handle
+
+
 def entry(function: Callable[..., object], durable: Durable) -> Callable[..., Awaitable[object]]:
     """What a server registers in place of the function: of the same name and parameters, less the task."""
-    hints = typing.get_type_hints(function, include_extras=True)
+    hints = _hints(function)
     _refuse_context(hints)
     task = task_parameter(function)
+    signature = _without(task, inspect.signature(function), hints)
 
     @wraps(function)
-    async def enter(**arguments: object) -> object:
+    async def enter(*given: object, **arguments: object) -> object:
+        if given:
+            arguments = signature.bind(*given, **arguments).arguments
         match _place.get():
             case Running() as running:
-                given = arguments if task is None else {**arguments, task: running.task}
-                return await _run(function, given, running)
+                with_task = arguments if task is None else {**arguments, task: running.task}
+                return await _run(partial(function, **with_task), function, running)
             case Admission() | Passing() as place:
                 place.reached = True
                 return _NOTHING
@@ -121,23 +146,35 @@ def entry(function: Callable[..., object], durable: Durable) -> Callable[..., Aw
 
     enter.__name__ = durable.name
     enter.durable = durable  # pyright: ignore[reportAttributeAccessIssue]
-    signature = _without(task, inspect.signature(function), hints)
     enter.__signature__ = signature  # pyright: ignore[reportAttributeAccessIssue]
     enter.__annotations__ = {name: hint for name, hint in hints.items() if name != task}
     return enter
 
 
-async def _run(function: Callable[..., object], given: Mapping[str, object], running: Running) -> object:
-    call = partial(function, **given)
+async def _run(call: Callable[[], object], function: Callable[..., object], running: Running) -> object:
+    if running.is_begun:
+        return await _call(call, function)
+    running.is_begun = True
     try:
-        if is_coroutine_function(function):
-            return await cast("Awaitable[object]", call())
-        return await call_in_thread(call)
+        return await _call(call, function)
     except PerdureError as error:
         if not (isinstance(error, (RunError, LeaseLost)) or error.retryable):
             raise
         running.raised = error
         return _NOTHING
+
+
+async def _call(call: Callable[[], object], function: Callable[..., object]) -> object:
+    if is_coroutine_function(function):
+        return await cast("Awaitable[object]", call())
+    return await call_in_thread(call)
+
+
+def _hints(function: Callable[..., object]) -> dict[str, object]:
+    try:
+        return typing.get_type_hints(function, include_extras=True)
+    except NameError:  # where only type checkers import it, a Task is what perdure calls so
+        return typing.get_type_hints(function, localns={"Task": Task}, include_extras=True)
 
 
 def _without(
@@ -166,8 +203,8 @@ def _refuse_context(hints: Mapping[str, object]) -> None:
 def _is_context(hint: object) -> bool:
     """Whether this is the Context of the official SDK, or FastMCP's, whatever it is wrapped in."""
     if isinstance(hint, type):
-        return hint.__name__.partition("[")[0] == "Context" and hint.__module__.split(".")[0] in (
-            "mcp",
-            "fastmcp",
-        )
+        return any(_NAMES_OF_CONTEXT.fullmatch(f"{each.__module__}.{each.__name__}") for each in hint.__mro__)
     return any(_is_context(part) for part in (typing.get_origin(hint), *typing.get_args(hint)) if part)
+
+
+_NAMES_OF_CONTEXT = re.compile(r"(mcp|fastmcp)\..*\.Context")

@@ -29,7 +29,7 @@ from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, Implementation, TextContent
 
 from .durable import Durable
-from .hosts import Host
+from .hosts import Host, marked
 from .protocol import EXTENSION
 from .server import Tasks
 
@@ -60,6 +60,10 @@ class FastMCPHost(Host):
         self._server = server
 
     @property
+    def server(self) -> object:
+        return self._server
+
+    @property
     def info(self) -> Implementation:
         return Implementation(name=self._server.name, version=self._server.version or "")
 
@@ -68,11 +72,8 @@ class FastMCPHost(Host):
         return self._server.auth is not None
 
     async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:  # noqa: ARG002
-        durable = {
-            tool.name: getattr(getattr(tool, "fn", None), "durable", None)
-            for tool in await self._server.list_tools(run_middleware=False)
-        }
-        return {name: mark for name, mark in durable.items() if isinstance(mark, Durable)}
+        tools = await self._server.list_tools(run_middleware=False)
+        return marked({tool.name: getattr(tool, "fn", None) for tool in tools})
 
     async def call(self, params: CallToolRequestParams) -> object:
         try:

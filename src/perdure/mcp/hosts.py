@@ -37,6 +37,11 @@ class Host(ABC):
 
     @property
     @abstractmethod
+    def server(self) -> object:
+        """The server itself, as its lifespan is given it."""
+
+    @property
+    @abstractmethod
     def info(self) -> Implementation:
         """Who the server says it is."""
 
@@ -73,11 +78,21 @@ def wire_of(result: object) -> Wire:
     return wire
 
 
+def marked(tools: Mapping[str, object]) -> dict[str, Durable]:
+    """Which of these functions, by the names of their tools, are durable."""
+    marks = {name: getattr(function, "durable", None) for name, function in tools.items()}
+    return {name: mark for name, mark in marks.items() if isinstance(mark, Durable)}
+
+
 class MCPServerHost(Host):
     """The server of the official SDK."""
 
     def __init__(self, server: MCPServer[Any]) -> None:
         self._server = server
+
+    @property
+    def server(self) -> object:
+        return self._server
 
     @property
     def info(self) -> Implementation:
@@ -87,15 +102,11 @@ class MCPServerHost(Host):
     def is_authenticated(self) -> bool:
         return self._server.settings.auth is not None
 
-    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:
-        # The SDK tells nobody which function a tool was made of; but it titles the schema of the arguments
-        # with the name of the function, whatever the tool is called.
-        by_title = {f"{name}Arguments": durable for name, durable in known.items()}
-        return {
-            tool.name: by_title[title]
-            for tool in await self._server.list_tools()
-            if (title := tool.input_schema.get("title")) in by_title
-        }
+    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:  # noqa: ARG002
+        # There is no public way from a tool to its function. The title of its schema has the function's name,
+        # which another function may have too.
+        tools = self._server._tool_manager.list_tools()  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+        return marked({tool.name: tool.fn for tool in tools})
 
     async def call(self, params: CallToolRequestParams) -> object:
         context = Context[Any, Any](
@@ -115,6 +126,10 @@ class LowLevelHost(Host):
     def __init__(self, server: Server[Any], *, authenticated: bool) -> None:
         self._server = server
         self._authenticated = authenticated
+
+    @property
+    def server(self) -> object:
+        return self._server
 
     @property
     def info(self) -> Implementation:

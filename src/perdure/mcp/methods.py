@@ -10,7 +10,7 @@ from mcp.server.context import HandlerResult
 from mcp.server.extension import MethodBinding
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import decode_header_value
-from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, RequestParams
+from mcp_types import INTERNAL_ERROR, INVALID_PARAMS, METHOD_NOT_FOUND, RequestParams
 
 from ..tasks import Owner, Snapshot
 from ..tasks.errors import TerminalTask
@@ -66,7 +66,11 @@ class Methods:
     async def _cancelled(self, owner: Owner, task_id: str) -> Snapshot:
         """2025-11-25 answers with the cancelled task: give its worker, wherever it is, a moment to end it."""
         runtime = self._service.runtime
-        snapshot = await runtime.cancel(owner, task_id)
+        try:
+            snapshot = await runtime.cancel(owner, task_id)
+        except TerminalTask as error:
+            ended = shapes.core((await runtime.get(owner, task_id)).task, self._service.now())
+            raise MCPError(INVALID_PARAMS, f"the task is {ended['status']}, which is final") from error
         if not snapshot.task.is_terminal:
             with suppress(TimeoutError):
                 snapshot = await runtime.wait(owner, task_id, timeout=CANCEL_PATIENCE)
@@ -78,10 +82,7 @@ class Methods:
         _check_name(request, update.task_id)
         await self._service.runtime.get(owner, update.task_id)
         with suppress(TerminalTask):  # nothing is outstanding any more, and what is not is passed over
-            if update.input_responses:
-                await self._service.answer(owner, update.task_id, update.input_responses)
-            if update.variables:
-                await self._service.set_variables(owner, update.task_id, update.variables)
+            await self._service.answer(owner, update.task_id, update.input_responses, update.variables)
         return {"resultType": "complete"}
 
     async def list(self, request: Request, _: RequestParams) -> HandlerResult:

@@ -32,6 +32,8 @@ class Middleware:
 
     @refusing
     async def _answer(self, request: Request, call_next: CallNext) -> HandlerResult:
+        if request.method.startswith("tasks/"):  # before anything that the request says is looked at
+            self._service.callers.owner_of(request)
         match request.method, request.protocol_version:
             case "tools/call", _:
                 return await self._calls.answer(request, call_next)

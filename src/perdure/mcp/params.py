@@ -69,8 +69,13 @@ def decoded(params: object, type_: type[T], at: str = "$") -> T:
     """Such parameters, or -32602 with the field that is wrong."""
     try:
         return msgspec.convert({} if params is None else params, type_)
-    except (msgspec.ValidationError, RecursionError) as error:
-        raise MCPError(INVALID_PARAMS, str(error).replace("$", at, 1) or "nested too deeply") from error
+    except msgspec.ValidationError as error:
+        said = str(error) if "`$" in str(error) else f"{error} - at `$`"
+        raise MCPError(INVALID_PARAMS, said.replace("$", at, 1)) from error
+    except UnicodeEncodeError as error:
+        raise MCPError(INVALID_PARAMS, f"Expected names that are Unicode - at `{at}`") from error
+    except RecursionError as error:
+        raise MCPError(INVALID_PARAMS, f"Nested too deeply - at `{at}`") from error
 
 
 def is_declared(params: Mapping[str, Any] | None) -> bool:

@@ -32,10 +32,11 @@ from pydantic import BaseModel
 from ..runtime import App, Executor, Failed, Function, Runtime, RuntimeConfig, Task
 from ..storage import Storage
 from ..tasks import StoreConfig, Success, TaskStore
+from ..tasks.edits import checked_ttl
 from ..tasks.errors import InvalidValue
 from .background import Background
 from .callers import Anonymous, Callers, Identify
-from .durable import Durable, Mode, Running, at, current_admission, entry
+from .durable import Durable, Mode, Running, at, current_admission, entry, forgiving
 from .hosts import Host, LowLevelHost, MCPServerHost
 from .methods import Methods
 from .middleware import Middleware
@@ -80,12 +81,14 @@ class Tasks(Extension):
         """
         if anonymous not in ("id", "session", "refuse"):
             raise InvalidValue("anonymous", f"must be 'id', 'session' or 'refuse', not {anonymous!r}")
-        store = replace(store, allow_anonymous=anonymous != "refuse")
-        self._app = App(url, store=store, runtime=runtime, executor=executor)
+        self._store_config = replace(store, allow_anonymous=anonymous != "refuse")
+        self._app = App(url, store=self._store_config, runtime=runtime, executor=executor)
         self._background = Background(self._app)
         self._service = Service(self._background, Callers(anonymous, identify))
         self._methods = Methods(self._service, longest_wait=longest_wait)
         self._server: object = None
+        self._states: list[object] = []
+        """What the user's lifespan yielded, for each time that it is entered now."""
         self.middleware: ServerMiddleware[Any] = Middleware(self._service)
 
     @property
@@ -113,6 +116,9 @@ class Tasks(Extension):
         begun again after its worker died, or it raised `Again`; with none, the task fails and says why. `ttl`
         and `poll_interval` are in milliseconds, `backoff` and `timeout` in seconds; see `Function`.
         """
+        if type(retries) is not int or retries < 0:
+            raise InvalidValue("retries", f"must be an integer of at least 0, not {retries!r}")
+        checked_ttl(ttl, self._store_config)
 
         def mark(function: Callable[P, object]) -> Callable[..., Awaitable[Any]]:
             called = name or getattr(function, "__name__", "")
@@ -161,9 +167,13 @@ class Tasks(Extension):
         self.join(server, LowLevelHost(server, authenticated=authenticated))
         server.extensions[self.identifier] = self.settings()
         server.lifespan = self.around(server.lifespan)
+        calling = server.get_request_handler("tools/call")
+        if calling is not None:
+            server.add_request_handler("tools/call", calling.params_type, forgiving(calling.handler))
 
     def join(self, server: Server[Any], host: Host) -> None:
         """Serve task requests on a low-level server, of whatever framework, whose tools the host can call."""
+        self._belong_to(host.server)
         for method in self.methods():
             server.add_request_handler(method.method, method.params_type, _gated(method))
         server.middleware.append(self.middleware)
@@ -187,18 +197,22 @@ class Tasks(Extension):
 
     @asynccontextmanager
     async def _joined(self, server: object, state: object) -> AsyncGenerator[None]:
+        self._belong_to(server)
+        if isinstance(server, MCPServer) and self._states == []:
+            self._service.host = MCPServerHost(cast("MCPServer[Any]", server))
+        self._states.append(state)
+        self._service.host.state = state
+        try:
+            async with self._background.open():
+                yield
+        finally:
+            self._states = [each for each in self._states if each is not state]
+            self._service.host.state = self._states[-1] if self._states else None
+
+    def _belong_to(self, server: object) -> None:
         if self._server not in (None, server):
             raise InvalidValue("server", "these tasks belong to another server; make a Tasks for each")
         self._server = server
-        host = self._host_of(server)
-        host.state = state
-        async with self._background.open():
-            yield
-
-    def _host_of(self, server: object) -> Host:
-        if isinstance(server, MCPServer):
-            self._service.host = MCPServerHost(cast("MCPServer[Any]", server))
-        return self._service.host
 
     # What the SDK asks an extension
 

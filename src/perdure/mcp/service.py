@@ -10,7 +10,7 @@ from mcp_types import SERVER_INFO_META_KEY
 
 from ..runtime import Runtime
 from ..storage import Micros
-from ..tasks import InputKind, Owner, Snapshot
+from ..tasks import InputKind, Owner, Snapshot, StoreConfig, TaskRecord, edits
 from ..tasks.codec import JsonLike
 from ..tasks.errors import MalformedAnswer
 from ..tasks.inputs import Input
@@ -22,6 +22,8 @@ from .protocol import Wire
 from .refusals import not_set_up
 
 MOST_REMEMBERED = 4096
+MOST_SAID = 200
+"""Characters of a reason in which a client may find its own words again."""
 
 
 class Service:
@@ -75,18 +77,27 @@ class Service:
             self._tools[name] = (await self.durable_tools()).get(name)
         return self._tools[name]
 
-    async def answer(self, owner: Owner, task_id: str, answers: Mapping[str, JsonLike]) -> Snapshot:
-        """Give answers to what the task asked; raises MalformedAnswer where one is not what was asked for."""
-        snapshot = await self.runtime.get(owner, task_id)
-        for key, asked in snapshot.task.outstanding.items():
-            if key in answers:
-                _check_form(key, asked, answers[key])
-        return await self.runtime.answer(owner, task_id, answers)
-
-    async def set_variables(self, owner: Owner, task_id: str, changes: Mapping[str, JsonLike]) -> Snapshot:
-        """Merge into the variables that the task and its client share."""
+    async def answer(
+        self,
+        owner: Owner,
+        task_id: str,
+        answers: Mapping[str, JsonLike],
+        variables: Mapping[str, JsonLike] = {},
+    ) -> Snapshot:
+        """Give answers to what the task asked, and set variables: all of it in one write, or nothing."""
         store = self.runtime.store
-        return await store.mutate(owner, task_id, lambda read: store.set_variables(read, changes))
+
+        def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+            changed = task
+            if variables:
+                changed = edits.set_variables(changed, variables, now=now, config=config)
+            if answers:
+                changed = edits.answer(changed, answers, now=now, config=config)  # bounds before forms
+            for key in task.outstanding.keys() - changed.outstanding.keys():
+                _check_form(key, task.inputs[key], answers[key])
+            return changed
+
+        return await store.mutate(owner, task_id, lambda read: store.edit(read, edit))
 
 
 def _check_form(key: str, asked: Input, answer: JsonLike) -> None:
@@ -100,6 +111,6 @@ def _check_form(key: str, asked: Input, answer: JsonLike) -> None:
     try:
         validate(answer.get("content") or {}, schema, Draft202012Validator)
     except ValidationError as error:
-        raise MalformedAnswer(key, error.message) from error
+        raise MalformedAnswer(key, error.message[:MOST_SAID]) from error
     except SchemaError:
         return  # the tool's own fault, and no reason to refuse an answer

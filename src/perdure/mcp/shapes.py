@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UnsetType
 
 from ..storage import Micros
-from ..tasks import Failure, Json, Success, TaskRecord
+from ..tasks import Failure, Json, Status, Success, TaskRecord
 from ..tasks.inputs import Input
 from .polling import advised_interval
 from .protocol import PROGRESS, RELATED_TASK, VARIABLES, Wire
@@ -27,12 +27,12 @@ def created(task: TaskRecord, now: Micros) -> Wire:
 def detailed(task: TaskRecord, now: Micros) -> Wire:
     """What `tasks/get` answers and `notifications/tasks` carries: with questions, result or error."""
     shape = _modern(task, now)
-    if task.outstanding:
+    if task.status is Status.INPUT_REQUIRED:
         shape["inputRequests"] = {key: question(asked) for key, asked in task.outstanding.items()}
     match task.outcome:
-        case Success() as success if task.status == "completed":
+        case Success() as success if task.status is Status.COMPLETED:
             shape["result"] = result_of(success)
-        case Failure() as failure if task.status == "failed":
+        case Failure() as failure if task.status is Status.FAILED:
             shape["error"] = error_of(failure)
         case _:
             pass

@@ -82,9 +82,9 @@ class Listening:
         wanted = _wanted(request.params)
         if wanted is None:
             return await call_next(request)
+        owner = self._service.callers.owner_of(request)
         if not is_declared(request.params):
             raise undeclared()
-        owner = self._service.callers.owner_of(request)
         subscription = decoded(wanted, Subscription, "$.notifications")
         stream = _Stream(request, self._service, owner)
         task_ids = await stream.own(subscription.task_ids[:MOST_TASKS])

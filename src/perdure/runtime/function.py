@@ -162,7 +162,12 @@ def task_parameter(call: Callable[..., object]) -> str | None:
     hints: Mapping[str, object] = inspect.get_annotations(target)
     with suppress(NameError):  # where only type checkers can see what it means, the text counts
         hints = typing.get_type_hints(target)
-    names = [name for name, hint in hints.items() if hint in (Task, "Task") and name != "return"]
+    names = [name for name, hint in hints.items() if _is_task(hint) and name != "return"]
     if len(names) > 1:
         raise InvalidValue("function", f"takes the task twice, as {' and '.join(names)}")
     return names[0] if names else None
+
+
+def _is_task(hint: object) -> bool:
+    """Whether a parameter so annotated takes the task, or takes it where there is one."""
+    return hint in (Task, Task | None, "Task", "Task | None", "Optional[Task]")

@@ -76,7 +76,7 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         status=Status.WORKING,
         created_at=now,
         last_updated_at=now,
-        ttl=_ttl(new.ttl, config),
+        ttl=checked_ttl(new.ttl, config),
         poll_interval=new.poll_interval or config.default_poll_interval,
         original_method=new.method,
         params_json=_document("params", new.params, config.max_params_size_bytes),
@@ -256,7 +256,7 @@ def _touched(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:
     return replace(task, **changes, last_updated_at=max(now, task.last_updated_at))
 
 
-def _ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
+def checked_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
     """What was asked for, refused (never bent) where it is more than allowed."""
     if isinstance(ttl, UnsetType):
         return config.default_ttl_ms

@@ -1,0 +1,1 @@
+"""Tasks over HTTP. Read `contest`: what is measured, and how it is judged."""

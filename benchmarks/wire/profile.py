@@ -1,0 +1,72 @@
+"""`python -m benchmarks.wire.profile`: where the time of a server goes while it is driven as in `contest`.
+
+A profile makes everything slower, small functions most of all; of threads it sees the event loop's alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+import tempfile
+from pathlib import Path
+
+from .docket import docket
+from .driver import Run, call, collect
+from .durable import durable
+from .plain import plain
+from .servers import Server
+
+SERVERS = ("plain", "sqlite", "memory", "docket")
+
+
+class Arguments(argparse.Namespace):
+    server: str
+    concurrency: int
+    tasks: int
+
+
+def arguments() -> Arguments:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.wire.profile", description=__doc__)
+    parser.add_argument("server", nargs="?", choices=SERVERS, default="sqlite")
+    parser.add_argument("--concurrency", type=int, default=16)
+    parser.add_argument("--tasks", type=int, default=500)
+    return parser.parse_args(namespace=Arguments())
+
+
+def make(name: str, folder: Path) -> Server:
+    match name:
+        case "plain":
+            return Server(plain)
+        case "docket":
+            return Server(docket, "memory://")
+        case "memory":
+            return Server(durable, "memory:")
+        case _:
+            return Server(durable, f"sqlite:///{folder / 'wire.db'}")
+
+
+async def profile(given: Arguments, folder: Path) -> str:
+    drive = call if given.server == "plain" else collect
+    with make(given.server, folder) as server:
+        await drive(server, given.tasks // 4, given.concurrency)
+        told = _told(await drive(server, given.tasks, given.concurrency))
+        server.profile()
+        profiled = _told(await drive(server, given.tasks, given.concurrency))
+        return f"without a profile: {told}\nwith it: {profiled}\n\n{server.profiled()}"
+
+
+def _told(run: Run) -> str:
+    return (
+        f"{run.number} in {run.wall:.2f} s, {run.requests} requests, "
+        f"CPU of the server {run.server:.2f} s, of the driver {run.driver:.2f} s"
+    )
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        sys.stdout.write(asyncio.run(profile(arguments(), Path(folder))))
+
+
+if __name__ == "__main__":
+    main()

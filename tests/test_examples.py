@@ -1,0 +1,376 @@
+"""Each example runs as its docstring says, in a process of its own, and does what it promises."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import pytest
+from mcp.client import Client
+from mcp.client.session import ClientRequestContext
+from mcp.client.stdio import StdioServerParameters
+from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
+
+from perdure.mcp.client import ClientTasks, Handle, TaskState
+
+from .mcp.wire import Core, Modern
+from .rows import row
+from .runtime.replicas import until
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[1]
+EXAMPLES = ROOT / "examples"
+Mode: TypeAlias = Literal["auto", "legacy"]
+BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+SERVE = """
+import importlib, sys
+sys.path.insert(0, sys.argv[1])
+importlib.import_module(sys.argv[2]).server.run("streamable-http", port=int(sys.argv[3]))
+"""
+"""Runs the server of an example on another port than it would choose."""
+
+
+# Processes
+
+
+class Program:
+    """A running program, and what it has said."""
+
+    def __init__(self, process: asyncio.subprocess.Process) -> None:
+        self._process = process
+        self._reading = asyncio.create_task(self._read())
+        self.said = ""
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def _read(self) -> None:
+        assert self._process.stdout is not None
+        while line := await self._process.stdout.readline():
+            self.said += line.decode()
+
+    async def until_said(self, text: str, seconds: float = 60) -> None:
+        def met() -> bool:
+            assert text in self.said or not self._reading.done(), self.said
+            return text in self.said
+
+        await until(met, seconds=seconds)
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send it a signal; how it ended."""
+        self._process.send_signal(number)
+        return await self.ended()
+
+    async def ended(self, seconds: float = 60) -> int:
+        code = await asyncio.wait_for(self._process.wait(), seconds)
+        await self._reading
+        return code
+
+
+@asynccontextmanager
+async def running(directory: Path, *arguments: str) -> AsyncGenerator[Program]:
+    """`python` with these arguments, in this directory; killed at the end of the block if it still runs."""
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, *arguments, cwd=directory, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    program = Program(process)
+    try:
+        yield program
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await program.ended()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+async def until_open(program: Program, port: int) -> None:
+    async def met() -> bool:
+        try:
+            _, writer = await asyncio.open_connection("127.0.0.1", port)
+        except OSError:
+            return False
+        writer.close()
+        await writer.wait_closed()
+        return True
+
+    await until(met, seconds=60)
+
+
+class Served:
+    """The server of an example, at work."""
+
+    def __init__(self, program: Program, port: int) -> None:
+        self.program = program
+        self.url = f"http://127.0.0.1:{port}/mcp"
+
+
+@asynccontextmanager
+async def served(directory: Path, example: str) -> AsyncGenerator[Served]:
+    port = free_port()
+    async with running(directory, "-c", SERVE, str(EXAMPLES), example, str(port)) as program:
+        await until_open(program, port)
+        yield Served(program, port)
+
+
+# Clients
+
+
+class Person:
+    """Fills in what it is asked with this, and remembers what it was asked."""
+
+    def __init__(self, **values: str | bool) -> None:
+        self._values = values
+        self.asked: list[str] = []
+
+    async def __call__(self, context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
+        self.asked.append(params.message)
+        schema: Mapping[str, Any] = getattr(params, "requested_schema", {})
+        fields: dict[str, Any] = {name: self._values[name] for name in schema["properties"]}
+        return ElicitResult(action="accept", content=fields)
+
+
+@asynccontextmanager
+async def visiting(
+    target: str | StdioServerParameters, person: Person | None = None, mode: Mode = "auto"
+) -> AsyncGenerator[tuple[Client, ClientTasks]]:
+    tasks = ClientTasks()
+    async with Client(target, extensions=[tasks], elicitation_callback=person, mode=mode) as client:
+        yield client, tasks
+
+
+async def started(client: Client, tasks: ClientTasks, tool: str, arguments: Mapping[str, Any]) -> Handle:
+    handle = await tasks.start(client, tool, arguments)
+    assert isinstance(handle, Handle), handle
+    return handle
+
+
+def text_of(result: CallToolResult) -> str:
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return block.text
+
+
+# What there is
+
+
+def test_every_example_is_tested_here_and_says_how_to_run_it() -> None:
+    here = Path(__file__).read_text(encoding="utf-8")
+    for path in sorted(EXAMPLES.glob("*.py")):
+        assert f'"{path.stem}' in here, path
+        assert f"python examples/{path.name}" in path.read_text(encoding="utf-8"), path
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.stem)
+def test_an_example_does_nothing_when_it_is_imported(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+    assert list(tmp_path.iterdir()) == []
+
+
+# minimal.py
+
+
+@BOTH
+async def test_minimal_brews_over_stdin_and_stdout(tmp_path: Path, mode: Mode) -> None:
+    path = EXAMPLES / "minimal.py"
+    server = StdioServerParameters(command=sys.executable, args=[str(path)], cwd=tmp_path)
+    seen: list[TaskState] = []
+    async with visiting(server, mode=mode) as (client, tasks):
+        assert text_of(await client.call_tool("brew", {"cups": 1})) == "1 cups of coffee"
+        handle = await started(client, tasks, "brew", {"cups": 2})
+        assert text_of(await handle.wait(30, on_state=seen.append)) == "2 cups of coffee"
+
+    assert {"brewing cup 1", "brewing cup 2"} <= {state.status_message for state in seen}
+    assert (tmp_path / "minimal.db").exists()
+
+
+# authenticated.py
+
+
+async def test_authenticated_keeps_ada_and_bob_apart(tmp_path: Path) -> None:
+    ada_token, bob_token = "ada-secret", "bob-secret"
+    async with (
+        served(tmp_path, "authenticated") as server,
+        Modern(server.url, token=ada_token) as ada,
+        Modern(server.url, token=bob_token) as bob,
+        Modern(server.url, token="no" + "-secret") as stranger,
+        Core(server.url, token=bob_token) as bob_of_2025,
+    ):
+        task_id = await ada.start("archive", {"folder": "letters"})
+        assert (await bob.send("tasks/get", {"taskId": task_id})).code == -32602
+        assert (await bob.cancel(task_id)).code == -32602
+        assert (await bob_of_2025.send("tasks/list")).result["tasks"] == []
+        assert (await stranger.send("tasks/get", {"taskId": task_id})).status == 401
+        done = await ada.until(task_id, "completed")
+
+    assert done["result"]["content"][0]["text"] == "letters is archived for ada"
+
+
+async def test_authenticated_lets_nobody_have_more_than_ten_at_once(tmp_path: Path) -> None:
+    bob_token, ada_token = "bob-secret", "ada-secret"
+    async with (
+        served(tmp_path, "authenticated") as server,
+        Modern(server.url, token=bob_token) as bob,
+        Modern(server.url, token=ada_token) as ada,
+    ):
+        answers = await asyncio.gather(*(bob.call("archive", {"folder": f"{n}"}) for n in range(14)))
+        assert (await ada.call("archive", {"folder": "a"})).result["resultType"] == "task"
+
+    assert sorted("error" in answer.message for answer in answers) == [False] * 10 + [True] * 4
+
+
+# elicitation.py
+
+
+@BOTH
+async def test_elicitation_asks_before_it_begins_and_again_in_the_middle(tmp_path: Path, mode: Mode) -> None:
+    ada = Person(name="Ada", book=True)
+    async with served(tmp_path, "elicitation") as server, visiting(server.url, ada, mode) as (client, _):
+        result = await client.call_tool("book_trip", {"city": "Rome"})
+
+    assert text_of(result) == "Ada travels to Rome for 80"
+    assert ada.asked == ["Who travels?", "Ada, the trip to Rome costs 80. Book it?"]
+
+
+@row(81)
+async def test_elicitation_is_answered_after_a_restart(tmp_path: Path) -> None:
+    asked, answers = Person(name="Ada"), Person(book=False)
+    async with served(tmp_path, "elicitation") as server:
+        async with visiting(server.url, asked) as (client, tasks):
+            handle = await started(client, tasks, "book_trip", {"city": "Rome"})
+            await until(lambda: _waits(handle))
+            kept = handle.save()
+        await server.program.end(signal.SIGKILL)
+    async with served(tmp_path, "elicitation") as server, visiting(server.url, answers) as (client, tasks):
+        result = await tasks.resume(client, kept).wait(60)
+
+    assert text_of(result) == "Ada stays at home"
+    assert (asked.asked, len(answers.asked)) == (["Who travels?"], 1)
+
+
+async def _waits(handle: Handle) -> bool:
+    return (await handle.status()).status == "input_required"
+
+
+# workflow.py
+
+
+@BOTH
+async def test_workflow_asks_for_what_it_was_not_given_and_ships(tmp_path: Path, mode: Mode) -> None:
+    clerk = Person(carrier="Falcon")
+    order = {"customer": "Grace", "items": ["pen", "ink"]}
+    async with served(tmp_path, "workflow") as server, visiting(server.url, clerk, mode) as (client, _):
+        result = await client.call_tool("ship_order", order)
+
+    assert not result.is_error, result
+    assert "Falcon: 200 g to 5 Long Street" in str(result.structured_content)
+    assert len(clerk.asked) == 1
+
+
+# checkpoint.py
+
+
+@row(62, 97)
+async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: Path) -> None:
+    chapters: list[int] = []
+
+    def note(state: TaskState) -> None:
+        chapters.append(state.variables.get("chapter", 0))
+
+    async with served(tmp_path, "checkpoint") as server:
+        async with visiting(server.url) as (client, tasks):
+            handle = await started(client, tasks, "count_words", {"chapters": 4})
+            kept = handle.save()
+            await until(lambda: _has_counted(handle, 2), seconds=30)
+        await server.program.end(signal.SIGKILL)
+    async with served(tmp_path, "checkpoint") as server, visiting(server.url) as (client, tasks):
+        result = await tasks.resume(client, kept).wait(60, on_state=note)
+
+    assert result.structured_content == {"chapters": 4, "words": 1001 + 1002 + 1003 + 1004}
+    assert min(chapters) >= 2
+
+
+async def _has_counted(handle: Handle, chapters: int) -> bool:
+    return (await handle.status()).variables.get("chapter", 0) >= chapters
+
+
+# resuming_client.py
+
+DEMO = """
+import sys
+from perdure.demo import make_server
+make_server(sys.argv[1], seconds_a_page=float(sys.argv[2])).run("streamable-http", port=int(sys.argv[3]))
+"""
+
+
+@asynccontextmanager
+async def demo(directory: Path, *, seconds_a_page: float, port: int | None = None) -> AsyncGenerator[Served]:
+    """The server of `make run`, which writes faster."""
+    port = port or free_port()
+    storage = f"sqlite:///{directory / 'demo.db'}"
+    async with running(directory, "-c", DEMO, storage, str(seconds_a_page), str(port)) as program:
+        await until_open(program, port)
+        yield Served(program, port)
+
+
+CLIENT = str(EXAMPLES / "resuming_client.py")
+
+
+async def test_resuming_client_is_stopped_and_goes_on_waiting_for_the_same_report(tmp_path: Path) -> None:
+    kept = tmp_path / "report.handle"
+    async with demo(tmp_path, seconds_a_page=0.4) as server:
+        async with running(tmp_path, CLIENT, server.url) as client:
+            await client.until_said("writing page 2 of 12")
+            code = await client.end(signal.SIGINT)
+            assert (code, "Traceback" in client.said) == (0, False), client.said
+            assert "stopped; the task goes on" in client.said
+        handle = kept.read_text()
+        async with running(tmp_path, CLIENT, server.url) as again:
+            await again.until_said("resuming the task")
+            assert kept.read_text() == handle
+            assert await again.ended() == 0, again.said
+
+    assert "the report of 2026: 12 pages, written in 1 attempt(s)" in again.said
+    assert "writing page 1 of 12" not in again.said
+    assert not kept.exists()
+
+
+async def test_resuming_client_gets_its_report_from_a_server_that_was_killed_meanwhile(
+    tmp_path: Path,
+) -> None:
+    port = free_port()
+    async with demo(tmp_path, seconds_a_page=0.3, port=port) as server:
+        async with running(tmp_path, CLIENT, server.url) as client:
+            await client.until_said("writing page 3 of 12")
+            await client.end(signal.SIGINT)
+        await server.program.end(signal.SIGKILL)
+    async with (
+        demo(tmp_path, seconds_a_page=0.3, port=port) as server,
+        running(tmp_path, CLIENT, server.url) as client,
+    ):
+        assert await client.ended() == 0, client.said
+
+    assert "the report of 2026: 12 pages, written in 2 attempt(s)" in client.said
