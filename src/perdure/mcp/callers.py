@@ -20,6 +20,10 @@ Identify: TypeAlias = Callable[[Request], Owner | None]
 """A server's own way to tell callers apart. None: it cannot tell this one."""
 
 
+LOCAL = Owner.local()
+ANYBODY = Owner.anonymous()
+
+
 class Callers:
     """Tells whose a request is."""
 
@@ -38,13 +42,13 @@ class Callers:
         if token is not None:
             return owner_of_token(token)
         if request.request is None:  # stdio, or a client in the same process
-            return Owner.local()
+            return LOCAL
         if self.authenticated or self._anonymous == "refuse":
             raise unauthenticated()
         session = session_of(request)
         if self._anonymous == "session" and session is not None:
             return Owner.session(session)
-        return Owner.anonymous()
+        return ANYBODY
 
     def can_list(self, request: Request) -> bool:
         """Whether this caller can be told apart from others, so that it can be shown what is its own."""

@@ -55,14 +55,14 @@ class Calls:
         name = (request.params or {}).get("name")
         if not isinstance(name, str):  # the SDK says what is wrong with that
             return await call_next(request)
-        durable = await self._service.durable_tool(name, look_again=_wanted(request) is not None)
+        durable = await self._service.durable_tool(name, look_again=_wants_task(request))
         if durable is None:
             return await self._pass_on(request, call_next, name)
         return await self._answer_durable(request, call_next, durable)
 
     async def _pass_on(self, request: Request, call_next: CallNext, name: str) -> HandlerResult:
         """Of a tool that is not durable. Should it be one after all, it was registered a moment ago."""
-        if _wanted(request) is not None:
+        if _wants_task(request):
             raise wrong_mode(name, "cannot be called as a task")
         passing = Passing()
         result = await _send_down(request, call_next, passing)
@@ -218,12 +218,14 @@ def _refusal_of_task(result: HandlerResult) -> MCPError | None:
     return MCPError(INVALID_PARAMS, said or "the tool refused the call")
 
 
+def _wants_task(request: Request) -> bool:
+    """Whether the client asks for a task, in the one protocol in which clients do."""
+    return request.protocol_version == CORE and (request.params or {}).get("task") is not None
+
+
 def _wanted(request: Request) -> Asked | None:
-    """What the client says of the task it wants; None: it wants none, or speaks of what is not there yet."""
-    asked = (request.params or {}).get("task")
-    if asked is None or request.protocol_version != CORE:
-        return None
-    return decoded(asked, Asked, "$.task")
+    """What the client says of the task that it wants."""
+    return decoded((request.params or {}).get("task"), Asked, "$.task") if _wants_task(request) else None
 
 
 def success_of(outcome: Success | Failure | None) -> Success:

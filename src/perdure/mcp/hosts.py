@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Any, cast
 
 from mcp.server.context import ServerRequestContext
@@ -44,6 +45,11 @@ class Host(ABC):
     @abstractmethod
     def info(self) -> Implementation:
         """Who the server says it is."""
+
+    @cached_property
+    def stamp(self) -> Wire:
+        """Who it says it is, as that goes on the wire."""
+        return self.info.model_dump(by_alias=True, mode="json", exclude_none=True)
 
     @property
     def is_authenticated(self) -> bool:

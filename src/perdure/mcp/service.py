@@ -60,8 +60,7 @@ class Service:
 
     def stamped(self, result: Wire) -> Wire:
         """A result of 2026-07-28 that did not pass through the SDK: it says which server it is from."""
-        info = self.host.info.model_dump(by_alias=True, mode="json", exclude_none=True)
-        return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: info}}
+        return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: self.host.stamp}}
 
     async def durable_tools(self) -> dict[str, Durable]:
         """The durable tools, by the names under which they are registered now."""

@@ -113,7 +113,7 @@ class SqliteEngine(Engine):
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         values: dict[str, object] = {"space": space, "partition": partition or ALL, "now": now}
-        return await self._reader.run(lambda db: dict(db.execute(_COUNTS, values).fetchall()))
+        return await self._reader.look_up(lambda db: dict(db.execute(_COUNTS, values).fetchall()), rows=1)
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         def wake(purged: list[Purged]) -> None:
