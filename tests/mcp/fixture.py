@@ -15,6 +15,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
 from perdure import Task, Tasks
+from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
 from .judges.core_fixtures import add_core_fixtures
@@ -36,7 +37,7 @@ def confirmation(question: str) -> InputRequest:
 
 
 def make_server(url: str) -> tuple[MCPServer[object], Tasks]:
-    tasks = Tasks(url)
+    tasks = Tasks(url, runtime=RuntimeConfig(drain=0.0, cancel_grace=1.0))  # tests leave tasks behind that wait
     server: MCPServer[object] = MCPServer("perdure-fixture", version="1.0", **tasks.attach())
     add_core_fixtures(server)
     add_task_fixtures(server, tasks)

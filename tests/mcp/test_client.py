@@ -193,6 +193,12 @@ def add_asking_tools(shop: Shop) -> None:
         return f"{person.values['name']}, {model.model}, {len(roots.roots)}"
 
     @tool()
+    @durable()
+    async def hold_then_ask(task: Task) -> str:
+        await shop.gate.wait()
+        return (await task.elicit("Who?", NAMED)).action
+
+    @tool()
     @durable(retries=2, poll_interval=50)
     async def ask_two(task: Task) -> str:
         """Asks two persons at once."""
@@ -958,6 +964,16 @@ async def test_a_client_that_is_told_answers_questions_too(shop: Shop, target: T
 
     assert person.asked == ["Who?", "sampling", "roots"]
     assert len(shop.watch.of("subscriptions/listen")) == 1
+
+
+async def test_a_client_that_is_told_hears_of_a_question_that_comes_later(shop: Shop, target: Target) -> None:
+    """It would ask by itself only after half a minute."""
+    async with visiting(target, push=True) as visitor:
+        waiting = asyncio.create_task((await visitor.start("hold_then_ask")).wait(15))
+        await until(lambda: len(shop.watch.of("subscriptions/listen")) == 1)
+        await until(lambda: len(shop.watch.of("tasks/get")) > 0)
+        shop.gate.set()
+        assert text_of(await waiting) == "accept"
 
 
 async def test_several_tasks_are_heard_of_at_once(shop: Shop, target: Target) -> None:
