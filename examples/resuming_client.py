@@ -10,10 +10,12 @@ import sys
 from pathlib import Path
 
 import anyio
+import httpx2
 from mcp.client import Client
+from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
-from perdure.mcp.client import ClientTasks, Handle
+from perdure.mcp.client import ClientTasks, Handle, TaskState
 
 KEPT = Path("report.handle")
 
@@ -42,6 +44,18 @@ async def start(tasks: ClientTasks, client: Client) -> Handle:
     return handle
 
 
+class Show:
+    """Prints what the task says, when it says something new."""
+
+    said = ""
+
+    def __call__(self, state: TaskState) -> None:
+        saying = state.status_message or state.status
+        if saying != self.said:
+            print(f"    {saying}")
+        self.said = saying
+
+
 def text_of(result: CallToolResult) -> str:
     return " ".join(block.text for block in result.content if isinstance(block, TextContent))
 
@@ -49,5 +63,7 @@ def text_of(result: CallToolResult) -> str:
 if __name__ == "__main__":
     try:
         anyio.run(main, sys.argv[1] if sys.argv[1:] else "http://127.0.0.1:8000/mcp")
-    except KeyboardInterrupt:
+    except* KeyboardInterrupt:
         print("stopped; the task goes on")
+    except* (httpx2.TransportError, MCPError) as gone:
+        print(f"the server cannot be reached ({gone.exceptions[0]}); start me again when it is back")

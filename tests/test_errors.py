@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from perdure.mcp.client import errors as client_errors
 from perdure.runtime import errors as runtime_errors
 from perdure.storage import errors as storage_errors
 from perdure.storage.errors import PerdureError
@@ -17,8 +18,8 @@ from perdure.tasks import errors as task_errors
 from .rows import row
 
 TESTS = Path(__file__).parent
-BASES = {"PerdureError", "StorageError", "TaskError", "RunError"}
-MODULES = [storage_errors, task_errors, runtime_errors]
+BASES = {"PerdureError", "StorageError", "TaskError", "RunError", "ClientTaskError"}
+MODULES = [storage_errors, task_errors, runtime_errors, client_errors]
 
 
 def classes_of(module: ModuleType) -> list[type[PerdureError]]:

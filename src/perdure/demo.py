@@ -20,8 +20,8 @@ from .runtime import RuntimeConfig, Task
 
 PAGES = 12
 SECONDS_A_PAGE = 5.0
-IMPATIENT = RuntimeConfig(heartbeat=1.0, clock_skew=0.5)
-"""A killed server is missed after about five seconds; other servers take their time, with 3 s heartbeats."""
+IMPATIENT = RuntimeConfig(heartbeat=1.0, clock_skew=0.5, drain=1.0, cancel_grace=1.0)
+"""A killed server is missed after about five seconds, and Ctrl-C does not wait for a report to be written."""
 
 NAME_FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -59,15 +59,14 @@ def make_server(url: str, seconds_a_page: float = SECONDS_A_PAGE) -> MCPServer[o
     return server
 
 
-def free_port(wanted: int) -> int:
-    """The port that is wanted, or another where that is taken."""
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", wanted))
-        except OSError:
-            probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_port(first: int = 8000, last: int = 8099) -> int:
+    """The first port that nobody has taken: the same one again when the server is started again."""
+    for port in range(first, last + 1):
+        with socket.socket() as probe, suppress(OSError):
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise SystemExit(f"the ports {first} to {last} are all taken")
 
 
 GREETING = """\
@@ -88,7 +87,7 @@ Ctrl-C stops it.
 def main() -> None:
     logging.basicConfig(level=logging.WARNING)
     file = Path(sys.argv[1] if sys.argv[1:] else "demo.db").resolve()
-    port = free_port(8000)
+    port = free_port()
     greeting = GREETING.format(
         endpoint=f"http://127.0.0.1:{port}/mcp",
         file=file,

@@ -37,7 +37,7 @@ def confirmation(question: str) -> InputRequest:
 
 
 def make_server(url: str) -> tuple[MCPServer[object], Tasks]:
-    tasks = Tasks(url, runtime=RuntimeConfig(drain=0.0, cancel_grace=1.0))  # tests leave tasks behind that wait
+    tasks = Tasks(url, runtime=RuntimeConfig(drain=0.0, cancel_grace=1.0))  # tests leave tasks waiting
     server: MCPServer[object] = MCPServer("perdure-fixture", version="1.0", **tasks.attach())
     add_core_fixtures(server)
     add_task_fixtures(server, tasks)

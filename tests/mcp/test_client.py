@@ -941,6 +941,17 @@ async def test_a_server_of_a_protocol_without_tasks_is_called_as_any(shop: Shop,
     assert text_of(result) == "Hello, Ada!"
 
 
+async def test_a_handle_says_where_there_are_no_tasks(shop: Shop) -> None:
+    shop.answers.changing["initialize"] = lambda answer: {**answer, "protocolVersion": "2025-06-18"}
+    async with visiting(shop.server, "legacy") as visitor:
+        handle = visitor.tasks.resume(visitor.client, '{"task_id": "abc", "tool": "greet"}')
+        for asking in (handle.status, handle.cancel, handle.wait):
+            with pytest.raises(NoTasks, match="2025-06-18 has no tasks"):
+                await asking()
+        with pytest.raises(NoTasks):
+            await handle.answer({"key": {"action": "decline"}})
+
+
 # Being told instead of asking
 
 

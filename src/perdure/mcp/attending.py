@@ -5,8 +5,9 @@ So wait `tasks/result` of 2025-11-25, and every call of a durable tool by a clie
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import aclosing
+from collections.abc import Generator, Mapping
+from contextlib import aclosing, contextmanager
+from math import inf
 from typing import Any
 
 import anyio
@@ -53,9 +54,19 @@ class Attendant:
         self._asked: set[str] = set()
         self._told: Progress | None = None
         self._refusal: MCPError | None = None
+        self._patience = anyio.CancelScope()
+        self._left = inf
+        self._open_questions = 0
 
-    async def until_ended(self, task_id: str) -> Snapshot:
-        """The task once it has ended. Raises what a client is told where it cannot be asked."""
+    async def until_ended(self, task_id: str, longest: float | None = None) -> Snapshot:
+        """The task once it has ended. Raises what a client is told where it cannot be asked.
+
+        TimeoutError after so many seconds, in which the client was not being asked.
+        """
+        with anyio.fail_after(longest) as self._patience:
+            return await self._until_ended(task_id)
+
+    async def _until_ended(self, task_id: str) -> Snapshot:
         last = await self._service.runtime.get(self._owner, task_id)
         async with anyio.create_task_group() as asking:
             try:
@@ -86,6 +97,20 @@ class Attendant:
                     return snapshot
         raise MCPError(INTERNAL_ERROR, "the task was lost")
 
+    @contextmanager
+    def _unhurried(self) -> Generator[None]:
+        """People take their time: while they are asked, the wait does not run out."""
+        if not self._open_questions:
+            self._left = self._patience.deadline - anyio.current_time()
+            self._patience.deadline = inf
+        self._open_questions += 1
+        try:
+            yield
+        finally:
+            self._open_questions -= 1
+            if not self._open_questions:
+                self._patience.deadline = anyio.current_time() + self._left
+
     async def _tell(self, snapshot: Snapshot) -> None:
         progress = snapshot.task.progress
         if progress is None or progress == self._told or self._names_task:
@@ -101,7 +126,8 @@ class Attendant:
             params = dict(asked.get("params") or {})
             asked["params"] = {**params, "_meta": {**params.get("_meta", {}), **related(snapshot.task)}}
         try:
-            answer = await ask(self._request, _request.validate_python(asked))
+            with self._unhurried():
+                answer = await ask(self._request, _request.validate_python(asked))
             await self._service.answer(self._owner, snapshot.task.task_id, {key: answer})
         except MCPError as error:
             self._refusal = MCPError(

@@ -39,9 +39,6 @@ T = TypeVar("T")
 WAITING = "perdure/task:"
 """Begins the `requestState` of a call that waits for a task of which its client does not know."""
 
-_STORED = ("name", "arguments", "inputResponses", "requestState")
-"""What of a call is needed to make it again."""
-
 
 class Calls:
     """Answers `tools/call`."""
@@ -66,7 +63,7 @@ class Calls:
             raise wrong_mode(name, "cannot be called as a task")
         passing = Passing()
         result = await _send_down(request, call_next, passing)
-        if not passing.reached:
+        if passing.reached is None:
             return result
         durable = await self._service.durable_tool(name, look_again=True)
         if durable is None:
@@ -95,9 +92,9 @@ class Calls:
             return await self._go_on_waiting(request, owner, state.removeprefix(WAITING))
         admission = Admission()
         result = await _send_down(request, call_next, admission)
-        if not admission.reached:
+        if admission.reached is None:
             return result
-        snapshot = await self._create(request, durable, owner, params)
+        snapshot = await self._create(request, admission.reached, owner, _stored(params, admission))
         if declared:
             return self._service.stamped(shapes.created(snapshot.task, self._service.now()))
         return await self._wait_modern(request, owner, snapshot.task.task_id)
@@ -130,15 +127,15 @@ class Calls:
             raise wrong_mode(durable.name, "can only be called as a task")
         if wanted is not None:
             checked_ttl(wanted.milliseconds, self._service.runtime.store.config)
-        result, params = await self._go_through(request, call_next)
-        if params is None:
+        result, call = await self._go_through(request, call_next)
+        if call is None:
             refusal = None if wanted is None else _refusal_of_task(result)
             if refusal is not None:
                 raise refusal
             return result
         if wanted is None:
-            return await self._wait_handshake(request, await self._create(request, durable, owner, params))
-        snapshot = await self._create(request, durable, owner, params, wanted.milliseconds)
+            return await self._wait_handshake(request, await self._create(request, durable, owner, call))
+        snapshot = await self._create(request, durable, owner, call, wanted.milliseconds)
         self._service.background.beside(announce(request, self._service.runtime, snapshot))
         return {"task": shapes.core(snapshot.task, self._service.now())}
 
@@ -149,9 +146,7 @@ class Calls:
         wire = shapes.result_of(success_of(ended.task.outcome))
         return surface.serialize_server_result("tools/call", request.protocol_version, wire)
 
-    async def _go_through(
-        self, request: Request, call_next: CallNext
-    ) -> tuple[HandlerResult, Mapping[str, Any] | None]:
+    async def _go_through(self, request: Request, call_next: CallNext) -> tuple[HandlerResult, Wire | None]:
         """Send the call down to the tool, asking the client what its resolvers ask, until it is reached.
 
         Resolvers are told that this is 2026-07-28, so that they say what they ask instead of asking it: the
@@ -162,8 +157,8 @@ class Calls:
             admission = Admission()
             modern = replace(request, params=params, protocol_version=MODERN)
             result = await _send_down(modern, call_next, admission)
-            if admission.reached:
-                return None, params
+            if admission.reached is not None:
+                return None, _stored(params, admission)
             if admission.asked is None:
                 return result, None
             answers = await ask_all(request, admission.asked.input_requests or {})
@@ -177,13 +172,13 @@ class Calls:
         request: Request,
         durable: Durable,
         owner: Owner,
-        params: Mapping[str, Any],
+        call: Wire,
         ttl: int | UnsetType | None = UNSET,
     ) -> Snapshot:
-        meta = cast("Mapping[str, Any]", params.get("_meta") or {})
+        meta = cast("Mapping[str, Any]", (request.params or {}).get("_meta") or {})
         new = NewTask(
             method="tools/call",
-            params={name: params[name] for name in _STORED if params.get(name) is not None},
+            params=call,
             meta={name: value for name, value in meta.items() if name not in ENVELOPE},
             session_id=session_of(request),
             ttl=durable.ttl if isinstance(ttl, UnsetType) else ttl,
@@ -207,6 +202,15 @@ async def _send_down(request: Request, call_next: CallNext, place: Admission | P
     """What is answered before the tool is reached; nothing that counts where it is."""
     with at(place):
         return await call_next(request)
+
+
+def _stored(params: Mapping[str, Any], admission: Admission) -> Wire:
+    """What of a call is needed to make it again, as it came to the tool."""
+    call: Wire = {"name": params["name"], "arguments": params.get("arguments")}
+    if admission.called is not None:
+        call = {"name": admission.called.name, "arguments": admission.called.arguments}
+    asked = {name: params.get(name) for name in ("inputResponses", "requestState")}
+    return {name: value for name, value in {**call, **asked}.items() if value is not None}
 
 
 def _refusal_of_task(result: HandlerResult) -> MCPError | None:

@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from mcp.server.context import HandlerResult
-from mcp_types import CallToolResult, InputRequiredResult
+from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
 from msgspec import UNSET, UnsetType
 
 from ..runtime import Task
@@ -61,8 +61,10 @@ class Admission:
     """In a request: the function is not to run, only to say that it was reached."""
 
     def __init__(self) -> None:
-        self.reached = False
-        """The call was let through by everything on its way, and may become a task."""
+        self.reached: Durable | None = None
+        """The call was let through by everything on its way, and may become a task of this tool."""
+        self.called: CallToolRequestParams | None = None
+        """The call as it came to the tool, after all who may have changed it on its way."""
         self.asked: InputRequiredResult | None = None
         """What a resolver asks first, at a protocol that has no such answer."""
 
@@ -71,7 +73,7 @@ class Passing:
     """In a request for a tool that was not known to be durable. Its function is not to run."""
 
     def __init__(self) -> None:
-        self.reached = False
+        self.reached: Durable | None = None
 
 
 class Running:
@@ -109,14 +111,16 @@ def current_admission() -> Admission | None:
 
 
 def forgiving(handler: Handler) -> Handler:
-    """A handler of `tools/call` that may choke on what a durable function returns where it has not run."""
+    """A low-level handler of `tools/call`. It may choke on what a function returns that has not run."""
 
     async def handle(request: Request, params: Any) -> HandlerResult:  # noqa: ANN401
+        place = _place.get()
+        if isinstance(place, Admission):
+            place.called = params
         try:
             return await handler(request, params)
         except Exception:
-            place = _place.get()
-            if isinstance(place, Running) or place is None or not place.reached:
+            if isinstance(place, Running) or place is None or place.reached is None:
                 raise
             return _NOTHING
 
@@ -139,7 +143,7 @@ def entry(function: Callable[..., object], durable: Durable) -> Callable[..., Aw
                 with_task = arguments if task is None else {**arguments, task: running.task}
                 return await _run(partial(function, **with_task), function, running)
             case Admission() | Passing() as place:
-                place.reached = True
+                place.reached = durable
                 return _NOTHING
             case None:
                 raise not_set_up("middleware=[tasks.middleware]")

@@ -23,12 +23,14 @@ from typing import Any, cast
 
 from fastmcp import FastMCP
 from fastmcp.exceptions import FastMCPError, NotFoundError
-from fastmcp.server.extensions import ServerExtension
+from fastmcp.server.context import Context
+from fastmcp.server.extensions import ServerExtension, ToolCallContinuation
 from fastmcp.tools.base import ToolResult
+from fastmcp.utilities.versions import VersionSpec
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, Implementation, TextContent
 
-from .durable import Durable
+from .durable import Durable, current_admission
 from .hosts import Host, marked
 from .protocol import EXTENSION
 from .server import Tasks
@@ -37,6 +39,7 @@ from .server import Tasks
 def attach(tasks: Tasks, server: FastMCP[Any]) -> None:
     """Make the durable tools of this server survive it. Before it runs."""
     low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+    tasks.belong_to(server)
     server.add_extension(_Joined(tasks))
     tasks.join(low_level, FastMCPHost(server))
 
@@ -51,6 +54,18 @@ class _Joined(ServerExtension):
 
     def lifespan(self) -> AbstractAsyncContextManager[None]:
         return cast("AbstractAsyncContextManager[None]", self._tasks.lifespan(self.server))
+
+    async def intercept_tool_call(
+        self,
+        params: CallToolRequestParams,
+        context: Context,  # noqa: ARG002, FastMCP's own signature
+        call_next: ToolCallContinuation,
+    ) -> Any:  # noqa: ANN401
+        """Note the call as it comes to the tool, after FastMCP's own middleware."""
+        admission = current_admission()
+        if admission is not None:
+            admission.called = params
+        return await call_next()
 
 
 class FastMCPHost(Host):
@@ -77,7 +92,7 @@ class FastMCPHost(Host):
 
     async def call(self, params: CallToolRequestParams) -> object:
         try:
-            result = await self._run(params.name, params.arguments or {})
+            result = await self._run(params)
         except FastMCPError as error:
             return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
         ready = result.to_mcp_result()
@@ -86,13 +101,21 @@ class FastMCPHost(Host):
         content, structured = ready if isinstance(ready, tuple) else (ready, None)
         return CallToolResult(content=content, structured_content=structured)
 
-    async def _run(self, name: str, arguments: dict[str, Any]) -> ToolResult:
+    async def _run(self, params: CallToolRequestParams) -> ToolResult:
         """By name. Who may call it was checked when it was called: here there is no caller to check."""
+        name, arguments, version = params.name, params.arguments or {}, _version_of(params)
         try:
-            return await self._server.call_tool(name, arguments, run_middleware=False)
+            return await self._server.call_tool(name, arguments, version=version, run_middleware=False)
         except NotFoundError:
             for provider in self._server.providers:
-                tool = await provider.get_tool(name)
+                tool = await provider.get_tool(name, version)
                 if tool is not None:
                     return await tool.run(arguments)
             raise
+
+
+def _version_of(params: CallToolRequestParams) -> VersionSpec | None:
+    """Of which version of the tool the client spoke; FastMCP has it in the metadata."""
+    ours = cast("Mapping[str, Any]", params.meta or {}).get("fastmcp")
+    wanted = cast("Mapping[str, Any]", ours).get("version") if isinstance(ours, Mapping) else None
+    return VersionSpec(eq=wanted) if isinstance(wanted, str) else None

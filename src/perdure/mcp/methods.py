@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 
-import anyio
 from mcp.server.context import HandlerResult
 from mcp.server.extension import MethodBinding
 from mcp.shared.exceptions import MCPError
@@ -101,14 +100,12 @@ class Methods:
         owner = self._caller(request)
         task_id = _task_id(request)
         attendant = Attendant(request, self._service, owner, names_task=True)
-        with anyio.move_on_after(self._longest_wait):
-            task = (await attendant.until_ended(task_id)).task
-            return shapes.core_result(task, success_of(task.outcome))
-        raise MCPError(
-            INTERNAL_ERROR,
-            f"the task has not ended within {self._longest_wait:g} seconds; call tasks/result again",
-            {"retryable": True},
-        )
+        try:
+            task = (await attendant.until_ended(task_id, self._longest_wait)).task
+        except TimeoutError as error:
+            message = f"the task has not ended within {self._longest_wait:g} seconds; call tasks/result again"
+            raise MCPError(INTERNAL_ERROR, message, {"retryable": True}) from error
+        return shapes.core_result(task, success_of(task.outcome))
 
     def _caller(self, request: Request) -> Owner:
         """Whose request this is, before anything else of it is looked at."""

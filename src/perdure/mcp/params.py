@@ -67,11 +67,12 @@ class Subscription(msgspec.Struct, frozen=True, rename="camel"):
 
 def decoded(params: object, type_: type[T], at: str = "$") -> T:
     """Such parameters, or -32602 with the field that is wrong."""
+    if params is not None and not isinstance(params, dict):
+        raise MCPError(INVALID_PARAMS, f"Expected `object` - at `{at}`")
     try:
-        return msgspec.convert({} if params is None else params, type_)
+        return msgspec.convert(cast("object", params or {}), type_)
     except msgspec.ValidationError as error:
-        said = str(error) if "`$" in str(error) else f"{error} - at `$`"
-        raise MCPError(INVALID_PARAMS, said.replace("$", at, 1)) from error
+        raise MCPError(INVALID_PARAMS, str(error).replace("`$", f"`{at}", 1)) from error
     except UnicodeEncodeError as error:
         raise MCPError(INVALID_PARAMS, f"Expected names that are Unicode - at `{at}`") from error
     except RecursionError as error:

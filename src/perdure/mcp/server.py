@@ -142,7 +142,8 @@ class Tasks(Extension):
     async def _run(self, task: Task) -> Success:
         """Call the tool of a task by name, from the stored call: the first time as after a crash."""
         running = Running(task)
-        call = CallToolRequestParams.model_validate(task.params, by_name=False)
+        params = cast("dict[str, Any]", task.params)
+        call = CallToolRequestParams.model_validate({**params, "_meta": task.meta}, by_name=False)
         try:
             with at(running):
                 result = await self._service.host.result_of(call)
@@ -173,7 +174,7 @@ class Tasks(Extension):
 
     def join(self, server: Server[Any], host: Host) -> None:
         """Serve task requests on a low-level server, of whatever framework, whose tools the host can call."""
-        self._belong_to(host.server)
+        self.belong_to(host.server)
         for method in self.methods():
             server.add_request_handler(method.method, method.params_type, _gated(method))
         server.middleware.append(self.middleware)
@@ -197,7 +198,7 @@ class Tasks(Extension):
 
     @asynccontextmanager
     async def _joined(self, server: object, state: object) -> AsyncGenerator[None]:
-        self._belong_to(server)
+        self.belong_to(server)
         if isinstance(server, MCPServer) and self._states == []:
             self._service.host = MCPServerHost(cast("MCPServer[Any]", server))
         self._states.append(state)
@@ -209,7 +210,8 @@ class Tasks(Extension):
             self._states = [each for each in self._states if each is not state]
             self._service.host.state = self._states[-1] if self._states else None
 
-    def _belong_to(self, server: object) -> None:
+    def belong_to(self, server: object) -> None:
+        """Raise where another server has these tasks already."""
         if self._server not in (None, server):
             raise InvalidValue("server", "these tasks belong to another server; make a Tasks for each")
         self._server = server
@@ -222,13 +224,15 @@ class Tasks(Extension):
 
     async def intercept_tool_call(
         self,
-        params: CallToolRequestParams,  # noqa: ARG002, the SDK's own signature
+        params: CallToolRequestParams,
         ctx: Request,
         call_next: CallNext,
     ) -> HandlerResult:
-        """Take what resolvers ask out of the way of a protocol that has no such answer; `calls` asks it."""
-        result = await call_next(ctx)
+        """Note the call as it comes to the tool, and what resolvers ask where that is no answer."""
         admission = current_admission()
+        if admission is not None:
+            admission.called = params
+        result = await call_next(ctx)
         if admission is None or ctx.session.protocol_version == MODERN:
             return result
         if not isinstance(result, InputRequiredResult):

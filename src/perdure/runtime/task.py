@@ -46,6 +46,11 @@ class Task:
         return self._run.snapshot.task.original_params
 
     @property
+    def meta(self) -> Json:
+        """The `_meta` of the request that became the task, where there was one."""
+        return self._run.snapshot.task.meta
+
+    @property
     def attempt(self) -> int:
         """1 the first time, one more after each attempt that failed."""
         return self._run.attempt

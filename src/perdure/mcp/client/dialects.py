@@ -16,6 +16,7 @@ from mcp_types import (
     ErrorData,
     InputRequest,
     InputRequiredResult,
+    PaginatedRequestParams,
     RequestParams,
     Result,
     TaskMetadata,
@@ -26,7 +27,7 @@ from pydantic.alias_generators import to_camel
 
 from ...tasks import Status
 from ..protocol import CORE, MODERN, Wire
-from .errors import CannotAnswer, WasCancelled
+from .errors import CannotAnswer, NoTasks, WasCancelled
 from .states import TaskState
 
 
@@ -153,6 +154,29 @@ class ModernDialect(Dialect):
         await self._send("tasks/update", TaskParams(task_id=task_id, input_responses=dict(answers)))
 
 
+class PlainDialect(Dialect):
+    """Protocols without tasks: each call is answered when it is done."""
+
+    async def start(
+        self,
+        tool: str,
+        arguments: Mapping[str, Any],
+        *,
+        ttl: int | None,  # noqa: ARG002
+        meta: Wire | None,
+    ) -> TaskState | CallToolResult:
+        return await self.session.call_tool(tool, dict(arguments), meta=cast("Any", meta))
+
+    async def outcome(self, state: TaskState) -> CallToolResult:  # noqa: ARG002
+        raise NoTasks(self.session.protocol_version)
+
+    async def answer(self, task_id: str, answers: Mapping[str, Any]) -> None:  # noqa: ARG002
+        raise NoTasks(self.session.protocol_version)
+
+    async def _send(self, method: str, params: TaskParams) -> Wire:  # noqa: ARG002
+        raise NoTasks(self.session.protocol_version)
+
+
 class CoreDialect(Dialect):
     """2025-11-25."""
 
@@ -161,6 +185,8 @@ class CoreDialect(Dialect):
     async def start(
         self, tool: str, arguments: Mapping[str, Any], *, ttl: int | None, meta: Wire | None
     ) -> TaskState | CallToolResult:
+        if not await self._is_durable(tool):
+            return await self.session.call_tool(tool, dict(arguments), meta=cast("Any", meta))
         params = CallToolRequestParams(
             name=tool, arguments=dict(arguments), task=TaskMetadata(ttl=ttl), _meta=cast("Any", meta)
         )
@@ -169,6 +195,19 @@ class CoreDialect(Dialect):
         except ValidationError as refused:
             return TaskState.read(_task_within(refused))
         return answer
+
+    async def _is_durable(self, tool: str) -> bool:
+        """Whether the server lists the tool as one that may be called as a task. Others may not."""
+        cursor: str | None = None
+        while True:
+            page = await self.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
+            for each in page.tools:
+                if each.name == tool:
+                    support = each.execution.task_support if each.execution else None
+                    return support in ("optional", "required")
+            cursor = page.next_cursor
+            if cursor is None:
+                return False
 
     async def outcome(self, state: TaskState) -> CallToolResult:
         while state.status is not Status.CANCELLED:
@@ -204,4 +243,6 @@ def _task_within(refused: ValidationError) -> Mapping[str, Any]:
 
 def dialect_of(session: ClientSession) -> Dialect:
     """The one that this session speaks."""
-    return {MODERN: ModernDialect, CORE: CoreDialect}[session.protocol_version or CORE](session)
+    return {MODERN: ModernDialect, CORE: CoreDialect}.get(session.protocol_version or "", PlainDialect)(
+        session
+    )

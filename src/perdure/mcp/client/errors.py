@@ -5,7 +5,8 @@
         ├── WasCancelled       the task was cancelled, so there is no result
         ├── MalformedTask      the server's answer is no task
         ├── NotDeclared        the client was built without the extension
-        └── CannotAnswer       the protocol has no way to do this
+        ├── NoTasks            the protocol that the server speaks has none
+        └── CannotAnswer       at 2025-11-25 questions are answered in another way
 
 What a server answers with an error stays the SDK's `MCPError`.
 """
@@ -46,3 +47,10 @@ class CannotAnswer(ClientTaskError):
 
     def __init__(self) -> None:
         super().__init__("at 2025-11-25 questions are answered by the client's callbacks, within wait()")
+
+
+class NoTasks(ClientTaskError):
+    """The protocol that the server speaks has no tasks."""
+
+    def __init__(self, version: str | None) -> None:
+        super().__init__(f"protocol version {version} has no tasks")

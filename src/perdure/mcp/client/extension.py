@@ -54,7 +54,7 @@ class ClientTasks(ClientExtension):
         """Call a tool and do not wait for it: a handle of the task, or the result where it is there at once.
 
         `ttl`, in milliseconds, is heard only at 2025-11-25. A repeated call with the same `idempotency_key`
-        is, on a server of perdure, the same task.
+        is, on a server of perdure that knows who calls, the same task.
         """
         dialect = self._dialect(client)
         key = {} if idempotency_key is None else {IDEMPOTENCY_KEY: idempotency_key}
@@ -68,7 +68,7 @@ class ClientTasks(ClientExtension):
         """The handle that was saved as this text."""
         try:
             kept = msgspec.json.decode(saved, type=Saved)
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, UnicodeError) as error:
             raise MalformedTask(f"this is no saved handle: {error}") from error
         return self._handle(self._dialect(client), kept)
 
@@ -108,17 +108,15 @@ class ClientTasks(ClientExtension):
         try:
             return await handle.wait(context.read_timeout_seconds)
         except TimeoutError as error:
-            await _give_up(handle)
             seconds = context.read_timeout_seconds
             raise MCPError(REQUEST_TIMEOUT, f"the task did not end within {seconds} seconds") from error
-        except anyio.get_cancelled_exc_class():
-            with anyio.CancelScope(shield=True):
+        finally:
+            if not handle.has_ended:
                 await _give_up(handle)
-            raise
 
 
 async def _give_up(handle: Handle) -> None:
-    with anyio.move_on_after(FAREWELL):
+    with anyio.move_on_after(FAREWELL, shield=True):
         try:
             await handle.cancel()
         except MCPError:

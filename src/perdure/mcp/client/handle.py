@@ -35,6 +35,8 @@ class Handle:
         self._pushes = pushes
         self._saved = saved
         self._answered: set[str] = set()
+        self.has_ended = False
+        """Whether it was seen here that the task has ended."""
 
     @property
     def task_id(self) -> str:
@@ -86,6 +88,7 @@ class Handle:
             on_state(state)
             match decide(state.status, state.input_requests, self._answered, state.poll_interval_ms):
                 case Ended():
+                    self.has_ended = True
                     return state
                 case Answer(keys=keys):
                     questions = {key: asked for key, asked in state.questions.items() if key in keys}

@@ -45,7 +45,7 @@ class Waker:
     def __init__(self) -> None:
         self._changed = anyio.Event()
         self.is_told = False
-        """Whether somebody would say so, if the task changed."""
+        """Whether the server says so when the task changes. It has, at least once: it begins by saying."""
 
     def wake(self) -> None:
         self._changed.set()
@@ -65,6 +65,7 @@ class Pushes:
 
     async def arrived(self, pushed: Pushed) -> None:
         for waker in self._waiting.get(pushed.task_id, ()):
+            waker.is_told = True
             waker.wake()
 
     @asynccontextmanager
@@ -83,7 +84,6 @@ class Pushes:
 
 async def _listen(session: ClientSession, task_id: str, waker: Waker) -> None:
     request = ListenRequest(params=ListenParams(notifications={"taskIds": [task_id]}))
-    waker.is_told = True
     try:
         await session.send_request(request, EmptyResult)
     except MCPError:

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, CallToolResult, InputRequest
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
 from ...tasks import Status
 from ..protocol import PROGRESS, VARIABLES
@@ -44,7 +44,10 @@ class TaskState(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     @property
     def questions(self) -> dict[str, InputRequest]:
         """What the task asks of the client, by key."""
-        return _questions.validate_python(self.input_requests)
+        try:
+            return _questions.validate_python(self.input_requests)
+        except ValidationError as error:
+            raise MalformedTask("it asks what no client can be asked") from error
 
     @property
     def variables(self) -> Mapping[str, Any]:
