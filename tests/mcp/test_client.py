@@ -40,7 +40,14 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure import Task, Tasks
 from perdure.mcp.client import ClientTasks, Handle, TaskState
-from perdure.mcp.client.errors import CannotAnswer, ClientTaskError, MalformedTask, NotDeclared, WasCancelled
+from perdure.mcp.client.errors import (
+    CannotAnswer,
+    ClientTaskError,
+    MalformedTask,
+    NoTasks,
+    NotDeclared,
+    WasCancelled,
+)
 from perdure.runtime import RuntimeConfig
 from perdure.storage.errors import PerdureError
 from perdure.tasks import InputKind, InputRequest
