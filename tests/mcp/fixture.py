@@ -36,8 +36,12 @@ def confirmation(question: str) -> InputRequest:
     )
 
 
-def make_server(url: str) -> tuple[MCPServer[object], Tasks]:
-    tasks = Tasks(url, runtime=RuntimeConfig(drain=0.0, cancel_grace=1.0))  # tests leave tasks waiting
+IN_A_HURRY = RuntimeConfig(drain=0.0, cancel_grace=1.0)
+"""Most tests leave tasks behind that wait."""
+
+
+def make_server(url: str, runtime: RuntimeConfig = IN_A_HURRY) -> tuple[MCPServer[object], Tasks]:
+    tasks = Tasks(url, runtime=runtime)
     server: MCPServer[object] = MCPServer("perdure-fixture", version="1.0", **tasks.attach())
     add_core_fixtures(server)
     add_task_fixtures(server, tasks)

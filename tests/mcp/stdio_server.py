@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 
+from perdure.runtime import RuntimeConfig
+
 from .fixture import make_server
 
 if __name__ == "__main__":
-    server, _ = make_server(sys.argv[1])
+    server, _ = make_server(sys.argv[1], RuntimeConfig())
     server.run("stdio")

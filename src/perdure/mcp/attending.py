@@ -23,12 +23,16 @@ from mcp_types import (
     CreateMessageResultWithTools,
     ElicitationCapability,
     ElicitRequest,
+    ElicitRequestURLParams,
     ElicitResult,
+    FormElicitationCapability,
     InputRequest,
     ListRootsRequest,
     ListRootsResult,
     RootsCapability,
     SamplingCapability,
+    SamplingToolsCapability,
+    UrlElicitationCapability,
 )
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
@@ -38,6 +42,9 @@ from .protocol import Request, Wire
 from .refusals import refusal_of
 from .service import Service
 from .shapes import question, related
+
+QUESTION_PATIENCE = 3600.0
+"""Seconds that a question may be open on one stream. It can be asked again on another."""
 
 _request: TypeAdapter[InputRequest] = TypeAdapter(InputRequest)
 
@@ -99,10 +106,10 @@ class Attendant:
 
     @contextmanager
     def _unhurried(self) -> Generator[None]:
-        """People take their time: while they are asked, the wait does not run out."""
+        """People take their time: while they are asked, the wait runs out later."""
         if not self._open_questions:
             self._left = self._patience.deadline - anyio.current_time()
-            self._patience.deadline = inf
+            self._patience.deadline = anyio.current_time() + max(self._left, QUESTION_PATIENCE)
         self._open_questions += 1
         try:
             yield
@@ -133,9 +140,10 @@ class Attendant:
             self._refusal = MCPError(
                 INTERNAL_ERROR, f"the client did not answer {key!r}: {error.error.message}"
             )
-        except (PerdureError, ValidationError) as error:
-            told = refusal_of(error) if isinstance(error, PerdureError) else None
-            self._refusal = told or MCPError(INTERNAL_ERROR, f"the client's answer to {key!r} is malformed")
+        except PerdureError as error:
+            self._refusal = refusal_of(error)
+        except ValidationError:
+            self._refusal = MCPError(INTERNAL_ERROR, f"the client's answer to {key!r} is malformed")
         if self._refusal is not None:
             scope.cancel()
 
@@ -156,8 +164,8 @@ async def ask_all(request: Request, asked: Mapping[str, InputRequest]) -> dict[s
 
 def check_askable(request: Request, asked: InputRequest) -> None:
     """Raise where the client did not say that it can be asked this."""
-    needed = _needed(asked)
-    if not request.session.check_client_capability(needed):
+    needed = _lacking(asked, request.session.client_capabilities or ClientCapabilities())
+    if needed is not None:
         raise MCPError(
             MISSING_REQUIRED_CLIENT_CAPABILITY,
             f"the client does not declare what {asked.method} needs",
@@ -165,14 +173,26 @@ def check_askable(request: Request, asked: InputRequest) -> None:
         )
 
 
-def _needed(asked: InputRequest) -> ClientCapabilities:
+def _lacking(asked: InputRequest, declared: ClientCapabilities) -> ClientCapabilities | None:
+    """What a client would have to declare to be asked this, and does not."""
     match asked:
+        case ElicitRequest(params=ElicitRequestURLParams()):
+            url = declared.elicitation and declared.elicitation.url
+            needed = ElicitationCapability(url=UrlElicitationCapability())
+            return None if url is not None else ClientCapabilities(elicitation=needed)
         case ElicitRequest():
-            return ClientCapabilities(elicitation=ElicitationCapability())
+            given = declared.elicitation  # an empty one is from before there were kinds, and means forms
+            if given is not None and (given.form is not None or given.url is None):
+                return None
+            return ClientCapabilities(elicitation=ElicitationCapability(form=FormElicitationCapability()))
+        case CreateMessageRequest(params=params):
+            tools = SamplingToolsCapability() if params.tools or params.tool_choice else None
+            given = declared.sampling
+            if given is not None and (tools is None or given.tools is not None):
+                return None
+            return ClientCapabilities(sampling=SamplingCapability(tools=tools))
         case ListRootsRequest():
-            return ClientCapabilities(roots=RootsCapability())
-        case CreateMessageRequest():
-            return ClientCapabilities(sampling=SamplingCapability())
+            return None if declared.roots is not None else ClientCapabilities(roots=RootsCapability())
 
 
 def _answer_type(asked: InputRequest) -> type[BaseModel]:

@@ -54,14 +54,21 @@ class Callers:
         """Whether this caller can be told apart from others, so that it can be shown what is its own."""
         if request.request is None or self.authenticated or get_access_token() is not None:
             return True
-        identified = self._identify is not None and self._identify(request) is not None
-        return identified or self._anonymous == "session"
+        if self._identify is not None and self._identify(request) is not None:
+            return True
+        begins = request.method == "initialize"  # when there is no session yet
+        return self._anonymous == "session" and (begins or session_of(request) is not None)
 
 
 def owner_of_token(token: AccessToken) -> Owner:
-    """The subject of a token; where it has none, the client."""
+    """The subject of a token; where it has none, the client.
+
+    A subject is one only within its issuer. Where the token names none, it counts within its client.
+    """
     client, issuer, subject = principal_components(token)
-    return Owner.user(issuer or "", subject) if subject else Owner.client(issuer or "", client)
+    if not subject:
+        return Owner.client(issuer or "", client)
+    return Owner.user(f"client:{client}" if issuer is None else issuer, subject)
 
 
 def session_of(request: Request) -> str | None:

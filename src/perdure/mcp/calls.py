@@ -9,10 +9,11 @@ What the task asks reaches it in the way of its protocol, and when the client go
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import anyio
 from mcp.server.context import CallNext, HandlerResult
@@ -27,48 +28,49 @@ from ..tasks.edits import checked_ttl
 from . import shapes
 from .attending import Attendant, ask_all
 from .callers import session_of
-from .durable import Admission, Durable, Passing, at
+from .durable import Admission, Durable, at, is_nothing
 from .params import Asked, decoded, idempotency_key_of, is_declared
 from .protocol import CORE, ENVELOPE, MODERN, Request, Wire
-from .refusals import not_set_up, undeclared, wrong_mode
+from .refusals import not_set_up, undeclared, wrong_caller, wrong_mode
 from .service import Service
-from .watching import announce
-
-T = TypeVar("T")
+from .watching import Announcer
 
 WAITING = "perdure/task:"
 """Begins the `requestState` of a call that waits for a task of which its client does not know."""
 
 
+ROUND_PATIENCE = 600.0
+"""Seconds that a client without tasks has to come back with its answers: as long as the SDK remembers it."""
+
+
 class Calls:
     """Answers `tools/call`."""
 
-    def __init__(self, service: Service) -> None:
+    def __init__(self, service: Service, round_patience: float = ROUND_PATIENCE) -> None:
         self._service = service
+        self._round_patience = round_patience
+        self._announcer = Announcer(service)
 
     async def answer(self, request: Request, call_next: CallNext) -> HandlerResult:
-        if not self._service.known:  # no tasks are advertised, so wishes for one are passed over
-            return await call_next(request)
         name = (request.params or {}).get("name")
-        if not isinstance(name, str):  # the SDK says what is wrong with that
-            return await call_next(request)
-        durable = await self._service.durable_tool(name, look_again=_wants_task(request))
-        if durable is None:
-            return await self._pass_on(request, call_next, name)
-        return await self._answer_durable(request, call_next, durable)
-
-    async def _pass_on(self, request: Request, call_next: CallNext, name: str) -> HandlerResult:
-        """Of a tool that is not durable. Should it be one after all, it was registered a moment ago."""
+        if not self._service.known or not isinstance(name, str):
+            return await call_next(request)  # no tasks are advertised, or the SDK says what is wrong
+        if not self._service.is_joined:
+            return await self._pass_on(request, call_next, not_set_up("lifespan=tasks.lifespan"))
+        durable = await self._service.host.durable_tool(name)
+        if durable is not None:
+            return await self._answer_durable(request, call_next, durable)
         if _wants_task(request):
             raise wrong_mode(name, "cannot be called as a task")
-        passing = Passing()
-        result = await _send_down(request, call_next, passing)
-        if passing.reached is None:
-            return result
-        durable = await self._service.durable_tool(name, look_again=True)
-        if durable is None:
-            raise MCPError(INTERNAL_ERROR, f"tool {name!r} calls a durable function, which only servers may")
-        return await self._answer_durable(request, call_next, durable)
+        return await self._pass_on(request, call_next, wrong_caller(name))
+
+    async def _pass_on(self, request: Request, call_next: CallNext, otherwise: MCPError) -> HandlerResult:
+        """Of a tool that is not durable. Should it reach a durable function, this is what is wrong."""
+        admission = Admission()
+        result = await _send_down(request, call_next, admission)
+        if admission.reached is not None:
+            raise otherwise
+        return result
 
     async def _answer_durable(self, request: Request, call_next: CallNext, durable: Durable) -> HandlerResult:
         if not self._service.serves_methods:
@@ -89,18 +91,29 @@ class Calls:
             raise undeclared()
         state = params.get("requestState")
         if isinstance(state, str) and state.startswith(WAITING):
-            return await self._go_on_waiting(request, owner, state.removeprefix(WAITING))
+            return await self._go_on_waiting(request, call_next, owner, state.removeprefix(WAITING))
         admission = Admission()
         result = await _send_down(request, call_next, admission)
-        if admission.reached is None:
+        if admission.reached is None or not is_nothing(result):
             return result
         snapshot = await self._create(request, admission.reached, owner, _stored(params, admission))
         if declared:
             return self._service.stamped(shapes.created(snapshot.task, self._service.now()))
         return await self._wait_modern(request, owner, snapshot.task.task_id)
 
-    async def _go_on_waiting(self, request: Request, owner: Owner, task_id: str) -> Wire:
-        answers = (request.params or {}).get("inputResponses")
+    async def _go_on_waiting(
+        self, request: Request, call_next: CallNext, owner: Owner, task_id: str
+    ) -> HandlerResult:
+        """The next round of a call that waits. It goes down as the first did: others may refuse it by now."""
+        params = dict(request.params or {})
+        answers = params.pop("inputResponses", None)
+        del params["requestState"]
+        stored = cast("Wire", (await self._service.runtime.get(owner, task_id)).task.original_params)
+        admission = Admission()
+        as_at_first = replace(request, params={**params, **stored})
+        result = await _send_down(as_at_first, call_next, admission)
+        if admission.reached is None or not is_nothing(result):
+            return result
         if isinstance(answers, Mapping) and answers:
             await self._service.answer(owner, task_id, cast("Mapping[str, Any]", answers))
         return await self._wait_modern(request, owner, task_id)
@@ -108,14 +121,24 @@ class Calls:
     async def _wait_modern(self, request: Request, owner: Owner, task_id: str) -> Wire:
         """Wait for a task of which the client does not know. Its questions are rounds of the call."""
         attendant = Attendant(request, self._service, owner, names_task=False)
-        task = (await self._while_connected(attendant.until_it_asks(task_id), owner, task_id)).task
+        task = (await self._while_connected(request, attendant.until_it_asks(task_id), task_id)).task
         if task.is_terminal:
             return self._service.stamped(shapes.result_of(success_of(task.outcome)))
         asked = {key: shapes.question(each) for key, each in task.outstanding.items()}
+        if idempotency_key_of(_meta(request)) is None:
+            self._service.background.beside(self._cancel_unless_answered(owner, task_id, frozenset(asked)))
         state = f"{WAITING}{task.task_id}"
         return self._service.stamped(
             {"resultType": "input_required", "inputRequests": asked, "requestState": state}
         )
+
+    async def _cancel_unless_answered(self, owner: Owner, task_id: str, asked: frozenset[str]) -> None:
+        """A client that does not come back with its answers has gone away, and nobody else knows the task."""
+        await asyncio.sleep(self._round_patience)
+        with suppress(PerdureError):
+            still = (await self._service.runtime.get(owner, task_id)).task.outstanding.keys()
+            if asked <= still:
+                await self._service.runtime.cancel(owner, task_id)
 
     # Up to 2025-11-25: the client asks for a task, or waits
 
@@ -127,26 +150,30 @@ class Calls:
             raise wrong_mode(durable.name, "can only be called as a task")
         if wanted is not None:
             checked_ttl(wanted.milliseconds, self._service.runtime.store.config)
-        result, call = await self._go_through(request, call_next)
-        if call is None:
+        result, params, admission = await self._go_through(request, call_next)
+        if admission.reached is None or not is_nothing(result):
             refusal = None if wanted is None else _refusal_of_task(result)
             if refusal is not None:
                 raise refusal
             return result
+        call = _stored(params, admission)
         if wanted is None:
-            return await self._wait_handshake(request, await self._create(request, durable, owner, call))
-        snapshot = await self._create(request, durable, owner, call, wanted.milliseconds)
-        self._service.background.beside(announce(request, self._service.runtime, snapshot))
+            snapshot = await self._create(request, admission.reached, owner, call)
+            return await self._wait_handshake(request, snapshot)
+        snapshot = await self._create(request, admission.reached, owner, call, wanted.milliseconds)
+        self._announcer.announce(request, snapshot)
         return {"task": shapes.core(snapshot.task, self._service.now())}
 
     async def _wait_handshake(self, request: Request, snapshot: Snapshot) -> Wire:
         owner, task_id = snapshot.task.owner, snapshot.task.task_id
         attendant = Attendant(request, self._service, owner, names_task=False)
-        ended = await self._while_connected(attendant.until_ended(task_id), owner, task_id)
+        ended = await self._while_connected(request, attendant.until_ended(task_id), task_id)
         wire = shapes.result_of(success_of(ended.task.outcome))
         return surface.serialize_server_result("tools/call", request.protocol_version, wire)
 
-    async def _go_through(self, request: Request, call_next: CallNext) -> tuple[HandlerResult, Wire | None]:
+    async def _go_through(
+        self, request: Request, call_next: CallNext
+    ) -> tuple[HandlerResult, Mapping[str, Any], Admission]:
         """Send the call down to the tool, asking the client what its resolvers ask, until it is reached.
 
         Resolvers are told that this is 2026-07-28, so that they say what they ask instead of asking it: the
@@ -157,10 +184,8 @@ class Calls:
             admission = Admission()
             modern = replace(request, params=params, protocol_version=MODERN)
             result = await _send_down(modern, call_next, admission)
-            if admission.reached is not None:
-                return None, _stored(params, admission)
             if admission.asked is None:
-                return result, None
+                return result, params, admission
             answers = await ask_all(request, admission.asked.input_requests or {})
             state = admission.asked.request_state
             params = {**params, "inputResponses": answers, "requestState": state}
@@ -175,7 +200,7 @@ class Calls:
         call: Wire,
         ttl: int | UnsetType | None = UNSET,
     ) -> Snapshot:
-        meta = cast("Mapping[str, Any]", (request.params or {}).get("_meta") or {})
+        meta = _meta(request)
         new = NewTask(
             method="tools/call",
             params=call,
@@ -188,20 +213,27 @@ class Calls:
         )
         return await self._service.runtime.create(owner, new)
 
-    async def _while_connected(self, waiting: Awaitable[T], owner: Owner, task_id: str) -> T:
-        """Nobody else knows of the task: it ends with the call."""
+    async def _while_connected(
+        self, request: Request, waiting: Awaitable[Snapshot], task_id: str
+    ) -> Snapshot:
+        """Nobody else knows of the task: it ends with the call, unless that may be repeated by its key."""
         try:
             return await waiting
         except BaseException:
-            with anyio.CancelScope(shield=True), suppress(PerdureError):
-                await self._service.runtime.cancel(owner, task_id)
+            if idempotency_key_of(_meta(request)) is None:
+                with anyio.CancelScope(shield=True), suppress(PerdureError, MCPError):
+                    await self._service.runtime.cancel(self._service.callers.owner_of(request), task_id)
             raise
 
 
-async def _send_down(request: Request, call_next: CallNext, place: Admission | Passing) -> HandlerResult:
-    """What is answered before the tool is reached; nothing that counts where it is."""
-    with at(place):
+async def _send_down(request: Request, call_next: CallNext, admission: Admission) -> HandlerResult:
+    """What is answered before the tool is reached, or in its place; nothing where the call may be stored."""
+    with at(admission):
         return await call_next(request)
+
+
+def _meta(request: Request) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", (request.params or {}).get("_meta") or {})
 
 
 def _stored(params: Mapping[str, Any], admission: Admission) -> Wire:

@@ -18,6 +18,7 @@ from typing import Any, Literal, TypeAlias, cast
 
 import msgspec
 from mcp.server.context import HandlerResult
+from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
 from msgspec import UNSET, UnsetType
 
@@ -69,13 +70,6 @@ class Admission:
         """What a resolver asks first, at a protocol that has no such answer."""
 
 
-class Passing:
-    """In a request for a tool that was not known to be durable. Its function is not to run."""
-
-    def __init__(self) -> None:
-        self.reached: Durable | None = None
-
-
 class Running:
     """In a worker: the function is to run, for this task."""
 
@@ -90,7 +84,7 @@ class Running:
 _NOTHING = CallToolResult(content=[], is_error=True)
 """What servers are given where the function has no result: they let it pass as it is."""
 
-Place: TypeAlias = Admission | Passing | Running
+Place: TypeAlias = Admission | Running
 
 _place: ContextVar[Place | None] = ContextVar("perdure_place", default=None)
 
@@ -110,19 +104,29 @@ def current_admission() -> Admission | None:
     return place if isinstance(place, Admission) else None
 
 
+def is_nothing(result: HandlerResult) -> bool:
+    """Whether this is what a function returned that has not run, and nobody has put anything in its place."""
+    if isinstance(result, CallToolResult):
+        return result.is_error is True and not result.content
+    return isinstance(result, dict) and result.get("isError") is True and not result.get("content")
+
+
 def forgiving(handler: Handler) -> Handler:
-    """A low-level handler of `tools/call`. It may choke on what a function returns that has not run."""
+    """A low-level handler of `tools/call`. Whatever it makes of a function that has not run is nothing."""
 
     async def handle(request: Request, params: Any) -> HandlerResult:  # noqa: ANN401
-        place = _place.get()
-        if isinstance(place, Admission):
-            place.called = params
+        admission = current_admission()
+        if admission is not None:
+            admission.called = params
         try:
-            return await handler(request, params)
+            result = await handler(request, params)
+        except MCPError:
+            raise
         except Exception:
-            if isinstance(place, Running) or place is None or place.reached is None:
+            if admission is None or admission.reached is None:
                 raise
             return _NOTHING
+        return result if admission is None or admission.reached is None else _NOTHING
 
     return handle
 
@@ -142,8 +146,8 @@ def entry(function: Callable[..., object], durable: Durable) -> Callable[..., Aw
             case Running() as running:
                 with_task = arguments if task is None else {**arguments, task: running.task}
                 return await _run(partial(function, **with_task), function, running)
-            case Admission() | Passing() as place:
-                place.reached = durable
+            case Admission() as admission:
+                admission.reached = durable
                 return _NOTHING
             case None:
                 raise not_set_up("middleware=[tasks.middleware]")

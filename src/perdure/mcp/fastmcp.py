@@ -31,7 +31,7 @@ from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, Implementation, TextContent
 
 from .durable import Durable, current_admission
-from .hosts import Host, marked
+from .hosts import Host, mark_of, marked
 from .protocol import EXTENSION
 from .server import Tasks
 
@@ -86,7 +86,10 @@ class FastMCPHost(Host):
     def is_authenticated(self) -> bool:
         return self._server.auth is not None
 
-    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:  # noqa: ARG002
+    async def durable_tool(self, name: str) -> Durable | None:
+        return mark_of(getattr(await self._server.get_tool(name), "fn", None))
+
+    async def durable_tools(self) -> dict[str, Durable]:
         tools = await self._server.list_tools(run_middleware=False)
         return marked({tool.name: getattr(tool, "fn", None) for tool in tools})
 

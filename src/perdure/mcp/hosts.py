@@ -12,6 +12,7 @@ from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+from mcp.server.mcpserver.tools import ToolManager
 from mcp.server.session import ServerSession
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
@@ -57,8 +58,12 @@ class Host(ABC):
         return False
 
     @abstractmethod
-    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:
-        """Which of its tools are durable, by the name under which they are registered."""
+    async def durable_tool(self, name: str) -> Durable | None:
+        """The tool that is registered under this name now, where it is a durable one."""
+
+    @abstractmethod
+    async def durable_tools(self) -> dict[str, Durable]:
+        """Its durable tools, by the names under which they are registered now."""
 
     @abstractmethod
     async def call(self, params: CallToolRequestParams) -> object:
@@ -84,10 +89,16 @@ def wire_of(result: object) -> Wire:
     return wire
 
 
-def marked(tools: Mapping[str, object]) -> dict[str, Durable]:
+def mark_of(function: object) -> Durable | None:
+    """What the decorator said of the function of a tool."""
+    mark = getattr(function, "durable", None)
+    return mark if isinstance(mark, Durable) else None
+
+
+def marked(functions: Mapping[str, object]) -> dict[str, Durable]:
     """Which of these functions, by the names of their tools, are durable."""
-    marks = {name: getattr(function, "durable", None) for name, function in tools.items()}
-    return {name: mark for name, mark in marks.items() if isinstance(mark, Durable)}
+    marks = {name: mark_of(function) for name, function in functions.items()}
+    return {name: mark for name, mark in marks.items() if mark is not None}
 
 
 class MCPServerHost(Host):
@@ -108,11 +119,18 @@ class MCPServerHost(Host):
     def is_authenticated(self) -> bool:
         return self._server.settings.auth is not None
 
-    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:  # noqa: ARG002
+    async def durable_tool(self, name: str) -> Durable | None:
+        tool = self._tools.get_tool(name)
+        return None if tool is None else mark_of(tool.fn)
+
+    async def durable_tools(self) -> dict[str, Durable]:
+        return marked({tool.name: tool.fn for tool in self._tools.list_tools()})
+
+    @property
+    def _tools(self) -> ToolManager:
         # There is no public way from a tool to its function. The title of its schema has the function's name,
         # which another function may have too.
-        tools = self._server._tool_manager.list_tools()  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
-        return marked({tool.name: tool.fn for tool in tools})
+        return self._server._tool_manager  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
 
     async def call(self, params: CallToolRequestParams) -> object:
         context = Context[Any, Any](
@@ -129,8 +147,9 @@ class MCPServerHost(Host):
 class LowLevelHost(Host):
     """The SDK's low-level server, whose own handler of `tools/call` finds the tool."""
 
-    def __init__(self, server: Server[Any], *, authenticated: bool) -> None:
+    def __init__(self, server: Server[Any], known: Mapping[str, Durable], *, authenticated: bool) -> None:
         self._server = server
+        self._known = known
         self._authenticated = authenticated
 
     @property
@@ -145,8 +164,11 @@ class LowLevelHost(Host):
     def is_authenticated(self) -> bool:
         return self._authenticated
 
-    async def durable_tools(self, known: Mapping[str, Durable]) -> dict[str, Durable]:
-        return dict(known)
+    async def durable_tool(self, name: str) -> Durable | None:
+        return self._known.get(name)
+
+    async def durable_tools(self) -> dict[str, Durable]:
+        return dict(self._known)
 
     async def call(self, params: CallToolRequestParams) -> object:
         handler = self._server.get_request_handler("tools/call")

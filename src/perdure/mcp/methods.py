@@ -28,9 +28,10 @@ NAME_HEADER = "mcp-name"
 class Methods:
     """Answers `tasks/*`, in the words of the protocol that the client speaks."""
 
-    def __init__(self, service: Service, *, longest_wait: float) -> None:
+    def __init__(self, service: Service, *, longest_wait: float, cancel_patience: float) -> None:
         self._service = service
         self._longest_wait = longest_wait
+        self._cancel_patience = cancel_patience
 
     def bindings(self) -> Sequence[MethodBinding]:
         both, modern, core = frozenset({MODERN, CORE}), frozenset({MODERN}), frozenset({CORE})
@@ -72,7 +73,7 @@ class Methods:
             raise MCPError(INVALID_PARAMS, f"the task is {ended['status']}, which is final") from error
         if not snapshot.task.is_terminal:
             with suppress(TimeoutError):
-                snapshot = await runtime.wait(owner, task_id, timeout=CANCEL_PATIENCE)
+                snapshot = await runtime.wait(owner, task_id, timeout=self._cancel_patience)
         return snapshot
 
     async def update(self, request: Request, _: RequestParams) -> HandlerResult:
@@ -113,10 +114,6 @@ class Methods:
         if request.protocol_version == MODERN and not is_declared(request.params):
             raise undeclared()
         return owner
-
-
-CANCEL_PATIENCE = 10.0
-"""Seconds. Longer than a run that is told to stop may take to clean up, and be abandoned."""
 
 
 def _task_id(request: Request) -> str:

@@ -60,7 +60,7 @@ class Middleware:
         answer = _wire(result)
         if answer is None:
             return result
-        durable = await self._service.durable_tools()
+        durable = await self._service.host.durable_tools()
         tools = [
             {**tool, "execution": {"taskSupport": durable[tool["name"]].mode}}
             if tool["name"] in durable

@@ -84,6 +84,10 @@ def wrong_mode(tool: str, what: str) -> MCPError:
     return MCPError(METHOD_NOT_FOUND, f"tool {tool!r} {what}")
 
 
+def wrong_caller(tool: str) -> MCPError:
+    return MCPError(INTERNAL_ERROR, f"tool {tool!r} calls a durable function that is no tool of this server")
+
+
 def wrong_header(header: str) -> MCPError:
     return MCPError(HEADER_MISMATCH, f"{header} header does not match the request body's 'taskId' parameter")
 

@@ -85,7 +85,9 @@ class Tasks(Extension):
         self._app = App(url, store=self._store_config, runtime=runtime, executor=executor)
         self._background = Background(self._app)
         self._service = Service(self._background, Callers(anonymous, identify))
-        self._methods = Methods(self._service, longest_wait=longest_wait)
+        self._methods = Methods(
+            self._service, longest_wait=longest_wait, cancel_patience=runtime.cancel_grace + 5.0
+        )
         self._server: object = None
         self._states: list[object] = []
         """What the user's lifespan yielded, for each time that it is entered now."""
@@ -165,7 +167,7 @@ class Tasks(Extension):
 
         `authenticated` says that its HTTP transport lets in only callers with a verified token.
         """
-        self.join(server, LowLevelHost(server, authenticated=authenticated))
+        self.join(server, LowLevelHost(server, self._service.known, authenticated=authenticated))
         server.extensions[self.identifier] = self.settings()
         server.lifespan = self.around(server.lifespan)
         calling = server.get_request_handler("tools/call")
@@ -207,7 +209,7 @@ class Tasks(Extension):
             async with self._background.open():
                 yield
         finally:
-            self._states = [each for each in self._states if each is not state]
+            del self._states[next(n for n, each in enumerate(self._states) if each is state)]
             self._service.host.state = self._states[-1] if self._states else None
 
     def belong_to(self, server: object) -> None:
@@ -233,9 +235,9 @@ class Tasks(Extension):
         if admission is not None:
             admission.called = params
         result = await call_next(ctx)
-        if admission is None or ctx.session.protocol_version == MODERN:
+        if admission is None or not isinstance(result, InputRequiredResult):
             return result
-        if not isinstance(result, InputRequiredResult):
+        if ctx.protocol_version != MODERN or ctx.session.protocol_version == MODERN:
             return result
         admission.asked = result
         return CallToolResult(content=[])

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from jsonschema import Draft202012Validator, validate
 from jsonschema.exceptions import SchemaError, ValidationError
 from mcp_types import SERVER_INFO_META_KEY
+from referencing.exceptions import Unresolvable
 
 from ..runtime import Runtime
 from ..storage import Micros
@@ -21,7 +22,6 @@ from .hosts import Host
 from .protocol import Wire
 from .refusals import not_set_up
 
-MOST_REMEMBERED = 4096
 MOST_SAID = 200
 """Characters of a reason in which a client may find its own words again."""
 
@@ -37,7 +37,6 @@ class Service:
         self.serves_methods = False
         """Whether the server was told of `tasks/get` and the others."""
         self._host: Host | None = None
-        self._tools: dict[str, Durable | None] = {}
 
     @property
     def runtime(self) -> Runtime:
@@ -49,10 +48,14 @@ class Service:
             raise not_set_up("lifespan=tasks.lifespan")
         return self._host
 
+    @property
+    def is_joined(self) -> bool:
+        """Whether a server has begun to run with these tasks."""
+        return self._host is not None
+
     @host.setter
     def host(self, host: Host) -> None:
         self._host = host
-        self._tools = {}
         self.callers.authenticated = host.is_authenticated
 
     def now(self) -> Micros:
@@ -61,20 +64,6 @@ class Service:
     def stamped(self, result: Wire) -> Wire:
         """A result of 2026-07-28 that did not pass through the SDK: it says which server it is from."""
         return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: self.host.stamp}}
-
-    async def durable_tools(self) -> dict[str, Durable]:
-        """The durable tools, by the names under which they are registered now."""
-        return await self.host.durable_tools(self.known)
-
-    async def durable_tool(self, name: str, *, look_again: bool = False) -> Durable | None:
-        """What is known of the tool of this name; None where it is no durable one."""
-        if self._host is None and not look_again:
-            return None
-        if name not in self._tools or look_again:
-            if len(self._tools) >= MOST_REMEMBERED:  # clients may ask for tools that there are not
-                self._tools.clear()
-            self._tools[name] = (await self.durable_tools()).get(name)
-        return self._tools[name]
 
     async def answer(
         self,
@@ -111,5 +100,5 @@ def _check_form(key: str, asked: Input, answer: JsonLike) -> None:
         validate(answer.get("content") or {}, schema, Draft202012Validator)
     except ValidationError as error:
         raise MalformedAnswer(key, error.message[:MOST_SAID]) from error
-    except SchemaError:
+    except (SchemaError, Unresolvable):
         return  # the tool's own fault, and no reason to refuse an answer

@@ -16,7 +16,8 @@ from mcp.server.auth.middleware.auth_context import get_access_token
 from mcp.server.context import CallNext, HandlerResult
 from mcp.server.session import ServerSession
 from mcp.server.subscriptions import SUBSCRIPTION_ID_META_KEY
-from mcp_types import RequestId, ServerNotification
+from mcp.shared.exceptions import MCPError
+from mcp_types import METHOD_NOT_FOUND, RequestId, ServerNotification
 from pydantic import BaseModel
 
 from ..runtime import Runtime
@@ -25,6 +26,7 @@ from ..tasks import Owner, Snapshot
 from ..tasks.errors import NotFound
 from . import shapes
 from .beside import beside
+from .callers import session_of
 from .params import Subscription, decoded, is_declared
 from .protocol import Request, Wire
 from .refusals import undeclared
@@ -50,8 +52,23 @@ def _notification(method: str, params: Wire) -> ServerNotification:
 # 2025-11-25
 
 
-async def announce(request: Request, runtime: Runtime, created: Snapshot) -> None:
-    """Tell the session in which a task was created of each change of its status or message, to its end."""
+class Announcer:
+    """Tells the session in which a task was created of each change of its status or message, to its end."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._announcing: set[tuple[str | None, str]] = set()
+
+    def announce(self, request: Request, created: Snapshot) -> None:
+        """Begin; once for a task and a session, however often the call is repeated."""
+        what = (session_of(request), created.task.task_id)
+        if what not in self._announcing:
+            self._announcing.add(what)
+            telling = self._service.background.beside(_announce(request, self._service.runtime, created))
+            telling.add_done_callback(lambda _: self._announcing.discard(what))
+
+
+async def _announce(request: Request, runtime: Runtime, created: Snapshot) -> None:
     told = (created.task.status, created.task.status_message)
     try:
         async with aclosing(runtime.watch(created.task.owner, created.task.task_id)) as states:
@@ -88,20 +105,34 @@ class Listening:
         subscription = decoded(wanted, Subscription, "$.notifications")
         stream = _Stream(request, self._service, owner)
         task_ids = await stream.own(subscription.task_ids[:MOST_TASKS])
-        others = {kind: value for kind, value in wanted.items() if kind != "taskIds" and value}
-        if not others:
-            await stream.acknowledge({"taskIds": task_ids})
-            await stream.tell_of(task_ids)
-            return self._service.stamped({"resultType": "complete", "_meta": stream.meta})
-        return await self._beside_others(request, call_next, stream, task_ids)
+        alone = not any(value for kind, value in wanted.items() if kind != "taskIds")
+        try:
+            return await self._beside_others(request, call_next, stream, task_ids, alone=alone)
+        except MCPError as error:
+            if error.error.code != METHOD_NOT_FOUND:
+                raise
+        await stream.acknowledge({"taskIds": task_ids})  # the server itself has no such streams
+        return await self._tell(stream, task_ids)
 
     async def _beside_others(
-        self, request: Request, call_next: CallNext, stream: _Stream, task_ids: list[str]
+        self, request: Request, call_next: CallNext, stream: _Stream, task_ids: list[str], *, alone: bool
     ) -> HandlerResult:
-        """The SDK serves the other kinds on the same stream; its acknowledgement has to name the tasks."""
+        """The SDK serves the other kinds on the same stream; its acknowledgement has to name the tasks.
+
+        Where there are no others, the stream ends when all the tasks have.
+        """
         session = _Acknowledging(request.session, task_ids)
-        async with beside(stream.tell_after(session.acknowledged, task_ids)):
-            return await call_next(replace(request, session=cast("ServerSession", session)))
+        with anyio.CancelScope() as others:
+            async with beside(stream.tell_after(session.acknowledged, task_ids, others if alone else None)):
+                return await call_next(replace(request, session=cast("ServerSession", session)))
+        return self._ending(stream)
+
+    async def _tell(self, stream: _Stream, task_ids: list[str]) -> HandlerResult:
+        await stream.tell_of(task_ids)
+        return self._ending(stream)
+
+    def _ending(self, stream: _Stream) -> Wire:
+        return self._service.stamped({"resultType": "complete", "_meta": stream.meta})
 
 
 class _Stream:
@@ -128,9 +159,13 @@ class _Stream:
     async def acknowledge(self, notifications: Wire) -> None:
         await self._send("notifications/subscriptions/acknowledged", {"notifications": notifications})
 
-    async def tell_after(self, start: anyio.Event, task_ids: list[str]) -> None:
+    async def tell_after(
+        self, start: anyio.Event, task_ids: list[str], then: anyio.CancelScope | None
+    ) -> None:
         await start.wait()
         await self.tell_of(task_ids)
+        if then is not None:
+            then.cancel()
 
     async def tell_of(self, task_ids: list[str]) -> None:
         """Every state of each task, up to its end."""

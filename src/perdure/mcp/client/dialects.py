@@ -10,6 +10,7 @@ from mcp.client import ClientSession
 from mcp.client.session import ClientRequestContext
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
+    INTERNAL_ERROR,
     CallToolRequest,
     CallToolRequestParams,
     CallToolResult,
@@ -37,6 +38,10 @@ class AnyResult(RootModel[dict[str, Any]]):
 
 MOST_ROUNDS = 16
 """In which a server asks before it makes a task."""
+
+
+class CallbackRefused(MCPError):
+    """A callback of the client will not answer."""
 
 
 class TaskParams(RequestParams):
@@ -109,7 +114,7 @@ class Dialect(ABC):
             context = ClientRequestContext(session=self.session, request_id=key, meta=meta)
             answer = await self.session.dispatch_input_request(context, asked)
             if isinstance(answer, ErrorData):
-                raise MCPError.from_error_data(answer)
+                raise CallbackRefused.from_error_data(answer)
             answers[key] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
         return answers
 
@@ -145,7 +150,7 @@ class ModernDialect(Dialect):
                 return result.state if isinstance(result, CreatedTask) else cast("CallToolResult", result)
             answers = await self.ask_callbacks(result.input_requests or {})
             state = result.request_state
-        raise MCPError(-32603, f"the server still asks after {MOST_ROUNDS} rounds")
+        raise MCPError(INTERNAL_ERROR, f"the server still asks after {MOST_ROUNDS} rounds")
 
     async def outcome(self, state: TaskState) -> CallToolResult:
         return state.outcome
@@ -199,7 +204,8 @@ class CoreDialect(Dialect):
     async def _is_durable(self, tool: str) -> bool:
         """Whether the server lists the tool as one that may be called as a task. Others may not."""
         cursor: str | None = None
-        while True:
+        capabilities = self.session.server_capabilities
+        while capabilities is not None and capabilities.tasks is not None:
             page = await self.session.list_tools(params=PaginatedRequestParams(cursor=cursor))
             for each in page.tools:
                 if each.name == tool:
@@ -207,7 +213,8 @@ class CoreDialect(Dialect):
                     return support in ("optional", "required")
             cursor = page.next_cursor
             if cursor is None:
-                return False
+                break
+        return False
 
     async def outcome(self, state: TaskState) -> CallToolResult:
         while state.status is not Status.CANCELLED:
@@ -218,7 +225,7 @@ class CoreDialect(Dialect):
                 state = await self.get(state.task_id)
                 if state.status.is_terminal and state.status is not Status.CANCELLED:
                     raise
-                if not state.status.is_terminal and not _may_be_repeated(error):
+                if not state.status.is_terminal and not may_be_repeated(error):
                     raise
         raise WasCancelled(state.task_id)
 
@@ -226,7 +233,7 @@ class CoreDialect(Dialect):
         raise CannotAnswer
 
 
-def _may_be_repeated(error: MCPError) -> bool:
+def may_be_repeated(error: MCPError) -> bool:
     """Whether a server of perdure says so: it does not keep a request waiting for days."""
     data = error.error.data
     return isinstance(data, dict) and cast("Wire", data).get("retryable") is True

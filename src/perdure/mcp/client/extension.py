@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT, CallToolResult
 
 from ..protocol import EXTENSION, IDEMPOTENCY_KEY, MODERN, Wire
-from .dialects import CreatedTask, Dialect, ModernDialect, dialect_of
+from .dialects import CallbackRefused, CreatedTask, Dialect, ModernDialect, dialect_of
 from .errors import MalformedTask, NotDeclared
 from .handle import Handle, Saved
 from .pushes import Pushed, Pushes
@@ -105,14 +105,15 @@ class ClientTasks(ClientExtension):
         """Wait for the task of a `call_tool`. Nobody else knows of it: who gives up waiting cancels it."""
         dialect = dialect_of(context.session)
         handle = self._handle(dialect, Saved(task_id=created.task_id, tool=context.tool_name))
+        seconds = context.read_timeout_seconds
         try:
-            return await handle.wait(context.read_timeout_seconds)
-        except TimeoutError as error:
-            seconds = context.read_timeout_seconds
-            raise MCPError(REQUEST_TIMEOUT, f"the task did not end within {seconds} seconds") from error
-        finally:
-            if not handle.has_ended:
-                await _give_up(handle)
+            with anyio.move_on_after(seconds):
+                return await handle.wait()
+        except (CallbackRefused, anyio.get_cancelled_exc_class()):
+            await _give_up(handle)
+            raise
+        await _give_up(handle)
+        raise MCPError(REQUEST_TIMEOUT, f"the task did not end within {seconds} seconds")
 
 
 async def _give_up(handle: Handle) -> None:

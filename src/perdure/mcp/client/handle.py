@@ -11,13 +11,17 @@ from typing import Any
 
 import anyio
 import msgspec
+from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult
 
 from ...tasks import Status
 from ..polling import Answer, Ended, Wait, decide
-from .dialects import Dialect
+from .dialects import Dialect, may_be_repeated
 from .pushes import Pushes, Waker
 from .states import TaskState
+
+BUSY_PAUSE = 1.0
+"""Seconds until a server that says it is busy is asked again."""
 
 
 class Saved(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,8 +39,6 @@ class Handle:
         self._pushes = pushes
         self._saved = saved
         self._answered: set[str] = set()
-        self.has_ended = False
-        """Whether it was seen here that the task has ended."""
 
     @property
     def task_id(self) -> str:
@@ -84,11 +86,16 @@ class Handle:
 
     async def _until_ended(self, waker: Waker, on_state: Callable[[TaskState], None]) -> TaskState:
         while True:
-            state = await self.status()
+            try:
+                state = await self.status()
+            except MCPError as error:
+                if not may_be_repeated(error):
+                    raise
+                await waker.wait(BUSY_PAUSE)
+                continue
             on_state(state)
             match decide(state.status, state.input_requests, self._answered, state.poll_interval_ms):
                 case Ended():
-                    self.has_ended = True
                     return state
                 case Answer(keys=keys):
                     questions = {key: asked for key, asked in state.questions.items() if key in keys}

@@ -6,13 +6,13 @@ breaks, the client goes on asking.
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import anyio
 from mcp.client import ClientSession
-from mcp.shared.exceptions import MCPError
 from mcp_types import EmptyResult, RequestParams
 from mcp_types import Request as WireRequest
 from pydantic import BaseModel, ConfigDict
@@ -20,6 +20,8 @@ from pydantic.alias_generators import to_camel
 
 from ...tasks.config import MAX_POLL_INTERVAL_MS
 from ..beside import beside
+
+log = logging.getLogger("perdure.mcp")
 
 
 class ListenParams(RequestParams):
@@ -86,8 +88,8 @@ async def _listen(session: ClientSession, task_id: str, waker: Waker) -> None:
     request = ListenRequest(params=ListenParams(notifications={"taskIds": [task_id]}))
     try:
         await session.send_request(request, EmptyResult)
-    except MCPError:
-        pass  # then it is asked for
+    except Exception as error:  # whatever it is, the task can be asked for
+        log.debug("the server tells nothing of task %s: %s", task_id, error)
     finally:
         waker.is_told = False
         waker.wake()

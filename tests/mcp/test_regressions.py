@@ -1,0 +1,429 @@
+"""What a review found broken: who else has a say in a request, who may be asked what, whose a task is."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Annotated, Any, TypeAlias, cast
+
+import pytest
+from mcp.client import Client
+from mcp.client.session import ClientRequestContext
+from mcp.server import MCPServer
+from mcp.server.auth.provider import AccessToken
+from mcp.server.auth.settings import AuthSettings
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp.server.mcpserver import Context, Resolve
+from mcp.shared.exceptions import MCPError
+from mcp_types import CallToolRequestParams, CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
+from pydantic import AnyHttpUrl
+
+from perdure import Task, Tasks
+from perdure.mcp.callers import owner_of_token
+from perdure.mcp.client import ClientTasks
+from perdure.runtime import RuntimeConfig
+from perdure.tasks import InputKind, InputRequest, Owner
+
+from ..runtime.replicas import until
+from .authenticated import ISSUER, CoreAs, ModernAs, Tokens, people
+from .wire import Answer, Core, Json, Modern, serving
+
+pytestmark = pytest.mark.anyio
+
+Request: TypeAlias = ServerRequestContext[Any, Any]
+BRISK = RuntimeConfig(drain=0.0, cancel_grace=0.5, report_interval=0.05)
+LASTING: Json = {"then_wait": True}
+KEY: Json = {"perdure/idempotencyKey": "one"}
+FORM: Json = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
+YES: Json = {"action": "accept", "content": {"confirm": True}}
+POOL = {"name": "the pool"}
+REFUSED: Json = {"content": [{"type": "text", "text": "not you"}], "isError": True}
+LOOK: Json = {"name": "look", "inputSchema": {"type": "object"}}
+SAMPLING: Json = {"messages": [], "maxTokens": 10, "tools": [LOOK]}
+SAMPLED: Json = {"role": "assistant", "content": {"type": "text", "text": "Well."}, "model": "wit"}
+WELL = ElicitResult(action="accept", content={"confirm": True})
+
+
+class Other:
+    """A middleware of the user's own: may refuse what comes, and put something in the place of a call."""
+
+    def __init__(self) -> None:
+        self.refusing: dict[str, list[MCPError]] = {}
+        self.instead: HandlerResult = None
+        self.over: list[str] = []
+
+    async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
+        try:
+            if refusals := self.refusing.get(ctx.method):
+                raise refusals.pop(0)
+            result = await call_next(ctx)
+            return result if ctx.method != "tools/call" or self.instead is None else self.instead
+        finally:
+            self.over.append(ctx.method)
+
+
+class Site:
+    """A server, with a middleware around that of tasks and one within it, and a gate that tools wait for."""
+
+    def __init__(self, **options: Any) -> None:
+        self.url = ""
+        self.tasks = Tasks("memory:", runtime=BRISK, **options)
+        self.outer, self.inner = Other(), Other()
+        self.gate = asyncio.Event()
+        self.lifespan = self.tasks.around(pooled)
+
+    def make(self, tokens: Tokens | None) -> MCPServer[Any]:
+        auth = AuthSettings(issuer_url=AnyHttpUrl(ISSUER), resource_server_url=None)
+        self.server: MCPServer[Any] = MCPServer(
+            "tests",
+            log_level="ERROR",
+            auth=None if tokens is None else auth,
+            token_verifier=tokens,
+            extensions=[self.tasks],
+            middleware=[self.outer, self.tasks.middleware, self.inner],
+            lifespan=self.lifespan,
+        )
+        return self.server
+
+    async def statuses(self) -> list[str]:
+        """Of all tasks, in the order in which they were made; one that was told to end is cancelled."""
+        tasks = [each.task for each in (await self.tasks.runtime.store.list_all()).tasks]
+        return [each.status.value if each.cancel_requested_at is None else "cancelled" for each in tasks]
+
+    async def have(self, *statuses: str) -> bool:
+        return await self.statuses() == list(statuses)
+
+
+@asynccontextmanager
+async def pooled(_: object) -> AsyncGenerator[dict[str, str]]:
+    yield POOL
+
+
+def in_use(ctx: Context[Any, Any]) -> str:
+    return ctx.request_context.lifespan_context["name"]
+
+
+@asynccontextmanager
+async def hosting(
+    tokens: Tokens | None = None, *, stateless: bool = False, **options: Any
+) -> AsyncGenerator[Site]:
+    site = Site(**options)
+    server = site.make(tokens)
+    add_tools(server, site)
+    async with serving(server.streamable_http_app(stateless_http=stateless)) as site.url:
+        yield site
+
+
+def add_tools(server: MCPServer[Any], site: Site) -> None:
+    @server.tool()
+    @site.tasks.durable()
+    async def quick() -> str:
+        return "done"
+
+    @server.tool()
+    @site.tasks.durable()
+    async def pool(name: Annotated[str, Resolve(in_use)]) -> str:
+        return name
+
+    @server.tool()
+    @site.tasks.durable(poll_interval=50)
+    async def patient(task: Task) -> str:
+        await task.report("waiting", done=1, total=2)
+        await site.gate.wait()
+        return "done"
+
+    @server.tool()
+    @site.tasks.durable(poll_interval=50)
+    async def confirm(task: Task, *, then_wait: bool = False) -> str:
+        answer = await task.elicit("Shall I?", FORM, key="go")
+        if then_wait:
+            await site.gate.wait()
+        return answer.action
+
+    @server.tool()
+    @site.tasks.durable()
+    async def sample(task: Task) -> str:
+        return (await task.sample(SAMPLING, key="go")).model
+
+    @server.tool()
+    @site.tasks.durable()
+    async def fill_in(reference: str, task: Task) -> str:
+        schema = {"type": "object", "properties": {"name": {"$ref": reference}}}
+        form = {"mode": "form", "message": "Who?", "requestedSchema": schema}
+        asked = await task.ask({"go": InputRequest(kind=InputKind.ELICITATION, params=form)})
+        return cast("Any", asked["go"].answer).values["name"]
+
+
+def text_of(result: Json) -> str:
+    (block,) = result["content"]
+    return block["text"]
+
+
+async def call_plainly(
+    client: Modern, tool: str, arguments: Mapping[str, Any] = {}, after: Json | None = None
+) -> Answer:
+    """As a client does that knows of no tasks; after a round in which it was asked, with its answer."""
+    params: Json = {"name": tool, "arguments": arguments}
+    if after is not None:
+        params |= {"inputResponses": {"go": YES}, "requestState": after["requestState"]}
+    return await client.send("tools/call", params, declared=False)
+
+
+# Those who are asked after tasks are, and may refuse
+
+
+@pytest.mark.parametrize("code", [-32042, -32601])
+async def test_who_may_not_listen_is_told_of_no_task_either(code: int) -> None:
+    async with hosting() as site, Modern(site.url) as client:
+        task_id = await client.start("quick")
+        await client.until(task_id, "completed")
+        site.inner.refusing["subscriptions/listen"] = [MCPError(code, "not you")]
+        answer = await client.send("subscriptions/listen", {"notifications": {"taskIds": [task_id]}})
+
+    assert answer.error == {"code": code, "message": "not you"}
+    assert answer.frames == ()
+
+
+async def test_who_may_no_longer_call_a_tool_cannot_go_on_with_a_call_either() -> None:
+    async with hosting() as site, Modern(site.url) as client:
+        first = (await call_plainly(client, "confirm")).result
+        site.inner.refusing["tools/call"] = [MCPError(-32042, "not you")]
+        assert (await call_plainly(client, "confirm", after=first)).code == -32042
+        assert await site.statuses() == ["input_required"]
+        assert text_of((await call_plainly(client, "confirm", after=first)).result) == "accept"
+
+
+@pytest.mark.parametrize("instead", [REFUSED, {"content": [], "isError": True}], ids=["told why", "mute"])
+async def test_an_error_that_middleware_puts_in_the_place_of_a_task_is_the_answer(instead: Json) -> None:
+    async with hosting() as site, Modern(site.url) as modern, Core(site.url) as core:
+        site.inner.instead = instead
+        answers = [await modern.call("quick"), await call_plainly(modern, "quick"), await core.call("quick")]
+        as_task = await core.call("quick", task={})
+
+        got = [(each.result["content"], each.result["isError"]) for each in answers]
+        assert got == [(instead["content"], True)] * 3
+        assert as_task.code == -32602  # there is no task, and who wants one can take no result
+        assert await site.statuses() == []
+
+
+async def test_a_handler_that_refuses_after_it_called_the_function_has_refused() -> None:
+    tasks = Tasks("memory:", runtime=BRISK)
+
+    @tasks.durable()
+    async def quick() -> str:
+        return "done"
+
+    async def call_tool(_: Request, __: CallToolRequestParams) -> CallToolResult:
+        await quick()
+        raise MCPError(-32042, "not you", {"because": "quota"})
+
+    server: Server[Any] = Server("low", on_call_tool=call_tool)
+    tasks.install(server)
+    async with serving(server.streamable_http_app()) as url, Modern(url) as modern, Core(url) as core:
+        answers = [await modern.call("quick"), await core.call("quick"), await core.call("quick", task={})]
+        for answer in answers:
+            assert answer.error == {"code": -32042, "message": "not you", "data": {"because": "quota"}}
+        assert sum((await tasks.runtime.store.counts()).values()) == 0
+
+
+# Calls that wait
+
+
+class Streaming(ModernAs):
+    async def hang_up_waiting(self, tool: str, meta: Json) -> None:
+        """Call a tool, and drop the connection once something is told of how far it is."""
+        params = {"name": tool, "arguments": {}, "_meta": {**meta, "progressToken": "mine"}}
+        body, headers = self.body("tools/call", params, {}), self.headers("tools/call", tool)
+        async with self._http.stream("POST", self._url, json=body, headers=headers) as response:
+            async for line in response.aiter_lines():
+                if "notifications/progress" in line:
+                    return
+
+
+@pytest.mark.parametrize(("meta", "left"), [(KEY, ["working"]), ({}, ["working", "cancelled"])])
+async def test_a_waiting_call_that_hangs_up_ends_only_a_task_of_which_nobody_else_knows(
+    meta: Json, left: list[str]
+) -> None:
+    async with hosting(people("ana")) as site, (client := Streaming(site.url, "ana")):
+        known = await client.send("tools/call", {"name": "patient", "arguments": {}, "_meta": meta})
+        await client.hang_up_waiting("patient", meta)
+        await until(lambda: site.outer.over.count("tools/call") == 2)
+        assert await site.statuses() == left
+
+        site.gate.set()
+        await client.until(known.result["taskId"], "completed")
+
+
+async def test_a_call_whose_client_does_not_come_back_with_its_answers_ends_its_task() -> None:
+    async with hosting() as site, Modern(site.url) as client:
+        cast("Any", site.tasks.middleware)._calls._round_patience = 1.0
+        first = (await call_plainly(client, "confirm", LASTING)).result
+        answered = asyncio.create_task(call_plainly(client, "confirm", LASTING, first))
+        await until(lambda: site.have("working"))
+
+        # The second one began to wait for its client after the first: its patience ends later.
+        await call_plainly(client, "confirm")
+        await until(lambda: site.have("working", "cancelled"))
+        site.gate.set()
+        assert text_of((await answered).result) == "accept"
+
+
+async def test_a_session_hears_once_of_what_it_asked_for_twenty_times() -> None:
+    async with hosting(people("ana")) as site, CoreAs(site.url, "ana") as client, client.listen() as told:
+        calls = [await client.call("patient", task={}, _meta=KEY) for _ in range(20)]
+        (task_id,) = {each.result["task"]["taskId"] for each in calls}
+        site.gate.set()
+        before = await ends_until(told, task_id)
+        later = await client.start("patient")
+        assert before + await ends_until(told, later) == [task_id, later]
+
+
+async def ends_until(frames: AsyncIterator[Json], task_id: str) -> list[str]:
+    """Of which tasks it is said that they are completed, up to this one."""
+    said: list[str] = []
+    async with asyncio.timeout(15):
+        while task_id not in said:
+            params = (await anext(frames))["params"]
+            said += [params["taskId"]] if params.get("status") == "completed" else []
+    return said
+
+
+# Who can be asked what
+
+
+async def answering(request: Json) -> Json:
+    return SAMPLED if request["method"] == "sampling/createMessage" else YES
+
+
+@pytest.mark.parametrize(
+    ("tool", "capabilities", "asked"),
+    [
+        ("confirm", {"sampling": {"tools": {}}}, 0),
+        ("confirm", {"elicitation": {"url": {}}}, 0),
+        ("confirm", {"elicitation": {}}, 2),
+        ("confirm", {"elicitation": {"form": {}, "url": {}}}, 2),
+        ("sample", {"sampling": {}}, 0),
+        ("sample", {"sampling": {"tools": {}}}, 2),
+    ],
+)
+async def test_a_client_is_asked_what_it_says_it_can_be_asked_and_nothing_else(
+    tool: str, capabilities: Json, asked: int
+) -> None:
+    async with hosting() as site, Core(site.url, answering=answering, capabilities=capabilities) as client:
+        plain = await client.call(tool)
+        as_task = await client.send("tasks/result", {"taskId": await client.start(tool)})
+
+    assert len(client.asked) == asked
+    for answer in (plain, as_task):
+        assert answer.result if asked else "does not declare" in answer.error["message"]
+
+
+@pytest.mark.parametrize("reference", ["#/$defs/nowhere", "urn:nowhere", "#/properties/name"])
+async def test_a_form_that_refers_to_nothing_takes_any_answer(reference: str) -> None:
+    async with hosting() as site, Modern(site.url) as client:
+        task_id = await client.start("fill_in", {"reference": reference})
+        await client.until(task_id, "input_required")
+        answer = await client.update(task_id, {"go": {"action": "accept", "content": {"name": "Ada"}}})
+        assert "error" not in answer.message, answer.message
+        assert text_of((await client.until(task_id, "completed"))["result"]) == "Ada"
+
+
+async def test_the_wait_for_a_result_does_not_run_out_while_its_client_is_asked() -> None:
+    async def slowly(_: Json) -> Json:
+        await asyncio.sleep(0.8)  # longer than one wait
+        return YES
+
+    async with hosting(longest_wait=0.3) as site, Core(site.url, answering=slowly) as client:
+        of_task: Json = {"taskId": await client.start("confirm", LASTING)}
+        await until(lambda: site.have("input_required"))
+        ran_out = await client.send("tasks/result", of_task)
+        assert ran_out.error["data"] == {"retryable": True}
+        assert await site.statuses() == ["working"]  # it was answered, and the wait ran out after that
+
+        site.gate.set()
+        assert text_of((await client.send("tasks/result", of_task)).result) == "accept"
+        assert len(client.asked) == 1
+
+
+# Whose a task is
+
+
+def owner(client: str, **claims: str) -> Owner:
+    token = AccessToken(token=client, client_id=client, scopes=[], subject="ana", claims=claims)
+    return owner_of_token(token)
+
+
+async def test_a_subject_without_an_issuer_is_one_within_its_client() -> None:
+    assert owner("one", iss=ISSUER) == owner("two", iss=ISSUER)
+    assert owner("one") == owner("one") != owner("two")
+
+    tokens = Tokens()
+    for name in ("one", "two"):
+        tokens.add(name, subject="ana", client=name, issuer=None)
+    async with hosting(tokens) as site, CoreAs(site.url, "one") as one, CoreAs(site.url, "two") as two:
+        task_id = await one.start("quick")
+        listed = [(await each.send("tasks/list")).result["tasks"] for each in (one, two)]
+        assert [[task["taskId"] for task in tasks] for tasks in listed] == [[task_id], []]
+        assert (await two.send("tasks/get", {"taskId": task_id})).code == -32602
+
+
+async def test_a_server_without_sessions_lists_nothing_though_tasks_belong_to_sessions() -> None:
+    async with hosting(stateless=True, anonymous="session") as site, Core(site.url) as client:
+        assert client.session_id is None
+        await client.start("quick")
+        assert (await client.send("tasks/list")).code == -32601
+
+
+async def test_leaving_one_lifespan_keeps_what_another_one_yielded() -> None:
+    async with hosting() as site, Modern(site.url) as client:
+        async with site.lifespan(site.server):
+            pass
+        done = await client.until(await client.start("pool"), "completed")
+    assert text_of(done["result"]) == POOL["name"]
+
+
+# The client
+
+
+@asynccontextmanager
+async def visiting(site: Site, answer: ElicitResult | ErrorData | Exception) -> AsyncGenerator[Client]:
+    """A client that answers so when it is asked."""
+
+    async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async with Client(site.url, extensions=[ClientTasks()], elicitation_callback=elicit) as client:
+        yield client
+
+
+async def test_a_client_asks_a_busy_server_again() -> None:
+    async with hosting() as site, visiting(site, WELL) as client:
+        site.outer.refusing["tasks/get"] = [MCPError(-32603, "busy", {"retryable": True})]
+        assert not (await client.call_tool("confirm")).is_error
+        assert site.outer.refusing["tasks/get"] == []
+
+
+async def test_a_client_that_cannot_see_its_task_does_not_end_it() -> None:
+    async with hosting() as site, visiting(site, WELL) as client:
+        site.outer.refusing["tasks/get"] = [MCPError(-32603, "broken", {"retryable": False})]
+        with pytest.raises(MCPError, match="broken"):
+            await client.call_tool("patient")
+        assert await site.statuses() == ["working"]
+
+
+async def test_a_callback_that_is_late_is_not_the_lateness_of_the_call() -> None:
+    async with hosting() as site, visiting(site, TimeoutError("nobody is there")) as client:
+        with pytest.raises(TimeoutError, match="nobody is there"):
+            await client.call_tool("confirm", read_timeout_seconds=30)
+
+
+async def test_a_callback_that_refuses_ends_the_task() -> None:
+    async with hosting() as site, visiting(site, ErrorData(code=-32077, message="rather not")) as client:
+        with pytest.raises(MCPError, match="rather not") as raised:
+            await client.call_tool("confirm")
+        assert raised.value.code == -32077
+        assert await site.statuses() == ["cancelled"]
