@@ -104,7 +104,7 @@ async def assert_present(caller: Caller, task_id: str) -> None:
     ("token", "owner"),
     [
         ({"subject": "alice"}, Owner.user(ISSUER, "alice")),
-        ({"subject": "alice", "issuer": None}, Owner.user("client:some-client", "alice")),
+        ({"subject": "alice", "issuer": None}, Owner.user("client some-client", "alice")),
         ({"subject": None, "client": "robot"}, Owner.client(ISSUER, "robot")),
         ({"subject": "", "client": "robot"}, Owner.client(ISSUER, "robot")),
     ],

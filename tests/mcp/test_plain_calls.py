@@ -423,7 +423,7 @@ async def test_the_request_state_of_one_caller_is_none_of_another() -> None:
         state = (await ask_modern(ana, "confirming")).result["requestState"]
         answered = {"requestState": state, "inputResponses": {"go": YES}}
         refused = await ask_modern(bob, "confirming", **answered)
-        task = (await site.look(site.begun[0], Owner.user("client:client", "ana"))).task
+        task = (await site.look(site.begun[0], Owner.user("client client", "ana"))).task
         accepted = await ask_modern(ana, "confirming", **answered)
 
     assert refused.code == -32602

@@ -135,7 +135,7 @@ class Attendant:
         try:
             with self._unhurried():
                 answer = await ask(self._request, _request.validate_python(asked))
-            await self._service.answer(self._owner, snapshot.task.task_id, {key: answer})
+                await self._service.answer(self._owner, snapshot.task.task_id, {key: answer})
         except MCPError as error:
             self._refusal = MCPError(
                 INTERNAL_ERROR, f"the client did not answer {key!r}: {error.error.message}"

@@ -56,8 +56,9 @@ class Callers:
             return True
         if self._identify is not None and self._identify(request) is not None:
             return True
-        begins = request.method == "initialize"  # when there is no session yet
-        return self._anonymous == "session" and (begins or session_of(request) is not None)
+        if request.method == "initialize":  # there is no session yet, but there will be one
+            return self._anonymous == "session" and request.session.can_send_request
+        return self._anonymous == "session" and session_of(request) is not None
 
 
 def owner_of_token(token: AccessToken) -> Owner:
@@ -68,7 +69,7 @@ def owner_of_token(token: AccessToken) -> Owner:
     client, issuer, subject = principal_components(token)
     if not subject:
         return Owner.client(issuer or "", client)
-    return Owner.user(f"client:{client}" if issuer is None else issuer, subject)
+    return Owner.user(f"client {client}" if issuer is None else issuer, subject)
 
 
 def session_of(request: Request) -> str | None:

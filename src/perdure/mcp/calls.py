@@ -98,6 +98,7 @@ class Calls:
             return result
         snapshot = await self._create(request, admission.reached, owner, _stored(params, admission))
         if declared:
+            self._service.pacing.told(snapshot.task.task_id)
             return self._service.stamped(shapes.created(snapshot.task, self._service.now()))
         return await self._wait_modern(request, owner, snapshot.task.task_id)
 
@@ -162,6 +163,7 @@ class Calls:
             return await self._wait_handshake(request, snapshot)
         snapshot = await self._create(request, admission.reached, owner, call, wanted.milliseconds)
         self._announcer.announce(request, snapshot)
+        self._service.pacing.told(snapshot.task.task_id)
         return {"task": shapes.core(snapshot.task, self._service.now())}
 
     async def _wait_handshake(self, request: Request, snapshot: Snapshot) -> Wire:

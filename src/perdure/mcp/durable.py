@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 import re
+import secrets
 import typing
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from contextlib import contextmanager
@@ -81,7 +82,8 @@ class Running:
         """By what it asked for something else than to end with a result or an error of the tool."""
 
 
-_NOTHING = CallToolResult(content=[], is_error=True)
+_MARK = ("perdure/nothing", secrets.token_hex(8))
+_NOTHING = CallToolResult(content=[], is_error=True, _meta=dict([_MARK]))
 """What servers are given where the function has no result: they let it pass as it is."""
 
 Place: TypeAlias = Admission | Running
@@ -107,8 +109,11 @@ def current_admission() -> Admission | None:
 def is_nothing(result: HandlerResult) -> bool:
     """Whether this is what a function returned that has not run, and nobody has put anything in its place."""
     if isinstance(result, CallToolResult):
-        return result.is_error is True and not result.content
-    return isinstance(result, dict) and result.get("isError") is True and not result.get("content")
+        meta: object = result.meta
+    else:
+        meta = result.get("_meta") if isinstance(result, dict) else None
+    key, value = _MARK
+    return isinstance(meta, Mapping) and cast("Mapping[str, object]", meta).get(key) == value
 
 
 def forgiving(handler: Handler) -> Handler:

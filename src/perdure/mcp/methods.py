@@ -18,6 +18,7 @@ from .attending import Attendant
 from .callers import headers_of
 from .calls import success_of
 from .params import OneTask, Page, Update, decoded, is_declared
+from .polling import advised_interval
 from .protocol import CORE, MODERN, Request, Wire
 from .refusals import refusing, undeclared, wrong_header
 from .service import Service
@@ -49,11 +50,22 @@ class Methods:
 
     async def get(self, request: Request, _: RequestParams) -> HandlerResult:
         owner = self._caller(request)
-        task = (await self._service.runtime.get(owner, _task_id(request))).task
+        task = (await self._look(owner, _task_id(request))).task
         now = self._service.now()
         if request.protocol_version == MODERN:
             return {"resultType": "complete", **shapes.detailed(task, now)}
         return shapes.core(task, now)
+
+    async def _look(self, owner: Owner, task_id: str) -> Snapshot:
+        """The task; a moment later, if somebody looks sooner than they were told to and it has not ended."""
+        snapshot = await self._service.runtime.get(owner, task_id)
+        if not snapshot.task.is_terminal:
+            pacing = self._service.pacing
+            rest = pacing.rest(task_id, advised_interval(snapshot.task, self._service.now()))
+            if rest > 0:
+                snapshot = await self._service.runtime.later(owner, snapshot, rest)
+            pacing.told(task_id)
+        return snapshot
 
     async def cancel(self, request: Request, _: RequestParams) -> HandlerResult:
         owner = self._caller(request)

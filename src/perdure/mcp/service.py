@@ -19,6 +19,7 @@ from .background import Background
 from .callers import Callers
 from .durable import Durable
 from .hosts import Host
+from .pacing import Pacing
 from .protocol import Wire
 from .refusals import not_set_up
 
@@ -36,6 +37,7 @@ class Service:
         """The decorated functions, by name."""
         self.serves_methods = False
         """Whether the server was told of `tasks/get` and the others."""
+        self.pacing = Pacing()
         self._host: Host | None = None
 
     @property
@@ -100,5 +102,5 @@ def _check_form(key: str, asked: Input, answer: JsonLike) -> None:
         validate(answer.get("content") or {}, schema, Draft202012Validator)
     except ValidationError as error:
         raise MalformedAnswer(key, error.message[:MOST_SAID]) from error
-    except (SchemaError, Unresolvable):
+    except (SchemaError, Unresolvable, RecursionError):
         return  # the tool's own fault, and no reason to refuse an answer

@@ -109,8 +109,8 @@ class Listening:
         try:
             return await self._beside_others(request, call_next, stream, task_ids, alone=alone)
         except MCPError as error:
-            if error.error.code != METHOD_NOT_FOUND:
-                raise
+            if (error.error.code, error.error.data) != (METHOD_NOT_FOUND, request.method):
+                raise  # a refusal; only the SDK itself names the method that it does not serve
         await stream.acknowledge({"taskIds": task_ids})  # the server itself has no such streams
         return await self._tell(stream, task_ids)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 
 from msgspec import UNSET, UnsetType
 
@@ -147,6 +147,20 @@ class Runtime:
                 async with aclosing(self.watch(owner, task_id)) as seen:
                     async for state in seen:
                         snapshot = state  # the last one is the end
+        return snapshot
+
+    async def later(self, owner: Owner, snapshot: Snapshot, seconds: float) -> Snapshot:
+        """The task after so many seconds, or as soon as it is seen to have changed."""
+        task_id = snapshot.task.task_id
+        job = self._worker.job_of(task_id)
+        if job is not None:  # it runs here, and needs no watching
+            await asyncio.wait((job,), timeout=seconds)
+            return await self.store.get(owner, task_id)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds), aclosing(self.watch(owner, task_id)) as seen:
+                async for state in seen:
+                    if state.version > snapshot.version:
+                        return state
         return snapshot
 
     def watch(self, owner: Owner, task_id: str) -> AsyncGenerator[Snapshot]:
