@@ -17,6 +17,7 @@ from . import shapes
 from .attending import Attendant
 from .callers import headers_of
 from .calls import success_of
+from .pacing import HOLD
 from .params import OneTask, Page, Update, decoded, is_declared
 from .polling import advised_interval
 from .protocol import CORE, MODERN, Request, Wire
@@ -61,9 +62,8 @@ class Methods:
         snapshot = await self._service.runtime.get(owner, task_id)
         if not snapshot.task.is_terminal:
             pacing = self._service.pacing
-            rest = pacing.rest(task_id, advised_interval(snapshot.task, self._service.now()))
-            if rest > 0:
-                snapshot = await self._service.runtime.later(owner, snapshot, rest)
+            if pacing.is_early(task_id, advised_interval(snapshot.task, self._service.now())):
+                snapshot = await self._service.runtime.later(owner, snapshot, HOLD)
             pacing.told(task_id)
         return snapshot
 
