@@ -44,7 +44,6 @@ from .protocol import EXTENSION, MODERN, Request
 from .service import Service
 
 P = ParamSpec("P")
-F = TypeVar("F", bound=Callable[..., object])
 S = TypeVar("S")
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[S]]

@@ -112,7 +112,8 @@ class Listening:
             if (error.error.code, error.error.data) != (METHOD_NOT_FOUND, request.method):
                 raise  # a refusal; only the SDK itself names the method that it does not serve
         await stream.acknowledge({"taskIds": task_ids})  # the server itself has no such streams
-        return await self._tell(stream, task_ids)
+        await stream.tell_of(task_ids)
+        return self._ending(stream)
 
     async def _beside_others(
         self, request: Request, call_next: CallNext, stream: _Stream, task_ids: list[str], *, alone: bool
@@ -125,10 +126,6 @@ class Listening:
         with anyio.CancelScope() as others:
             async with beside(stream.tell_after(session.acknowledged, task_ids, others if alone else None)):
                 return await call_next(replace(request, session=cast("ServerSession", session)))
-        return self._ending(stream)
-
-    async def _tell(self, stream: _Stream, task_ids: list[str]) -> HandlerResult:
-        await stream.tell_of(task_ids)
         return self._ending(stream)
 
     def _ending(self, stream: _Stream) -> Wire:
