@@ -149,7 +149,8 @@ def _enveloped(params: Json) -> Json:
 
 def _read(response: httpx2.Response) -> Reply:
     if response.headers.get("content-type", "").startswith("text/event-stream"):
-        frames = [json.loads(line[5:]) for line in response.text.splitlines() if line.startswith("data:")]
+        lines = response.text.split("\r\n")  # not `splitlines`: to it, some characters of a string end a line
+        frames = [json.loads(line[5:]) for line in lines if line.startswith("data:")]
         return Reply(response.status_code, frames[-1], tuple(frames[:-1]))
     is_json = response.headers.get("content-type", "").startswith("application/json")
     return Reply(response.status_code, response.json() if is_json and response.content else {}, ())

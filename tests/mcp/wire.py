@@ -262,7 +262,8 @@ class Core:
 
 def _read(response: httpx2.Response) -> Answer:
     if response.headers.get("content-type", "").startswith("text/event-stream"):
-        frames = [json.loads(line[5:]) for line in response.text.splitlines() if line.startswith("data:")]
+        lines = response.text.split("\r\n")  # not `splitlines`: to it, some characters of a string end a line
+        frames = [json.loads(line[5:]) for line in lines if line.startswith("data:")]
         return Answer(response.status_code, frames[-1], tuple(frames[:-1]))
     message: Json = response.json() if response.content else {}
     return Answer(response.status_code, message)
