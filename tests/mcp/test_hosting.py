@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 
 import anyio
 import pytest
+from fastapi import FastAPI
 from mcp.client import Client
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -302,6 +303,20 @@ async def test_two_servers_are_mounted_in_one_application_each_with_its_own_task
         async with Modern(f"{root}/one/mcp") as one, Modern(f"{root}/other/mcp") as other:
             task_id = await one.start("double", {"number": 1})
             assert (await other.send("tasks/get", {"taskId": task_id})).code == -32602
+
+
+async def test_a_server_is_mounted_in_a_fastapi_application(tmp_path: Path) -> None:
+    server, _ = make(f"sqlite:///{tmp_path / 'tasks'}.db")
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncGenerator[None]:
+        async with server.session_manager.run():
+            yield
+
+    app = FastAPI(lifespan=lifespan)
+    app.mount("/reports", server.streamable_http_app())
+    async with serving(app) as endpoint:
+        await work_in_both(f"{endpoint.removesuffix('/mcp')}/reports/mcp")
 
 
 # A lifespan of the user's own
