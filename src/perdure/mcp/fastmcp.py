@@ -72,11 +72,8 @@ class FastMCPHost(Host):
     """A server of FastMCP."""
 
     def __init__(self, server: FastMCP[Any]) -> None:
+        super().__init__(server)
         self._server = server
-
-    @property
-    def server(self) -> object:
-        return self._server
 
     @property
     def info(self) -> Implementation:

@@ -37,9 +37,8 @@ class Host(ABC):
     state: object = None
     """What the user's own lifespan yielded."""
 
-    @property
-    @abstractmethod
-    def server(self) -> object:
+    def __init__(self, server: object) -> None:
+        self.server = server
         """The server itself, as its lifespan is given it."""
 
     @property
@@ -105,11 +104,8 @@ class MCPServerHost(Host):
     """The server of the official SDK."""
 
     def __init__(self, server: MCPServer[Any]) -> None:
+        super().__init__(server)
         self._server = server
-
-    @property
-    def server(self) -> object:
-        return self._server
 
     @property
     def info(self) -> Implementation:
@@ -148,13 +144,10 @@ class LowLevelHost(Host):
     """The SDK's low-level server, whose own handler of `tools/call` finds the tool."""
 
     def __init__(self, server: Server[Any], known: Mapping[str, Durable], *, authenticated: bool) -> None:
+        super().__init__(server)
         self._server = server
         self._known = known
         self._authenticated = authenticated
-
-    @property
-    def server(self) -> object:
-        return self._server
 
     @property
     def info(self) -> Implementation:
