@@ -21,7 +21,7 @@ from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextCon
 
 from perdure.mcp.client import ClientTasks, Handle, TaskState
 
-from .mcp.wire import Core, Modern
+from .mcp.wire import Core, Modern, is_open
 from .rows import row
 from .runtime.replicas import until
 
@@ -101,16 +101,7 @@ def free_port() -> int:
 
 
 async def until_open(program: Program, port: int) -> None:
-    async def met() -> bool:
-        try:
-            _, writer = await asyncio.open_connection("127.0.0.1", port)
-        except OSError:
-            return False
-        writer.close()
-        await writer.wait_closed()
-        return True
-
-    await until(met, seconds=60)
+    await until(lambda: is_open(port), seconds=60)
 
 
 class Served:

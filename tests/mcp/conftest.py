@@ -12,9 +12,14 @@ from .wire import Core, Modern, serving
 
 
 @pytest.fixture(params=["memory", "sqlite"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[str]:
+def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a storage on each engine."""
+    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
+
+
+@pytest.fixture
+async def url(where: str, anyio_backend: str) -> AsyncGenerator[str]:
     """The MCP endpoint of the fixture server, without authentication."""
-    where = "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
     server, _ = make_server(where)
     async with serving(server.streamable_http_app()) as endpoint:
         yield endpoint

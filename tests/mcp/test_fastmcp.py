@@ -43,7 +43,7 @@ from perdure.tasks.errors import InvalidValue
 from ..rows import row
 from ..runtime.replicas import until
 from .fixture import make_server
-from .wire import EXTENSION, Core, Json, Modern, serving, until_task
+from .wire import EXTENSION, Core, Json, Modern, is_open, serving, until_task
 
 pytestmark = pytest.mark.anyio
 
@@ -788,22 +788,12 @@ async def program(storage: str) -> AsyncGenerator[Program]:
         sys.executable, "-c", PROGRAM, storage, str(port), cwd=ROOT, env={**os.environ, "COLUMNS": "200"}
     )
     try:
-        await until(lambda: _answers(port), seconds=60)
+        await until(lambda: is_open(port), seconds=60)
         yield Program(process, port)
     finally:
         if process.returncode is None:
             process.kill()
         await process.wait()
-
-
-async def _answers(port: int) -> bool:
-    try:
-        _, writer = await asyncio.open_connection("127.0.0.1", port)
-    except OSError:
-        return False
-    writer.close()
-    await writer.wait_closed()
-    return True
 
 
 async def reached(client: Modern, task_id: str) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,11 +70,6 @@ async def listened_to(where: str, tokens: Tokens | None = None) -> AsyncGenerato
     add_task_fixtures(server, tasks)
     async with serving(server.streamable_http_app()) as url:
         yield url
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
@@ -113,11 +112,6 @@ async def workshop(tasks: Tasks) -> AsyncGenerator[str]:
     add_tools(server, tasks)
     async with serving(server.streamable_http_app()) as url:
         yield url
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
 @pytest.fixture

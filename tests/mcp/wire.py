@@ -70,6 +70,17 @@ async def serving(app: ASGIApp) -> AsyncGenerator[str]:
         listener.close()
 
 
+async def is_open(port: int) -> bool:
+    """Whether somebody listens at this port of loopback."""
+    try:
+        _, writer = await asyncio.open_connection("127.0.0.1", port)
+    except OSError:
+        return False
+    writer.close()
+    await writer.wait_closed()
+    return True
+
+
 async def until_task(look: Callable[[], Awaitable[Json]], *statuses: str, seconds: float = 15) -> Json:
     """Look until the task is in one of these statuses."""
     async with asyncio.timeout(seconds):

@@ -272,7 +272,6 @@ def success_of(outcome: Success | Failure | None) -> Success:
         case Success():
             return outcome
         case Failure():
-            data = None if isinstance(outcome.data_json, UnsetType) else outcome.data
-            raise MCPError(outcome.code, outcome.message, data)
+            raise MCPError(outcome.code, outcome.message, outcome.data)
         case None:
             raise MCPError(INTERNAL_ERROR, "the task has no outcome")

@@ -50,15 +50,15 @@ class Service:
             raise not_set_up("lifespan=tasks.lifespan")
         return self._host
 
-    @property
-    def is_joined(self) -> bool:
-        """Whether a server has begun to run with these tasks."""
-        return self._host is not None
-
     @host.setter
     def host(self, host: Host) -> None:
         self._host = host
         self.callers.authenticated = host.is_authenticated
+
+    @property
+    def is_joined(self) -> bool:
+        """Whether a server has begun to run with these tasks."""
+        return self._host is not None
 
     def now(self) -> Micros:
         return self.runtime.store.clock()
