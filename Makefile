@@ -3,13 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 JUDGES := tests/mcp/judges/node_modules/.package-lock.json
+SERVERS := .venv/share/perdure/servers/node_modules/.package-lock.json
 
 .PHONY: run test check parity sabotage crash bench format clean
 
 run: $(READY)
 	@$(BIN)/python -m perdure.demo
 
-test: check $(JUDGES)
+test: check $(JUDGES) $(SERVERS)
 	@$(BIN)/pytest -q -n 2
 	@$(BIN)/python -m tools.parity --brief
 
@@ -48,3 +49,7 @@ $(READY): pyproject.toml constraints.txt
 $(JUDGES): tests/mcp/judges/package.json tests/mcp/judges/package-lock.json | $(READY)
 	@echo "installing the public suites that judge perdure"
 	@$(BIN)/python -m tests.mcp.judges.install && touch $@
+
+$(SERVERS): src/perdure/storage/kit/servers/install.py | $(READY)
+	@echo "installing the servers that speak DynamoDB"
+	@$(BIN)/python -m perdure.storage.kit.servers && touch $@

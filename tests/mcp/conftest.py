@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from ..storage.subjects import new_url
 from .fixture import make_server
 from .wire import Core, Modern, serving
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-def where(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+@pytest.fixture
+async def where(on_engine: str, tmp_path: Path, anyio_backend: str) -> str:
     """The URL of a storage on each engine."""
-    return "memory:" if request.param == "memory" else f"sqlite:///{tmp_path / 'tasks.db'}"
+    return await new_url(on_engine, tmp_path)
 
 
 @pytest.fixture

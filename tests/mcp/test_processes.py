@@ -1,4 +1,4 @@
-"""Servers in processes of their own on one SQLite file: two at once, killed, told to stop, started anew."""
+"""Servers in processes of their own on one storage: two at once, killed, told to stop, started anew."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ..rows import row
+from ..storage.subjects import FIVE, new_url
 from .wire import Answering, Core, Json, Modern, until_task
 
 pytestmark = pytest.mark.anyio
@@ -75,10 +76,12 @@ async def _running(url: str, *options: str) -> AsyncGenerator[Replica]:
         await process.communicate()
 
 
-@pytest.fixture
-async def replicas(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Replicas]:
+@pytest.fixture(params=[engine for engine in FIVE if engine != "memory"])
+async def replicas(
+    request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
+) -> AsyncGenerator[Replicas]:
     async with AsyncExitStack() as stack:
-        yield Replicas(f"sqlite:///{tmp_path / 'tasks.db'}", stack)
+        yield Replicas(await new_url(request.param, tmp_path), stack)
 
 
 # What the tests say

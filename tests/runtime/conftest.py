@@ -13,9 +13,9 @@ from ..storage.subjects import ENGINES
 from .replicas import Replicas
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def subject(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGenerator[Subject]:
-    async with ENGINES[request.param]() as opened:
+@pytest.fixture
+async def subject(on_engine: str, anyio_backend: str) -> AsyncGenerator[Subject]:
+    async with ENGINES[on_engine]() as opened:
         yield opened
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypeAlias, Unpack
 
@@ -15,22 +15,16 @@ from msgspec.structs import replace
 
 from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import (
-    Address,
     Change,
     Committed,
     Delete,
-    Engine,
     Guard,
     Insert,
-    Maintenance,
     Micros,
-    PageRequest,
-    Purged,
     Record,
     Refused,
     Space,
     Storage,
-    Tag,
     Watch,
 )
 from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
@@ -38,6 +32,7 @@ from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.snapshot import TASKS, lease_address_of
 from perdure.tasks.store import system_clock
 
+from ..forwarding import Forwarding
 from .replicas import QUICK, Options, Replicas, until
 
 ME = Owner.local()
@@ -56,7 +51,7 @@ async def nothing(_: Sequence[Change]) -> None:
     """Leave the commit alone."""
 
 
-class Wire(Engine):
+class Wire(Forwarding):
     """One replica's line to the storage."""
 
     name = "wire"
@@ -70,7 +65,6 @@ class Wire(Engine):
         self.is_deaf = False
         """Whether watches never wake."""
         self.open_watches = 0
-        self._storage: Storage | None = None
         self._is_up = asyncio.Event()
         self._is_up.set()
         self._is_dead = False
@@ -89,61 +83,28 @@ class Wire(Engine):
         self._is_up.set()
 
     async def around(self, storage: Storage) -> Storage:
-        self._storage = storage
+        self.storage = storage
         return Storage(self)
 
-    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
-        return await (await self._line("get")).get_many(addresses, now=now)
+    async def line(self, verb: str) -> Storage:
+        self.calls[verb] += 1
+        await self._is_up.wait()
+        if self._is_dead:
+            raise StorageClosed("the line is dead")
+        return self.storage
 
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        storage = await self._line("commit")
+        storage = await self.line("commit")
         await self.before(changes)
         result = await storage.commit(changes, guard=guard, now=now)
         await self.after(changes)
         return result
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        storage = await self._line("page")
-        return await storage.page(
-            wanted.space,
-            wanted.partition,
-            limit=wanted.limit,
-            now=now,
-            after=wanted.after,
-            tag=wanted.tag,
-            descending=wanted.descending,
-        )
-
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return await (await self._line("due")).due(lane, until=until, limit=limit, now=now)
-
-    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
-        return await (await self._line("counts")).counts(space, partition, now=now)
-
-    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        return await (await self._line("purge")).purge(until=until, limit=limit)
-
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        assert self._storage is not None
         self.calls["watch"] += 1
-        return TappedWatch(self, None if self.is_deaf else self._storage.watch(space, partition, key))
-
-    async def maintain(self) -> Maintenance:
-        return await (await self._line("maintain")).maintain()
-
-    async def close(self) -> None:
-        assert self._storage is not None
-        await self._storage.close()
-
-    async def _line(self, verb: str) -> Storage:
-        assert self._storage is not None
-        self.calls[verb] += 1
-        await self._is_up.wait()
-        if self._is_dead:
-            raise StorageClosed("the line is dead")
-        return self._storage
+        return TappedWatch(self, None if self.is_deaf else self.storage.watch(space, partition, key))
 
 
 class TappedWatch(Watch):

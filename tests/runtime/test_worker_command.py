@@ -1,4 +1,4 @@
-"""`perdure worker module:app`: real processes on one SQLite file, killed, stopped and told to end."""
+"""`perdure worker module:app`: real processes on one storage, killed, stopped and told to end."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from perdure.storage import open_storage
 from perdure.tasks import Owner, Snapshot, Status, TaskStore
 
 from ..rows import row
+from ..storage.subjects import FIVE, new_url
 from .processes import WorkerProcess, worker
 from .replicas import QUICK, until, value_of
 from .sample_app import app
@@ -24,9 +25,9 @@ pytestmark = pytest.mark.anyio
 ME = Owner.local()
 
 
-@pytest.fixture
-def url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'tasks.db'}"
+@pytest.fixture(params=[engine for engine in FIVE if engine != "memory"])
+async def url(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> str:
+    return await new_url(request.param, tmp_path)
 
 
 @pytest.fixture

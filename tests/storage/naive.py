@@ -94,7 +94,7 @@ class NaiveEngine(Engine):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self.signals.watch((space, partition, key))
 
-    async def maintain(self) -> Maintenance:
+    async def maintain(self, *, repair: bool) -> Maintenance:
         return Maintenance()
 
     async def close(self) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import open_storage
-from perdure.storage.errors import CannotOpen, ForeignFile, NewerSchema, StorageError
+from perdure.storage.errors import CannotOpen, ForeignStorage, NewerSchema, StorageError
 from perdure.storage.kit.samples import put, sample
 from perdure.storage.sqlite.file import APPLICATION_ID
 
@@ -72,7 +72,7 @@ async def test_a_foreign_sqlite_file_is_refused_and_untouched(tmp_path: Path, st
     path = tmp_path / "theirs.db"
     make_sqlite_file(path, *statements)
     error = await refusal(path)
-    assert isinstance(error, ForeignFile)
+    assert isinstance(error, ForeignStorage)
     assert error.remedy == "choose another name"
     assert str(path) in str(error)
 
@@ -95,14 +95,14 @@ async def test_a_foreign_file_of_a_crash_is_refused_and_what_can_restore_it_unto
 ) -> None:
     path = make_file_of_a_crash(tmp_path, *statements)
     assert len(contents(path.parent)[f"theirs.db{ending}"]) > 4096
-    assert isinstance(await refusal(path), ForeignFile)
+    assert isinstance(await refusal(path), ForeignStorage)
 
 
 @pytest.mark.parametrize("text", ["dear diary", "x", "x" * 5000, "SQLite format 3", "\n"])
 async def test_a_text_file_is_refused_and_untouched(tmp_path: Path, text: str) -> None:
     path = tmp_path / "diary.txt"
     path.write_text(text)
-    assert isinstance(await refusal(path), ForeignFile)
+    assert isinstance(await refusal(path), ForeignStorage)
 
 
 @pytest.mark.parametrize("mode", ["WAL", "DELETE"])

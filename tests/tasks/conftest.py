@@ -18,9 +18,9 @@ def clock() -> Clock:
     return Clock()
 
 
-@pytest.fixture(params=["memory", "sqlite"])
-async def subject(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGenerator[Subject]:
-    async with ENGINES[request.param]() as opened:
+@pytest.fixture
+async def subject(on_engine: str, anyio_backend: str) -> AsyncGenerator[Subject]:
+    async with ENGINES[on_engine]() as opened:
         yield opened
 
 

@@ -6,6 +6,9 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from functools import partial
 from typing import Annotated
 
 import anyio
@@ -14,8 +17,11 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from ..runtime import App
-from ..storage.errors import CannotOpen
+from ..storage import migrate_storage
+from ..storage.copying import Progress
+from ..storage.errors import CannotOpen, StorageError
 from .loading import CannotLoad, load_app
+from .storages import copy_all, examine
 from .worker import work
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
@@ -41,6 +47,66 @@ def worker(
         _say(f"perdure: {error}")
         raise typer.Exit(2) from error
     _leave()
+
+
+_Url = Annotated[str, typer.Argument(metavar="URL", help="sqlite:///..., postgresql://..., redis://..., ...")]
+
+
+@commands.command()
+def migrate(url: _Url) -> None:
+    """Make or change the tables that a storage needs, and nothing else."""
+    with _told():
+        anyio.run(migrate_storage, url)
+    _say("the storage is ready")
+
+
+@commands.command()
+def copy(
+    source: Annotated[str, typer.Argument(metavar="FROM", help="the storage that is read")],
+    target: Annotated[str, typer.Argument(metavar="TO", help="the storage that is written; empty")],
+    *,
+    merge: Annotated[bool, typer.Option(help="let the target hold other records already")] = False,
+) -> None:
+    """Copy everything from one storage to another, and compare. Stop the servers of both before.
+
+    A copy that was interrupted goes on where it stood when it is started again.
+    """
+    with _told(), console.status("copying") as status:
+
+        def tell(progress: Progress) -> None:
+            status.update(f"{progress.space}: {progress.records} records {progress.step}")
+
+        counts = anyio.run(partial(copy_all, source, target, merge=merge, tell=tell))
+    for space, count in counts.items():
+        _say(f"{count:>9}  {space}")
+    _say("everything is there, to the byte")
+
+
+@commands.command()
+def doctor(
+    url: _Url,
+    *,
+    recount: Annotated[bool, typer.Option("--recount", help="set wrong counters right")] = False,
+) -> None:
+    """Look for damage, and give back room. Fails if something is wrong and was not set right."""
+    with _told():
+        findings = anyio.run(partial(examine, url, repair=recount))
+    for finding in findings:
+        _say(finding)
+    if findings and not recount:
+        _say("wrong counters are set right by --recount")
+        raise typer.Exit(1)
+    _say("set right" if findings else "all is well")
+
+
+@contextmanager
+def _told() -> Generator[None]:
+    """What a storage could not do, in one line."""
+    try:
+        yield
+    except StorageError as error:
+        _say(f"perdure: {error}")
+        raise typer.Exit(2) from error
 
 
 def _useful(app: App) -> App:

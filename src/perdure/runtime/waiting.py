@@ -8,7 +8,7 @@ from contextlib import suppress
 from random import uniform
 
 from ..storage import Watch
-from ..storage.errors import StorageBusy
+from ..storage.errors import StorageBusy, StorageUnavailable
 from ..tasks import Owner, Snapshot, TaskStore
 from ..tasks.errors import NotFound
 from ..tasks.owner import partition_of
@@ -45,8 +45,8 @@ async def states(
 
 
 async def look(store: TaskStore, owner: Owner, task_id: str) -> Snapshot | None:
-    """The task, or none where the storage is busy; the next look may succeed."""
+    """The task, or none where the storage cannot say just now; the next look may succeed."""
     try:
         return await store.get(owner, task_id)
-    except StorageBusy:
+    except (StorageBusy, StorageUnavailable):
         return None

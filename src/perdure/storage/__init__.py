@@ -4,7 +4,7 @@ Read `record` (the words), then `contract` (the promises), then an engine: `memo
 """
 
 from .contract import Engine, Maintenance, Watch
-from .opening import open_storage, register_engine
+from .opening import migrate_storage, open_storage, register_engine
 from .port import Storage
 from .record import (
     Address,
@@ -56,6 +56,7 @@ __all__ = [
     "Storage",
     "Tag",
     "Watch",
+    "migrate_storage",
     "open_storage",
     "register_engine",
 ]

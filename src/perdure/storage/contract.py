@@ -122,8 +122,10 @@ class Engine(ABC):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch: ...
 
     @abstractmethod
-    async def maintain(self) -> Maintenance:
-        """Give back room that is no longer used, and look for damage."""
+    async def maintain(self, *, repair: bool) -> Maintenance:
+        """Give back room that is no longer used, and look for damage. `repair` sets counters right that
+        disagree with the records they count; what was found is told in any case.
+        """
 
     @abstractmethod
     async def close(self) -> None:

@@ -6,13 +6,19 @@
         ├── CannotOpen           the storage cannot be opened; the message names the remedy
         │   ├── UnknownScheme    no engine answers to this URL
         │   ├── MissingExtra     the engine's driver is not installed
-        │   ├── ForeignFile      the file is not one of ours
-        │   └── NewerSchema      a later perdure wrote this file
+        │   ├── ForeignStorage   what stands there is not ours
+        │   ├── MissingSchema    our tables are not there, and this client was told not to make them
+        │   ├── NewerSchema      a later perdure wrote this storage
+        │   └── UnsafeServer     the server is set up to lose what it acknowledged
         ├── StorageReadOnly      the engine may not write
         ├── StorageFull          the engine has no room left
         ├── StorageCorrupt       what is stored can no longer be read
         ├── StorageBusy          others held the storage for too long (retryable)
+        ├── StorageUnavailable   the server cannot be reached, or takes no more for now (retryable)
         ├── StorageFailed        the engine failed in some other way, see the cause
+        │   └── OutcomeUnknown   the answer to a write was lost on its way
+        ├── TargetNotEmpty       a copy would mix with what is there
+        ├── CopyDiffers          a copy is not what it was copied from
         └── StorageClosed        the storage was closed before
 
 A version conflict is not an error here: it is an answer of `commit`. Nothing of a call that raised was
@@ -60,12 +66,20 @@ class MissingExtra(CannotOpen):
     """The engine is known, but its driver is not installed."""
 
 
-class ForeignFile(CannotOpen):
-    """The file exists and holds something else."""
+class ForeignStorage(CannotOpen):
+    """Something else stands where the storage should be."""
+
+
+class MissingSchema(CannotOpen):
+    """The tables are not there, or are older than this perdure; `perdure migrate` makes them."""
 
 
 class NewerSchema(CannotOpen):
     """A later version of perdure wrote this storage."""
+
+
+class UnsafeServer(CannotOpen):
+    """The server would drop records that it acknowledged, by the way it is set up."""
 
 
 class StorageReadOnly(StorageError):
@@ -86,8 +100,35 @@ class StorageBusy(StorageError):
     retryable = True
 
 
+class StorageUnavailable(StorageError):
+    """The server cannot be reached, or takes no more for now. Nothing was written."""
+
+    retryable = True
+
+
 class StorageFailed(StorageError):
     """The engine failed; its own error is the cause. A commit may have been written or not: read first."""
+
+
+class OutcomeUnknown(StorageFailed):
+    """The connection broke, or time ran out, after a write was sent: it may have happened or not."""
+
+
+class TargetNotEmpty(StorageError):
+    """A copy would mix with what is there already."""
+
+
+class CopyDiffers(StorageError):
+    """A copy is not what it was copied from: somebody wrote meanwhile, or other records were there."""
+
+    def __init__(
+        self, space: str, partition: str, key: str, reason: str = "it is not the same record"
+    ) -> None:
+        super().__init__(f"{space}/{partition}/{key}: {reason}")
+        self.space = space
+        self.partition = partition
+        self.key = key
+        self.reason = reason
 
 
 class StorageClosed(StorageError):

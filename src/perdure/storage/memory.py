@@ -105,7 +105,7 @@ class MemoryEngine(Engine):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self._signals.watch((space, partition, key))
 
-    async def maintain(self) -> Maintenance:
+    async def maintain(self, *, repair: bool) -> Maintenance:  # noqa: ARG002 - nothing can be wrong here
         return Maintenance()
 
     async def close(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from importlib import import_module
 from typing import Protocol, cast
 
@@ -22,37 +23,69 @@ class _Known(msgspec.Struct, frozen=True):
     module: str
     function: str
     install: str
+    migrator: str | None = None
 
 
+_POSTGRES = _Known("perdure.storage.postgres", "open_engine", "perdure[postgres]", "migrate")
+_REDIS = _Known("perdure.storage.redis", "open_engine", "perdure[redis]")
 _known: dict[str, _Known] = {
     "memory": _Known("perdure.storage.memory", "open_engine", "perdure"),
     "sqlite": _Known("perdure.storage.sqlite", "open_engine", "perdure"),
+    "postgres": _POSTGRES,
+    "postgresql": _POSTGRES,
+    "redis": _REDIS,
+    "rediss": _REDIS,
+    "redis+cluster": _REDIS,
+    "rediss+cluster": _REDIS,
+    "redis+sentinel": _REDIS,
+    "rediss+sentinel": _REDIS,
+    "dynamodb": _Known("perdure.storage.dynamodb", "open_engine", "perdure[dynamodb]", "migrate"),
 }
 
 
-def register_engine(scheme: str, opener: str, *, install: str) -> None:
+def register_engine(scheme: str, opener: str, *, install: str, migrator: str | None = None) -> None:
     """Let URLs of this scheme open an engine of your own.
 
     `opener` is `"package.module:function"`, imported at the first use; `install` is what `pip install`
-    must be told where that module, or something it imports, is not there.
+    must be told where that module, or something it imports, is not there. `migrator` names a function of the
+    same module, where tables are to be made by hand: `async def migrate(url)`.
     """
     module, _, function = opener.partition(":")
-    _known[scheme] = _Known(module, function, install)
+    _known[scheme] = _Known(module, function, install, migrator)
 
 
 async def open_storage(url: str) -> Storage:
-    """Open the storage that a URL names: `memory:`, `sqlite:///tasks.db`."""
+    """Open the storage that a URL names: `memory:`, `sqlite:///tasks.db`, `postgresql://...`, `redis://...`,
+    `dynamodb://...`.
+    """
+    known = _find(url)
+    return Storage(await cast("OpenEngine", _load(url, known, known.function))(url))
+
+
+async def migrate_storage(url: str) -> None:
+    """Make or change the tables that the storage needs, and nothing else.
+
+    Engines that do so whenever they are opened are opened, and closed again.
+    """
+    known = _find(url)
+    if known.migrator is None:
+        await (await open_storage(url)).close()
+    else:
+        await cast("Callable[[str], Awaitable[None]]", _load(url, known, known.migrator))(url)
+
+
+def _find(url: str) -> _Known:
     scheme, colon, _ = url.partition(":")
     known = _known.get(scheme) if colon else None
     if known is None:
         names = ", ".join(sorted(_known))
         raise UnknownScheme(url, "its scheme names no engine", f"begin the URL with one of {names}")
-    return Storage(await _load(url, known)(url))
+    return known
 
 
-def _load(url: str, known: _Known) -> OpenEngine:
+def _load(url: str, known: _Known, function: str) -> object:
     try:
-        return cast("OpenEngine", getattr(import_module(known.module), known.function))
+        return getattr(import_module(known.module), function)
     except ModuleNotFoundError as error:
         reason = f"the module {error.name} is not installed"
         raise MissingExtra(url, reason, f"run: pip install '{known.install}'") from error

@@ -144,10 +144,10 @@ class Storage:
             _check_text("key", key, MOST_KEY_BYTES)
         return self._engine.watch(space, partition, key)
 
-    async def maintain(self) -> Maintenance:
-        """Give back room that is no longer used, and look for damage."""
+    async def maintain(self, *, repair: bool = False) -> Maintenance:
+        """Give back room that is no longer used, and look for damage; count anew if asked to."""
         self._check_open()
-        return await self._engine.maintain()
+        return await self._engine.maintain(repair=repair)
 
     async def close(self) -> None:
         """Release everything, even while the caller is being stopped."""

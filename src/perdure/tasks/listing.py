@@ -18,7 +18,8 @@ MOST_LIMIT = 200
 MOST_EXAMINED = 1000
 """Records that one call looks at, so that a filter without an index cannot hold up the server."""
 
-_KEY = Address(Space("settings"), "perdure", "cursor-key")
+SETTINGS = Space("settings")
+_KEY = Address(SETTINGS, "perdure", "cursor-key")
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):

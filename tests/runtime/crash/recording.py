@@ -9,7 +9,7 @@ import asyncio
 import hashlib
 import os
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import count
 from random import uniform
 from typing import Literal, TypeAlias
@@ -31,22 +31,17 @@ from perdure.storage import (
     Insert,
     Keep,
     Kept,
-    Maintenance,
     Micros,
-    PageRequest,
-    Purged,
     Record,
     Refused,
     Replace,
-    Space,
     Storage,
-    Tag,
-    Watch,
     open_storage,
     register_engine,
 )
 from perdure.tasks.snapshot import TASKS
 
+from ...forwarding import Forwarding
 from . import journal
 from .journal import Edit, Got, Journal, Look
 
@@ -75,7 +70,7 @@ async def open_engine(url: str) -> Engine:
     return _Recording(await open_storage(url.removeprefix(f"{SCHEME}:")))
 
 
-class _Recording(Engine):
+class _Recording(Forwarding):
     name = SCHEME
     journal: Journal
     doom: Doom | None = None
@@ -83,12 +78,12 @@ class _Recording(Engine):
     """One for all storages of the process, as its journal is."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        self.storage = storage
         self.lag = storage.lag
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         called = journal.now()
-        found = await self._storage.get_many(addresses, now=now)
+        found = await self.storage.get_many(addresses, now=now)
         for address, record in zip(addresses, found, strict=True):
             if address.space in RECORDED:
                 look = None if record is None else look_at(record)
@@ -104,7 +99,7 @@ class _Recording(Engine):
         edits = [_edit(changes[n]) for n in at]
         self.journal.add(journal.Committing(number=number, now=now, edits=edits))
         self._die_if(number, "during")
-        result = await self._storage.commit(changes, guard=guard, now=now)
+        result = await self.storage.commit(changes, guard=guard, now=now)
         self._die_if(number, "after")
         answers = [_number(result.answers[n]) for n in at]
         is_done = isinstance(result, Committed)
@@ -119,35 +114,6 @@ class _Recording(Engine):
             asyncio.get_running_loop().call_later(uniform(0, SOON), die)
         else:
             die()
-
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        return await self._storage.page(
-            wanted.space,
-            wanted.partition,
-            limit=wanted.limit,
-            now=now,
-            after=wanted.after,
-            tag=wanted.tag,
-            descending=wanted.descending,
-        )
-
-    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return await self._storage.due(lane, until=until, limit=limit, now=now)
-
-    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
-        return await self._storage.counts(space, partition, now=now)
-
-    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        return await self._storage.purge(until=until, limit=limit)
-
-    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return self._storage.watch(space, partition, key)
-
-    async def maintain(self) -> Maintenance:
-        return await self._storage.maintain()
-
-    async def close(self) -> None:
-        await self._storage.close()
 
 
 RECORDED = (TASKS, LEASES)

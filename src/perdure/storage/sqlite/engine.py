@@ -124,9 +124,12 @@ class SqliteEngine(Engine):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self._signals.watch((space, partition, key))
 
-    async def maintain(self) -> Maintenance:
+    async def maintain(self, *, repair: bool) -> Maintenance:
         with translated(self._location.name):
-            return await asyncio.to_thread(_maintain, self._location)
+            maintenance = await asyncio.to_thread(_maintain, self._location)
+        if repair:
+            await self._writer.run(lambda transaction: transaction.recount())
+        return maintenance
 
     async def close(self) -> None:
         self._signals.close()

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import uniform
 from urllib.parse import quote
 
-from ..errors import CannotOpen, ForeignFile, NewerSchema, StorageBusy, StorageCorrupt, StorageReadOnly
+from ..errors import CannotOpen, ForeignStorage, NewerSchema, StorageBusy, StorageCorrupt, StorageReadOnly
 from .failures import is_busy, is_no_database
 from .location import Location, Options
 from .statements import migrations
@@ -166,7 +166,7 @@ def _read_header(location: Location) -> tuple[int, int]:
         (version,) = db.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError as error:
         if is_no_database(error):
-            raise ForeignFile(location.name, "it is not a SQLite file", "choose another name") from error
+            raise ForeignStorage(location.name, "it is not a SQLite file", "choose another name") from error
         raise
     finally:
         db.close()
@@ -182,7 +182,7 @@ def _check_length(db: sqlite3.Connection, location: Location) -> None:
 
 def _check_application(location: Location, application: int) -> None:
     if application != APPLICATION_ID:
-        raise ForeignFile(location.name, "another application made it", "choose another name")
+        raise ForeignStorage(location.name, "another application made it", "choose another name")
 
 
 def _check_version(location: Location, version: int, newest: int) -> None:

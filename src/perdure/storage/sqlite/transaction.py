@@ -44,6 +44,7 @@ _OVERDUE_PARTITION = statement("overdue_partition")
 _COUNT = statement("count")
 _ADD_COUNT = statement("add_count")
 _DROP_ZERO_COUNT = statement("drop_zero_count")
+_RECOUNT = statement("recount")
 
 ALL = ""
 """The partition under which the counters hold the sum of all. No record can have it."""
@@ -100,6 +101,11 @@ class Transaction:
     def purge(self, until: Micros, limit: int) -> list[Purged]:
         rows: list[_Overdue] = self._db.execute(_OVERDUE, (until, limit)).fetchall()
         return self._remove(rows)
+
+    def recount(self) -> None:
+        """Make every counter say what there is."""
+        for space, partition, tag, stored, counted in self._db.execute(_RECOUNT).fetchall():
+            self._deltas[space, partition, tag] += counted - stored
 
     def flush(self) -> None:
         """Write the counters that moved."""

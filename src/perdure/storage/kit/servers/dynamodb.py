@@ -1,0 +1,101 @@
+"""Servers that speak DynamoDB: dynoxide is quick, ExtendDB is strict, Amazon's own is the reference.
+
+The first two come from npm: `python -m perdure.storage.kit.servers` puts them beside this Python's packages.
+Amazon's sends telemetry unless told not to, listens on every interface, and asks for an AWS account in its
+licence; so it is started only by who names its jar.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlencode
+from uuid import uuid4
+
+from .install import PACKAGES, installed
+from .process import MissingServer, Server, answers
+
+REGION = "us-east-1"
+CREDENTIALS: Mapping[str, str] = {
+    "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
+    "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
+    "AWS_DEFAULT_REGION": REGION,
+}
+"""What the servers accept, as environment variables. It is the example of Amazon's documentation."""
+
+
+class _DynamoDb(Server):
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def new_url(self, options: str = "") -> str:
+        """A table that is not there yet; `migrate_storage` makes it. Needs CREDENTIALS in the environment."""
+        query = urlencode({"endpoint_url": self.endpoint, "region_name": REGION})
+        return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
+
+    def is_ready(self) -> bool:
+        return answers(self.port)
+
+
+class Dynoxide(_DynamoDb):
+    """Keeps everything in one file."""
+
+    def command(self) -> list[str]:
+        program = str(installed(PACKAGES["dynoxide"]))
+        return [program, "--port", str(self.port), "--db-path", str(self.folder / "tables.db")]
+
+
+class ExtendDb(_DynamoDb):
+    """Indexes lag, signatures are checked, and tables with a provisioned rate are throttled."""
+
+    def environment(self) -> Mapping[str, str]:
+        return {
+            "HOME": str(self.folder),
+            "EXTENDDB__SERVER__PORT": str(self.port),
+            "EXTENDDB__SERVER__THROTTLING_ENABLED": "true",
+            "EXTENDDB__LOGGING__LEVEL": "warn",
+        }
+
+    def prepare(self) -> None:
+        subprocess.run(  # noqa: S603 - our own command
+            [
+                self._program, "init", "--config", self._configuration, "--bind-addr", "127.0.0.1",
+                "--sqlite-path", self.folder / "tables.db",
+            ],
+            check=True, capture_output=True, env={**os.environ, **self.environment()}, cwd=self.folder,
+        )  # fmt: skip
+
+    def command(self) -> list[str]:
+        return [str(self._program), "serve", "--foreground", "--config", str(self._configuration)]
+
+    @property
+    def _program(self) -> Path:
+        return installed(PACKAGES["extenddb"])
+
+    @property
+    def _configuration(self) -> Path:
+        return self.folder / "extenddb.toml"
+
+
+class DynamoDbLocal(_DynamoDb):
+    """Amazon's own, from a jar that you have. It listens on all interfaces: give it a network of its own."""
+
+    def __init__(self, jar: Path, java: str = "java") -> None:
+        super().__init__()
+        if not jar.exists():
+            raise MissingServer(f"there is no {jar}")
+        self._jar = jar
+        self._java = java
+
+    def environment(self) -> Mapping[str, str]:
+        return {"DDB_LOCAL_TELEMETRY": "0"}
+
+    def command(self) -> list[str]:
+        libraries = self._jar.parent / "DynamoDBLocal_lib"
+        return [
+            self._java, f"-Djava.library.path={libraries}", "-jar", str(self._jar), "-disableTelemetry",
+            "-sharedDb", "-port", str(self.port), "-dbPath", str(self.folder),
+        ]  # fmt: skip

