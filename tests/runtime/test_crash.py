@@ -18,6 +18,7 @@ from perdure.runtime.recovery import LOST
 from perdure.storage import open_storage
 from perdure.tasks import Failure, Snapshot, Status, TaskStore
 
+from ..storage.subjects import FIVE, new_url
 from .crash import checking, journal, storm
 from .crash.acting import OWNERS
 from .crash.broken import BROKEN
@@ -49,8 +50,9 @@ def plan_in(folder: Path, **changes: object) -> Plan:
 # The storm
 
 
-async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    case = Case(await storm.run(plan_in(tmp_path)))
+@pytest.mark.parametrize("engine", [engine for engine in FIVE if engine != "memory"])
+async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(tmp_path: Path, engine: str) -> None:
+    case = Case(await storm.run(plan_in(tmp_path, url=await new_url(engine, tmp_path))))
     assert breaches(case) == {}
     met = numbers(case)
     for what in ("tasks taken from lost workers", "of several attempts", "answers heard", "cancelled"):

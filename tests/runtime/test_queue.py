@@ -413,7 +413,7 @@ async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Repl
     @app.function()
     async def impatient(task: Task) -> str:
         try:
-            async with asyncio.timeout(0.05):
+            async with asyncio.timeout(0.5):
                 await task.elicit("Whose?")
         except TimeoutError:
             crowd.enter("work")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
-from perdure.storage import Change, Delete, Guard, Record, open_storage
+from perdure.storage import Change, Committed, Delete, Guard, Record, Refused, open_storage
 from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
 
-from .sqlite_helpers import url_of
+from .sqlite_helpers import inserting, url_of
 
 pytestmark = pytest.mark.anyio
 
@@ -46,6 +47,53 @@ async def test_a_guard_counts_the_tag_that_stands_there_and_not_the_one_that_was
         await storage.commit([READ.becoming(body="2", tag="red")], guard=guard, now=NOW)
         assert (await storage.counts(SPACE, PARTITION, now=NOW))["red"] == 1
         assert (await storage.maintain()).findings == ()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE counts SET n = n + 5",
+        "UPDATE counts SET n = n - 5",
+        "UPDATE counts SET n = 9 WHERE partition <> ''",
+        "UPDATE counts SET n = 9 WHERE partition = ''",
+        "DELETE FROM counts",
+        "DELETE FROM records WHERE tag = 'green'",
+        "INSERT INTO counts SELECT space, partition, 'gone', 3 FROM counts WHERE tag = 'red'",
+    ],
+)
+async def test_repairing_sets_wrong_counters_right_of_a_partition_and_of_all(
+    tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "records.db"
+    async with await open_storage(url_of(path)) as storage:
+        await put(storage, READ, sample("2", tag="red"), sample("3", tag="green"), sample(partition="other"))
+        execute(path, damage)
+        found = (await storage.maintain()).findings
+        assert found != ()
+        assert (await storage.maintain(repair=True)).findings == found
+        assert (await storage.maintain()).findings == ()
+        for partition in (PARTITION, "other", None):
+            records = await storage.page(SPACE, partition, limit=9, now=NOW)
+            assert dict(await storage.counts(SPACE, partition, now=NOW)) == count(records)
+        guard = Guard(space=SPACE, tags=frozenset({"red"}), at_most=3)
+        results = [
+            await storage.commit(inserting(sample(key, tag="red")), guard=guard, now=NOW) for key in "45"
+        ]
+        assert [type(result) for result in results] == [Committed, Refused]
+
+
+async def test_repairing_changes_nothing_where_all_is_well(tmp_path: Path) -> None:
+    async with await open_storage(url_of(tmp_path / "records.db")) as storage:
+        await put(storage, READ, sample("expired", tag="green", expires_at=NOW + 1))
+        assert (await storage.maintain(repair=True)).findings == ()
+        assert dict(await storage.counts(SPACE, now=NOW)) == {"red": 1, "green": 1}
+        assert dict(await storage.counts(SPACE, now=NOW + 1)) == {"red": 1}
+
+
+def execute(path: Path, sql: str) -> None:
+    db = sqlite3.connect(path, isolation_level=None)
+    db.execute(sql)
+    db.close()
 
 
 def count(records: list[Record]) -> dict[str, int]:

@@ -90,13 +90,14 @@ def doctor(
 ) -> None:
     """Look for damage, and give back room. Fails if something is wrong and was not set right."""
     with _told():
-        findings = anyio.run(partial(examine, url, repair=recount))
-    for finding in findings:
+        health = anyio.run(partial(examine, url, repair=recount))
+    for finding in health.findings:
         _say(finding)
-    if findings and not recount:
-        _say("wrong counters are set right by --recount")
+    if health.remaining:
+        _say("some of it cannot be set right" if recount else "wrong counters are set right by --recount")
         raise typer.Exit(1)
-    _say("set right" if findings else "all is well")
+    records = f"{health.records} records"
+    _say(f"set right, among {records}" if health.findings else f"all is well with {records}")
 
 
 @contextmanager

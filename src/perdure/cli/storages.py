@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from hashlib import blake2b
 from urllib.parse import urlsplit
 
+import msgspec
+
 from ..storage import Space, open_storage
 from ..storage.copying import Told, copy
 from ..tasks.idempotency import KEYS
@@ -29,7 +31,18 @@ def _name(engine: str, url: str) -> str:
     return f"{engine} {blake2b(where.encode(), digest_size=6).hexdigest()}"
 
 
-async def examine(url: str, *, repair: bool) -> tuple[str, ...]:
-    """What is wrong with the storage, one sentence each."""
+class Health(msgspec.Struct, frozen=True, kw_only=True):
+    findings: tuple[str, ...]
+    """What was wrong with the storage, one sentence each."""
+    remaining: tuple[str, ...]
+    """What still is."""
+    records: int
+
+
+async def examine(url: str, *, repair: bool) -> Health:
+    """Look at a storage, set counters right if asked to, and then look again."""
     async with await open_storage(url) as storage:
-        return (await storage.maintain(repair=repair)).findings
+        found = (await storage.maintain(repair=repair)).findings
+        remaining = (await storage.maintain()).findings if repair and found else found
+        counts = [await storage.counts(space, now=0) for space in SPACES]
+    return Health(findings=found, remaining=remaining, records=sum(sum(each.values()) for each in counts))

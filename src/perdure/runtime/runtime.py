@@ -136,9 +136,14 @@ class Runtime:
         return await self.store.mutate(owner, task_id, lambda read: self.store.answer(read, answers))
 
     async def wait(self, owner: Owner, task_id: str, timeout: float | None = None) -> Snapshot:  # noqa: ASYNC109
-        """The task once it has ended. TimeoutError if it has not within so many seconds."""
+        """The task once it has ended. TimeoutError if it has not within so many seconds.
+
+        One look is taken in any case, however little time there is.
+        """
+        snapshot = await self.store.get(owner, task_id)
+        if snapshot.task.is_terminal:
+            return snapshot
         async with asyncio.timeout(timeout):
-            snapshot = await self.store.get(owner, task_id)
             job = self._worker.job_of(snapshot.task.task_id)
             if job is not None:  # it runs here, and needs no watching
                 await asyncio.wait((job,))

@@ -167,10 +167,12 @@ async def _begin(target: Storage, spaces: Sequence[Space], name: str, *, merge: 
                 raise TargetNotEmpty(f"there are records in {space!r}; empty it, or ask to merge")
     note = _Note(source=name, space=spaces[0])
     body = msgspec.json.encode(note).decode()
-    await target.commit(
+    result = await target.commit(
         [Insert(record=Record(space=COPIES, partition=_NOTE.partition, key=_NOTE.key, order=0, body=body))],
         now=_BEGINNING,
     )
+    if not isinstance(result, Committed):
+        raise TargetNotEmpty("somebody else copies into it at the same time")
     return note
 
 

@@ -124,7 +124,7 @@ class CopyDiffers(StorageError):
     def __init__(
         self, space: str, partition: str, key: str, reason: str = "it is not the same record"
     ) -> None:
-        super().__init__(f"{space}/{partition}/{key}: {reason}")
+        super().__init__(f"{space}/{partition}/{key}: {reason}; empty the target, and copy again")
         self.space = space
         self.partition = partition
         self.key = key

@@ -87,10 +87,15 @@ class Grouping(Generic[Q, A]):
     async def _go(self, group: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
         try:
             answers = await self._answer([question for question, _ in group])
+            for (_, future), answer in zip(group, answers, strict=True):
+                _settle(future, answer)
         except Exception as error:  # whatever it is, somebody waits for it
-            answers = [error] if len(group) == 1 else [_copy(error) for _ in group]
-        for (_, future), answer in zip(group, answers, strict=True):
-            _settle(future, answer)
+            for _, future in group:
+                _settle(future, error if len(group) == 1 else _copy(error))
+        except BaseException:
+            for _, future in group:
+                future.cancel()
+            raise
 
 
 def _settle(future: asyncio.Future[A], answer: A | Exception) -> None:
@@ -107,5 +112,5 @@ def _copy(error: Exception) -> Exception:
     copy = error.__class__.__new__(error.__class__, *error.args)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)
-    copy.__cause__ = error.__cause__
+    copy.__cause__ = error.__cause__ or error
     return copy

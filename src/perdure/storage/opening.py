@@ -79,7 +79,7 @@ def _find(url: str) -> _Known:
     known = _known.get(scheme) if colon else None
     if known is None:
         names = ", ".join(sorted(_known))
-        raise UnknownScheme(url, "its scheme names no engine", f"begin the URL with one of {names}")
+        raise UnknownScheme(_told(url), "its scheme names no engine", f"begin the URL with one of {names}")
     return known
 
 
@@ -88,4 +88,9 @@ def _load(url: str, known: _Known, function: str) -> object:
         return getattr(import_module(known.module), function)
     except ModuleNotFoundError as error:
         reason = f"the module {error.name} is not installed"
-        raise MissingExtra(url, reason, f"run: pip install '{known.install}'") from error
+        raise MissingExtra(_told(url), reason, f"run: pip install '{known.install}'") from error
+
+
+def _told(url: str) -> str:
+    """As much of a URL as may be shown: a name before the host, and an option, may be a password."""
+    return f"{url.partition(':')[0]}:..." if "@" in url or "?" in url else url

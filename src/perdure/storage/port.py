@@ -212,7 +212,7 @@ def _check_record(record: Record) -> int:
     _check_number("version", record.version, least=1)
     _check_text("tag", record.tag, MOST_TAG_BYTES, least=0)
     if record.expires_at is not None:
-        _check_number("expires_at", record.expires_at)
+        _check_number("expires_at", record.expires_at, least=1)
     if record.lane is not None and record.wake_at is not None:
         _check_text("lane", record.lane, MOST_LANE_BYTES)
         _check_number("wake_at", record.wake_at)

@@ -10,6 +10,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from ... import servers
+from ...storage.subjects import FIVE, new_url
 from . import storm
 from .checking import Case, breaches
 from .functions import QUICK
@@ -20,10 +22,14 @@ SHOWN = 5
 """Breaches of one kind that are printed."""
 
 
-async def main(plan: Plan) -> bool:
+async def main(arguments: argparse.Namespace, folder: Path) -> bool:
     """Whether every check holds."""
     _end_children_too()
-    case = Case(await storm.run(plan))
+    try:
+        plan = plan_of(arguments, arguments.url or await new_url(arguments.engine, folder), folder)
+        case = Case(await storm.run(plan))
+    finally:
+        servers.close_all()
     for name, number in numbers(case).items():
         print(f"{number:>9}  {name}")
     found = breaches(case)
@@ -40,9 +46,9 @@ def _end_children_too() -> None:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
 
 
-def plan_of(arguments: argparse.Namespace, folder: Path) -> Plan:
+def plan_of(arguments: argparse.Namespace, url: str, folder: Path) -> Plan:
     return Plan(
-        url=arguments.url or f"sqlite:///{folder / 'tasks.db'}",
+        url=url,
         folder=folder / "journals",
         seed=arguments.seed,
         seconds=arguments.seconds,
@@ -56,13 +62,14 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20, help="how long the storm lasts")
     parser.add_argument("--seed", type=int, default=7, help="what is drawn: victims, moments, work")
     parser.add_argument("--kills", type=int, help="at random moments; one a second, if not given")
-    parser.add_argument("--url", help="the storage, empty; a new SQLite file, if not given")
+    parser.add_argument("--engine", default="sqlite", choices=FIVE[1:], help="a new storage, on a new server")
+    parser.add_argument("--url", help="or a storage of yours, which must be empty")
     parser.add_argument("--heartbeat", type=float, default=QUICK.heartbeat, help="a lease is three of them")
     return parser.parse_args()
 
 
 if __name__ == "__main__":
     made = Path(tempfile.mkdtemp(prefix="perdure-crash-"))
-    if not asyncio.run(main(plan_of(parse(), made))):
+    if not asyncio.run(main(parse(), made)):
         sys.exit(1)
     shutil.rmtree(made)

@@ -33,7 +33,7 @@ STEP: Micros = 10
 _times = st.integers(0, 12).map(lambda n: n * STEP)
 _bodies = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
 _timers = st.none() | st.tuples(st.sampled_from(LANES), _times)
-_expiries = st.none() | _times
+_expiries = st.none() | st.integers(1, 12).map(lambda n: n * STEP)
 _addresses = st.builds(Address, *(st.sampled_from(names) for names in (SPACES, PARTITIONS, KEYS)))
 _guards = st.none() | st.builds(
     Guard,

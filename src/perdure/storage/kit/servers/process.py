@@ -12,6 +12,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -39,9 +40,13 @@ class Server(ABC):
 
     def __init__(self) -> None:
         self.port = free_port()
-        self.folder = Path(tempfile.mkdtemp(prefix="perdure-server-"))
         self._leash: subprocess.Popen[bytes] | None = None
         self.pid = 0
+
+    @cached_property
+    def folder(self) -> Path:
+        """Where everything of this server is; made when it is first asked for."""
+        return Path(tempfile.mkdtemp(prefix="perdure-server-"))
 
     @property
     def name(self) -> str:
@@ -108,7 +113,8 @@ class Server(ABC):
     def close(self) -> None:
         """Stop, and leave nothing behind."""
         self.stop()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        if "folder" in vars(self):
+            shutil.rmtree(self.folder, ignore_errors=True)
 
     def __enter__(self) -> Self:
         try:

@@ -1,0 +1,452 @@
+"""Copying a storage: everything arrives to the byte, also in several attempts, and nothing is mixed or lost
+unnoticed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TypeAlias
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+from perdure.storage import (
+    Address,
+    Change,
+    Committed,
+    Delete,
+    Guard,
+    Insert,
+    Keep,
+    Micros,
+    PageRequest,
+    Record,
+    Refused,
+    Space,
+    Storage,
+)
+from perdure.storage import copying as module
+from perdure.storage.copying import COPIES, Progress, Told, copy
+from perdure.storage.errors import CopyDiffers, StorageCorrupt, StorageUnavailable, TargetNotEmpty
+from perdure.storage.kit.samples import (
+    HOSTILE_BODIES,
+    HOSTILE_NAMES,
+    NOW,
+    OTHER_SPACE,
+    SPACE,
+    do,
+    put,
+    put_many,
+    sample,
+)
+from perdure.storage.memory import MemoryEngine
+from perdure.storage.port import MOST_BYTES, MOST_CHANGES, MOST_NUMBER
+
+from ..forwarding import Forwarding
+from .subjects import ENGINES
+
+pytestmark = pytest.mark.anyio
+
+COPIED = ["memory", "sqlite"]
+SPACES = (SPACE, OTHER_SPACE)
+LANE = "lane"
+LONG_AGO: Micros = 1
+RECORDS = [
+    *(sample(key, order=at) for at, key in enumerate(HOSTILE_NAMES)),
+    *(sample(f"b{at}", body=body, partition="bodies") for at, body in enumerate(HOSTILE_BODIES)),
+    *(sample("same", partition=name, space=OTHER_SPACE) for name in HOSTILE_NAMES),
+    sample("old", order=0, version=41, tag="red"),
+    sample("late", order=MOST_NUMBER, version=MOST_NUMBER, tag="blue"),
+    sample("timer", lane=LANE, wake_at=5, tag="red"),
+    sample("timer", lane=LANE, wake_at=3, space=OTHER_SPACE, expires_at=NOW + 1),
+    sample("expired", expires_at=LONG_AGO, tag="red"),
+    sample("expired", expires_at=NOW - 1, space=OTHER_SPACE, lane=LANE, wake_at=4, version=7),
+]
+"""Of every kind: names and bodies that hurt, versions, tags, timers, and some that only a purge sees."""
+
+
+@pytest.fixture(params=COPIED)
+async def source(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGenerator[Storage]:
+    async with ENGINES[request.param]() as subject:
+        yield subject.storage
+
+
+@pytest.fixture(params=COPIED)
+async def target(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGenerator[Storage]:
+    async with ENGINES[request.param]() as subject:
+        yield subject.storage
+
+
+@pytest.fixture
+def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "PAGE", 2)
+
+
+async def copied(
+    source: Storage,
+    target: Storage,
+    *,
+    name: str = "the source",
+    merge: bool = False,
+    tell: Told = lambda _: None,
+) -> Mapping[Space, int]:
+    return await copy(source, target, SPACES, name=name, merge=merge, tell=tell)
+
+
+async def filled(storage: Storage, records: Sequence[Record] = RECORDS) -> Storage:
+    """At the beginning of time, when none of them has expired."""
+    await put(storage, *records, now=0)
+    return storage
+
+
+Contents: TypeAlias = Mapping[Space, tuple[list[Record], Mapping[str, int]]]
+
+
+async def contents(storage: Storage) -> Contents:
+    """All records and counts, expired ones too; and the note, if there is one."""
+    return {
+        space: (await storage.page(space, limit=1000, now=0), dict(await storage.counts(space, now=0)))
+        for space in (*SPACES, COPIES)
+    }
+
+
+# Everything
+
+
+async def test_everything_arrives_to_the_byte_and_no_note_remains(source: Storage, target: Storage) -> None:
+    await filled(source)
+    counts = await copied(source, target)
+    there = await contents(target)
+    assert there == await contents(source)
+    assert there[COPIES] == ([], {})
+    assert {space: len(records) for space, (records, _) in there.items()} == {**counts, COPIES: 0}
+    assert sum(counts.values()) == len(RECORDS)
+    for record in RECORDS:
+        assert await target.get(record.address, now=0) == record
+
+
+async def test_timers_are_due_and_expired_records_purged_as_in_the_source(
+    source: Storage, target: Storage
+) -> None:
+    await filled(source)
+    await copied(source, target)
+    for now in (0, NOW):
+        due = [await each.due(LANE, until=9, limit=9, now=now) for each in (source, target)]
+        assert due[0] == due[1] != []
+    purged = [await each.purge(until=NOW, limit=9) for each in (source, target)]
+    assert purged[0] == purged[1]
+    assert [each.key for each in purged[0]] == ["expired", "expired"]
+
+
+async def test_what_was_copied_can_be_replaced_and_copied_back(source: Storage, target: Storage) -> None:
+    await filled(source)
+    await copied(source, target)
+    old = sample("old", order=0, version=41, tag="red")
+    await do(target, old.becoming(body="[]", tag="green"))
+    async with Storage(MemoryEngine()) as third:
+        await copied(target, third)
+        assert await third.get(old.address, now=0) == sample(
+            "old", order=0, version=42, tag="green", body="[]"
+        )
+
+
+async def test_an_empty_storage_is_copied_too(source: Storage, target: Storage) -> None:
+    assert await copied(source, target) == {SPACE: 0, OTHER_SPACE: 0}
+    assert await contents(target) == await contents(source)
+
+
+async def test_spaces_that_are_not_named_are_left_alone(source: Storage, target: Storage) -> None:
+    await put(source, sample(space=Space("unnamed")))
+    await put(target, sample(space=Space("other")))
+    await copied(source, target)
+    assert await target.page(Space("unnamed"), limit=9, now=NOW) == []
+    assert await target.page(Space("other"), limit=9, now=NOW) == [sample(space=Space("other"))]
+
+
+# Within what a commit takes
+
+
+class Recording(Forwarding):
+    """Notes the records of each commit."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self.lag = storage.lag
+        self.commits: list[list[Record]] = []
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        kept = [change.record for change in changes if isinstance(change, Keep)]
+        if kept:
+            self.commits.append(kept)
+        return await super().commit(changes, guard=guard, now=now)
+
+
+async def test_many_records_of_a_partition_go_in_as_few_commits_as_the_contract_allows(
+    source: Storage, target: Storage
+) -> None:
+    records = [sample(f"{n:03}", order=n) for n in range(module.PAGE)]
+    await put_many(source, records)
+    recording = Recording(target)
+    await copied(source, Storage(recording))
+    assert [len(commit) for commit in recording.commits] == [MOST_CHANGES] * 4
+    assert await contents(target) == await contents(source)
+
+
+def body_of(size: int, letter: str = "x") -> str:
+    """A body of this many bytes in UTF-8, for sizes that letters of that width fill."""
+    return '"' + letter * ((size - 2) // len(letter.encode())) + '"'
+
+
+async def test_big_bodies_of_a_partition_are_parted_by_their_bytes(source: Storage, target: Storage) -> None:
+    half = MOST_BYTES // 2
+    bodies = [
+        body_of(MOST_BYTES),
+        body_of(half, "é"),
+        body_of(half, "é"),
+        body_of(half, "é"),
+        body_of(half + 1),
+        "1",
+    ]
+    await put(source, *(sample(f"{n}", order=n, body=body) for n, body in enumerate(bodies)))
+    recording = Recording(target)
+    await copied(source, Storage(recording))
+    assert [[record.key for record in commit] for commit in recording.commits] == [
+        ["0"],
+        ["1", "2"],
+        ["3"],
+        ["4", "5"],
+    ]
+    assert await contents(target) == await contents(source)
+
+
+# What is there already
+
+
+@pytest.mark.parametrize(
+    "there", [sample(), sample(space=OTHER_SPACE), sample(expires_at=LONG_AGO)], ids=["one", "two", "expired"]
+)
+async def test_a_target_that_is_not_empty_is_refused_and_untouched(
+    source: Storage, target: Storage, there: Record
+) -> None:
+    await filled(source)
+    await filled(target, [there])
+    before = await contents(target)
+    with pytest.raises(TargetNotEmpty, match=there.space):
+        await copied(source, target)
+    assert await contents(target) == before
+
+
+async def test_merging_adds_to_what_is_there(source: Storage, target: Storage) -> None:
+    await filled(source)
+    other = sample("another", tag="mine")
+    await filled(target, [*RECORDS[::3], other])
+    counts = await copied(source, target, merge=True)
+    assert sum(counts.values()) == len(RECORDS)
+    for record in [*RECORDS, other]:
+        assert await target.get(record.address, now=0) == record
+    assert (await target.counts(SPACE, now=0))["mine"] == 1
+    assert (await contents(target))[COPIES] == ([], {})
+
+
+@pytest.mark.parametrize(
+    "there",
+    [
+        sample("b0", partition="bodies", body="{ }"),
+        sample("old", order=0, version=42, tag="red"),
+        sample("old", order=1, version=41, tag="red"),
+        sample("timer", lane=LANE, wake_at=6, tag="red"),
+        sample("expired", tag="red"),
+    ],
+    ids=["body", "version", "order", "timer", "expiry"],
+)
+async def test_merging_with_a_different_record_is_an_error_that_names_it_and_leaves_it(
+    source: Storage, target: Storage, there: Record
+) -> None:
+    await filled(source)
+    await filled(target, [there])
+    with pytest.raises(CopyDiffers) as caught:
+        await copied(source, target, merge=True)
+    assert (caught.value.space, caught.value.partition, caught.value.key) == there.address
+    assert await target.get(there.address, now=0) == there
+
+
+# Interrupted
+
+
+class Failing(Forwarding):
+    """From the n-th commit on the line is dead; that one was still written, or not."""
+
+    def __init__(self, storage: Storage, at: int, *, written: bool) -> None:
+        self.storage = storage
+        self.lag = storage.lag
+        self._left = at
+        self._written = written
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        self._left -= 1
+        if self._left > 0 or (self._left == 0 and self._written):
+            result = await super().commit(changes, guard=guard, now=now)
+            if self._left > 0:
+                return result
+        raise StorageUnavailable("the line is dead")
+
+
+FEW = [
+    *(sample(f"k{n}", order=n, partition="pq"[n % 2], tag="red") for n in range(5)),
+    *(sample(f"k{n}", order=9 - n, space=OTHER_SPACE, expires_at=LONG_AGO) for n in range(3)),
+]
+
+
+@pytest.mark.parametrize("engine", COPIED)
+@given(st.lists(st.tuples(st.integers(1, 20), st.booleans()), max_size=4))
+@settings(max_examples=30)
+def test_interrupted_at_any_commits_and_started_again_it_gives_the_same(
+    engine: str, breaks: list[tuple[int, bool]]
+) -> None:
+    async def interrupted() -> None:
+        source = await filled(Storage(MemoryEngine()), FEW)
+        async with ENGINES[engine]() as subject:
+            ended = False
+            for at, written in breaks:
+                ended = ended or await attempt(source, subject.storage, at, written=written)
+            if not ended:
+                assert await copied(source, subject.storage) == {SPACE: 5, OTHER_SPACE: 3}
+            assert await contents(subject.storage) == await contents(source)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PAGE", 2)
+        asyncio.run(interrupted())
+
+
+async def attempt(source: Storage, target: Storage, at: int, *, written: bool) -> bool:
+    """Whether nothing of the copy was left to do when the line went dead."""
+    try:
+        await copied(source, Storage(Failing(target, at, written=written)))
+    except StorageUnavailable:
+        is_under_way = bool(await target.page(COPIES, limit=1, now=0))
+        return not is_under_way and bool(await target.page(SPACE, limit=1, now=0))
+    return True
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_a_copy_that_goes_on_does_not_begin_anew(source: Storage, target: Storage) -> None:
+    await filled(source, FEW)
+    with pytest.raises(StorageUnavailable):  # note, 2 records, note, 2 records, note, and then
+        await copied(source, Storage(Failing(target, 8, written=False)))
+    recording = Recording(target)
+    told: list[Progress] = []
+    assert await copied(source, Storage(recording), tell=told.append) == {SPACE: 5, OTHER_SPACE: 3}
+    written = [record.address for commit in recording.commits for record in commit]
+    assert sorted(written) == sorted(record.address for record in FEW[4:])
+    assert told[0] == Progress(step="copied", space=SPACE, records=1)
+
+
+@pytest.mark.usefixtures("small_pages")
+@pytest.mark.parametrize("merge", [False, True])
+async def test_a_target_where_another_source_is_half_copied_is_refused(
+    source: Storage, target: Storage, *, merge: bool
+) -> None:
+    await filled(source, FEW)
+    with pytest.raises(StorageUnavailable):
+        await copied(source, Storage(Failing(target, 5, written=True)))
+    before = await contents(target)
+    async with Storage(MemoryEngine()) as other:
+        with pytest.raises(TargetNotEmpty, match="a copy of the source is under way"):
+            await copied(other, target, name="another", merge=merge)
+    assert await contents(target) == before
+
+
+async def test_a_note_that_cannot_be_read_is_told(source: Storage, target: Storage) -> None:
+    await put(target, sample("under-way", partition="perdure", space=COPIES, body='{"source":1}'))
+    with pytest.raises(StorageCorrupt, match="the note of a copy"):
+        await copied(source, target)
+
+
+# The source changes meanwhile
+
+
+class Changing(Forwarding):
+    """A source to which somebody writes when all of it was copied, and nothing compared."""
+
+    def __init__(self, storage: Storage, change: Change) -> None:
+        self.storage = storage
+        self.lag = storage.lag
+        self._change = change
+        self._walks = 0
+
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        if wanted.after is None:
+            self._walks += 1
+            if self._walks == len(SPACES) + 1:
+                await do(self.storage, self._change, now=0)
+        return await super().page(wanted, now=now)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        FEW[1].becoming(body="2", tag="red"),
+        FEW[1].becoming(body=FEW[1].body, tag="blue"),
+        Delete(before=FEW[4]),
+        Insert(record=sample("new", order=0)),
+        Insert(record=sample("new", order=NOW, space=OTHER_SPACE)),
+    ],
+    ids=["replaced", "tagged", "deleted", "before", "after"],
+)
+async def test_a_source_that_changes_meanwhile_is_found_out(
+    source: Storage, target: Storage, change: Change
+) -> None:
+    await filled(source, FEW)
+    with pytest.raises(CopyDiffers, match=change.address.space):
+        await copied(Storage(Changing(source, change)), target)
+
+
+class Forgetful(Forwarding):
+    """A target that says of one record that it was written, and has it not."""
+
+    def __init__(self, storage: Storage, forgets: Address) -> None:
+        self.storage = storage
+        self.lag = storage.lag
+        self._forgets = forgets
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        result = await super().commit(changes, guard=guard, now=now)
+        for change in changes:
+            if isinstance(change, Keep) and change.address == self._forgets:
+                await do(self.storage, Delete(before=change.record), now=now)
+        return result
+
+
+@pytest.mark.parametrize("merge", [False, True])
+async def test_a_record_that_did_not_arrive_is_found_out(
+    source: Storage, target: Storage, *, merge: bool
+) -> None:
+    await filled(source, FEW)
+    lost = FEW[-1].address
+    with pytest.raises(CopyDiffers) as caught:
+        await copied(source, Storage(Forgetful(target, lost)), merge=merge)
+    assert (caught.value.space, caught.value.partition, caught.value.key) == lost
+
+
+# Progress
+
+
+@pytest.mark.usefixtures("small_pages")
+async def test_progress_is_told_in_order(source: Storage, target: Storage) -> None:
+    await filled(source, FEW)
+    told: list[Progress] = []
+    await copied(source, target, tell=told.append)
+    pages = [(SPACE, 2), (SPACE, 4), (SPACE, 5), (OTHER_SPACE, 2), (OTHER_SPACE, 3)]
+    assert told == [
+        Progress(step=step, space=space, records=records)
+        for step in ("copied", "compared")
+        for space, records in pages
+    ]

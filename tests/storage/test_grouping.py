@@ -1,0 +1,362 @@
+"""Calls that share a round trip: who goes together, who gets which answer, and what becomes of the rest."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeAlias, TypeVar
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from perdure.storage.errors import CopyDiffers, StorageBusy, StorageClosed
+from perdure.storage.grouping import Grouping
+
+pytestmark = pytest.mark.anyio
+
+TURNS = 5
+"""Turns of the event loop in which everything that waits for no one is done."""
+PATIENCE = 10.0
+"""Seconds after which an answer that never comes fails the test instead of hanging it."""
+T = TypeVar("T")
+
+
+async def turns() -> None:
+    for _ in range(TURNS):
+        await asyncio.sleep(0)
+
+
+class Desk:
+    """Answers a question with ten times itself, and each group only when it is let go."""
+
+    def __init__(self) -> None:
+        self.groups: list[list[int]] = []
+        self._gates: list[asyncio.Future[None]] = []
+
+    async def answer(self, questions: Sequence[int]) -> list[int | Exception]:
+        gate = asyncio.get_running_loop().create_future()
+        self.groups.append(list(questions))
+        self._gates.append(gate)
+        await gate
+        return [question * 10 for question in questions]
+
+    @property
+    def under_way(self) -> int:
+        return sum(not gate.done() for gate in self._gates)
+
+    async def let_go(self, which: int = 0) -> None:
+        """The first of the groups under way, or another."""
+        waiting = [gate for gate in self._gates if not gate.done()]
+        waiting[which % len(waiting)].set_result(None)
+        await turns()
+
+    async def let_all_go(self) -> None:
+        while self.under_way:
+            await self.let_go()
+
+
+async def asked(grouping: Grouping[int, int], *questions: int) -> list[asyncio.Task[int]]:
+    """Callers that wait for their answers."""
+    callers = [asyncio.create_task(grouping.ask(question)) for question in questions]
+    await turns()
+    return callers
+
+
+async def told(caller: Awaitable[T]) -> T:
+    """What a caller is told."""
+    async with asyncio.timeout(PATIENCE):
+        return await caller
+
+
+async def test_one_alone_leaves_at_once() -> None:
+    desk = Desk()
+    grouping = Grouping(desk.answer, most=100)
+    (caller,) = await asked(grouping, 1)
+    assert desk.groups == [[1]]
+    await desk.let_go()
+    assert await told(caller) == 10
+
+
+async def test_those_who_ask_in_the_same_turn_go_together() -> None:
+    desk = Desk()
+    callers = await asked(Grouping(desk.answer, most=100), 1, 2, 3)
+    assert desk.groups == [[1, 2, 3]]
+    await desk.let_go()
+    assert await told(asyncio.gather(*callers)) == [10, 20, 30]
+
+
+async def test_those_who_come_while_a_group_is_under_way_go_with_the_next() -> None:
+    desk = Desk()
+    grouping = Grouping(desk.answer, most=100)
+    callers = await asked(grouping, 1)
+    for question in (2, 3, 4):
+        callers += await asked(grouping, question)
+    assert desk.groups == [[1]]
+    await desk.let_go()
+    assert desk.groups == [[1], [2, 3, 4]]
+    await desk.let_go()
+    assert await told(asyncio.gather(*callers)) == [10, 20, 30, 40]
+
+
+async def test_a_group_has_no_more_than_the_most() -> None:
+    desk = Desk()
+    await asked(Grouping(desk.answer, most=2), 1, 2, 3, 4, 5)
+    await desk.let_all_go()
+    assert desk.groups == [[1, 2], [3, 4], [5]]
+
+
+async def test_a_group_is_no_heavier_than_the_heaviest_unless_one_question_alone_is() -> None:
+    desk = Desk()
+    grouping = Grouping(desk.answer, most=100, weight=lambda question: question, heaviest=10)
+    await asked(grouping, 4, 6, 1, 20, 3, 3, 11)
+    await desk.let_all_go()
+    assert desk.groups == [[4, 6], [1], [20], [3, 3], [11]]
+
+
+async def test_no_more_groups_are_under_way_than_may_be_at_once() -> None:
+    desk = Desk()
+    await asked(Grouping(desk.answer, most=1, at_once=2), 1, 2, 3, 4)
+    assert desk.groups == [[1], [2]]
+    await desk.let_go(1)
+    assert desk.groups == [[1], [2], [3]]
+    await desk.let_all_go()
+    assert desk.groups == [[1], [2], [3], [4]]
+
+
+async def test_a_group_that_comes_back_first_answers_its_own_callers() -> None:
+    desk = Desk()
+    first, second = await asked(Grouping(desk.answer, most=1, at_once=2), 1, 2)
+    await desk.let_go(1)
+    assert (first.done(), second.done()) == (False, True)
+    assert await told(second) == 20
+    await desk.let_go()
+    assert await told(first) == 10
+
+
+# Errors
+
+
+async def test_an_error_goes_to_the_caller_whose_question_it_answers() -> None:
+    async def refuse_odd_ones(questions: Sequence[int]) -> list[int | Exception]:
+        return [StorageBusy(str(each)) if each % 2 else each for each in questions]
+
+    callers = await asked(Grouping(refuse_odd_ones, most=100), 1, 2, 3)
+    assert await told(callers[1]) == 2
+    for caller, words in ((callers[0], "1"), (callers[2], "3")):
+        with pytest.raises(StorageBusy, match=words):
+            await told(caller)
+
+
+async def test_an_error_of_the_whole_group_is_raised_to_each_caller_as_its_own() -> None:
+    cause = OSError(5, "the line broke")
+
+    async def fail(_: Sequence[int]) -> list[int | Exception]:
+        raise CopyDiffers("space", "partition", "key") from cause
+
+    callers = await asked(Grouping(fail, most=100), 1, 2, 3)
+    errors = await told(asyncio.gather(*callers, return_exceptions=True))
+    assert len({id(error) for error in errors}) == 3
+    for error in errors:
+        assert type(error) is CopyDiffers
+        assert (
+            str(error) == "space/partition/key: it is not the same record; empty the target, and copy again"
+        )
+        assert (error.space, error.partition, error.key) == ("space", "partition", "key")
+        assert error.__cause__ is cause
+
+
+async def test_an_error_of_one_alone_is_the_very_one() -> None:
+    raised = ValueError("so it is")
+
+    async def fail(_: Sequence[int]) -> list[int | Exception]:
+        raise raised
+
+    (caller,) = await asked(Grouping(fail, most=100), 1)
+    with pytest.raises(ValueError, match="so it is") as caught:
+        await told(caller)
+    assert caught.value is raised
+
+
+async def test_after_an_error_the_next_group_goes_all_the_same() -> None:
+    calls: list[list[int]] = []
+
+    async def fail_once(questions: Sequence[int]) -> list[int | Exception]:
+        calls.append(list(questions))
+        if len(calls) == 1:
+            raise StorageBusy("not now")
+        return list(questions)
+
+    first, second = await asked(Grouping(fail_once, most=1), 1, 2)
+    with pytest.raises(StorageBusy):
+        await told(first)
+    assert await told(second) == 2
+
+
+# Callers that stop waiting
+
+
+@pytest.mark.parametrize("gone", [0, 1, 2])
+async def test_a_caller_that_is_cancelled_disturbs_nobody_and_its_question_is_asked(gone: int) -> None:
+    desk = Desk()
+    grouping = Grouping(desk.answer, most=100)
+    callers = await asked(grouping, 1)
+    callers += await asked(grouping, 2, 3)  # these wait for a group; the first is in one
+    callers[gone].cancel()
+    await turns()
+    await desk.let_all_go()
+    assert desk.groups == [[1], [2, 3]]
+    results = await told(asyncio.gather(*callers, return_exceptions=True))
+    assert isinstance(results.pop(gone), asyncio.CancelledError)
+    assert results == [answer for at, answer in enumerate((10, 20, 30)) if at != gone]
+
+
+async def test_an_error_that_nobody_waits_for_any_more_is_dropped() -> None:
+    desk = Desk()
+
+    async def fail(questions: Sequence[int]) -> list[int | Exception]:
+        await desk.answer(questions)
+        raise StorageBusy("not now")
+
+    gone, stays = await asked(Grouping(fail, most=100), 1, 2)
+    gone.cancel()
+    await desk.let_go()
+    with pytest.raises(StorageBusy):
+        await told(stays)
+    assert gone.cancelled()
+
+
+# Closing
+
+
+async def test_close_answers_what_was_asked_and_then_refuses() -> None:
+    desk = Desk()
+    grouping = Grouping(desk.answer, most=1)
+    callers = await asked(grouping, 1, 2, 3)
+    closing = asyncio.create_task(grouping.close())
+    await turns()
+    with pytest.raises(StorageClosed):
+        await told(grouping.ask(4))
+    await desk.let_go()
+    await desk.let_go()
+    assert not closing.done()
+    await desk.let_go()
+    await told(closing)
+    assert [caller.result() for caller in callers] == [10, 20, 30]
+    assert desk.groups == [[1], [2], [3]]
+    with pytest.raises(StorageClosed):
+        await told(grouping.ask(5))
+
+
+async def test_close_waits_for_what_was_asked_in_the_same_turn() -> None:
+    desk = Desk()
+    grouping = Grouping(desk.answer, most=100)
+    caller, *closing = (
+        asyncio.create_task(each) for each in (grouping.ask(1), grouping.close(), grouping.close())
+    )
+    await turns()
+    assert not any(each.done() for each in closing)
+    await desk.let_go()
+    assert await told(asyncio.gather(caller, *closing)) == [10, None, None]
+
+
+async def test_close_with_nothing_asked_returns() -> None:
+    desk = Desk()
+    grouping = Grouping(desk.answer, most=100)
+    await grouping.close()
+    await grouping.close()
+    assert desk.groups == []
+
+
+# Any order of arrivals
+
+Step: TypeAlias = tuple[str, int]
+steps = st.lists(
+    st.tuples(st.sampled_from(["ask", "ask", "ask together", "let go", "cancel"]), st.integers(0, 9)),
+    max_size=40,
+)
+
+
+class Crowd:
+    """Callers that come, go and are answered; and what must be so after each step. Questions count up from
+    zero; a question weighs what `weights` says.
+    """
+
+    def __init__(self, most: int, at_once: int, heaviest: int) -> None:
+        self._desk = Desk()
+        self._most = most
+        self._at_once = at_once
+        self._heaviest = heaviest
+        self._weights: list[int] = []
+        self._callers: list[asyncio.Task[int]] = []
+        self._cancelled: set[int] = set()
+        self._grouping = Grouping(
+            self._desk.answer,
+            most=most,
+            at_once=at_once,
+            weight=self._weights.__getitem__,
+            heaviest=heaviest,
+        )
+
+    async def do(self, step: str, number: int) -> None:
+        does: dict[str, Callable[[int], Awaitable[None]]] = {
+            "ask": self._ask,
+            "ask together": self._ask_together,
+            "let go": self._let_go,
+            "cancel": self._cancel,
+        }
+        await does[step](number)
+        self._check()
+
+    async def _ask(self, weight: int) -> None:
+        self._weights.append(weight)
+        self._callers += await asked(self._grouping, len(self._callers))
+
+    async def _ask_together(self, weight: int) -> None:
+        self._weights += [weight, 1, weight]
+        count = len(self._callers)
+        self._callers += await asked(self._grouping, *range(count, count + 3))
+
+    async def _let_go(self, which: int) -> None:
+        if self._desk.under_way:
+            await self._desk.let_go(which)
+
+    async def _cancel(self, which: int) -> None:
+        if which < len(self._callers) and self._callers[which].cancel():
+            self._cancelled.add(which)
+        await turns()
+
+    def _check(self) -> None:
+        gone = [question for group in self._desk.groups for question in group]
+        assert gone == list(range(len(gone))), "asked in order, each once"
+        assert self._desk.under_way <= self._at_once
+        if len(gone) < len(self._callers):
+            assert self._desk.under_way == self._at_once, "nobody waits while there is room"
+        for group in self._desk.groups:
+            assert len(group) <= self._most
+            weight = sum(self._weights[question] for question in group)
+            assert len(group) == 1 or weight <= self._heaviest
+
+    async def leave(self) -> None:
+        """Close, and see that everybody was answered who still waited."""
+        closing = asyncio.create_task(self._grouping.close())
+        await turns()
+        await self._desk.let_all_go()
+        await told(closing)
+        self._check()
+        assert sum(map(len, self._desk.groups)) == len(self._callers)
+        for question, caller in enumerate(self._callers):
+            assert caller.cancelled() if question in self._cancelled else caller.result() == question * 10
+
+
+@given(steps, st.integers(1, 4), st.integers(1, 3), st.integers(0, 20))
+def test_whatever_the_order_of_arrivals_everyone_is_asked_once_in_order_within_the_bounds(
+    arrivals: list[Step], most: int, at_once: int, heaviest: int
+) -> None:
+    async def live() -> None:
+        crowd = Crowd(most, at_once, heaviest)
+        for step in arrivals:
+            await crowd.do(*step)
+        await crowd.leave()
+
+    asyncio.run(live())

@@ -1,0 +1,79 @@
+"""Shards: the number of a name never changes, and several answers in order become one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TypeAlias
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given
+
+from perdure.storage.kit.samples import HOSTILE_NAMES, sample
+from perdure.storage.shards import SHARDS, listing_place, merged, shard_of, timer_place
+
+GOLDEN = {
+    "a": 3,
+    "someone": 41,
+    "perdure": 31,
+    "{a}b": 25,
+    "https://issuer.example|subject-42": 52,
+    "á": 12,
+    "a\u0301": 49,
+    "日本": 12,
+    "😀": 4,
+    "\U0010ffff": 59,
+    "a" * 512: 17,
+}
+"""Written down once: records are found again only where they were put."""
+
+Item: TypeAlias = tuple[int, str]
+items = st.tuples(st.integers(0, 20), st.sampled_from("ab"))
+
+
+@pytest.mark.parametrize(("partition", "shard"), GOLDEN.items())
+def test_the_shard_of_a_name_is_what_it_always_was(partition: str, shard: int) -> None:
+    assert shard_of(partition) == shard
+
+
+def test_there_are_as_many_shards_as_there_always_were() -> None:
+    assert SHARDS == 64
+    assert {shard_of(f"owner-{n}") for n in range(2000)} == set(range(SHARDS))
+
+
+@pytest.mark.parametrize("pattern", ["{}", "owner-{}", "{:032x}", "https://issuer.example|{}", "ß{}日本"])
+def test_names_that_differ_little_are_spread_over_all_shards(pattern: str) -> None:
+    names, fair = 6400, 100
+    shards = Counter(shard_of(pattern.format(n)) for n in range(names))
+    assert len(shards) == SHARDS
+    assert max(shards.values()) < 2 * fair
+    assert min(shards.values()) > fair // 2
+
+
+@given(
+    parts=st.lists(st.lists(items, max_size=10), max_size=6),
+    limit=st.integers(1, 70),
+    descending=st.booleans(),
+)
+def test_merged_answers_are_the_first_of_all_in_order(
+    *, parts: list[list[Item]], limit: int, descending: bool
+) -> None:
+    ordered = [sorted(part, reverse=descending) for part in parts]
+    everything = sorted((item for part in parts for item in part), reverse=descending)
+    assert merged(ordered, lambda item: item, limit, descending=descending) == everything[:limit]
+
+
+@given(st.permutations([(order, key) for order in (1, 2) for key in HOSTILE_NAMES[:6]]))
+def test_a_listing_is_in_order_of_time_then_key_then_partition(places: list[Item]) -> None:
+    records = [sample(key, order=order, partition=partition) for order, key in places for partition in "pq"]
+    in_order = sorted(records, key=listing_place)
+    assert [(each.order, each.key, each.partition) for each in in_order] == sorted(
+        (order, key, partition) for order, key in places for partition in "pq"
+    )
+
+
+def test_a_lane_is_in_order_of_waking_then_key_then_partition_then_space() -> None:
+    early = sample("z", order=9, lane="lane", wake_at=1)
+    late = sample("a", order=1, lane="lane", wake_at=2)
+    assert sorted([late, early], key=timer_place) == [early, late]
+    assert timer_place(early) == (1, "z", early.partition, early.space)
