@@ -1,7 +1,7 @@
 """`make bench`: measure everything, print one table, and write it into RESULTS.md.
 
 `--quick` runs small sizes to see that all of it works; its numbers are too rough to be kept. `--only`
-measures a part of it (`store`, `runtime` or `wire`), prints that, and leaves RESULTS.md as it is.
+measures a part of it (`store`, `runtime`, `wire` or `engines`), prints that, and leaves RESULTS.md as it is.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from . import claims, durable, footprint, idle, listing, processing, reaction, running
+from .engines import contest as engines
+from .engines import lives, pages, timers
 from .table import Findings, machine, measured, render, report
 from .wire import contest
 
@@ -35,6 +37,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     waits: reaction.Effort
     rest: idle.Effort
     wire: contest.Effort
+    engines: engines.Effort
 
 
 FULL = Plan(
@@ -47,6 +50,13 @@ FULL = Plan(
     waits=reaction.Effort(tries=300),
     rest=idle.Effort(seconds=20),
     wire=contest.Effort(tasks={1: 100, 16: 320, 64: 640}, rounds=9, jobs=10),
+    engines=engines.Effort(
+        lives=lives.Effort(lives={1: 32, 64: 512, 512: 1024}, rounds=11),
+        fewer_lives=lives.Effort(lives={1: 16, 64: 128, 512: 512}, rounds=5),
+        filled=(1000, 100_000, 1_000_000),
+        pages=pages.Effort(calls=5, rounds=61),
+        timers=timers.Effort(calls=5, rounds=61, claims=25),
+    ),
 )
 QUICK = Plan(
     lives=durable.Effort(alone=16, together=256, rounds=5),
@@ -58,6 +68,13 @@ QUICK = Plan(
     waits=reaction.Effort(tries=50),
     rest=idle.Effort(seconds=10),
     wire=contest.Effort(tasks={1: 30, 16: 96, 64: 192}, rounds=3, jobs=3),
+    engines=engines.Effort(
+        lives=lives.Effort(lives={1: 16, 64: 256, 512: 512}, rounds=3),
+        fewer_lives=lives.Effort(lives={1: 8, 64: 64}, rounds=2),
+        filled=(1000, 20_000),
+        pages=pages.Effort(calls=3, rounds=15),
+        timers=timers.Effort(calls=3, rounds=15, claims=11),
+    ),
 )
 
 
@@ -104,10 +121,15 @@ async def measure_wire(plan: Plan, folder: Path) -> Findings:
     return await contest.measure(folder, plan.wire)
 
 
+async def measure_engines(plan: Plan, _: Path) -> Findings:
+    return await engines.measure(plan.engines, say)
+
+
 PARTS: dict[str, Callable[[Plan, Path], Awaitable[Findings]]] = {
     "store": measure_store,
     "runtime": measure_runtime,
     "wire": measure_wire,
+    "engines": measure_engines,
 }
 
 

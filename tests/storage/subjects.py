@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -17,6 +17,8 @@ from perdure.storage.memory import MemoryEngine
 
 from .. import servers
 from ..forwarding import Forwarding
+from .dynamodb_helpers import subject_on
+from .postgres_pooler import pooler
 
 
 async def no_clock_to_advance(_: Micros) -> None:
@@ -48,15 +50,13 @@ async def sqlite_normal() -> AsyncGenerator[Subject]:
 
 
 @asynccontextmanager
-async def at(url: str, settle: Callable[[], Awaitable[None]] | None = None) -> AsyncGenerator[Subject]:
+async def at(url: str) -> AsyncGenerator[Subject]:
     """A storage that a URL names, and that is not there yet."""
-    await migrate_storage(url)
     subject = Subject(
         await open_storage(url),
         reopen=lambda: open_storage(url),
         second_client=lambda: open_storage(url),
         advance_time=no_clock_to_advance,
-        settle=settle,
         url=url,
     )
     try:
@@ -68,6 +68,16 @@ async def at(url: str, settle: Callable[[], Awaitable[None]] | None = None) -> A
 def served(new_url: Callable[[], str]) -> Factory:
     """A storage of its own on a server."""
     return lambda: at(new_url())
+
+
+@asynccontextmanager
+async def postgres_pooled() -> AsyncGenerator[Subject]:
+    """Behind a pooler that gives each transaction another session."""
+    server = servers.postgres()
+    async with pooler(server.port, "perdure") as one:
+        url = server.new_url("&pooler=transaction").replace(f":{server.port}/", f":{one.port}/")
+        async with at(url) as subject:
+            yield subject
 
 
 class _Flushed(Forwarding):
@@ -94,15 +104,17 @@ _MODES: dict[str, Factory] = {
     "sqlite-normal": sqlite_normal,
     "postgres": served(lambda: servers.postgres().new_url()),
     "postgres-one": served(lambda: servers.postgres().new_url("&pool=1")),
+    "postgres-pooled": postgres_pooled,
     "redis": served(lambda: servers.valkey().new_url()),
     "redis-flushed": redis_flushed,
     "redis-cluster": served(lambda: servers.valkey_cluster().new_url()),
-    "dynamodb": served(lambda: servers.dynoxide().new_url()),
+    "dynamodb": lambda: subject_on(servers.dynoxide()),
+    "dynamodb-strict": lambda: subject_on(servers.extenddb()),
 }
 if of_system() is not None:
     _MODES["postgres-system"] = served(lambda: servers.system_postgres().new_url())
 if servers.LOCAL_JAR is not None:
-    _MODES["dynamodb-local"] = served(lambda: servers.dynamodb_local().new_url())
+    _MODES["dynamodb-local"] = lambda: subject_on(servers.dynamodb_local())
 
 
 async def new_url(engine: str, folder: Path) -> str:

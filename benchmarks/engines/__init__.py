@@ -1,0 +1,1 @@
+"""The engines that are servers' clients: what they cost beside the bare driver, and whether size matters."""

@@ -1,0 +1,134 @@
+"""Verbs across partitions: every shard of an index is asked, and their answers are merged.
+
+The indexes follow the table after a moment. So what they show is only where to look: the records are then
+read from the table, and one that no longer stands where the index had it is passed over.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from ..record import Micros, PageRequest, Purged, Record, Space, Tag
+from ..shards import SHARDS
+from .client import Table
+from .counting import living, stored_in
+from .items import (
+    TIMER_SHARDS,
+    Overdue,
+    expiry_shard,
+    key_of,
+    overdue_in,
+    place,
+    space_shard,
+    tag_shard,
+    timer_place,
+    timer_shard,
+    total_key,
+)
+from .merging import Merge
+from .purging import remove
+from .reading import Reader
+from .schema import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
+
+MANY = 1000
+"""Entries that are taken at once where all are wanted."""
+
+
+class Across:
+    """The verbs that know no partition."""
+
+    def __init__(self, table: Table, reader: Reader) -> None:
+        self._table = table
+        self._reader = reader
+
+    async def page(self, wanted: PageRequest, now: Micros) -> list[Record]:
+        space, tag = wanted.space, wanted.tag
+        questions = [
+            _question(ALL_LISTING, "space_shard", space_shard(shard, space))
+            if tag is None
+            else _question(ALL_LISTING_OF_TAG, "tag_shard", tag_shard(shard, space, tag))
+            for shard in range(SHARDS)
+        ]
+        if wanted.after is not None:
+            sign = "<" if wanted.descending else ">"
+            questions = [_bounded(each, f"place {sign}", {"S": place(wanted.after)}) for each in questions]
+        questions = [{**each, "ScanIndexForward": not wanted.descending} for each in questions]
+
+        def is_there(record: Record, at: str) -> bool:
+            return place(record.position) == at and tag in (None, record.tag)
+
+        merge = Merge(self._table, questions, "place", limit=wanted.limit, descending=wanted.descending)
+        return await self._records(merge, wanted.limit, now, is_there)
+
+    async def due(self, lane: str, until: Micros, limit: int, now: Micros) -> list[Record]:
+        questions = [
+            _bounded(
+                _question(ALL_TIMERS, "timer_shard", timer_shard(shard, lane)),
+                "timer_place <",
+                {"S": f"{until + 1:016}"},
+            )
+            for shard in range(TIMER_SHARDS)
+        ]
+
+        def is_there(record: Record, at: str) -> bool:
+            return record.lane == lane and timer_place(record) == at
+
+        merge = Merge(self._table, questions, "timer_place", limit=limit)
+        return await self._records(merge, limit, now, is_there)
+
+    async def counts(self, space: Space, now: Micros) -> Mapping[Tag, int]:
+        totals: Counter[Tag] = Counter()
+        for item in (await self._table.get([total_key(space, shard) for shard in range(SHARDS)])).values():
+            totals.update(stored_in(item).counts)
+        merge = self._expired(now, MANY)
+        dead: list[Tag] = []
+        while entries := await merge.take(MANY):
+            overdue = [overdue_in(entry.item) for entry in entries]
+            dead += [each.tag for each in overdue if each.address.space == space]
+        return living(totals, dead)
+
+    async def purge(self, until: Micros, limit: int) -> list[Purged]:
+        merge = self._expired(until, limit)
+        removed: list[Overdue] = []
+        while len(removed) < limit and (entries := await merge.take(limit - len(removed))):
+            removed += await remove(self._table, [overdue_in(entry.item) for entry in entries], until)
+        return [Purged(*each.address, each.tag) for each in removed]
+
+    def _expired(self, until: Micros, limit: int) -> Merge:
+        questions = [
+            _bounded(
+                _question(ALL_EXPIRY, "expiry_shard", expiry_shard(shard)), "expires_at <=", {"N": str(until)}
+            )
+            for shard in range(SHARDS)
+        ]
+        return Merge(self._table, questions, "expires_at", limit=limit)
+
+    async def _records(
+        self, merge: Merge, limit: int, now: Micros, is_there: Callable[[Record, str], bool]
+    ) -> list[Record]:
+        found: list[Record] = []
+        while len(found) < limit and (entries := await merge.take(limit - len(found))):
+            records = await self._reader.records([key_of(entry.item) for entry in entries])
+            for entry in entries:
+                record = records.get(key_of(entry.item))
+                if record is not None and record.is_live(now) and is_there(record, entry.place):
+                    found.append(record)
+        return found
+
+
+def _question(index: str, name: str, shard: str) -> dict[str, Any]:
+    return {
+        "IndexName": index,
+        "KeyConditionExpression": f"{name} = :shard",
+        "ExpressionAttributeValues": {":shard": {"S": shard}},
+    }
+
+
+def _bounded(question: dict[str, Any], comparison: str, value: dict[str, str]) -> dict[str, Any]:
+    return {
+        **question,
+        "KeyConditionExpression": f"{question['KeyConditionExpression']} AND {comparison} :bound",
+        "ExpressionAttributeValues": {**question["ExpressionAttributeValues"], ":bound": value},
+    }

@@ -1,0 +1,135 @@
+"""Looking for damage, and giving back room.
+
+Others go on writing meanwhile, so what a survey makes look wrong is looked at again: a partition is counted
+between two reads of its counter, a total is believed wrong only if it did not move during a whole survey, and
+a part of a body is removed only in a transaction that finds its record without it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+from ..contract import Maintenance
+from ..record import Tag
+from .client import NotAsExpected, Parameters, Table
+from .counting import Stored, addition, joined, read, read_settled, unchanged
+from .items import Item, key_of, records_of, total_key
+from .surveying import Scope, Stripe, Survey, settled_totals, survey, totals
+from .transaction import Transaction
+
+MOST_TAGS = 100
+"""Tags of one update: an expression has 4 KB at the most."""
+
+
+async def maintain(table: Table, *, repair: bool) -> Maintenance:
+    seen = await survey(table)
+    findings: list[str] = []
+    for scope in seen.suspects():
+        findings += await _check_partition(table, scope, repair=repair)
+    findings += await _check_totals(table, seen, repair=repair)
+    reclaimed = sum([await _remove_body(table, parts) for parts in seen.lost_bodies()])
+    return Maintenance(reclaimed_bytes=reclaimed, findings=tuple(findings))
+
+
+async def _check_partition(table: Table, scope: Scope, *, repair: bool) -> list[str]:
+    """Count a partition again while its counter stands still; if it never does, there is nothing to tell."""
+    for _ in range(table.location.options.attempts):
+        before = await read(table, *scope)
+        wrong = _differences(before.counts, await _count(table, scope))
+        if repair and wrong:
+            is_still = await _correct(table, scope, before, wrong)
+        else:
+            is_still = (await read_settled(table, *scope)).revision == before.revision
+        if is_still:
+            space, partition = scope
+            return list(_told(f"{partition}/{space}", before.counts, wrong))
+    return []
+
+
+async def _count(table: Table, scope: Scope) -> Counter[Tag]:
+    question: Parameters = {
+        "ConsistentRead": True,
+        "KeyConditionExpression": "pk = :pk",
+        "ExpressionAttributeValues": {":pk": {"S": records_of(*scope)}},
+        "ProjectionExpression": "tag",
+    }
+    return Counter([item["tag"]["S"] async for item in table.query_all(question)])
+
+
+async def _correct(table: Table, scope: Scope, before: Stored, wrong: Mapping[Tag, int]) -> bool:
+    """Set a counter right, and its total by as much, if nobody has moved it."""
+    left = list(wrong.items())
+    for done, start in enumerate(range(0, len(left), MOST_TAGS)):
+        transaction = Transaction(table)
+        for tag, by in left[start : start + MOST_TAGS]:
+            transaction.count(*scope, tag, by)
+        transaction.only_if(*scope, unchanged(before.revision + done))
+        if not await transaction.commit():
+            return False
+    return True
+
+
+async def _check_totals(table: Table, seen: Survey, *, repair: bool) -> list[str]:
+    """A total is the sum of its counters. Where it seems not to be, everything is looked at once more."""
+    before = await totals(table, seen.stripes)
+    suspects = _wrong_totals(seen, before)
+    if not suspects:
+        return []
+    again = await survey(table)
+    after = await settled_totals(table, list(suspects))
+    still = {stripe: each for stripe, each in after.items() if each.revision == before[stripe].revision}
+    findings: list[str] = []
+    for stripe, wrong in _wrong_totals(again, still).items():
+        findings += _told(f"{stripe[0]}, shard {stripe[1]},", still[stripe].counts, wrong)
+        if repair:
+            await _correct_total(table, stripe, still[stripe], wrong)
+    return findings
+
+
+def _wrong_totals(seen: Survey, stored: Mapping[Stripe, Stored]) -> dict[Stripe, dict[Tag, int]]:
+    sums = seen.sums()
+    wrong = {stripe: _differences(each.counts, sums[stripe]) for stripe, each in stored.items()}
+    return {stripe: differences for stripe, differences in wrong.items() if differences}
+
+
+async def _correct_total(table: Table, stripe: Stripe, before: Stored, wrong: Mapping[Tag, int]) -> None:
+    """Set a total right, if nobody has moved it; if somebody has, the next look will tell."""
+    left = list(wrong.items())
+    with suppress(NotAsExpected):
+        for done, start in enumerate(range(0, len(left), MOST_TAGS)):
+            added = addition(dict(left[start : start + MOST_TAGS]))
+            what = joined(added, unchanged(before.revision + done))
+            update = {"TableName": table.name, "Key": total_key(*stripe).item, **what}
+            await table.transact([{"Update": update}])
+
+
+async def _remove_body(table: Table, parts: Sequence[Item]) -> int:
+    """Remove a body that its record does not know; how many bytes that were."""
+    body_id = parts[0]["pk"]["S"].partition("#")[2]
+    owner = {"pk": parts[0]["owner_pk"], "sk": parts[0]["owner_sk"]}
+    check = {
+        "Key": owner,
+        "ConditionExpression": "attribute_not_exists(body_id) OR body_id <> :body_id",
+        "ExpressionAttributeValues": {":body_id": {"S": body_id}},
+    }
+    writes: list[Parameters] = [{"ConditionCheck": {"TableName": table.name, **check}}]
+    writes += [{"Delete": {"TableName": table.name, "Key": key_of(part).item}} for part in parts]
+    try:
+        await table.transact(writes)
+    except NotAsExpected:
+        return 0  # its record was written after the survey had passed by
+    return sum(int(part["part_bytes"]["N"]) for part in parts)
+
+
+def _differences(stored: Mapping[Tag, int], counted: Mapping[Tag, int]) -> dict[Tag, int]:
+    """By how much each stored count must be moved to be right."""
+    moved = {tag: counted.get(tag, 0) - stored.get(tag, 0) for tag in {**stored, **counted}}
+    return {tag: by for tag, by in moved.items() if by}
+
+
+def _told(scope: str, stored: Mapping[Tag, int], wrong: Mapping[Tag, int]) -> Iterator[str]:
+    for tag, by in sorted(wrong.items()):
+        says = stored.get(tag, 0)
+        yield f"the counter of {scope} tagged {tag!r} says {says}, there are {says + by}"

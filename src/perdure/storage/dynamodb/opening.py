@@ -1,0 +1,90 @@
+"""Before the first verb: a client, a table that is there and ours, or the reason why not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import CannotOpen, ForeignStorage, MissingSchema, StorageError
+from .client import Parameters, Table
+from .failures import DriverError, Failure, as_storage_error, code_of, is_bad_credentials, is_denied
+from .schema import TIME_TO_LIVE, description, is_ours
+
+_LOOK_EVERY = 0.2
+"""Seconds between two looks at a table that is being made."""
+
+
+async def connect(table: Table) -> None:
+    """Make the client, which looks for the region and the credentials. Nothing is sent to the table."""
+    try:
+        await table.connect()
+    except (*DriverError, ValueError) as error:
+        remedy = "check region_name, profile_name and endpoint_url, in the URL or in the AWS environment"
+        raise CannotOpen(table.location.name, str(error), remedy) from error
+
+
+async def check(table: Table) -> None:
+    """Refuse a table that is not there, or not ours. One request."""
+    stands = await _describe(table)
+    if stands is None:
+        remedy = f"run: perdure migrate '{table.location.url}'"
+        raise MissingSchema(table.location.name, "there is no such table in this account and region", remedy)
+    _check_shape(table, stands)
+
+
+async def make(table: Table) -> None:
+    """Make the table where there is none, and let it expire items; return when it can be used."""
+    stands = await _describe(table)
+    if stands is None:
+        await _administer(table, "create_table", description(), otherwise="ResourceInUseException")
+    while stands is None or not _is_active(stands):
+        await asyncio.sleep(_LOOK_EVERY)
+        stands = await _describe(table)
+    _check_shape(table, stands)
+    answer = await _administer(table, "describe_time_to_live", {}) or {}
+    if answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED":
+        wanted = {"Enabled": True, "AttributeName": TIME_TO_LIVE}
+        await _administer(table, "update_time_to_live", {"TimeToLiveSpecification": wanted})
+
+
+async def _describe(table: Table) -> Parameters | None:
+    answer = await _administer(table, "describe_table", {}, otherwise="ResourceNotFoundException")
+    return None if answer is None else answer["Table"]
+
+
+def _is_active(stands: Parameters) -> bool:
+    indexes = stands.get("GlobalSecondaryIndexes", ())
+    return stands["TableStatus"] == "ACTIVE" and all(each["IndexStatus"] == "ACTIVE" for each in indexes)
+
+
+def _check_shape(table: Table, stands: Parameters) -> None:
+    if not is_ours(stands):
+        reason = "its keys or indexes are not those that perdure makes"
+        raise ForeignStorage(table.location.name, reason, "choose another name")
+
+
+async def _administer(
+    table: Table, operation: str, question: Parameters, otherwise: str | None = None
+) -> Mapping[str, Any] | None:
+    """The answer; None if it is the refusal that was to be expected otherwise."""
+    try:
+        return await getattr(table.db, operation)(TableName=table.name, **question)
+    except DriverError as error:
+        if code_of(error) == otherwise:
+            return None
+        raise _cannot_open(table, error) from error
+
+
+def _cannot_open(table: Table, error: Failure) -> StorageError:
+    name = table.location.name
+    if is_bad_credentials(error):
+        remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile_name, or a role of this machine"
+        return CannotOpen(name, f"there are no valid credentials ({error})", remedy)
+    if is_denied(error):
+        return CannotOpen(
+            name, f"these credentials may not use it ({error})", "see docs/dynamodb.md for a policy"
+        )
+    if code_of(error) == "ValidationException":
+        return CannotOpen(name, str(error), "check the name of the table")
+    return as_storage_error(error, name, writes=False, lost=False)

@@ -1,0 +1,58 @@
+"""Removing what has expired: records, their counts, and what was left of large bodies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+
+from ..errors import StorageBusy, StorageError
+from ..record import Micros
+from ..shards import shard_of
+from .client import Table
+from .items import Item, Key, Overdue, overdue_in, part_keys
+from .transaction import Transaction
+
+MOST_REMOVED = 30
+"""Records of one transaction. Each may move a counter and a total of its own, and 100 items are allowed."""
+
+
+async def remove(table: Table, overdue: Sequence[Overdue], until: Micros) -> list[Overdue]:
+    """Remove those that are still there and still expired; which these were, earliest first."""
+    neighbours = sorted(overdue, key=lambda each: (shard_of(each.address.partition), each.address))
+    removed: list[Overdue] = []
+    for start in range(0, len(neighbours), MOST_REMOVED):
+        removed += await _remove_together(table, neighbours[start : start + MOST_REMOVED], until)
+    await remove_parts(table, [key for each in removed for key in _parts_of(each)])
+    return sorted(removed)
+
+
+async def remove_parts(table: Table, keys: Sequence[Key]) -> None:
+    """Remove parts of bodies that nothing refers to. If that fails, `maintain` finds them later."""
+    with suppress(StorageError):
+        await table.delete(keys)
+
+
+async def _remove_together(table: Table, overdue: Sequence[Overdue], until: Micros) -> Sequence[Overdue]:
+    """In one transaction, which is made anew as often as it meets something that has changed."""
+    left = dict(enumerate(overdue))
+
+    def learn(place: int, item: Item | None) -> None:
+        if item and "expires_at" in item and int(item["expires_at"]["N"]) <= until:
+            left[place] = overdue_in(item)
+        else:
+            del left[place]
+
+    for _ in range(table.location.options.attempts):
+        if not left:
+            return ()
+        transaction = Transaction(table)
+        for place, each in left.items():
+            transaction.purge(each, until, partial(learn, place))
+        if await transaction.commit():
+            return list(left.values())
+    raise StorageBusy(f"{table.location.name}: others kept changing what was to be purged")
+
+
+def _parts_of(overdue: Overdue) -> list[Key]:
+    return [] if overdue.body_id is None else part_keys(overdue.body_id, overdue.body_parts)

@@ -1,0 +1,143 @@
+"""Records by address, and by pages of one partition: always the newest.
+
+Look-ups that come together go together. A page is read in two steps: its keys from an index, which holds
+little else, then the records; one that has left its place in between is passed over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping, Sequence
+
+from ..errors import StorageCorrupt
+from ..grouping import Grouping
+from ..record import Address, Micros, PageRequest, Record
+from .client import MOST_GOT, RECORDS, Parameters, Table, pause
+from .items import (
+    Item,
+    Key,
+    key_of,
+    number,
+    part_keys,
+    place,
+    record_key,
+    record_of,
+    records_of,
+    tagged_place,
+)
+from .schema import LISTING, LISTING_OF_TAG
+
+GROUPS_AT_ONCE = 8
+"""Look-ups under way before the next ones wait for company."""
+MOST_LOOKS = 8
+"""How often a body in parts may be replaced, or not yet be wholly there, under the reader's eyes."""
+
+
+class Reader:
+    """Belongs to one event loop."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._look_ups = Grouping(
+            self._look_up, most=MOST_GOT, at_once=GROUPS_AT_ONCE, weight=len, heaviest=MOST_GOT
+        )
+
+    async def get(self, addresses: Sequence[Address], now: Micros) -> list[Record | None]:
+        keys = [record_key(address) for address in addresses]
+        records = await self.records(keys)
+        found = [records.get(key) for key in keys]
+        return [record if record is not None and record.is_live(now) else None for record in found]
+
+    async def page(self, wanted: PageRequest, partition: str, now: Micros) -> list[Record]:
+        question = {**_page(wanted, partition), "Limit": wanted.limit, "ConsistentRead": True}
+        name = "place" if wanted.tag is None else "tagged_place"
+        found: list[Record] = []
+        start: Item | None = None
+        while len(found) < wanted.limit:
+            begin = {} if start is None else {"ExclusiveStartKey": start}
+            items, start = await self._table.query({**question, **begin})
+            places = {key_of(item): item[name]["S"] for item in items}
+            records = await self.records(list(places))
+            for key, at in places.items():
+                record = records.get(key)
+                if record is not None and record.is_live(now) and _is_at(record, at, wanted):
+                    found.append(record)
+            if start is None:
+                break
+        return found[: wanted.limit]
+
+    async def records(self, keys: Iterable[Key]) -> dict[Key, Record]:
+        """The newest of these, expired or not; what is not there is absent."""
+        left = list(dict.fromkeys(keys))
+        found: dict[Key, Record] = {}
+        for tries in range(MOST_LOOKS):
+            items = await self._items(left)
+            bodies = await self._bodies(items)
+            found.update((key, record_of(items[key], body)) for key, body in bodies.items())
+            left = [key for key in items if key not in bodies]
+            if not left:
+                return found
+            await pause(tries)
+        raise StorageCorrupt(f"{self._table.location.name}: parts of the body of {left[0]} are missing")
+
+    async def close(self) -> None:
+        await self._look_ups.close()
+
+    async def _items(self, keys: Sequence[Key]) -> dict[Key, Item]:
+        groups = [keys[start : start + MOST_GOT] for start in range(0, len(keys), MOST_GOT)]
+        if len(groups) == 1:
+            return await self._look_ups.ask(groups[0])
+        answers = await asyncio.gather(*[self._look_ups.ask(group) for group in groups])
+        return {key: item for answer in answers for key, item in answer.items()}
+
+    async def _look_up(self, questions: Sequence[Sequence[Key]]) -> list[dict[Key, Item]]:
+        if len(questions) == 1:
+            return [await self._table.get(questions[0], RECORDS)]
+        found = await self._table.get({key for keys in questions for key in keys}, RECORDS)
+        return [{key: found[key] for key in keys if key in found} for keys in questions]
+
+    async def _bodies(self, items: Mapping[Key, Item]) -> dict[Key, str]:
+        """The body of each; without those whose parts are not all there, as they are just being replaced."""
+        bodies = {key: item["body"]["S"] for key, item in items.items() if "body" in item}
+        apart = {
+            key: part_keys(item["body_id"]["S"], number(item, "body_parts") or 0)
+            for key, item in items.items()
+            if key not in bodies
+        }
+        wanted = [part for keys in apart.values() for part in keys]
+        parts: dict[Key, Item] = {}
+        for start in range(0, len(wanted), MOST_GOT):
+            parts |= await self._table.get(wanted[start : start + MOST_GOT])
+        for key, keys in apart.items():
+            if parts.keys() >= set(keys):
+                bodies[key] = "".join(parts[part]["part"]["S"] for part in keys)
+        return bodies
+
+
+def _page(wanted: PageRequest, partition: str) -> Parameters:
+    values = {":pk": {"S": records_of(wanted.space, partition)}}
+    expression = "pk = :pk"
+    if wanted.tag is not None:  # a tag's places lie between its name and the name with a greater separator
+        first, last = f"{wanted.tag}\0", f"{wanted.tag}\1"
+        if wanted.after is not None and wanted.descending:
+            last = tagged_place(wanted.tag, wanted.after)
+        elif wanted.after is not None:
+            first = tagged_place(wanted.tag, wanted.after)
+        values |= {":first": {"S": first}, ":last": {"S": last}}
+        expression += " AND tagged_place BETWEEN :first AND :last"
+    elif wanted.after is not None:
+        values[":after"] = {"S": place(wanted.after)}
+        expression += f" AND place {'<' if wanted.descending else '>'} :after"
+    return {
+        "IndexName": LISTING if wanted.tag is None else LISTING_OF_TAG,
+        "KeyConditionExpression": expression,
+        "ExpressionAttributeValues": values,
+        "ScanIndexForward": not wanted.descending,
+    }
+
+
+def _is_at(record: Record, at: str, wanted: PageRequest) -> bool:
+    """Whether a record stands where the index had it, and not at the place after which it was asked."""
+    position = record.position
+    stands = place(position) if wanted.tag is None else tagged_place(record.tag, position)
+    return stands == at and position != wanted.after

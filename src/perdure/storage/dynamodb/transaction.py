@@ -1,0 +1,171 @@
+"""One transaction in the making: records, parts of bodies, counters, and the conditions on each.
+
+Counters are added up over the whole of it, so that each counter is one item however many changes move it.
+Every item remembers who is to learn what stands in its way, should the transaction be refused.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+from uuid import uuid4
+
+from ..errors import OutcomeUnknown
+from ..record import Address, Micros, Record, Space, Tag
+from ..shards import shard_of
+from .client import TELL_WHAT_STANDS, NotAsExpected, Parameters, Table
+from .counting import addition, joined
+from .failures import CONDITION_FAILED
+from .items import (
+    ORDER_NAME,
+    Found,
+    Item,
+    Key,
+    Overdue,
+    count_key,
+    is_split,
+    item_of_part,
+    item_of_record,
+    part_keys,
+    record_key,
+    split,
+    total_key,
+    whole,
+)
+
+Learn: TypeAlias = Callable[[Item | None], None]
+"""Is told what stands where a condition failed."""
+_Scope: TypeAlias = tuple[Space, str]
+
+_ALIVE = "(attribute_not_exists(expires_at) OR expires_at > :now)"
+SOON: Micros = 60_000_000
+"""A record that expires so soon after it was written may expire before those who count have seen it."""
+
+
+class Transaction:
+    """What is written together, or not at all."""
+
+    def __init__(self, table: Table) -> None:
+        self._table = table
+        self._writes: list[Parameters] = []
+        self._learners: list[Learn | None] = []
+        self._deltas: defaultdict[_Scope, Counter[Tag]] = defaultdict(Counter)
+        self._expiries: set[_Scope] = set()
+        self._held: dict[_Scope, tuple[dict[str, Any], Learn | None]] = {}
+
+    def put(self, record: Record, stands: Found | None, now: Micros, learn: Learn) -> None:
+        """Write a record where this stands, or nothing."""
+        body = self._put_parts(record) if is_split(record.body) else whole(record.body)
+        self._add("Put", {"Item": item_of_record(record, body), **condition(stands, now)}, learn)
+        if record.expires_at is not None and record.expires_at <= now + SOON:
+            self._expiries.add((record.space, record.partition))
+
+    def purge(self, overdue: Overdue, until: Micros, learn: Learn) -> None:
+        """Remove a record that has expired, and its count."""
+        values = {":until": {"N": str(until)}, ":tag": {"S": overdue.tag}}
+        expression = f"expires_at <= :until AND tag = :tag AND {_body(overdue.body_id, values)}"
+        what = {"ConditionExpression": expression, "ExpressionAttributeValues": values}
+        self._add("Delete", {"Key": record_key(overdue.address).item, **what}, learn)
+        self.forget_expired(overdue.address, overdue.tag)
+
+    def delete(self, address: Address, stands: Found | None, now: Micros, learn: Learn) -> None:
+        self._add("Delete", {"Key": record_key(address).item, **condition(stands, now)}, learn)
+
+    def check(self, address: Address, stands: Found | None, now: Micros, learn: Learn) -> None:
+        """Go on only while this stands there."""
+        self._add("ConditionCheck", {"Key": record_key(address).item, **condition(stands, now)}, learn)
+
+    def count(self, space: Space, partition: str, tag: Tag, by: int) -> None:
+        self._deltas[space, partition][tag] += by
+
+    def forget_expired(self, address: Address, tag: Tag) -> None:
+        """An expired record is removed, or overwritten: it no longer counts."""
+        self.count(address.space, address.partition, tag, -1)
+        self._expiries.add((address.space, address.partition))
+
+    def only_if(
+        self, space: Space, partition: str, condition: dict[str, Any], learn: Learn | None = None
+    ) -> None:
+        """Go on only while the partition's counter meets a condition."""
+        self._held[space, partition] = condition, learn
+
+    async def commit(self) -> bool:
+        """Whether it was written; if not, everybody has learned what stood in the way."""
+        self._add_counters()
+        try:
+            await self._table.transact(self._writes)
+        except NotAsExpected as refused:
+            if refused.lost:  # and the server may have forgotten the token, so this may have met itself
+                name = self._table.location.name
+                raise OutcomeUnknown(
+                    f"{name}: the answer to a write was lost, and the next was no"
+                ) from refused
+            for learn, reason in zip(self._learners, refused.reasons, strict=True):
+                if learn is not None and reason.get("Code") == CONDITION_FAILED:
+                    learn(reason.get("Item"))
+            return False
+        return True
+
+    def _put_parts(self, record: Record) -> Mapping[str, Mapping[str, str]]:
+        """Write the body apart; the answer goes into the record in its place."""
+        body_id, texts = uuid4().hex, split(record.body)
+        for key, text in zip(part_keys(body_id, len(texts)), texts, strict=True):
+            self._add("Put", {"Item": item_of_part(key, text, record)}, None)
+        return {"body_id": {"S": body_id}, "body_parts": {"N": str(len(texts))}}
+
+    def _add(self, kind: str, what: Parameters, learn: Learn | None) -> None:
+        tell: Parameters = {} if learn is None else TELL_WHAT_STANDS
+        self._writes.append({kind: {"TableName": self._table.name, **what, **tell}})
+        self._learners.append(learn)
+
+    # Counters
+
+    def _add_counters(self) -> None:
+        totals: defaultdict[Key, Counter[Tag]] = defaultdict(Counter)
+        for scope in {**self._deltas, **self._held, **dict.fromkeys(self._expiries)}:
+            moved = {tag: by for tag, by in self._deltas[scope].items() if by}
+            self._add_counter(scope, moved)
+            totals[total_key(scope[0], shard_of(scope[1]))].update(moved)
+        for key, moved in totals.items():
+            if any(moved.values()):
+                self._add("Update", {"Key": key.item, **addition(moved)}, None)
+
+    def _add_counter(self, scope: _Scope, moved: Mapping[Tag, int]) -> None:
+        key = count_key(*scope).item
+        met, learn = self._held.get(scope, ({}, None))
+        if moved or scope in self._expiries:
+            what = joined(addition(moved, expiry=scope in self._expiries), met)
+            self._add("Update", {"Key": key, **what}, learn)
+        elif met:
+            self._add("ConditionCheck", {"Key": key, **met}, learn)
+
+
+def condition(stands: Found | None, now: Micros) -> dict[str, Any]:
+    """That this very record stands there, as alive or as dead as it was; or none."""
+    if stands is None:
+        return {"ConditionExpression": "attribute_not_exists(pk)"}
+    values = {
+        ":version": {"N": str(stands.version)},
+        ":order": {"N": str(stands.order)},
+        ":tag": {"S": stands.tag},
+        ":now": {"N": str(now)},
+    }
+    expression = [
+        "version = :version AND #order = :order AND tag = :tag",
+        _ALIVE if stands.is_live(now) else "expires_at <= :now",
+        _body(stands.body_id, values),
+    ]
+    return {
+        "ConditionExpression": " AND ".join(expression),
+        "ExpressionAttributeNames": ORDER_NAME,
+        "ExpressionAttributeValues": values,
+    }
+
+
+def _body(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
+    """That its body is where we think it is."""
+    if body_id is None:
+        return "attribute_not_exists(body_id)"
+    values[":body_id"] = {"S": body_id}
+    return "body_id = :body_id"

@@ -1,0 +1,219 @@
+"""The PostgreSQL engine: the seven verbs, each one statement, on a schema that any number of clients share.
+
+What a commit does is a function of the schema, `commit_group` in the migrations, so that it takes one round
+trip; commits that come together go together, and so do reads by address. `connections` says what happens
+when the server goes away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import islice
+
+import anyio
+import asyncpg
+
+from ..contract import Engine, Maintenance, Watch
+from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageFailed, StorageFull
+from ..grouping import Grouping
+from ..record import (
+    Address,
+    Change,
+    Committed,
+    Guard,
+    Micros,
+    PageRequest,
+    Position,
+    Purged,
+    Record,
+    Refused,
+    Space,
+    Tag,
+)
+from .batch import Commit, Judged, decoded, encoded
+from .connections import Connections
+from .failures import is_outrun
+from .location import parse
+from .news import Looking, News, Notified
+from .schema import prepare
+from .statements import statement
+from .upkeep import maintain
+
+MOST_COMMITS = 128
+MOST_BYTES = 4 * 1024 * 1024
+MOST_GETS = 128
+MOST_ADDRESSES = 500
+GETS_AT_ONCE = 4
+PURGE_TRIES = 10
+
+_FIRST = Position(-1, "", "")
+_LAST = Position(2**62, "", "")
+
+
+async def open_engine(url: str) -> PostgresEngine:
+    """Connect to the server that the URL names, making or migrating the tables."""
+    location = parse(url)
+    connections = await Connections.open(location)
+    try:
+        await prepare(connections, may_migrate=location.options.migrate == "auto")
+    except BaseException:
+        with anyio.CancelScope(shield=True):
+            await connections.close()
+        raise
+    return PostgresEngine(connections)
+
+
+class PostgresEngine(Engine):
+    """A client of one schema. Belongs to the event loop that opened it."""
+
+    name = "postgres"
+
+    def __init__(self, connections: Connections) -> None:
+        options = connections.location.options
+        self._connections = connections
+        self._news: News = (Notified if options.pooler is None else Looking)(connections)
+        self._gets = Grouping(
+            self._get_group,
+            most=MOST_GETS,
+            at_once=min(GETS_AT_ONCE, options.pool),
+            weight=lambda asked: len(asked[0]),
+            heaviest=MOST_ADDRESSES,
+        )
+        self._commits = Grouping(
+            self._commit_group, most=MOST_COMMITS, weight=lambda commit: commit.weight, heaviest=MOST_BYTES
+        )
+        self._purges = Grouping(self._purge_each, most=1)
+
+    async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
+        return await self._gets.ask((addresses, now))
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        return await self._commits.ask(Commit(changes, guard, now))
+
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        partition = "all" if wanted.partition is None else "partition"
+        tag = "" if wanted.tag is None else "_tag"
+        after = wanted.after or (_LAST if wanted.descending else _FIRST)
+        return await self._read(
+            f"page_{partition}{tag}{'_descending' * wanted.descending}",
+            wanted.space,
+            wanted.partition or after.partition,
+            after.order,
+            after.key,
+            now,
+            wanted.limit,
+            *([] if wanted.tag is None else [wanted.tag]),
+        )
+
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        return await self._read("due", lane, until, limit, now)
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        if partition is None:
+            rows = await self._connections.read(self._sql("counts_all"), space, now)
+        else:
+            rows = await self._connections.read(self._sql("counts_partition"), space, partition, now)
+        return {row["tag"]: row["live"] for row in rows}
+
+    async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
+        return await self._purges.ask((until, limit))
+
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        return self._news.signals.watch((space, partition, key))
+
+    async def maintain(self, *, repair: bool) -> Maintenance:
+        return await maintain(self._connections, repair=repair)
+
+    async def close(self) -> None:
+        await self._news.close()
+        await self._commits.close()
+        await self._purges.close()
+        await self._gets.close()
+        await self._connections.close()
+
+    # Reading
+
+    async def _read(self, name: str, *values: object) -> list[Record]:
+        return [_record(row) for row in await self._connections.read(self._sql(name), *values)]
+
+    async def _get_group(
+        self, group: Sequence[tuple[Sequence[Address], Micros]]
+    ) -> list[list[Record | None]]:
+        asked = [(*address, str(now)) for addresses, now in group for address in addresses]
+        rows = await self._connections.read(self._sql("get"), *map(list, zip(*asked, strict=True)))
+        found = {row["place"]: _record(row) for row in rows}
+        answers = (found.get(place) for place in range(1, len(asked) + 1))
+        return [list(islice(answers, len(addresses))) for addresses, _ in group]
+
+    # Writing
+
+    async def _commit_group(self, group: Sequence[Commit]) -> Sequence[Committed | Refused | Exception]:
+        try:
+            return await self._commit_together(group)
+        except (StorageFull, StorageFailed) as error:
+            if len(group) == 1 or isinstance(error, OutcomeUnknown):
+                raise
+        return [await self._commit_alone(commit) for commit in group]  # one must not fail its neighbours
+
+    async def _commit_alone(self, commit: Commit) -> Committed | Refused | Exception:
+        try:
+            return (await self._commit_together([commit]))[0]
+        except StorageError as error:
+            return error
+
+    async def _commit_together(self, group: Sequence[Commit]) -> list[Committed | Refused]:
+        addresses = [change.address for commit in group for change in commit.changes]
+        [row] = await self._write("commit", addresses, *encoded(group))
+        results = list(decoded(group, Judged(*row)))
+        for commit, result in zip(group, results, strict=True):
+            if isinstance(result, Committed):
+                self._news.signals.wake(change.address for change in commit.changes)
+        return results
+
+    async def _purge_each(self, group: Sequence[tuple[Micros, int]]) -> list[list[Purged]]:
+        return [await self._purge(until, limit) for until, limit in group]
+
+    async def _purge(self, until: Micros, limit: int) -> list[Purged]:
+        purged = [Purged(*row) for row in await self._purge_until_first(until, limit)]
+        self._news.signals.wake(Address(each.space, each.partition, each.key) for each in purged)
+        return purged
+
+    async def _purge_until_first(self, until: Micros, limit: int) -> list[asyncpg.Record]:
+        """Try again where others were first, and all was rolled back."""
+        for _ in range(PURGE_TRIES - 1):
+            try:
+                return await self._write("purge", None, until, limit)
+            except StorageBusy as error:
+                if not is_outrun(error):
+                    raise
+        return await self._write("purge", None, until, limit)
+
+    async def _write(
+        self, name: str, addresses: Sequence[Address] | None, *values: object
+    ) -> list[asyncpg.Record]:
+        """Run a function of the schema that locks, writes and tells the others."""
+        location = self._connections.location
+        message = self._news.message(addresses)
+        return await self._connections.write(
+            self._sql(name), location.patience, location.channel, message, *values
+        )
+
+    def _sql(self, name: str) -> str:
+        return statement(name, self._connections.location.schema)
+
+
+def _record(row: asyncpg.Record) -> Record:
+    return Record(
+        space=row["space"],
+        partition=row["partition"],
+        key=row["key"],
+        order=row["order"],
+        body=row["body"],
+        version=row["version"],
+        tag=row["tag"],
+        expires_at=row["expires_at"],
+        lane=row["lane"],
+        wake_at=row["wake_at"],
+    )

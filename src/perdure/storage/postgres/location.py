@@ -1,0 +1,109 @@
+"""What a `postgresql:` URL says: which server and database, which schema in it, and the options.
+
+The options that are ours are taken out of the URL; the rest of it is the driver's. Messages name the place
+without user and password.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+from urllib.parse import parse_qsl, quote, urlsplit
+from zlib import crc32
+
+import msgspec
+
+from ..errors import CannotOpen
+
+_OPTIONS = (
+    "our options are schema=NAME, pool=CONNECTIONS, pooler=transaction, migrate=auto|never, "
+    "statement_timeout=SECONDS and lock_timeout=SECONDS; others are for the driver"
+)
+_MOST_NAME_BYTES = 63
+_Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
+
+
+class Options(msgspec.Struct, frozen=True, kw_only=True):
+    schema: str = "perdure"
+    """The schema that holds our tables. Each is a storage of its own."""
+    pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
+    """The most connections; one more listens while somebody watches."""
+    pooler: Literal["transaction"] | None = None
+    """Whether a pooler gives us another server connection for each transaction."""
+    migrate: Literal["auto", "never"] = "auto"
+    """auto: tables are made, or changed to the newest schema, when the storage is opened."""
+    statement_timeout: _Seconds = 60.0
+    """Seconds that the server may work on a call before StorageBusy. 0: no limit."""
+    lock_timeout: _Seconds = 30.0
+    """Seconds that a commit may wait for others in its partition before StorageBusy. 0: no limit."""
+
+
+class Location(msgspec.Struct, frozen=True, kw_only=True):
+    dsn: str
+    """The URL as the driver is to see it."""
+    name: str
+    """The place as people are to see it."""
+    options: Options = Options()
+
+    @property
+    def schema(self) -> str:
+        """The schema's name, quoted to stand in a statement."""
+        return '"' + self.options.schema.replace('"', '""') + '"'
+
+    @property
+    def channel(self) -> str:
+        """Where commits are told. Two schemas may share one by chance: then some are woken for nothing."""
+        return f"perdure_{crc32(self.options.schema.encode()):08x}"
+
+    @property
+    def patience(self) -> str:
+        """The time to wait for a lock, as the server writes it."""
+        return f"{round(self.options.lock_timeout * 1000)}ms"
+
+
+def parse(url: str) -> Location:
+    """`postgresql://user:password@host:port/database`, with options behind a question mark."""
+    scheme = url.partition(":")[0]
+    try:
+        parts = urlsplit(url)
+    except ValueError as error:
+        raise _no_server(f"{scheme}:") from error
+    place = f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+    if not url.startswith(f"{scheme}://") or parts.fragment:
+        raise _no_server(place)
+    pairs = [pair for pair in parts.query.split("&") if pair]
+    ours = [pair for pair in pairs if _name(pair) in Options.__struct_fields__]
+    query = "&".join(pair for pair in pairs if pair not in ours)
+    options = _options(place, "&".join(ours))
+    return Location(
+        dsn=parts._replace(query=query).geturl(),
+        name=f"{place}?schema={quote(options.schema, safe='')}",
+        options=options,
+    )
+
+
+def _name(pair: str) -> str:
+    return pair.partition("=")[0]
+
+
+def _options(place: str, query: str) -> Options:
+    try:
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"))
+        options = msgspec.convert(given, Options, strict=False)
+    except ValueError as error:
+        raise CannotOpen(place, str(error), _OPTIONS) from error
+    _check_schema(place, options.schema)
+    return options
+
+
+def _check_schema(place: str, schema: str) -> None:
+    """Refuse what the server would cut short, or mean something else by."""
+    if not 1 <= len(schema.encode()) <= _MOST_NAME_BYTES or "\0" in schema:
+        reason = f"a schema's name has 1 to {_MOST_NAME_BYTES} bytes and no NUL"
+        raise CannotOpen(place, reason, "choose another schema")
+    if schema == "$user" or schema.startswith("pg_") or schema == "information_schema":
+        raise CannotOpen(place, f"{schema} has a meaning of its own in PostgreSQL", "choose another schema")
+
+
+def _no_server(place: str) -> CannotOpen:
+    remedy = "write postgresql://user:password@host:port/database (a # as %23, an @ in a password as %40)"
+    return CannotOpen(place, "it does not name a server", remedy)

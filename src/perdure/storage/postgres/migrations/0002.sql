@@ -1,0 +1,244 @@
+-- What writes, as functions, so that it takes one round trip. The search path of each is, for ever, what it is
+-- while this runs: the schema of this storage.
+
+UPDATE perdure_schema SET version = 2;
+
+-- By how much the number of records of a tag has moved.
+CREATE TYPE delta AS (space text, partition text, tag text, n integer);
+
+CREATE TYPE purged AS (space text, partition text, key text, tag text);
+
+-- What every transaction that writes begins with. The locks of partitions are taken in one order by everybody.
+CREATE FUNCTION begin_writing(patience text, partitions text[]) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
+DECLARE
+    realm integer := hashtext('perdure ' || current_schema());
+    place integer;
+BEGIN
+    PERFORM set_config('lock_timeout', patience, true);
+    IF current_setting('synchronous_commit') = 'off' THEN
+        PERFORM set_config('synchronous_commit', 'on', true);
+    END IF;
+    FOR place IN SELECT DISTINCT hashtext(each) FROM unnest(partitions) AS each ORDER BY 1 LOOP
+        PERFORM pg_advisory_xact_lock(realm, place);
+    END LOOP;
+END $body$;
+
+-- What every transaction that has changed records ends with: counters, in one order for everybody, and news.
+CREATE FUNCTION end_writing(channel text, message text, deltas delta[]) RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
+DECLARE
+    my_stripe integer := pg_backend_pid() % 64;
+BEGIN
+    INSERT INTO counts AS stored (space, partition, tag, n)
+    SELECT space, partition, tag, sum(n)
+    FROM unnest(deltas)
+    GROUP BY space, partition, tag HAVING sum(n) <> 0 ORDER BY space, partition, tag
+    ON CONFLICT (space, partition, tag) DO UPDATE SET n = stored.n + excluded.n;
+
+    DELETE FROM counts AS stored
+    USING (SELECT DISTINCT space, partition, tag FROM unnest(deltas) WHERE n < 0) AS moved
+    WHERE stored.space = moved.space AND stored.partition = moved.partition AND stored.tag = moved.tag
+        AND stored.n = 0;
+
+    INSERT INTO totals AS stored (space, tag, stripe, n)
+    SELECT space, tag, my_stripe, sum(n)
+    FROM unnest(deltas)
+    GROUP BY space, tag HAVING sum(n) <> 0 ORDER BY space, tag
+    ON CONFLICT (space, tag, stripe) DO UPDATE SET n = stored.n + excluded.n;
+
+    INSERT INTO news AS stored (stripe, n) VALUES (my_stripe, 1)
+    ON CONFLICT (stripe) DO UPDATE SET n = stored.n + 1;
+
+    PERFORM pg_notify(channel, message);
+END $body$;
+
+-- A group of commits in one transaction. Each is judged by itself, sees those before it, and is written only
+-- if nothing in it is refused. Answers what stood at the place of each change, and for each commit the count
+-- that its guard saw, where that alone refused it.
+--
+-- The arrays that begin with `of_` have an element for each commit: its partition, its time, the place of its
+-- last change and of its guard's last tag, and the guard's space and bound, or NULL. The others have one for
+-- each change. What a replace or delete must meet is its `before_version`, `orders` and `before_tag`.
+CREATE FUNCTION commit_group(
+    patience text, channel text, message text,
+    of_partition text[], of_now bigint[], of_last_change integer[],
+    of_guard_space text[], of_at_most bigint[], of_last_guard_tag integer[], guard_tags text[],
+    kinds text[], spaces text[], keys text[], orders bigint[], before_versions bigint[], before_tags text[],
+    versions bigint[], tags text[], bodies text[], expiries bigint[], lanes text[], wakes bigint[],
+    OUT overs bigint[], OUT stood_versions bigint[], OUT stood_orders bigint[], OUT stood_tags text[]
+)
+LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $body$
+DECLARE
+    my_partition text;
+    my_now bigint;
+    my_tags text[];
+    first_change integer := 1;
+    first_guard_tag integer := 1;
+    found_version bigint;
+    found_order bigint;
+    found_tag text;
+    found_expiry bigint;
+    stale_tags text[] := '{}';
+    is_accepted boolean;
+    has_written boolean := false;
+    grows integer;
+    would_be bigint;
+    deltas delta[] := '{}';
+BEGIN
+    overs := '{}';
+    stood_versions := '{}';
+    stood_orders := '{}';
+    stood_tags := '{}';
+    PERFORM begin_writing(patience, of_partition);
+
+    FOR c IN 1 .. cardinality(of_partition) LOOP
+        my_partition := of_partition[c];
+        my_now := of_now[c];
+        is_accepted := true;
+
+        FOR i IN first_change .. of_last_change[c] LOOP
+            SELECT version, "order", tag, expires_at INTO found_version, found_order, found_tag, found_expiry
+            FROM records WHERE space = spaces[i] AND partition = my_partition AND key = keys[i];
+            IF found_expiry <= my_now THEN
+                stale_tags[i] := found_tag;
+                found_version := NULL;
+                found_order := NULL;
+                found_tag := NULL;
+            END IF;
+            stood_versions[i] := found_version;
+            stood_orders[i] := found_order;
+            stood_tags[i] := found_tag;
+            IF kinds[i] = 'insert' THEN
+                is_accepted := is_accepted AND found_version IS NULL;
+            ELSIF kinds[i] <> 'keep' THEN
+                is_accepted := is_accepted AND found_version IS NOT NULL AND found_version = before_versions[i]
+                    AND found_order = orders[i] AND found_tag = before_tags[i];
+            END IF;
+        END LOOP;
+
+        would_be := NULL;
+        IF is_accepted AND of_at_most[c] IS NOT NULL THEN
+            my_tags := guard_tags[first_guard_tag : of_last_guard_tag[c]];
+            grows := 0;
+            FOR i IN first_change .. of_last_change[c] LOOP
+                IF spaces[i] = of_guard_space[c] AND (kinds[i] <> 'keep' OR stood_versions[i] IS NULL) THEN
+                    IF tags[i] = ANY (my_tags) AND (expiries[i] IS NULL OR expiries[i] > my_now) THEN
+                        grows := grows + 1;
+                    END IF;
+                    IF before_tags[i] = ANY (my_tags) THEN
+                        grows := grows - 1;
+                    END IF;
+                END IF;
+            END LOOP;
+            FOR attempt IN 1 .. 2 LOOP
+                EXIT WHEN grows <= 0;
+                SELECT grows + coalesce(sum(stored.n), 0) INTO would_be
+                FROM (
+                    SELECT n FROM counts
+                    WHERE space = of_guard_space[c] AND partition = my_partition AND tag = ANY (my_tags)
+                    UNION ALL
+                    SELECT n FROM unnest(deltas)
+                    WHERE space = of_guard_space[c] AND partition = my_partition AND tag = ANY (my_tags)
+                ) AS stored;
+                IF would_be <= of_at_most[c] THEN
+                    would_be := NULL;
+                    EXIT;
+                END IF;
+                IF attempt = 1 THEN
+                    WITH gone AS (
+                        DELETE FROM records WHERE expires_at <= my_now AND partition = my_partition
+                        RETURNING space, tag
+                    )
+                    SELECT deltas || array_agg((space, my_partition, tag, -1)::delta), has_written OR count(*) > 0
+                    INTO deltas, has_written
+                    FROM gone;
+                END IF;
+            END LOOP;
+            is_accepted := would_be IS NULL;
+        END IF;
+        overs[c] := would_be;
+
+        FOR i IN first_change .. CASE WHEN is_accepted THEN of_last_change[c] ELSE 0 END LOOP
+            CONTINUE WHEN kinds[i] = 'keep' AND stood_versions[i] IS NOT NULL;
+            has_written := true;
+            IF kinds[i] = 'replace' THEN
+                UPDATE records
+                SET version = versions[i], tag = tags[i], expires_at = expiries[i], lane = lanes[i],
+                    wake_at = wakes[i], body = bodies[i]
+                WHERE space = spaces[i] AND partition = my_partition AND key = keys[i];
+                CONTINUE WHEN tags[i] = before_tags[i];
+            ELSIF kinds[i] = 'delete' THEN
+                DELETE FROM records WHERE space = spaces[i] AND partition = my_partition AND key = keys[i];
+            ELSE
+                IF stale_tags[i] IS NOT NULL THEN
+                    DELETE FROM records
+                    WHERE space = spaces[i] AND partition = my_partition AND key = keys[i];
+                    IF FOUND THEN  -- and was not purged by the guard
+                        deltas := deltas || (spaces[i], my_partition, stale_tags[i], -1)::delta;
+                    END IF;
+                END IF;
+                INSERT INTO records
+                    (space, partition, key, "order", version, tag, expires_at, lane, wake_at, body)
+                VALUES
+                    (spaces[i], my_partition, keys[i], orders[i], versions[i], tags[i], expiries[i], lanes[i],
+                    wakes[i], bodies[i]);
+            END IF;
+            IF before_tags[i] IS NOT NULL THEN
+                deltas := deltas || (spaces[i], my_partition, before_tags[i], -1)::delta;
+            END IF;
+            IF tags[i] IS NOT NULL THEN
+                deltas := deltas || (spaces[i], my_partition, tags[i], 1)::delta;
+            END IF;
+        END LOOP;
+
+        first_change := of_last_change[c] + 1;
+        first_guard_tag := of_last_guard_tag[c] + 1;
+    END LOOP;
+
+    IF has_written THEN
+        PERFORM end_writing(channel, message, deltas);
+    END IF;
+END $body$;
+
+-- Removes what expired by `before`, earliest first. Purges follow one upon the other. If anything that was
+-- found has changed before its partition was locked, nothing is removed and the purge is to be tried again.
+CREATE FUNCTION purge_overdue(patience text, channel text, message text, before bigint, most integer)
+RETURNS SETOF purged
+LANGUAGE plpgsql
+SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
+AS $body$
+DECLARE
+    overdue purged[];
+    removed purged[];
+BEGIN
+    PERFORM set_config('lock_timeout', patience, true);
+    PERFORM pg_advisory_xact_lock(hashtextextended('perdure purge ' || current_schema(), 0));
+    SELECT array_agg((space, partition, key, tag)::purged) INTO overdue
+    FROM (
+        SELECT space, partition, key, tag FROM records WHERE expires_at <= before ORDER BY expires_at LIMIT most
+    ) AS found;
+    IF overdue IS NULL THEN
+        RETURN;
+    END IF;
+    PERFORM begin_writing(patience, ARRAY (SELECT partition FROM unnest(overdue)));
+
+    WITH gone AS (
+        DELETE FROM records AS stored USING unnest(overdue) AS one
+        WHERE stored.space = one.space AND stored.partition = one.partition AND stored.key = one.key
+            AND stored.expires_at <= before
+        RETURNING stored.space, stored.partition, stored.key, stored.tag, stored.expires_at
+    )
+    SELECT array_agg((space, partition, key, tag)::purged) INTO removed
+    FROM (SELECT * FROM gone ORDER BY expires_at, space, partition, key) AS sorted;
+    IF cardinality(removed) IS DISTINCT FROM cardinality(overdue) THEN
+        RAISE EXCEPTION 'others have changed what was to be purged' USING ERRCODE = 'serialization_failure';
+    END IF;
+
+    PERFORM end_writing(
+        channel, message, ARRAY (SELECT (space, partition, tag, -1)::delta FROM unnest(removed))
+    );
+    RETURN QUERY SELECT * FROM unnest(removed);
+END $body$;

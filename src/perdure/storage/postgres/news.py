@@ -1,0 +1,142 @@
+"""News of what other clients commit, for those who watch here: by notification, or by looking.
+
+Nothing is done while nobody watches. News may come for nothing, and a lost connection is made again: whoever
+watches is then woken, since anything may have happened in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING
+from uuid import uuid4
+
+import msgspec
+
+from ..errors import StorageError
+from ..record import Address
+from ..signals import Signals
+from .connections import CLOSE_TIMEOUT, CONNECT_TIMEOUT, Connections
+from .failures import DRIVER_ERRORS
+from .statements import statement
+
+if TYPE_CHECKING:
+    from .connections import Connection
+
+LINGER = 5.0
+"""Seconds to go on after the last watch has gone: another often comes."""
+PAUSE = 1.0
+"""Seconds before a lost connection is made again."""
+BEAT = 30.0
+"""Seconds of silence after which a listening connection is asked whether it is still there."""
+LOOK_EVERY = 0.2
+MOST_MESSAGE_BYTES = 7_999
+
+
+class News(ABC):
+    """Follows what others commit, by a task that lives as long as somebody watches."""
+
+    def __init__(self, connections: Connections) -> None:
+        self.signals = Signals(on_interest=self._interest_changed)
+        self._connections = connections
+        self._client = uuid4().hex
+        self._task: asyncio.Task[None] | None = None
+        self._end: asyncio.TimerHandle | None = None
+
+    def message(self, addresses: Sequence[Address] | None) -> str:
+        """What the others are told of a change at these addresses; None: anywhere."""
+        message = msgspec.json.encode((self._client, addresses))
+        if len(message) > MOST_MESSAGE_BYTES:
+            return self.message(None)
+        return message.decode()
+
+    async def close(self) -> None:
+        self.signals.close()
+        if self._end is not None:
+            self._end.cancel()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    @abstractmethod
+    async def _follow(self) -> None:
+        """Wake whoever is to be woken, until the connection is lost."""
+
+    async def _follow_for_ever(self) -> None:
+        while True:
+            with suppress(StorageError, *DRIVER_ERRORS):
+                await self._follow()
+            await asyncio.sleep(PAUSE)
+
+    def _interest_changed(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._end is not None:
+            self._end.cancel()
+            self._end = None
+        if not self.signals.is_watched:
+            self._end = loop.call_later(LINGER, self._stop)
+        elif self._task is None:
+            self._task = loop.create_task(self._follow_for_ever())
+
+    def _stop(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+
+class Notified(News):
+    """Listens on a connection of its own."""
+
+    async def _follow(self) -> None:
+        connection = await self._connections.connect()
+        try:
+            await self._listen(connection)
+        finally:
+            await _close(connection)
+
+    async def _listen(self, connection: Connection) -> None:
+        lost = asyncio.Event()
+        connection.add_termination_listener(lambda _: lost.set())
+        await connection.add_listener(self._connections.location.channel, self._hear)
+        self.signals.wake_all()
+        while not lost.is_set():
+            try:
+                await asyncio.wait_for(lost.wait(), BEAT)
+            except TimeoutError:
+                await connection.execute("SELECT", timeout=CONNECT_TIMEOUT)
+
+    def _hear(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+        try:
+            client, addresses = msgspec.json.decode(str(payload), type=tuple[str, list[Address] | None])
+        except msgspec.DecodeError:  # not one of ours
+            client, addresses = "", None
+        if client == self._client:
+            return  # they have been woken when the commit returned
+        if addresses is None:
+            self.signals.wake_all()
+        else:
+            self.signals.wake(addresses)
+
+
+class Looking(News):
+    """Looks at a number that every commit raises, where a pooler lets nobody listen."""
+
+    async def _follow(self) -> None:
+        sql = statement("news", self._connections.location.schema)
+        known: object = None
+        while True:
+            [[number]] = await self._connections.read(sql)
+            if number != known:
+                self.signals.wake_all()
+            known = number
+            await asyncio.sleep(LOOK_EVERY)
+
+
+async def _close(connection: Connection) -> None:
+    """Say goodbye, but not for long. Also where the task that follows was cancelled."""
+    try:
+        await connection.close(timeout=CLOSE_TIMEOUT)
+    except DRIVER_ERRORS:
+        connection.terminate()

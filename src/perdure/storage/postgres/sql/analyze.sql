@@ -1,0 +1,1 @@
+ANALYZE {schema}.records, {schema}.counts, {schema}.totals

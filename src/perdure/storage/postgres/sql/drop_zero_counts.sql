@@ -1,0 +1,2 @@
+DELETE FROM {schema}.counts
+WHERE n = 0

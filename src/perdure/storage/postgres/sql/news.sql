@@ -1,0 +1,2 @@
+SELECT coalesce(sum(n), 0)::bigint
+FROM {schema}.news

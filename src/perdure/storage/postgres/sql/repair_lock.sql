@@ -1,0 +1,1 @@
+LOCK TABLE {schema}.records, {schema}.counts, {schema}.totals IN SHARE ROW EXCLUSIVE MODE

@@ -1,0 +1,20 @@
+"""The SQL of this engine: one statement per file, named after the file."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+_PACKAGE = files(__package__ or "")
+
+
+@cache
+def statement(name: str, schema: str) -> str:
+    """A statement on the tables of a schema, whose name has been quoted."""
+    return (_PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8").replace("{schema}", schema)
+
+
+def migrations() -> tuple[str, ...]:
+    """The scripts that lead from schema version n to n + 1, for each n from 0."""
+    scripts = sorted((_PACKAGE / "migrations").iterdir(), key=lambda each: each.name)
+    return tuple(script.read_text(encoding="utf-8") for script in scripts)

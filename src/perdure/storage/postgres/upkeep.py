@@ -1,0 +1,42 @@
+"""Looking whether the counters are right, and setting them right."""
+
+from __future__ import annotations
+
+import asyncpg
+
+from ..contract import Maintenance
+from .connections import Connections
+from .statements import statement
+
+_FOR_EVER = 86_400.0
+
+
+async def maintain(connections: Connections, *, repair: bool) -> Maintenance:
+    """Compare every counter with what it counts; have the server learn what the tables are like.
+
+    The server gives back room by itself. While counters are set right nobody can write.
+    """
+    schema = connections.location.schema
+    async with connections.transaction() as session:
+        if repair:
+            await session.execute(statement("repair_lock", schema))
+        wrong = await session.fetch(statement("recount", schema), timeout=_FOR_EVER)
+        if repair:
+            counts = [row for row in wrong if row["partition"] is not None]
+            totals = [row for row in wrong if row["partition"] is None]
+            await session.executemany(
+                statement("repair_count", schema),
+                [(row["space"], row["partition"], row["tag"], row["counted"]) for row in counts],
+            )
+            await session.executemany(
+                statement("repair_total", schema),
+                [(row["space"], row["tag"], row["counted"] - row["stored"]) for row in totals],
+            )
+            await session.execute(statement("drop_zero_counts", schema))
+        await session.execute(statement("analyze", schema), timeout=_FOR_EVER)
+    return Maintenance(findings=tuple(map(_finding, wrong)))
+
+
+def _finding(row: asyncpg.Record) -> str:
+    scope = row["space"] if row["partition"] is None else f"{row['partition']}/{row['space']}"
+    return f"the counter of {scope} tagged {row['tag']!r} says {row['stored']}, there are {row['counted']}"

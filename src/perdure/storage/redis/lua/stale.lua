@@ -1,0 +1,25 @@
+-- Entries of an index that no record has.
+--
+-- KEYS   the index; the record of each entry
+-- ARGV   1 to remove them, else 0; which of the eight kinds of index it is;
+--        for each entry: the entry, and the key, partition and space in it
+--
+-- Answers how many there are.
+
+local repairs, index = ARGV[1] == '1', tonumber(ARGV[2])
+local number = 0
+
+for n = 1, #KEYS - 1 do
+    local at = 2 + 4 * (n - 1)
+    local entry = ARGV[at + 1]
+    local head = head_at(KEYS[n + 1])
+    local entries = head and entries_of(head, ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]) or {}
+    if entries[index] ~= entry and redis.call('ZSCORE', KEYS[1], entry) then
+        number = number + 1
+        if repairs then
+            redis.call('ZREM', KEYS[1], entry)
+        end
+    end
+end
+
+return number

@@ -1,0 +1,142 @@
+"""Looking for damage: whether every record is in its indexes, and every entry of an index has its record.
+
+There are no counters that could disagree: what is counted is the length of a stretch of an index. So the
+indexes are compared with the records, batch by batch, each in one script: nothing can come in between.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from typing import NamedTuple, cast
+
+from ..contract import Maintenance
+from ..errors import StorageCorrupt, StorageError
+from ..record import Address, Space
+from .keys import NUL, Keys, Range, names_in
+from .layout import Layout
+from .node import Node
+from .router import Call, Router
+from .scripts import MISSING, STALE, Word
+from .walking import Shelf, Walk
+
+BATCH = 100
+"""Records or entries that one call looks at, so that the server is soon free for others."""
+INDEXES = {
+    b"o": "the listing of their partition",
+    b"g": "the listing by tag of their partition",
+    b"e": "the expiries by tag of their partition",
+    b"O": "the listing over all partitions",
+    b"G": "the listing by tag over all partitions",
+    b"E": "the expiries by tag over all partitions",
+    b"T": "the timers",
+    b"X": "the expiries",
+}
+"""The eight kinds, in the order that the scripts know."""
+_NAME_FIRST = b"geGET"
+"""The kinds whose entries begin with a tag or a lane."""
+
+
+class _Key(NamedTuple):
+    """A key, taken apart."""
+
+    shard: int
+    kind: bytes
+    names: list[str]
+    whole: bytes
+
+
+class Upkeep:
+    """Walks over all keys of all nodes. Others may go on writing meanwhile."""
+
+    def __init__(self, layout: Layout, router: Router, keys: Keys) -> None:
+        self._layout = layout
+        self._router = router
+        self._keys = keys
+
+    async def run(self, *, repair: bool) -> Maintenance:
+        """Compare everything with everything, and set right what disagrees if asked to."""
+        missing: Counter[bytes] = Counter()
+        stale: Counter[bytes] = Counter()
+        for node in dict.fromkeys(await self._layout.places()):
+            async for keys in self._scan(node):
+                missing.update(await self._missing([key for key in keys if key.kind == b"R"], repair=repair))
+                for key in keys:
+                    if key.kind in INDEXES:
+                        stale[key.kind] += await self._stale(key, repair=repair)
+        return Maintenance(findings=tuple(_findings(missing, stale)))
+
+    async def _scan(self, node: Node) -> AsyncIterator[list[_Key]]:
+        """All keys of a node, some at a time."""
+        cursor = b"0"
+        while True:
+            (reply,) = await node.read([("SCAN", cursor, "MATCH", self._keys.pattern, "COUNT", 10 * BATCH)])
+            if isinstance(reply, StorageError):
+                raise reply
+            cursor, found = cast("tuple[bytes, list[bytes]]", reply)
+            yield [self._take_apart(key) for key in dict.fromkeys(found)]
+            if cursor == b"0":
+                return
+
+    def _take_apart(self, key: bytes) -> _Key:
+        shard, rest = self._keys.shard_in(key)
+        return _Key(shard, rest[:1], rest[1:].decode().split("\0"), key)
+
+    async def _missing(self, records: Sequence[_Key], *, repair: bool) -> Mapping[bytes, int]:
+        """How many of these records each kind of index lacks."""
+        of_shard: defaultdict[int, list[Address]] = defaultdict(list)
+        for record in records:
+            space, partition, key = record.names
+            of_shard[record.shard].append(Address(Space(space), partition, key))
+        calls = [
+            self._missing_call(shard, group[start : start + BATCH], repair=repair)
+            for shard, group in of_shard.items()
+            for start in range(0, len(group), BATCH)
+        ]
+        total: Counter[bytes] = Counter()
+        for answer in cast("list[list[int]]", await self._router.read(calls) if calls else []):
+            total.update(dict(zip(INDEXES, answer, strict=True)))
+        return total
+
+    def _missing_call(self, shard: int, records: Sequence[Address], *, repair: bool) -> Call:
+        scopes = {scope: at for at, scope in enumerate(dict.fromkeys(each[:2] for each in records), 1)}
+        indexes = [key for space, partition in scopes for key in self._keys.scope(space, partition)]
+        keys = [self._keys.timers(shard), self._keys.expiries(shard), *indexes]
+        words: list[Word] = [int(repair), len(scopes)]
+        words += [name for space, partition in scopes for name in (partition, space)]
+        words += [word for each in records for word in (scopes[each[:2]], each.key)]
+        return shard, MISSING.call([*keys, *map(self._keys.record, records)], words)
+
+    async def _stale(self, index: _Key, *, repair: bool) -> int:
+        """How many entries of this index belong to no record."""
+        walk = Walk(self._router, [Shelf(index.shard, index.whole, Range(b"-", b"+"))])
+        kind = list(INDEXES).index(index.kind) + 1
+        total = 0
+        while entries := [entry for _, entry in await walk.next(BATCH)]:
+            places = [_place(index, entry) for entry in entries]
+            words: list[Word] = [int(repair), kind]
+            for entry, place in zip(entries, places, strict=True):
+                words += [entry, place.key, place.partition, place.space]
+            call = STALE.call([index.whole, *map(self._keys.record, places)], words)
+            (number,) = await self._router.read([(index.shard, call)])
+            total += cast("int", number)
+        return total
+
+
+def _place(index: _Key, entry: bytes) -> Address:
+    """The record that an entry is about: what the entry does not say, the key of its index does."""
+    try:
+        prefix = entry.index(NUL) + 1 if index.kind in _NAME_FIRST else 0
+        key, *rest = names_in(entry, prefix)
+        partition, space = (rest + index.names[::-1])[:2] if index.kind not in b"TX" else rest
+    except ValueError as error:
+        raise StorageCorrupt(f"{index.whole!r} holds {entry!r}, which is no entry of ours") from error
+    return Address(Space(space), partition, key)
+
+
+def _findings(missing: Mapping[bytes, int], stale: Mapping[bytes, int]) -> Iterator[str]:
+    for kind, name in INDEXES.items():
+        if missing[kind]:
+            yield f"{missing[kind]} records are not in {name}"
+        if stale[kind]:
+            yield f"{stale[kind]} entries in {name} belong to no record"

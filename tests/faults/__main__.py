@@ -1,0 +1,54 @@
+"""`python -m tests.faults --seconds 120 --engine redis`: the storms, the checks, and the numbers."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+
+from . import storm
+from .checking import Case, breaches
+from .report import numbers
+from .storm import Plan
+from .weather import WEATHERS, stage
+
+SHOWN = 3
+"""Breaches of one kind that are printed."""
+
+
+async def main(engine: str, weather: str, plan: Plan) -> bool:
+    """Whether every check holds."""
+    print(f"\n{engine}, {weather}, {plan.seconds:g} seconds, seed {plan.seed}", flush=True)
+    async with stage(engine, weather) as made:
+        case = Case(await storm.run(plan, made))
+    for name, number in numbers(case).items():
+        print(f"{number:>9}  {name}")
+    found = breaches(case)
+    for name, told in found.items():
+        print(f"\nBROKEN {len(told)} times: {name}", *told[:SHOWN], sep="\n    ")
+    print(
+        "every check holds" if not found else f"\nwith seed {plan.seed} the same is planned again", flush=True
+    )
+    return not found
+
+
+def parse() -> argparse.Namespace:
+    weathers = sorted({name for each in WEATHERS.values() for name in each})
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--seconds", type=float, default=20, help="how long each storm lasts")
+    parser.add_argument("--seed", type=int, default=7, help="what is drawn: work, blows, moments")
+    parser.add_argument("--engine", choices=sorted(WEATHERS), help="all of them, if not given")
+    parser.add_argument("--weather", choices=weathers, help="all that the engine may meet, if not given")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    wanted = parse()
+    plan = Plan(seed=wanted.seed, seconds=wanted.seconds)
+    results = [
+        asyncio.run(main(engine, weather, plan))
+        for engine in WEATHERS
+        for weather in WEATHERS[engine]
+        if wanted.engine in (None, engine) and wanted.weather in (None, weather)
+    ]
+    sys.exit(not all(results))

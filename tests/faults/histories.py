@@ -1,0 +1,119 @@
+"""The history of each record, put together from the journal, for the kit's checker.
+
+A commit whose outcome is unknown may have been written, at any later time, or not. If it had witnesses, the
+end tells: with them there all of it was written; without them it is left out, as one is that was not taken,
+and where it had an effect all the same, nothing explains that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from perdure.storage import (
+    Address,
+    Answer,
+    Change,
+    Conflict,
+    Delete,
+    Done,
+    Insert,
+    Keep,
+    Kept,
+    Missing,
+    Record,
+    Refused,
+)
+from perdure.storage.kit.history import Get, Operation, State, Write
+
+from .acting import WITNESSES, after
+from .journal import Commit, Journal, Lost, clock
+
+
+def histories(journal: Journal, at_the_end: Mapping[Address, Record]) -> dict[Address, list[Operation]]:
+    """The operations on each record; the last is what stood there in the end."""
+    found: defaultdict[Address, list[Operation]] = defaultdict(list)
+    for got in journal.got:
+        found[got.address].append(
+            Operation(what=Get(), answer=_state(got.record), called=got.called, returned=got.returned)
+        )
+    end = clock()
+    for commit in journal.commits:
+        for address, operation in _written(commit, at_the_end, end):
+            found[address].append(operation)
+    for address in found.keys() | at_the_end.keys():
+        last = _state(at_the_end.get(address))
+        found[address].append(Operation(what=Get(), answer=last, called=end + 1, returned=end + 2))
+    return found
+
+
+def witnesses(commit: Commit) -> list[Address]:
+    return [change.address for change in commit.changes if change.address.space == WITNESSES]
+
+
+def _written(
+    commit: Commit, at_the_end: Mapping[Address, Record], end: int
+) -> Iterator[tuple[Address, Operation]]:
+    told = commit.told
+    if told is Lost.REFUSED:
+        return
+    if told is Lost.UNKNOWN:
+        yield from _perhaps_written(commit, at_the_end, end)
+        return
+    for change, answer in zip(commit.changes, told.answers, strict=True):
+        what, said = _write(change), answer
+        if isinstance(told, Refused) and isinstance(answer, Done):
+            what, said = _look(change)
+        yield change.address, _operation(what, said, commit.called, commit.returned)
+
+
+def _perhaps_written(
+    commit: Commit, at_the_end: Mapping[Address, Record], end: int
+) -> Iterator[tuple[Address, Operation]]:
+    seen = [address in at_the_end for address in witnesses(commit)]
+    if seen and not any(seen):
+        return
+    for change in commit.changes:
+        is_certain = bool(seen) and not isinstance(change, Keep)
+        answer = Done(_version(change)) if is_certain else Missing()
+        yield change.address, _operation(_write(change), answer, commit.called, end if is_certain else None)
+
+
+def _operation(what: Write, answer: Answer, called: int, returned: int | None) -> Operation:
+    """To the checker a keep is an insert, which conflicts where something is kept."""
+    told = Conflict(answer.version) if isinstance(answer, Kept) else answer
+    return Operation(what=what, answer=told, called=called, returned=returned)
+
+
+def _write(change: Change) -> Write:
+    new = after(change)
+    if isinstance(change, (Insert, Keep)):
+        return Write("insert", 0, body_of(change.record))
+    return Write("delete" if new is None else "replace", change.before.version, body_of(new) if new else "")
+
+
+def _look(change: Change) -> tuple[Write, Answer]:
+    """A change that met its condition in a commit that was refused: a replace of a version that never is."""
+    stands = None if isinstance(change, (Insert, Keep)) else change.before.version
+    return Write("replace", 0, ""), Missing() if stands is None else Conflict(stands)
+
+
+def _version(change: Change) -> int:
+    """The one that a change answers where it is done."""
+    if isinstance(change, Delete):
+        return change.before.version
+    new = after(change)
+    return 1 if new is None else new.version
+
+
+def _state(record: Record | None) -> State:
+    return None if record is None else (record.version, body_of(record))
+
+
+def body_of(record: Record) -> str:
+    """As much of it as tells it from all others."""
+    return record.body.rstrip()
+
+
+def lines(history: Sequence[Operation]) -> str:
+    return "\n".join(f"    {each}" for each in sorted(history, key=lambda each: each.called))

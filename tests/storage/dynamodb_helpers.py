@@ -1,0 +1,117 @@
+"""What the tests of the DynamoDB engine share: storages on servers, and a look behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, cast
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from aiobotocore.session import get_session  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
+
+from perdure.storage import Micros, Storage, migrate_storage, open_storage
+from perdure.storage.dynamodb.schema import description
+from perdure.storage.kit import Subject
+from perdure.storage.kit.servers.dynamodb import REGION
+
+PATIENCE = 60.0
+"""Seconds after which something that never comes fails the test instead of hanging it."""
+
+_INDEXES = {
+    "all_listing": "space_shard",
+    "all_listing_of_tag": "tag_shard",
+    "all_timers": "timer_shard",
+    "all_expiry": "expiry_shard",
+}
+
+
+class DynamoDb(Protocol):
+    @property
+    def endpoint(self) -> str: ...
+
+    def new_url(self, options: str = "") -> str: ...
+
+
+@asynccontextmanager
+async def storage_on(server: DynamoDb, options: str = "") -> AsyncGenerator[Storage]:
+    url = server.new_url(options)
+    await migrate_storage(url)
+    async with await open_storage(url) as storage:
+        yield storage
+
+
+@asynccontextmanager
+async def subject_on(server: DynamoDb, options: str = "") -> AsyncGenerator[Subject]:
+    """A fresh storage as the kit wants it."""
+    url = server.new_url(options)
+    async with client_of(server.endpoint) as db:
+        await make_without_end(db, table_of(url))
+        subject = Subject(
+            await open_storage(url),
+            reopen=lambda: open_storage(url),
+            second_client=lambda: open_storage(url),
+            advance_time=_no_time_passes,
+            settle=lambda: settle(db, table_of(url)),
+            url=url,
+        )
+        try:
+            yield subject
+        finally:
+            await subject.storage.close()
+
+
+async def make_without_end(db: Any, table: str) -> None:  # noqa: ANN401
+    """A table without time to live: the kit's records ended years ago, and a strict server acts on it."""
+    await db.create_table(TableName=table, **description())
+    async with asyncio.timeout(PATIENCE):
+        while (await db.describe_table(TableName=table))["Table"]["TableStatus"] != "ACTIVE":  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def _no_time_passes(_: Micros) -> None:
+    """Without time to live the table has no clock."""
+
+
+@asynccontextmanager
+async def client_of(endpoint: str) -> AsyncGenerator[Any]:
+    """The driver's own client, to look behind the engine. Its methods are typed by another package."""
+    session = cast("Any", get_session())
+    async with session.create_client("dynamodb", endpoint_url=endpoint, region_name=REGION) as client:
+        yield client
+
+
+def table_of(url: str) -> str:
+    return urlsplit(url).netloc
+
+
+async def settle(db: Any, table: str) -> None:  # noqa: ANN401 - see client_of
+    """Return when the global indexes show what was written last; they follow the table in its order."""
+    mark = {"S": uuid4().hex}
+    item = {"pk": mark, "sk": mark, "place": mark, "timer_place": mark, "expires_at": {"N": "0"}}
+    await db.put_item(TableName=table, Item=item | dict.fromkeys(_INDEXES.values(), mark))
+    async with asyncio.timeout(PATIENCE):
+        await asyncio.gather(*[_seen(db, table, index, mark) for index in _INDEXES])
+    await db.delete_item(TableName=table, Key={"pk": mark, "sk": mark})
+
+
+async def _seen(db: Any, table: str, index: str, mark: Mapping[str, str]) -> None:  # noqa: ANN401
+    question = {
+        "KeyConditionExpression": f"{_INDEXES[index]} = :mark",
+        "ExpressionAttributeValues": {":mark": mark},
+    }
+    while not (await db.query(TableName=table, IndexName=index, **question))["Count"]:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+async def items_of(db: Any, table: str, kind: str) -> list[dict[str, Any]]:  # noqa: ANN401
+    """The items whose key begins with a word, as they are stored."""
+    found: list[dict[str, Any]] = []
+    start: dict[str, Any] = {}
+    while True:
+        answer = await db.scan(TableName=table, ConsistentRead=True, **start)
+        found += [item for item in answer["Items"] if item["pk"]["S"].startswith(f"{kind}#")]
+        if "LastEvaluatedKey" not in answer:
+            return found
+        start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}

@@ -1,0 +1,141 @@
+"""An HTTP proxy between the engine and its server: it counts requests, and does what no stand-in does.
+
+It answers with errors of AWS that the stand-ins never give, and loses requests or answers on the way.
+Requests are passed on to the byte, so signatures stay valid.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from asyncio import StreamReader, StreamWriter
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, suppress
+from enum import Enum, auto
+from typing import Any, TypeAlias
+from urllib.parse import urlencode
+from uuid import uuid4
+
+import msgspec
+
+from perdure.storage.kit.servers.dynamodb import REGION
+
+ERRORS = "com.amazonaws.dynamodb.v20120810#"
+
+
+class Loss(Enum):
+    REQUEST = auto()
+    """The connection breaks before the server has seen the request."""
+    ANSWER = auto()
+    """The server has done it, and the connection breaks."""
+
+
+class Error(msgspec.Struct, frozen=True):
+    """An answer that the server did not give."""
+
+    code: str
+    status: int = 400
+    reasons: tuple[str, ...] = ()
+
+
+Fault: TypeAlias = Loss | Error | None
+Rule: TypeAlias = Callable[[str, dict[str, Any]], Fault]
+"""What is to become of a request, by its operation and its parameters."""
+
+
+def conflict(_: str, question: dict[str, Any]) -> Error:
+    """What AWS says when two transactions meet."""
+    items = len(question["TransactItems"])
+    return Error("TransactionCanceledException", reasons=("TransactionConflict",) + ("None",) * (items - 1))
+
+
+class Proxy:
+    """Counts what is asked, and asks `rule` about each."""
+
+    def __init__(self, server_port: int) -> None:
+        self.asked: Counter[str] = Counter()
+        self.largest = 0
+        self.rule: Rule = lambda _operation, _question: None
+        self.port = 0
+        self._server_port = server_port
+
+    @property
+    def endpoint(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def new_url(self, options: str = "") -> str:
+        query = urlencode({"endpoint_url": self.endpoint, "region_name": REGION})
+        return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
+
+    def fail(self, operation: str, *faults: Fault) -> None:
+        """Let the next requests of this kind fail so, one after another."""
+        left = list(faults)
+
+        def rule(asked: str, _: dict[str, Any]) -> Fault:
+            return left.pop(0) if asked == operation and left else None
+
+        self.rule = rule
+
+    async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._server_port)
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while await self._pass_on(reader, writer, from_server, to_server):
+                    pass
+        finally:
+            writer.close()
+            to_server.close()
+
+    async def _pass_on(
+        self, reader: StreamReader, writer: StreamWriter, from_server: StreamReader, to_server: StreamWriter
+    ) -> bool:
+        head, body = await _read(reader)
+        operation = _header(head, b"x-amz-target").rpartition(b".")[2].decode()
+        self.asked[operation] += 1
+        question = json.loads(body)
+        self.largest = max(self.largest, len(question.get("TransactItems", ())))
+        fault = self.rule(operation, question)
+        if fault is Loss.REQUEST:
+            return False
+        if isinstance(fault, Error):
+            writer.write(_answer(fault))
+            return True
+        to_server.write(head + body)
+        answer_head, answer = await _read(from_server)
+        if fault is Loss.ANSWER:
+            return False
+        writer.write(answer_head + answer)
+        return True
+
+
+@asynccontextmanager
+async def proxy_to(port: int) -> AsyncGenerator[Proxy]:
+    proxy = Proxy(port)
+    server = await asyncio.start_server(proxy.serve, "127.0.0.1", 0, limit=2**24)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield proxy
+    finally:
+        server.close()
+
+
+async def _read(reader: StreamReader) -> tuple[bytes, bytes]:
+    head = await reader.readuntil(b"\r\n\r\n")
+    return head, await reader.readexactly(int(_header(head, b"content-length")))
+
+
+def _header(head: bytes, name: bytes) -> bytes:
+    lines = head.split(b"\r\n")
+    return next(
+        value.strip() for key, _, value in (line.partition(b":") for line in lines) if key.lower() == name
+    )
+
+
+def _answer(error: Error) -> bytes:
+    said: dict[str, object] = {"__type": ERRORS + error.code, "message": "injected"}
+    if error.reasons:
+        said["CancellationReasons"] = [{"Code": reason} for reason in error.reasons]
+    body = json.dumps(said).encode()
+    head = f"HTTP/1.1 {error.status} Injected\r\nContent-Type: application/x-amz-json-1.0\r\n"
+    return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -1,0 +1,46 @@
+"""A process that commits, replaces, deletes and purges in partitions that others write to as well."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+
+from perdure.storage import Change, Delete, Insert, Keep, Record, Storage, open_storage
+from perdure.storage.kit.samples import NOW, sample
+
+PARTITIONS = ["p0", "p1", "p2"]
+ROUNDS = 40
+
+
+async def storm(storage: Storage, seed: int) -> None:
+    chance = random.Random(seed)
+    for n in range(ROUNDS):
+        partition = chance.choice(PARTITIONS)
+        keys = chance.sample("abcdefghijkl", 3)
+        found = await storage.get_many([sample(key, partition=partition).address for key in keys], now=NOW)
+        changes = [_change(chance, partition, key, old) for key, old in zip(keys, found, strict=True)]
+        await storage.commit(changes, now=NOW)
+        if n % 10 == 9:
+            await storage.purge(until=NOW, limit=chance.choice([1, 5, 100]))
+
+
+def _change(chance: random.Random, partition: str, key: str, old: Record | None) -> Change:
+    tag, expires_at = chance.choice("xyz"), chance.choice([None, NOW, NOW + 5])
+    if old is None:
+        new = sample(key, partition=partition, tag=tag, expires_at=expires_at)
+        return chance.choice([Insert, Keep])(record=new)
+    return (
+        Delete(before=old)
+        if chance.random() < 0.3
+        else old.becoming(body="2", tag=tag, expires_at=expires_at)
+    )
+
+
+async def main(url: str, seed: int) -> None:
+    async with await open_storage(url) as storage:
+        await asyncio.gather(*[storm(storage, seed * 10 + n) for n in range(4)])
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1], int(sys.argv[2])))

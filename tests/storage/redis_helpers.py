@@ -1,0 +1,147 @@
+"""What the tests of the Redis engine share: storages on servers, a look behind, and a storm of commits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Protocol, cast
+
+import msgspec
+from redis.asyncio import Redis
+
+from perdure.storage import Committed, Insert, Record, Space, Storage, open_storage
+from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
+from perdure.storage.kit import Subject
+from perdure.storage.kit.samples import NOW, OTHER_SPACE, SPACE, sample
+from perdure.storage.kit.servers import Valkey
+
+from .subjects import no_clock_to_advance
+
+PATIENCE = 60.0
+"""Seconds after which something that never comes fails the test instead of hanging it."""
+
+
+class Servers(Protocol):
+    def new_url(self, options: str = "") -> str: ...
+
+
+@asynccontextmanager
+async def storage_on(servers: Servers, options: str = "") -> AsyncGenerator[Storage]:
+    async with await open_storage(servers.new_url(options)) as storage:
+        yield storage
+
+
+@asynccontextmanager
+async def subject_on(servers: Servers, options: str = "") -> AsyncGenerator[Subject]:
+    """A fresh storage as the kit wants it."""
+    url = servers.new_url(options)
+    subject = Subject(
+        await open_storage(url),
+        reopen=lambda: open_storage(url),
+        second_client=lambda: open_storage(url),
+        advance_time=no_clock_to_advance,
+        url=url,
+    )
+    try:
+        yield subject
+    finally:
+        await subject.storage.close()
+
+
+@asynccontextmanager
+async def client_of(server: Valkey) -> AsyncGenerator[Any]:
+    """The driver's own client, to look behind the engine. Its types are not good enough to be used."""
+    async with cast("Any", Redis(host="127.0.0.1", port=server.port)) as client:
+        yield client
+
+
+async def keys_of(server: Valkey) -> list[bytes]:
+    async with client_of(server) as client:
+        return sorted(await client.keys("*"))
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
+    """Return when the condition holds; fail when it never does."""
+    async with asyncio.timeout(PATIENCE):
+        while not await condition():  # noqa: ASYNC110 - servers set no event of ours
+            await asyncio.sleep(0.02)
+
+
+async def is_usable(storage: Storage) -> bool:
+    """Whether every shard can be read and one written."""
+    try:
+        await storage.counts(SPACE, now=NOW)
+        await storage.commit([Insert(record=sample("usable", space=Space("probe")))], now=NOW)
+    except (StorageUnavailable, OutcomeUnknown):
+        return False
+    return True
+
+
+class Storm(msgspec.Struct):
+    """What became of commits of three records each, in two spaces."""
+
+    acknowledged: list[str] = []
+    unavailable: list[str] = []
+    unknown: list[str] = []
+    ended: bool = False
+
+    async def rage(self, storage: Storage, writer: int) -> None:
+        number = 0
+        while not self.ended:
+            name = f"{writer}.{number}"
+            number += 1
+            try:
+                result = await storage.commit([Insert(record=each) for each in of_storm(name)], now=NOW)
+            except StorageUnavailable:
+                self.unavailable.append(name)
+            except OutcomeUnknown:
+                self.unknown.append(name)
+            else:
+                assert isinstance(result, Committed)
+                self.acknowledged.append(name)
+
+    async def check(self, storage: Storage, *, may_be_lost: bool = False) -> list[str]:
+        """Each commit is whole or absent, and as it was told. Returns what was acknowledged and is absent."""
+        names = [*self.acknowledged, *self.unavailable, *self.unknown]
+        there = dict(
+            zip(names, await asyncio.gather(*(_is_whole(storage, name) for name in names)), strict=True)
+        )
+        assert not [name for name in self.unavailable if there[name]]
+        lost = [name for name in self.acknowledged if not there[name]]
+        assert may_be_lost or not lost
+        assert (await storage.maintain()).findings == ()
+        counts = await storage.counts(SPACE, now=NOW)
+        assert sum(counts.values()) == 2 * sum(there.values())
+        return lost
+
+
+def of_storm(name: str) -> Sequence[Record]:
+    partition = f"p{name.partition('.')[0]}"
+    return (
+        sample(f"{name}a", partition=partition, tag="a", lane="l", wake_at=1),
+        sample(f"{name}b", partition=partition, tag="b", expires_at=NOW + 9),
+        sample(f"{name}c", partition=partition, space=OTHER_SPACE),
+    )
+
+
+async def _is_whole(storage: Storage, name: str) -> bool:
+    found = await storage.get_many([each.address for each in of_storm(name)], now=NOW)
+    assert found in ([None] * 3, list(of_storm(name))), f"a half of {name} is there"
+    return None not in found
+
+
+async def storm(storage: Storage, disturb: Callable[[], Awaitable[None]], writers: int = 12) -> Storm:
+    """Let writers write while something happens, and a little longer."""
+    told = Storm()
+    raging = [asyncio.create_task(told.rage(storage, writer)) for writer in range(writers)]
+    try:
+        await asyncio.sleep(0.2)
+        await disturb()
+        await eventually(lambda: is_usable(storage))
+        await asyncio.sleep(0.2)
+    finally:
+        told.ended = True
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(*raging)
+    return told

@@ -1,0 +1,78 @@
+"""Closing, and callers that stop waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from perdure.storage import Storage, migrate_storage, open_storage
+from perdure.storage.errors import StorageClosed
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+
+from .. import servers
+from .dynamodb_helpers import PATIENCE, storage_on
+from .dynamodb_proxy import Proxy, proxy_to
+
+pytestmark = pytest.mark.anyio
+
+
+@asynccontextmanager
+async def through_proxy() -> AsyncGenerator[tuple[str, Storage, Proxy]]:
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        url = proxy.new_url()
+        await migrate_storage(url)
+        async with await open_storage(url) as storage:
+            yield url, storage, proxy
+
+
+async def test_what_is_under_way_is_finished_and_the_rest_refused() -> None:
+    async with through_proxy() as (url, storage, _):
+        records = [sample(f"k{n}", partition=f"p{n % 5}") for n in range(40)]
+        writing = [asyncio.create_task(put(storage, record)) for record in records]
+        reading = [asyncio.create_task(storage.get(record.address, now=NOW)) for record in records]
+        await asyncio.sleep(0)
+        await asyncio.gather(storage.close(), storage.close())
+        await asyncio.gather(*writing)
+        await asyncio.gather(*reading)
+        with pytest.raises(StorageClosed):
+            await put(storage, sample("late"))
+        async with await open_storage(url) as again:
+            found = await again.get_many([record.address for record in records], now=NOW)
+            assert found == records
+
+
+async def test_a_commit_whose_caller_stopped_waiting_is_whole_or_absent() -> None:
+    async with through_proxy() as (_, storage, _proxy):
+        for n in range(20):
+            records = [sample(f"{n}.{m}", tag="t") for m in range(3)]
+            task = asyncio.create_task(put(storage, *records))
+            await asyncio.sleep(n / 1000)
+            task.cancel()
+            await asyncio.wait([task])
+        await put(storage, sample("last"))  # behind all that is still under way in its line
+        assert (await storage.maintain()).findings == ()
+
+
+async def test_callers_that_stop_waiting_leave_the_client_usable() -> None:
+    async with storage_on(servers.dynoxide(), "&connections=2") as storage:
+        await put(storage, sample())
+        for n in range(30):
+            task = asyncio.create_task(storage.page(SPACE, limit=9, now=NOW))
+            await asyncio.sleep(n / 2000)
+            task.cancel()
+            await asyncio.wait([task])
+        async with asyncio.timeout(PATIENCE):
+            assert await storage.page(SPACE, PARTITION, limit=9, now=NOW) == [sample()]
+
+
+async def test_watches_of_others_are_woken_within_a_while_and_no_task_is_left() -> None:
+    async with through_proxy() as (url, storage, _):
+        async with await open_storage(url) as other, storage.watch(SPACE, PARTITION, "k") as watch:
+            await put(other, sample("k"))
+            async with asyncio.timeout(PATIENCE):
+                await watch.changed()
+        await asyncio.sleep(0)
+        assert not [task for task in asyncio.all_tasks() if "wake_all" in repr(task)]

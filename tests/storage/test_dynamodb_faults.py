@@ -1,0 +1,299 @@
+"""What becomes of commits when requests are refused, lost, or done without an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from perdure.storage import (
+    Committed,
+    Conflict,
+    Delete,
+    Done,
+    Guard,
+    Insert,
+    Record,
+    Refused,
+    Storage,
+    migrate_storage,
+    open_storage,
+)
+from perdure.storage.dynamodb import client
+from perdure.storage.dynamodb.schema import description
+from perdure.storage.errors import (
+    OutcomeUnknown,
+    StorageBusy,
+    StorageFailed,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+)
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, put_many, sample
+
+from .. import servers
+from ..rows import row
+from .dynamodb_helpers import client_of, storage_on, table_of
+from .dynamodb_proxy import Error, Fault, Loss, Proxy, conflict, proxy_to
+
+pytestmark = pytest.mark.anyio
+
+THROTTLED = Error("ProvisionedThroughputExceededException")
+BROKEN = Error("InternalServerError", status=500)
+CONFLICT = Error("TransactionCanceledException", reasons=("TransactionConflict", "None", "None"))
+
+
+@asynccontextmanager
+async def through_proxy(options: str = "") -> AsyncGenerator[tuple[Storage, Proxy]]:
+    async with proxy_to(servers.dynoxide().port) as proxy, storage_on(proxy, options) as storage:
+        yield storage, proxy
+
+
+PASSING: list[Fault] = [
+    CONFLICT,
+    THROTTLED,
+    Error("RequestLimitExceeded"),
+    Error("ThrottlingException"),
+    Error("TransactionInProgressException"),
+    Error("TransactionCanceledException", reasons=("ThrottlingError", "None", "None")),
+    BROKEN,
+    Error("ServiceUnavailable", status=503),
+    Loss.REQUEST,
+    Loss.ANSWER,
+]
+
+
+@pytest.mark.parametrize("fault", PASSING, ids=str)
+async def test_a_transaction_gets_over_what_passes_and_is_done_once(fault: Fault) -> None:
+    async with through_proxy() as (storage, proxy):
+        proxy.fail("TransactWriteItems", fault, fault)
+        record = sample(tag="t")
+        assert await do(storage, Insert(record=record)) == Committed((Done(1),))
+        assert proxy.asked["TransactWriteItems"] == 3
+        assert await storage.get(record.address, now=NOW) == record
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
+        assert (await storage.maintain()).findings == ()
+
+
+@pytest.mark.parametrize("fault", [THROTTLED, BROKEN, Loss.REQUEST, Loss.ANSWER], ids=str)
+async def test_a_single_write_gets_over_what_passes_and_knows_itself(fault: Fault) -> None:
+    async with through_proxy() as (storage, proxy):
+        record = sample()
+        await put(storage, record)
+        proxy.fail("PutItem", fault, fault)
+        change = record.becoming(body="2", tag="")
+        assert await do(storage, change) == Committed((Done(2),))
+        assert proxy.asked["PutItem"] == 3
+        assert await storage.get(record.address, now=NOW) == change.after
+
+
+@pytest.mark.parametrize("fault", [THROTTLED, BROKEN, Loss.REQUEST, Loss.ANSWER], ids=str)
+async def test_reads_get_over_what_passes(fault: Fault) -> None:
+    async with through_proxy() as (storage, proxy):
+        record = sample()
+        await put(storage, record)
+        proxy.fail("BatchGetItem", fault, fault)
+        assert await storage.get(record.address, now=NOW) == record
+        proxy.fail("Query", fault, fault)
+        assert await storage.page(SPACE, PARTITION, limit=9, now=NOW) == [record]
+
+
+@pytest.mark.parametrize(
+    ("fault", "kind"),
+    [
+        (CONFLICT, StorageBusy),
+        (THROTTLED, StorageUnavailable),
+        (Error("ExpiredTokenException"), StorageUnavailable),
+        (Error("ItemCollectionSizeLimitExceededException"), StorageFull),
+        (Error("AccessDeniedException"), StorageReadOnly),
+        (Error("ValidationException"), StorageFailed),
+        (BROKEN, OutcomeUnknown),
+        (Loss.ANSWER, OutcomeUnknown),
+    ],
+    ids=str,
+)
+async def test_what_does_not_pass_is_told_by_its_type(fault: Fault, kind: type[Exception]) -> None:
+    async with through_proxy("&attempts=2") as (storage, proxy):
+        proxy.fail("TransactWriteItems", fault, fault)
+        with pytest.raises(kind) as raised:
+            await put(storage, sample())
+        assert type(raised.value) is kind
+        assert raised.value.__cause__ is not None
+        is_written = await storage.get(sample().address, now=NOW) is not None
+        assert is_written == (fault is Loss.ANSWER)
+
+
+async def test_an_unreachable_server_is_unavailable_and_nothing_is_written() -> None:
+    server = servers.dynoxide()
+    async with proxy_to(server.port) as proxy, storage_on(proxy, "&attempts=2&timeout=1") as storage:
+        proxy.rule = lambda _operation, _question: Loss.REQUEST
+        with pytest.raises(StorageUnavailable):
+            await storage.get(sample().address, now=NOW)
+        with pytest.raises(OutcomeUnknown):  # the connection broke after the request was sent
+            await put(storage, sample())
+
+
+@row(95)
+async def test_a_failed_condition_names_what_stands_there() -> None:
+    async with through_proxy() as (storage, _):
+        first = sample(tag="t")
+        await put(storage, first)
+        for n in range(2, 5):
+            await do(storage, first.becoming(body=str(n), tag="t"))
+            first = first.becoming(body=str(n), tag="t").after
+        old = sample(tag="t")
+        for change in (Insert(record=old), Delete(before=old), old.becoming(body="x", tag="t")):
+            assert await storage.commit([change], now=NOW) == Refused((Conflict(4),))
+
+
+async def test_a_lost_answer_that_others_have_written_over_stays_unknown() -> None:
+    async with through_proxy() as (storage, proxy):
+        record = sample()
+        await put(storage, record)
+        mine, theirs = record.becoming(body="mine", tag=""), record.becoming(body="theirs", tag="")
+        is_first = True
+
+        def rule(operation: str, question: dict[str, Any]) -> Fault:
+            nonlocal is_first
+            if operation == "PutItem" and is_first and question["Item"]["body"]["S"] == "mine":
+                is_first = False
+                return Loss.REQUEST
+            return None
+
+        proxy.rule = rule
+        outcomes = asyncio.gather(
+            storage.commit([mine], now=NOW), storage.commit([theirs], now=NOW), return_exceptions=True
+        )
+        told = await outcomes
+        assert isinstance(told[0], OutcomeUnknown)
+        assert told[1] == Committed((Done(2),))
+
+
+async def test_a_single_write_refused_without_loss_is_a_conflict() -> None:
+    async with through_proxy() as (storage, proxy):
+        record = sample()
+        await put(storage, record)
+        proxy.fail("PutItem", THROTTLED)
+        results = await asyncio.gather(
+            *[storage.commit([record.becoming(body=str(n), tag="")], now=NOW) for n in range(4)]
+        )
+        assert sorted(type(result).__name__ for result in results) == ["Committed"] + ["Refused"] * 3
+
+
+async def test_a_storm_of_faults_leaves_nothing_double_and_nothing_lost() -> None:
+    """Whoever was told of a commit finds it; who was told of none does not; counters agree."""
+    chance = random.Random(7)
+
+    def rule(operation: str, question: dict[str, Any]) -> Fault:
+        if chance.random() > 0.3:
+            return None
+        if operation == "TransactWriteItems" and chance.random() < 0.4:
+            return conflict(operation, question)
+        return chance.choice([THROTTLED, BROKEN, Loss.REQUEST, Loss.ANSWER])
+
+    told: dict[str, Record] = {}
+    guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=1000)
+
+    async def write(storage: Storage, writer: int) -> None:
+        for n in range(10):
+            record = sample(f"{writer}.{n}", partition=f"p{writer % 3}", tag=chance.choice("ab"))
+            await do(storage, Insert(record=record))
+            change = record.becoming(body="2", tag=chance.choice("ab"), expires_at=NOW + 99)
+            result = await storage.commit([change], guard=guard, now=NOW)
+            assert result == Committed((Done(2),))
+            told[record.key] = change.after
+            if n % 3 == 0:
+                await do(storage, Delete(before=change.after))
+                del told[record.key]
+
+    async with through_proxy("&attempts=40") as (storage, proxy):
+        proxy.rule = rule
+        await asyncio.gather(*[write(storage, writer) for writer in range(8)])
+        proxy.rule = lambda _operation, _question: None
+        everything = await storage.page(SPACE, limit=1000, now=NOW)
+        assert {record.key: record for record in everything} == told
+        assert (await storage.maintain()).findings == ()
+        counts = await storage.counts(SPACE, now=NOW)
+        assert sum(counts.values()) == len(told)
+
+
+async def test_one_commit_that_fails_does_not_fail_its_neighbours() -> None:
+    async with through_proxy() as (storage, proxy):
+
+        def rule(operation: str, question: dict[str, Any]) -> Fault:
+            if operation == "TransactWriteItems" and "bad" in str(question):
+                return Error("ValidationException")
+            return None
+
+        proxy.rule = rule
+        outcomes = await asyncio.gather(
+            *[put(storage, sample(key)) for key in ("one", "bad", "two")], return_exceptions=True
+        )
+        assert [type(outcome) for outcome in outcomes] == [type(None), StorageFailed, type(None)]
+        found = await storage.page(SPACE, PARTITION, limit=9, now=NOW)
+        assert [record.key for record in found] == ["one", "two"]
+
+
+async def test_unprocessed_keys_are_asked_for_again() -> None:
+    """An answer has 16 MB at the most; what does not fit is asked for again."""
+    async with through_proxy() as (storage, proxy):
+        records = [sample(f"k{n:02}", order=n, body=str(n % 10) * 370_000) for n in range(50)]
+        for record in records:
+            await put(storage, record)
+        before = proxy.asked["BatchGetItem"]
+        got = await storage.get_many([record.address for record in records], now=NOW)
+        assert got == records
+        assert proxy.asked["BatchGetItem"] - before >= 2
+
+
+async def test_a_server_that_throttles_is_waited_for() -> None:
+    """A table with a provisioned rate, on a server that keeps to it."""
+    server = servers.extenddb()
+    url = server.new_url("&attempts=1")
+    few = {"ProvisionedThroughput": {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1}}
+    made: dict[str, Any] = {**description(), "BillingMode": "PROVISIONED", **few}
+    made["GlobalSecondaryIndexes"] = [{**index, **few} for index in made["GlobalSecondaryIndexes"]]
+    async with client_of(server.endpoint) as db:
+        await db.create_table(TableName=table_of(url), **made)
+    await migrate_storage(url)
+    records = [sample(f"k{n}") for n in range(20)]
+    changes = [record.becoming(body="2" * 60_000, tag="") for record in records]  # more than it has saved up
+    async with await open_storage(url) as storage:
+        await put_many(storage, records)
+        told = await asyncio.gather(*[do(storage, change) for change in changes], return_exceptions=True)
+        assert {type(each) for each in told} == {Committed, StorageUnavailable}
+        found = await storage.get_many([record.address for record in records], now=NOW)
+        written = [isinstance(each, Committed) for each in told]
+        wanted = [
+            change.after if is_written else change.before
+            for change, is_written in zip(changes, written, strict=True)
+        ]
+        assert found == wanted
+    async with await open_storage(url.replace("attempts=1", "attempts=100")) as storage:
+        left = records[written.index(False)]
+        await do(storage, left.becoming(body="3", tag=""))
+
+
+async def test_a_count_waits_for_a_transaction_that_is_half_to_be_seen() -> None:
+    """AWS refuses to read what a transaction is just changing, if asked to read it settled."""
+    async with through_proxy() as (storage, proxy):
+        await put(storage, sample(tag="t"))
+        met = Error("TransactionCanceledException", reasons=("TransactionConflict",))
+        proxy.fail("TransactGetItems", met, met)
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
+        assert proxy.asked["TransactGetItems"] == 3
+
+
+async def test_a_token_is_not_used_for_longer_than_dynamodb_remembers_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "SAFE_TO_REPEAT", 0.0)
+    async with through_proxy() as (storage, proxy):
+        proxy.fail("TransactWriteItems", Loss.ANSWER)
+        with pytest.raises(OutcomeUnknown):
+            await put(storage, sample())
+        assert proxy.asked["TransactWriteItems"] == 1

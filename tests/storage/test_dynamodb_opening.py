@@ -1,0 +1,180 @@
+"""Opening: what a URL says, who makes the table, and what is refused before anything is touched."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perdure.storage import Insert, migrate_storage, open_storage
+from perdure.storage.dynamodb.location import parse
+from perdure.storage.dynamodb.schema import TIME_TO_LIVE, description
+from perdure.storage.errors import (
+    CannotOpen,
+    ForeignStorage,
+    MissingSchema,
+    StorageUnavailable,
+)
+from perdure.storage.kit.samples import NOW, put, sample
+from perdure.storage.kit.servers.process import free_port
+
+from .. import servers
+from .dynamodb_helpers import client_of, table_of
+from .dynamodb_proxy import Error, proxy_to
+
+pytestmark = pytest.mark.anyio
+
+DOCS = Path(__file__).parents[2] / "docs" / "dynamodb.md"
+
+
+def test_a_url_names_a_table_and_says_how_to_reach_it() -> None:
+    url = "dynamodb://tasks?endpoint_url=http%3A%2F%2Flocalhost%3A8000&region_name=eu-west-1"
+    location = parse(f"{url}&profile_name=work&attempts=3&timeout=2.5&connections=10")
+    options = location.options
+    assert location.table == "tasks"
+    assert options.endpoint_url == "http://localhost:8000"
+    assert (options.region_name, options.profile_name) == ("eu-west-1", "work")
+    assert (options.attempts, options.timeout, options.connections) == (3, 2.5, 10)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "dynamodb:",
+        "dynamodb://",
+        "dynamodb:///tasks",
+        "dynamodb://tasks/more",
+        "dynamodb://tasks#part",
+        "dynamodb://tasks?attempts=0",
+        "dynamodb://tasks?attempts=many",
+        "dynamodb://tasks?timeout=nan",
+        "dynamodb://tasks?timeout=0",
+        "dynamodb://tasks?aws_secret_access_key=s",
+        "dynamodb://tasks?nonsense",
+    ],
+)
+async def test_a_url_that_says_something_else_is_refused(url: str) -> None:
+    with pytest.raises(CannotOpen):
+        await open_storage(url)
+
+
+@pytest.mark.parametrize("start", [servers.dynoxide, servers.extenddb], ids=["dynoxide", "extenddb"])
+async def test_migrate_makes_the_table_once_and_opening_never_does(start: Any) -> None:  # noqa: ANN401
+    server = start()
+    url = server.new_url()
+    with pytest.raises(MissingSchema, match=re.escape(f"perdure migrate '{url}'")):
+        await open_storage(url)
+    await migrate_storage(url)
+    await migrate_storage(url)
+    async with client_of(server.endpoint) as db:
+        answer = await db.describe_time_to_live(TableName=table_of(url))
+        stands = (await db.describe_table(TableName=table_of(url)))["Table"]
+    assert answer["TimeToLiveDescription"]["AttributeName"] == TIME_TO_LIVE
+    assert answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "ENABLED"
+    assert stands["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+    async with await open_storage(url) as storage:
+        await put(storage, sample())
+
+
+async def test_two_who_migrate_at_once_both_succeed() -> None:
+    url = servers.dynoxide().new_url()
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        through = url.replace(str(servers.dynoxide().port), str(proxy.port))
+        proxy.fail("DescribeTable", Error("ResourceNotFoundException"))  # as if the other were a moment later
+        await migrate_storage(url)
+        await migrate_storage(through)
+
+
+async def test_a_table_of_somebody_else_is_refused_and_left_alone() -> None:
+    server = servers.dynoxide()
+    url = server.new_url()
+    async with client_of(server.endpoint) as db:
+        await db.create_table(
+            TableName=table_of(url),
+            BillingMode="PAY_PER_REQUEST",
+            AttributeDefinitions=[{"AttributeName": "pk", "AttributeType": "S"}],
+            KeySchema=[{"AttributeName": "pk", "KeyType": "HASH"}],
+        )
+        for refused in (open_storage(url), migrate_storage(url)):
+            with pytest.raises(ForeignStorage):
+                await refused
+        answer = await db.describe_time_to_live(TableName=table_of(url))
+        assert answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED"
+
+
+@pytest.mark.parametrize("lacking", ["LocalSecondaryIndexes", "GlobalSecondaryIndexes"])
+async def test_a_table_that_lacks_an_index_is_refused(lacking: str) -> None:
+    server = servers.dynoxide()
+    url = server.new_url()
+    made = description()
+    gone = made[lacking].pop()
+    used = {key["AttributeName"] for kind in ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
+            for index in made[kind] for key in index["KeySchema"]} | {"pk", "sk"}  # fmt: skip
+    made["AttributeDefinitions"] = [
+        each for each in made["AttributeDefinitions"] if each["AttributeName"] in used
+    ]
+    assert gone["IndexName"]
+    async with client_of(server.endpoint) as db:
+        await db.create_table(TableName=table_of(url), **made)
+    with pytest.raises(ForeignStorage):
+        await open_storage(url)
+
+
+async def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    url = servers.dynoxide().new_url()
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    with pytest.raises(CannotOpen, match="AWS_ACCESS_KEY_ID"):
+        await open_storage(url)
+
+
+async def test_wrong_credentials_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    url = servers.extenddb().new_url()
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "wrong")
+    with pytest.raises(CannotOpen, match="credentials"):
+        await open_storage(url)
+
+
+async def test_a_profile_that_does_not_exist_and_no_region_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(CannotOpen, match="profile_name"):
+        await open_storage("dynamodb://tasks?profile_name=nobody")
+    monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+    with pytest.raises(CannotOpen, match="region_name"):
+        await open_storage("dynamodb://tasks")
+
+
+async def test_an_unreachable_server_is_unavailable() -> None:
+    servers.dynoxide()  # for the credentials
+    with pytest.raises(StorageUnavailable):
+        await open_storage(f"dynamodb://tasks?region_name=x&endpoint_url=http://127.0.0.1:{free_port()}")
+
+
+async def test_the_credentials_may_not_use_it() -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        proxy.fail("DescribeTable", Error("AccessDeniedException"))
+        with pytest.raises(CannotOpen, match="policy"):
+            await open_storage(proxy.new_url())
+
+
+async def test_the_template_in_the_docs_makes_the_same_table() -> None:
+    [template] = re.findall(
+        r"```json\n(\{\"AWSTemplateFormatVersion\".*?)```", DOCS.read_text("utf-8"), re.DOTALL
+    )
+    table = json.loads(template)["Resources"]["PerdureTable"]
+    properties = table["Properties"]
+    assert table["Type"] == "AWS::DynamoDB::Table"
+    assert properties.pop("TimeToLiveSpecification") == {"AttributeName": TIME_TO_LIVE, "Enabled": True}
+    assert properties.pop("TableName") == "tasks"
+    assert properties == description()
+    server = servers.dynoxide()
+    url = server.new_url()
+    async with client_of(server.endpoint) as db:
+        await db.create_table(TableName=table_of(url), **properties)
+    async with await open_storage(url) as storage:
+        await storage.commit([Insert(record=sample())], now=NOW)

@@ -1,0 +1,179 @@
+"""How many requests each verb takes: they are what DynamoDB costs, in time and in money."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncGenerator, Awaitable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from perdure.storage import Delete, Guard, Insert, Keep, Storage, open_storage
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.shards import SHARDS
+
+from .. import servers
+from ..rows import row
+from .dynamodb_helpers import storage_on
+from .dynamodb_proxy import Proxy, proxy_to
+
+pytestmark = pytest.mark.anyio
+
+TWO = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=2)
+TIMER_SHARDS = 8
+LARGE = "x" * 1_000_000
+TRANSACTION = {"TransactWriteItems": 1}
+
+
+@asynccontextmanager
+async def counted() -> AsyncGenerator[tuple[Storage, Proxy]]:
+    async with proxy_to(servers.dynoxide().port) as proxy, storage_on(proxy) as storage:
+        yield storage, proxy
+
+
+async def asked(proxy: Proxy, call: Awaitable[object]) -> dict[str, int]:
+    before = Counter(proxy.asked)
+    await call
+    return dict(proxy.asked - before)
+
+
+async def test_opening_takes_one() -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        url = proxy.new_url()
+        async with storage_on(proxy):
+            assert proxy.asked["CreateTable"] == proxy.asked["UpdateTimeToLive"] == 1
+        before = proxy.asked["DescribeTable"]
+        with pytest.raises(Exception, match="no such table"):
+            await open_storage(url)
+        assert proxy.asked["DescribeTable"] == before + 1
+
+
+async def test_a_commit_takes_one() -> None:
+    async with counted() as (storage, proxy):
+        record = sample(tag="a")
+        assert await asked(proxy, put(storage, record)) == TRANSACTION
+        same_tag = record.becoming(body="2", tag="a")
+        assert await asked(proxy, do(storage, same_tag)) == {"PutItem": 1}
+        other_tag = same_tag.after.becoming(body="3", tag="b")
+        assert await asked(proxy, do(storage, other_tag)) == TRANSACTION
+        assert await asked(proxy, do(storage, Delete(before=other_tag.after))) == TRANSACTION
+        many = [Insert(record=sample(f"k{n}", tag="c")) for n in range(25)]
+        assert await asked(proxy, do(storage, *many)) == TRANSACTION
+        guarded = storage.commit([Insert(record=sample("guarded", tag="a"))], guard=TWO, now=NOW)
+        assert await asked(proxy, guarded) == TRANSACTION
+
+
+async def test_a_refusal_takes_no_more() -> None:
+    async with counted() as (storage, proxy):
+        record, other = sample("k", tag="a"), sample("other", tag="a")
+        await put(storage, record, other)
+        await do(storage, record.becoming(body="2", tag="a"))
+        for change, wanted in (
+            (Insert(record=record), TRANSACTION),
+            (Delete(before=record), TRANSACTION),
+            (record.becoming(body="3", tag="b"), TRANSACTION),
+            (record.becoming(body="3", tag="a"), {"PutItem": 1}),
+            (Keep(record=record), TRANSACTION),
+        ):
+            assert await asked(proxy, storage.commit([change], now=NOW)) == wanted
+        full = storage.commit([Insert(record=sample("more", tag="b"))], guard=TWO, now=NOW)
+        assert await asked(proxy, full) == {**TRANSACTION, "Query": 1, "TransactGetItems": 1}
+
+
+async def test_what_stands_in_the_way_costs_another_try() -> None:
+    async with counted() as (storage, proxy):
+        await put(storage, sample("kept"), sample("expired", expires_at=NOW + 1))
+        beside_kept = do(storage, Keep(record=sample("kept")), Insert(record=sample("new")))
+        assert await asked(proxy, beside_kept) == {"TransactWriteItems": 2}
+        over_expired = do(storage, Insert(record=sample("expired")), now=NOW + 1)
+        assert await asked(proxy, over_expired) == {"TransactWriteItems": 2}
+
+
+async def test_a_body_in_parts_is_fetched_and_cleared_away() -> None:
+    async with counted() as (storage, proxy):
+        record = sample(body=LARGE)
+        assert await asked(proxy, put(storage, record)) == TRANSACTION
+        assert await asked(proxy, storage.get(record.address, now=NOW)) == {"BatchGetItem": 2}
+        change = record.becoming(body="small", tag="")
+        assert await asked(proxy, do(storage, change)) == {
+            **TRANSACTION,
+            "BatchGetItem": 1,
+            "BatchWriteItem": 1,
+        }
+
+
+async def test_reads_of_a_partition() -> None:
+    async with counted() as (storage, proxy):
+        await put_many(storage, [sample(f"k{n:03}", order=n) for n in range(150)])
+        addresses = [sample(f"k{n:03}").address for n in range(100)]
+        assert await asked(proxy, storage.get(addresses[0], now=NOW)) == {"BatchGetItem": 1}
+        assert await asked(proxy, storage.get_many(addresses, now=NOW)) == {"BatchGetItem": 1}
+        page = storage.page(SPACE, PARTITION, limit=50, now=NOW)
+        assert await asked(proxy, page) == {"Query": 1, "BatchGetItem": 1}
+        large_page = storage.page(SPACE, PARTITION, limit=150, now=NOW)
+        assert await asked(proxy, large_page) == {"Query": 1, "BatchGetItem": 2}
+        counts = storage.counts(SPACE, PARTITION, now=NOW)
+        assert await asked(proxy, counts) == {"Query": 1, "BatchGetItem": 1, "TransactGetItems": 1}
+
+
+@row(95)
+async def test_reads_of_a_partition_are_consistent() -> None:
+    async with counted() as (storage, proxy):
+        await put(storage, sample(tag="t", body=LARGE))
+        seen: list[bool] = []
+
+        def note(_: str, question: dict[str, Any]) -> None:
+            batches: list[dict[str, Any]] = list(question.get("RequestItems", {}).values())
+            seen.extend(bool(each.get("ConsistentRead")) for each in batches or [question])
+
+        proxy.rule = note
+        await storage.get(sample().address, now=NOW)
+        await storage.page(SPACE, PARTITION, limit=9, now=NOW)
+        await storage.page(SPACE, PARTITION, tag="t", limit=9, now=NOW)
+        assert seen == [True] * 8  # each record is read, then its body; each page is looked up first
+
+
+async def test_verbs_across_partitions_ask_every_shard() -> None:
+    async with counted() as (storage, proxy):
+        await put(storage, *[sample("k", partition=f"p{n}", expires_at=NOW + 5) for n in range(30)])
+        page = storage.page(SPACE, limit=20, now=NOW)
+        assert await asked(proxy, page) == {"Query": SHARDS, "BatchGetItem": 1}
+        assert await asked(proxy, storage.counts(SPACE, now=NOW)) == {"Query": SHARDS, "BatchGetItem": 1}
+        assert await asked(proxy, storage.purge(until=NOW, limit=100)) == {"Query": SHARDS}
+        purge = storage.purge(until=NOW + 5, limit=100)
+        assert await asked(proxy, purge) == {"Query": SHARDS, "TransactWriteItems": 1}
+
+
+async def test_a_look_at_a_lane_asks_eight() -> None:
+    async with counted() as (storage, proxy):
+        idle = storage.due("l", until=NOW, limit=10, now=NOW)
+        assert await asked(proxy, idle) == {"Query": TIMER_SHARDS}
+        await put(storage, *[sample("k", partition=f"p{n}", lane="l", wake_at=n) for n in range(20)])
+        busy = storage.due("l", until=NOW, limit=10, now=NOW)
+        assert await asked(proxy, busy) == {"Query": TIMER_SHARDS, "BatchGetItem": 1}
+
+
+async def test_look_ups_that_come_together_go_together() -> None:
+    async with counted() as (storage, proxy):
+        records = [sample(f"k{n}") for n in range(64)]
+        await put_many(storage, records)
+        reads = asyncio.gather(*[storage.get(record.address, now=NOW) for record in records])
+        assert await asked(proxy, reads) == {"BatchGetItem": 1}
+
+
+async def test_commits_of_a_partition_that_come_together_go_together() -> None:
+    async with counted() as (storage, proxy):
+        inserts = asyncio.gather(*[put(storage, sample(f"k{n}")) for n in range(20)])
+        assert await asked(proxy, inserts) == {"TransactWriteItems": 1}
+        guard = Guard(space=SPACE, tags=frozenset({"", "a"}), at_most=30)
+        guarded = [
+            storage.commit([Insert(record=sample(f"g{n}", tag="a"))], guard=guard, now=NOW) for n in range(10)
+        ]
+        assert (await asked(proxy, asyncio.gather(*guarded)))["TransactWriteItems"] == 2
+
+
+async def test_watching_costs_no_request() -> None:
+    async with counted() as (storage, proxy), storage.watch(SPACE) as watch:
+        assert await asked(proxy, watch.changed()) == {}

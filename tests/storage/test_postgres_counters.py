@@ -1,0 +1,135 @@
+"""Counters stay exact whatever happens at once, and are set right where somebody else made them wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from perdure.storage import (
+    Change,
+    Committed,
+    Conflict,
+    Done,
+    Guard,
+    Insert,
+    Keep,
+    Purged,
+    Refused,
+    open_storage,
+)
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, put_many, sample
+
+from .. import servers
+from .postgres_helpers import in_time, inserting, outcomes, partition_locked, session
+
+pytestmark = pytest.mark.anyio
+
+ROOT = Path(__file__).parents[2]
+
+
+async def test_totals_are_exact_after_a_storm_from_several_processes() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage:
+        processes = [
+            await asyncio.create_subprocess_exec(
+                sys.executable, "-m", "tests.storage.postgres_storm", url, str(seed), cwd=ROOT
+            )
+            for seed in range(4)
+        ]
+        assert [await in_time(process.wait()) for process in processes] == [0] * 4
+        early = NOW - 1  # at which nothing is hidden
+        records = await storage.page(SPACE, limit=1000, now=early)
+        assert records
+        assert dict(await storage.counts(SPACE, now=early)) == Counter(record.tag for record in records)
+        for partition in {record.partition for record in records}:
+            mine = Counter(record.tag for record in records if record.partition == partition)
+            assert dict(await storage.counts(SPACE, partition, now=early)) == mine
+        assert (await storage.maintain()).findings == ()
+
+
+async def test_each_commit_of_a_group_sees_those_before_it_and_has_its_own_outcome() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage:
+        taken = sample("taken", tag="t")
+        await put(storage, taken)
+        guard = Guard(space=SPACE, tags=frozenset({"t"}), at_most=2)
+        changes: list[tuple[Change, Guard | None]] = [
+            (Insert(record=taken), None),
+            (taken.becoming(body="1", tag="t"), None),
+            (taken.becoming(body="2", tag="t"), None),
+            (Keep(record=sample("a", tag="t")), guard),
+            (Keep(record=sample("b", tag="t")), guard),
+            (Keep(record=sample("a", tag="u")), None),
+            (Insert(record=sample("c")), None),
+        ]
+        results = await asyncio.gather(
+            *[storage.commit([change], guard=guard, now=NOW) for change, guard in changes]
+        )
+        assert results[:3] == [Refused((Conflict(1),)), Committed((Done(2),)), Refused((Conflict(2),))]
+        assert results[3:5] == [Committed((Done(1),)), Refused((Done(1),), over=3)]
+        assert [type(result) for result in results[5:]] == [Committed, Committed]
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 2, "": 1}
+        assert (await storage.maintain()).findings == ()
+
+
+async def test_wrong_counters_are_found_and_set_right() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage:
+        await put(storage, sample("a", tag="t"), sample("b", tag="t"), sample("c", tag="u"))
+        async with session(url) as db:
+            await db.execute("UPDATE counts SET n = 7 WHERE tag = 't'; DELETE FROM counts WHERE tag = 'u'")
+            await db.execute("INSERT INTO counts VALUES ('kit', 'nobody', 'v', 3)")
+            await db.execute("UPDATE totals SET n = n + 5 WHERE tag = 'u'")
+        wrong = {
+            "the counter of someone/kit tagged 't' says 7, there are 2",
+            "the counter of someone/kit tagged 'u' says 0, there are 1",
+            "the counter of nobody/kit tagged 'v' says 3, there are 0",
+            "the counter of kit tagged 'u' says 6, there are 1",
+        }
+        assert {*(await storage.maintain()).findings} == wrong
+        assert {*(await storage.maintain(repair=True)).findings} == wrong
+        assert (await storage.maintain()).findings == ()
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 2, "u": 1}
+        assert dict(await storage.counts(SPACE, now=NOW)) == {"t": 2, "u": 1}
+        assert dict(await storage.counts(SPACE, "nobody", now=NOW)) == {}
+
+
+async def test_a_repair_among_commits_leaves_every_counter_right() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage, await open_storage(url) as other:
+        commits = [storage.commit(inserting(sample(f"k{n}", tag="t")), now=NOW) for n in range(300)]
+        repairs = [other.maintain(repair=True) for _ in range(3)]
+        results = await outcomes([*commits, *repairs])
+        assert [result for result in results if isinstance(result, BaseException)] == []
+        assert dict(await storage.counts(SPACE, now=NOW)) == {"t": 300}
+        assert (await storage.maintain()).findings == ()
+
+
+async def test_two_purges_at_once_tell_of_each_record_once() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage, await open_storage(url) as other:
+        records = [sample(f"k{n}", tag="t", expires_at=NOW + n) for n in range(200)]
+        await put_many(storage, records)
+        told: list[Purged] = []
+        purges = [(storage, other)[n % 2].purge(until=NOW + 999, limit=30) for n in range(8)]
+        for purged in await asyncio.gather(*purges):
+            told += purged
+        assert sorted(told) == sorted(Purged(*record.address, "t") for record in records)
+        assert dict(await storage.counts(SPACE, now=NOW)) == {}
+
+
+async def test_a_purge_that_was_outrun_begins_anew() -> None:
+    """It has found a record, and waits for the partition; whoever holds that gives the record more time."""
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage:
+        await put(storage, sample("kept", expires_at=NOW + 5), sample("gone", expires_at=NOW + 6))
+        async with partition_locked(url) as writer:
+            purge = asyncio.ensure_future(storage.purge(until=NOW + 9, limit=9))
+            await asyncio.sleep(0.2)
+            await writer.execute("UPDATE records SET expires_at = NULL WHERE key = 'kept'")
+        assert [each.key for each in await in_time(purge)] == ["gone"]
+        assert (await storage.maintain()).findings == ()

@@ -1,0 +1,240 @@
+"""When the server stops, stalls or refuses: what was acknowledged is there, and every error has its type."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Generator
+
+import pytest
+
+from perdure.storage import Committed, Refused, Storage, open_storage
+from perdure.storage.errors import (
+    MissingSchema,
+    OutcomeUnknown,
+    StorageBusy,
+    StorageFull,
+    StorageUnavailable,
+)
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.servers import Postgres
+from perdure.storage.postgres import connections
+from perdure.storage.postgres.location import parse
+
+from .. import servers
+from .postgres_helpers import OURS, in_time, inserting, keys_of, named, outcomes, partition_locked, session
+
+pytestmark = pytest.mark.anyio
+
+END_OURS = f"SELECT count(pg_terminate_backend(pid)) {OURS}"
+
+
+@pytest.fixture(scope="module")
+def own() -> Generator[Postgres]:
+    """A server that these tests may stop."""
+    with Postgres() as server:
+        yield server
+
+
+async def end_sessions(url: str, name: str) -> None:
+    async with session(url.partition("&")[0]) as db:
+        await db.fetchval(END_OURS, name)
+
+
+async def commit_many(storage: Storage, prefix: str, number: int) -> tuple[set[str], list[BaseException]]:
+    """The keys that were acknowledged, and what the others met."""
+    keys = [f"{prefix}{n}" for n in range(number)]
+    told: list[Committed | Refused | BaseException] = []
+    for start in range(0, number, 10):
+        part = keys[start : start + 10]
+        calls = [storage.commit(inserting(sample(key, tag="t")), now=NOW) for key in part]
+        told += await outcomes(calls)
+        await asyncio.sleep(0.005)
+    done = {key for key, each in zip(keys, told, strict=True) if isinstance(each, Committed)}
+    return done, [each for each in told if isinstance(each, BaseException)]
+
+
+async def expect_whole(storage: Storage, acknowledged: set[str]) -> None:
+    there = await keys_of(storage)
+    assert acknowledged <= there
+    assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": len(there)}
+    assert (await storage.maintain()).findings == ()
+
+
+# Lost connections
+
+
+async def test_a_restart_between_calls_goes_unnoticed(own: Postgres) -> None:
+    async with await open_storage(own.new_url()) as storage:
+        await asyncio.gather(*[storage.page(SPACE, limit=1, now=NOW) for _ in range(8)])  # fill the pool
+        await put(storage, sample("before", tag="t"))
+        await asyncio.to_thread(own.restart)
+        assert await storage.get(sample("before").address, now=NOW) is not None
+        await put(storage, sample("after", tag="t"))
+        await expect_whole(storage, {"before", "after"})
+
+
+@pytest.mark.parametrize("end", ["orderly", "crash"])
+async def test_a_restart_during_a_storm_loses_nothing_acknowledged(own: Postgres, end: str) -> None:
+    async with await open_storage(own.new_url()) as storage:
+        storm = asyncio.ensure_future(commit_many(storage, "k", 900))
+        await asyncio.sleep(0.1)
+        await asyncio.to_thread(own.restart, crash=end == "crash")
+        acknowledged, errors = await in_time(storm)
+        assert acknowledged
+        assert {type(error) for error in errors} <= {OutcomeUnknown, StorageUnavailable}
+        assert all(error.__cause__ is not None for error in errors)
+        await expect_whole(storage, acknowledged)
+
+
+async def test_a_server_that_is_down_is_unavailable_until_it_is_back(own: Postgres) -> None:
+    async with await open_storage(own.new_url()) as storage:
+        await put(storage, sample("k", tag="t"))
+        await asyncio.to_thread(own.stop)
+        try:
+            for call in (
+                storage.get(sample("k").address, now=NOW),
+                storage.commit(inserting(sample("l", tag="t")), now=NOW),
+                storage.page(SPACE, limit=1, now=NOW),
+                storage.purge(until=NOW, limit=1),
+                storage.maintain(),
+            ):
+                with pytest.raises(StorageUnavailable) as caught:
+                    await in_time(call)
+                assert caught.value.retryable
+        finally:
+            await asyncio.to_thread(own.start)
+        await put(storage, sample("m", tag="t"))
+        await expect_whole(storage, {"k", "m"})
+
+
+async def test_sessions_ended_during_a_storm_lose_nothing_acknowledged() -> None:
+    url, name = named(servers.postgres())
+    async with await open_storage(url) as storage:
+        storm = asyncio.ensure_future(commit_many(storage, "k", 500))
+        for _ in range(8):
+            await asyncio.sleep(0.05)
+            await end_sessions(url, name)
+        acknowledged, errors = await in_time(storm)
+        assert acknowledged
+        assert {type(error) for error in errors} <= {OutcomeUnknown}
+        await expect_whole(storage, acknowledged)
+
+
+async def test_a_read_does_not_notice_that_sessions_were_ended() -> None:
+    url, name = named(servers.postgres())
+    async with await open_storage(url) as storage:
+        await put(storage, sample("k"))
+        for _ in range(5):
+            await asyncio.gather(*[storage.page(SPACE, limit=1, now=NOW) for _ in range(8)])
+            await end_sessions(url, name)
+            assert await storage.get(sample("k").address, now=NOW) is not None
+
+
+async def test_a_commit_whose_session_was_ended_in_the_middle_is_unknown() -> None:
+    url, name = named(servers.postgres())
+    async with await open_storage(url) as storage:
+        async with partition_locked(url.partition("&")[0]):
+            commit = asyncio.ensure_future(storage.commit(inserting(sample("k")), now=NOW))
+            await asyncio.sleep(0.2)
+            await end_sessions(url, name)
+            with pytest.raises(OutcomeUnknown):
+                await in_time(commit)
+        assert await storage.get(sample("k").address, now=NOW) is None
+        await put(storage, sample("k"))
+
+
+# Waiting
+
+
+@pytest.mark.parametrize("option", ["lock_timeout", "statement_timeout"])
+async def test_who_waits_too_long_is_told_and_nothing_is_written(option: str) -> None:
+    url = servers.postgres().new_url(f"&{option}=0.3")
+    async with await open_storage(url) as storage:
+        async with partition_locked(url):
+            with pytest.raises(StorageBusy) as caught:
+                await in_time(storage.commit(inserting(sample("k")), now=NOW))
+            assert caught.value.retryable
+            assert await storage.get(sample("k").address, now=NOW) is None
+            await put(storage, sample("k", partition="another"))
+        await put(storage, sample("k"))
+
+
+@pytest.mark.parametrize("pool", [1, 8])
+async def test_a_server_that_stalls_is_given_up(pool: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "GRACE", 0.5)
+    url, name = named(servers.postgres(), f"&pool={pool}&statement_timeout=0.5")
+    async with await open_storage(url) as storage:
+        await put(storage, sample("before"))
+        stalled = await stall(url, name)
+        try:
+            with pytest.raises(OutcomeUnknown):
+                await in_time(storage.commit(inserting(sample("k")), now=NOW))
+            await in_time(put(storage, sample("after")))  # on another connection
+        finally:
+            for pid in stalled:
+                os.kill(pid, signal.SIGCONT)
+        assert {"before", "after"} <= await keys_of(storage)
+
+
+async def stall(url: str, name: str) -> list[int]:
+    """Freeze the sessions of this name."""
+    async with session(url.partition("&")[0]) as db:
+        pids = [row["pid"] for row in await db.fetch(f"SELECT pid {OURS}", name)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    return pids
+
+
+async def test_a_stalled_read_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "GRACE", 0.5)
+    url, name = named(servers.postgres(), "&pool=1&statement_timeout=0.5")
+    async with await open_storage(url) as storage:
+        stalled = await stall(url, name)
+        try:
+            with pytest.raises(StorageUnavailable):
+                await in_time(storage.page(SPACE, limit=1, now=NOW))
+        finally:
+            for pid in stalled:
+                os.kill(pid, signal.SIGCONT)
+        assert await storage.page(SPACE, limit=1, now=NOW) == []
+
+
+# One among others
+
+
+RAISE = """
+    CREATE FUNCTION complain() RETURNS trigger LANGUAGE plpgsql AS $$
+    BEGIN RAISE EXCEPTION 'no' USING ERRCODE = '{code}'; END $$;
+    CREATE TRIGGER complain BEFORE INSERT ON records
+    FOR EACH ROW WHEN (new.key = 'bad') EXECUTE FUNCTION complain();
+"""
+
+
+async def test_a_commit_that_does_not_fit_leaves_its_neighbours_alone() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage:
+        async with session(url) as db:
+            await db.execute(RAISE.format(code="53100"))
+        keys = ["a", "bad", "b"]
+        results = await outcomes([storage.commit(inserting(sample(key, tag="t")), now=NOW) for key in keys])
+        assert [type(result) for result in results] == [Committed, StorageFull, Committed]
+        await expect_whole(storage, {"a", "b"})
+
+
+async def test_a_schema_that_was_dropped_is_missing() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage:
+        async with session(url) as db:
+            await db.execute(f"DROP SCHEMA {parse(url).schema} CASCADE")
+        with pytest.raises(MissingSchema, match="run: perdure migrate"):
+            await storage.commit(inserting(sample("k")), now=NOW)
+
+
+async def test_what_is_acknowledged_is_on_disk_though_the_server_need_not_wait_for_it() -> None:
+    url = servers.postgres().new_url("&synchronous_commit=off")
+    async with await open_storage(url), session(url) as db, db.transaction():
+        assert await db.fetchval("SHOW synchronous_commit") == "off"
+        await db.execute("SELECT begin_writing('0', '{}')")
+        assert await db.fetchval("SHOW synchronous_commit") == "on"

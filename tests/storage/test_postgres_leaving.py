@@ -1,0 +1,82 @@
+"""Callers that stop waiting, and closing: nothing is left behind, and what is under way is finished."""
+
+from __future__ import annotations
+
+import asyncio
+from functools import partial
+from typing import TYPE_CHECKING
+
+import anyio
+import pytest
+
+from perdure.storage import Committed, open_storage
+from perdure.storage.errors import StorageClosed
+from perdure.storage.kit.samples import NOW, SPACE, put, sample
+
+from .. import servers
+from .postgres_helpers import OURS, PATIENCE, in_time, inserting, keys_of, named, partition_locked, session
+
+if TYPE_CHECKING:
+    from perdure.storage.postgres.connections import Connection
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("pool", [1, 3])
+async def test_callers_that_stop_waiting_leave_nothing_behind(pool: int) -> None:
+    url, name = named(servers.postgres(), f"&pool={pool}")
+    async with await open_storage(url) as storage:
+        for n in range(20):
+            with anyio.move_on_after(0.001 * (n % 5)):
+                async with anyio.create_task_group() as group:
+                    for m in range(4):
+                        group.start_soon(put, storage, sample(f"k{n}.{m}", tag="t"))
+                        group.start_soon(keys_of, storage)
+                    group.start_soon(partial(storage.maintain, repair=n % 2 == 0))
+        await put(storage, sample("last", tag="t"))
+        assert len(await keys_of(storage)) == 81  # a commit goes on without its caller
+        async with session(url.partition("&")[0]) as db:
+            assert await db.fetchval(f"SELECT count(*) {OURS}", name) <= pool
+        assert (await storage.maintain()).findings == ()
+
+
+async def test_who_stops_opening_leaves_nothing_behind() -> None:
+    url, name = named(servers.postgres())
+    for n in range(12):
+        with anyio.move_on_after(0.002 * n):
+            async with await open_storage(url):
+                pass
+    async with await open_storage(url) as storage:
+        await put(storage, sample("k"))
+    async with session(url.partition("&")[0]) as db:
+        await until_none(db, name)
+
+
+async def until_none(db: Connection, name: str) -> None:
+    """The server may take a moment to see that a session has gone."""
+    async with asyncio.timeout(PATIENCE):
+        while await db.fetchval(f"SELECT count(*) {OURS}", name):  # noqa: ASYNC110 - it is elsewhere
+            await asyncio.sleep(0.02)
+
+
+async def test_closing_finishes_what_is_under_way() -> None:
+    url, name = named(servers.postgres(), "&pool=1")
+    storage = await open_storage(url)
+    async with partition_locked(url.partition("&")[0]):
+        commit = asyncio.ensure_future(storage.commit(inserting(sample("k")), now=NOW))
+        await asyncio.sleep(0.1)
+        page = asyncio.ensure_future(storage.page(SPACE, limit=1, now=NOW))
+        purge = asyncio.ensure_future(storage.purge(until=NOW, limit=1))
+        await asyncio.sleep(0)
+        closing = asyncio.ensure_future(storage.close())
+        await asyncio.sleep(0.1)
+        assert not closing.done()
+    assert isinstance(await in_time(commit), Committed)
+    assert await in_time(purge) == []
+    assert len(await in_time(page)) == 1
+    await in_time(closing)
+    await storage.close()
+    with pytest.raises(StorageClosed):
+        await storage.get(sample("k").address, now=NOW)
+    async with session(url.partition("&")[0]) as db:
+        await until_none(db, name)

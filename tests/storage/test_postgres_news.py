@@ -1,0 +1,158 @@
+"""Watching: one notification for a group of commits, and a listening connection that comes back."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from perdure.storage import Insert, Keep, Storage, Watch, open_storage
+from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.postgres import news
+from perdure.storage.postgres.location import parse
+
+from .. import servers
+from .postgres_helpers import PATIENCE, in_time, inserting, session
+
+pytestmark = pytest.mark.anyio
+
+LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND query LIKE '%' || $1 || '%'"
+STOP_LISTENING = LISTENING.replace("count(*)", "pg_terminate_backend(pid)")
+
+
+async def until_listening(url: str, number: int = 1) -> None:
+    async with session(url) as db, asyncio.timeout(PATIENCE):
+        while await db.fetchval(LISTENING, parse(url).channel) != number:  # noqa: ASYNC110 - it is elsewhere
+            await asyncio.sleep(0.02)
+
+
+async def quiet(watch: Watch) -> None:
+    """Take the wake-ups that have come, until there are none for a moment."""
+    while True:
+        try:
+            await asyncio.wait_for(watch.changed(), 0.3)
+        except TimeoutError:
+            return
+
+
+async def test_a_group_of_commits_is_notified_once() -> None:
+    url = servers.postgres().new_url()
+    heard: list[str] = []
+    async with await open_storage(url) as storage, session(url) as db:
+
+        def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+            heard.append(str(payload))
+
+        await db.add_listener(parse(url).channel, hear)
+
+        async def heard_of(count: int) -> bool:
+            await asyncio.sleep(0.2)
+            return len(heard) == count
+
+        await asyncio.gather(*[storage.commit(inserting(sample(f"k{n}")), now=NOW) for n in range(50)])
+        assert await heard_of(1)
+        await put(storage, sample("alone"))
+        assert await heard_of(2)
+        await storage.commit([Insert(record=sample("alone"))], now=NOW)  # refused
+        await storage.commit([Keep(record=sample("alone"))], now=NOW)  # kept
+        await storage.purge(until=NOW, limit=9)  # of nothing
+        assert await heard_of(2)
+        await put(storage, sample("short", expires_at=NOW + 1))
+        await storage.purge(until=NOW + 1, limit=9)
+        assert await heard_of(4)
+
+
+async def test_only_what_is_covered_wakes_in_another_client() -> None:
+    url = servers.postgres().new_url()
+    async with (
+        await open_storage(url) as storage,
+        await open_storage(url) as other,
+        storage.watch(SPACE, "p", "k") as mine,
+        storage.watch(SPACE, "q") as beside,
+    ):
+        await until_listening(url)
+        await asyncio.gather(quiet(mine), quiet(beside))
+        await put(other, sample("k", partition="p"))
+        await in_time(mine.changed())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(beside.changed(), 0.3)
+
+
+async def test_ones_own_commit_wakes_once() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage, storage.watch(SPACE) as watch:
+        await until_listening(url)
+        await quiet(watch)
+        await put(storage, sample("k"))
+        await in_time(watch.changed())
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(watch.changed(), 0.3)
+
+
+async def test_more_than_a_notification_holds_wakes_everybody() -> None:
+    url = servers.postgres().new_url()
+    async with (
+        await open_storage(url) as storage,
+        await open_storage(url) as other,
+        storage.watch(SPACE, "long" * 100, "99") as watch,
+    ):
+        await until_listening(url)
+        await quiet(watch)
+        records = [sample(str(n), partition="long" * 100) for n in range(100)]
+        await asyncio.gather(*[other.commit(inserting(record), now=NOW) for record in records])
+        await in_time(watch.changed())
+
+
+async def test_what_is_not_ours_on_the_channel_does_no_harm() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage, storage.watch(SPACE) as watch:
+        await until_listening(url)
+        await quiet(watch)
+        async with session(url) as db:
+            for noise in ("", "{", '["a"]', '["a",[["b"]]]'):
+                await db.execute("SELECT pg_notify($1, $2)", parse(url).channel, noise)
+                await in_time(watch.changed())
+
+
+async def test_a_lost_listening_connection_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news, "PAUSE", 0.05)
+    url = servers.postgres().new_url()
+    async with (
+        await open_storage(url) as storage,
+        await open_storage(url) as other,
+        storage.watch(SPACE) as watch,
+    ):
+        await until_listening(url)
+        await quiet(watch)
+        async with session(url) as db:
+            assert await db.fetchval(STOP_LISTENING, parse(url).channel)
+        await in_time(watch.changed())  # anything may have happened
+        await quiet(watch)
+        await until_listening(url)
+        await put(other, sample("k"))
+        await in_time(watch.changed())
+
+
+async def test_nobody_listens_while_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(news, "LINGER", 0.1)
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage:
+        await until_listening(url, 0)
+        for _ in range(2):
+            async with storage.watch(SPACE):
+                await until_listening(url)
+            await until_listening(url, 0)
+
+
+async def test_watches_that_come_and_go_share_one_connection() -> None:
+    url = servers.postgres().new_url()
+
+    async def watch_briefly(storage: Storage) -> None:
+        async with storage.watch(SPACE):
+            await asyncio.sleep(0.01)
+
+    async with await open_storage(url) as storage:
+        for _ in range(5):
+            await asyncio.gather(*[watch_briefly(storage) for _ in range(10)])
+        await until_listening(url)
+    await until_listening(url, 0)

@@ -1,0 +1,68 @@
+"""What a URL may say: our options, the driver's, and no secrets in what is told about it."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.storage import open_storage
+from perdure.storage.errors import CannotOpen
+from perdure.storage.postgres.location import parse
+
+from .. import servers
+from .postgres_helpers import session
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        ("schema=", "1 to 63 bytes"),
+        ("schema=" + "x" * 64, "1 to 63 bytes"),
+        ("schema=%C3%A9" + "x" * 62, "1 to 63 bytes"),
+        ("schema=a%00b", "no NUL"),
+        ("schema=$user", "a meaning of its own"),
+        ("schema=pg_temp", "a meaning of its own"),
+        ("schema=%FF", "codec"),
+        ("pool=0", "pool"),
+        ("pool=many", "pool"),
+        ("pooler=session", "pooler"),
+        ("migrate=always", "migrate"),
+        ("statement_timeout=-1", "statement_timeout"),
+        ("lock_timeout=nan", "lock_timeout"),
+    ],
+)
+async def test_an_option_that_makes_no_sense_is_told(options: str, complaint: str) -> None:
+    with pytest.raises(CannotOpen, match=complaint) as caught:
+        await open_storage(f"postgresql://user:secret@host/db?{options}")
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url", ["postgresql:db", "postgresql:/db", "postgresql://u:secret@h/d#f", "postgres://[::1/db"]
+)
+async def test_what_names_no_server_is_told(url: str) -> None:
+    with pytest.raises(CannotOpen, match="does not name a server") as caught:
+        await open_storage(url)
+    assert "secret" not in str(caught.value)
+
+
+def test_what_is_not_ours_in_a_url_is_left_to_the_driver() -> None:
+    location = parse(
+        "postgres://u:p%40w@a:1,b:2/d%20b?sslmode=require&schema=a%20b&x=%26&pool=3&lock_timeout=0.5"
+    )
+    assert location.dsn == "postgres://u:p%40w@a:1,b:2/d%20b?sslmode=require&x=%26"
+    assert location.name == "postgres://a:1,b:2/d%20b?schema=a%20b"
+    assert (location.schema, location.options.pool, location.patience) == ('"a b"', 3, "500ms")
+
+
+async def test_the_servers_own_settings_may_be_given() -> None:
+    url = servers.postgres().new_url("&application_name=mine")
+    async with await open_storage(url), session(url) as db:
+        assert await db.fetchval("SELECT count(*) FROM pg_stat_activity WHERE application_name = 'mine'") >= 1
+
+
+@pytest.mark.parametrize("option", ["sslmode=what", "stray"])
+async def test_what_the_driver_does_not_understand_is_told(option: str) -> None:
+    with pytest.raises(CannotOpen, match="check the driver's options"):
+        await open_storage(f"{servers.postgres().url}?{option}")

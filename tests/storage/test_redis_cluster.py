@@ -1,0 +1,118 @@
+"""A cluster: one slot for each partition, nodes that come and go, slots that move while commits go on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+
+import pytest
+from redis.crc import key_slot
+
+from perdure.storage import Storage, open_storage
+from perdure.storage.errors import CannotOpen
+from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.servers import Valkey, ValkeyCluster
+
+from ..rows import row
+from .redis_helpers import client_of, keys_of, storage_on, storm
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Generator[ValkeyCluster]:
+    with ValkeyCluster() as cluster:
+        yield cluster
+
+
+@pytest.fixture(autouse=True)
+def empty(cluster: ValkeyCluster) -> None:
+    for node in cluster.nodes:
+        node.ask("FLUSHALL")
+
+
+@pytest.fixture
+async def storage(cluster: ValkeyCluster) -> AsyncGenerator[Storage]:
+    async with storage_on(cluster, "&timeout=2") as storage:
+        yield storage
+
+
+@row(96)
+async def test_the_keys_of_a_partition_are_in_one_slot(cluster: ValkeyCluster) -> None:
+    url = cluster.new_url()
+    prefix = url.partition("prefix=")[2].encode()
+    async with await open_storage(url) as storage:
+        for name in ("p", "{p}", "}{", "a" * 512):
+            records = [
+                sample(f"k{n}", partition=name, tag=f"t{n}", lane=f"l{n}", wake_at=n, expires_at=NOW + n + 1)
+                for n in range(3)
+            ]
+            await put(storage, *records)
+            held = [await keys_of(node) for node in cluster.nodes]
+            mine = [key for keys in held for key in keys if key.startswith(b"{" + prefix)]
+            assert len({key_slot(key) for key in mine if b"format" not in key}) == 1
+            assert (
+                sum(
+                    any(key.startswith(b"{" + prefix) and b"format" not in key for key in keys)
+                    for keys in held
+                )
+                == 1
+            )
+            assert len(await storage.purge(until=NOW + 9, limit=9)) == 3
+
+
+async def test_shards_are_spread_over_all_nodes(cluster: ValkeyCluster, storage: Storage) -> None:
+    await put(storage, *(sample(partition=f"p{n}") for n in range(50)))
+    assert all([await keys_of(node) for node in cluster.nodes])
+    assert len(await storage.page(SPACE, limit=99, now=NOW)) == 50
+
+
+async def test_a_node_that_dies_and_comes_back_loses_nothing(
+    cluster: ValkeyCluster, storage: Storage
+) -> None:
+    async def restart() -> None:
+        await asyncio.to_thread(cluster.nodes[1].restart, crash=True)
+
+    told = await storm(storage, restart)
+    assert told.acknowledged
+    await told.check(storage)
+
+
+async def test_slots_that_move_in_a_storm_leave_every_commit_whole(
+    cluster: ValkeyCluster, storage: Storage
+) -> None:
+    first, second = cluster.nodes[:2]
+
+    slots: set[int] = set()
+
+    async def move() -> None:
+        slots.update([key_slot(key) for key in await keys_of(first) if key.endswith(b"}T")][:2])
+        for slot in slots:
+            await move_slot(cluster, slot, first, second)
+
+    told = await storm(storage, move)
+    assert slots
+    assert told.acknowledged
+    assert not slots.intersection({key_slot(key) for key in await keys_of(first)})
+    await told.check(storage)
+
+
+async def move_slot(cluster: ValkeyCluster, slot: int, source: Valkey, target: Valkey) -> None:
+    """As the tools that reshard a cluster do it, a few keys at a time."""
+    async with client_of(source) as at_source, client_of(target) as at_target:
+        names = [
+            (await client.execute_command("CLUSTER", "MYID")).decode() for client in (at_source, at_target)
+        ]
+        await at_target.execute_command("CLUSTER", "SETSLOT", slot, "IMPORTING", names[0])
+        await at_source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
+        while keys := await at_source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 20):
+            await at_source.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
+            await asyncio.sleep(0.002)  # so that commits meet a slot that is on two nodes
+        for node in (target, source, *cluster.nodes):
+            async with client_of(node) as client:
+                await client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
+
+
+async def test_a_node_of_a_cluster_is_not_a_server_by_itself(cluster: ValkeyCluster) -> None:
+    with pytest.raises(CannotOpen, match=r"redis\+cluster"):
+        await open_storage(cluster.nodes[0].new_url())

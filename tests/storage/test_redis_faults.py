@@ -1,0 +1,173 @@
+"""What happens when a server is killed, frozen, full, or cuts connections: nothing acknowledged is lost,
+nothing is half done, and every caller is told the truth.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator, Generator
+
+import pytest
+
+from perdure.storage import Delete, Insert, Storage, open_storage
+from perdure.storage.errors import OutcomeUnknown, StorageFull, StorageReadOnly, StorageUnavailable
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.servers import Valkey
+
+from .redis_helpers import client_of, eventually, is_usable, storage_on, storm
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def server() -> Generator[Valkey]:
+    with Valkey() as server:
+        yield server
+
+
+@pytest.fixture
+async def storage(server: Valkey) -> AsyncGenerator[Storage]:
+    async with storage_on(server, "&timeout=2") as storage:
+        yield storage
+
+
+@pytest.mark.parametrize("crash", [True, False])
+async def test_a_restart_in_a_storm_loses_nothing_acknowledged(
+    server: Valkey, storage: Storage, *, crash: bool
+) -> None:
+    async def restart() -> None:
+        for _ in range(3):
+            await asyncio.to_thread(server.restart, crash=crash)
+            await asyncio.sleep(0.2)
+
+    told = await storm(storage, restart)
+    assert told.acknowledged
+    assert told.unknown or told.unavailable
+    await told.check(storage)
+
+
+async def test_connections_that_are_cut_leave_nothing_half_done(server: Valkey, storage: Storage) -> None:
+    async def cut() -> None:
+        async with client_of(server) as client:
+            for _ in range(30):
+                await client.client_kill_filter(_type="normal", skipme=True)
+                await asyncio.sleep(0.01)
+
+    told = await storm(storage, cut)
+    assert told.acknowledged
+    await told.check(storage)
+
+
+async def test_a_connection_that_the_server_closed_while_idle_is_not_used(
+    server: Valkey, storage: Storage
+) -> None:
+    async with client_of(server) as client:
+        for number in range(20):
+            assert await client.client_kill_filter(_type="normal", skipme=True)
+            await asyncio.sleep(0.02)
+            await put(storage, sample(f"k{number}"))
+
+
+async def test_a_frozen_server_is_unavailable_to_readers_and_leaves_writers_in_doubt(
+    server: Valkey, storage: Storage
+) -> None:
+    record = sample("k")
+    server.pause()
+    writing = asyncio.create_task(storage.commit([Insert(record=record)], now=NOW))
+    await asyncio.sleep(0.05)  # so that it has left, on the one connection that there is
+    with pytest.raises(StorageUnavailable):
+        await storage.get(record.address, now=NOW)
+    with pytest.raises(OutcomeUnknown) as caught:
+        await writing
+    assert isinstance(caught.value.__cause__, TimeoutError)
+    server.resume()
+    await eventually(lambda: is_usable(storage))
+    assert await storage.get(record.address, now=NOW) in (None, record)
+
+
+async def test_a_pause_shorter_than_the_patience_is_only_slow(server: Valkey, storage: Storage) -> None:
+    async with client_of(server) as client:
+        await client.client_pause(500, all=True)
+    await put(storage, sample("k"))
+
+
+async def test_a_server_that_is_gone_is_unavailable(server: Valkey, storage: Storage) -> None:
+    server.stop()
+    with pytest.raises(StorageUnavailable):
+        await storage.commit([Insert(record=sample())], now=NOW)
+    with pytest.raises(StorageUnavailable):
+        await storage.page(SPACE, limit=1, now=NOW)
+
+
+async def test_a_full_memory_refuses_what_grows_and_lets_go_what_shrinks(
+    server: Valkey, storage: Storage
+) -> None:
+    first = sample("first", tag="t")
+    await put(storage, first)
+    async with client_of(server) as client:
+        await client.config_set("maxmemory", "1mb")
+    with pytest.raises(StorageFull):
+        await put(storage, *(sample(f"k{number}", body="x" * 100_000) for number in range(100)))
+    with pytest.raises(StorageFull):
+        await storage.commit(
+            [first.becoming(body="x" * 1000, tag="u"), Insert(record=sample("new"))], now=NOW
+        )
+    assert await storage.get(first.address, now=NOW) == first
+    assert (await storage.maintain()).findings == ()
+    await storage.commit([Delete(before=first)], now=NOW)
+    assert await storage.get(first.address, now=NOW) is None
+
+
+async def test_a_server_that_became_a_replica_is_unavailable(server: Valkey, storage: Storage) -> None:
+    server.ask("REPLICAOF", "127.0.0.1", "1")
+    with pytest.raises(StorageUnavailable):
+        await put(storage, sample())
+    server.ask("REPLICAOF", "NO", "ONE")
+    await put(storage, sample())
+
+
+async def test_a_server_without_the_replicas_it_needs_is_unavailable(
+    server: Valkey, storage: Storage
+) -> None:
+    server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+    with pytest.raises(StorageUnavailable):
+        await put(storage, sample())
+
+
+async def test_a_server_that_cannot_save_is_read_only() -> None:
+    with Valkey({"appendonly": "no", "save": "3600 100000"}) as server:
+        async with storage_on(server) as storage:
+            shutil.rmtree(server.folder)
+            server.ask("BGSAVE")
+
+            async def has_failed() -> bool:
+                return "rdb_last_bgsave_status:err" in server.ask("INFO", "persistence")
+
+            await eventually(has_failed)
+            with pytest.raises(StorageReadOnly):
+                await put(storage, sample())
+            assert await storage.get(sample().address, now=NOW) is None
+            server.ask("CONFIG", "SET", "save", "")  # or it would not end without having saved
+
+
+async def test_who_may_not_publish_may_still_write(server: Valkey) -> None:
+    server.ask("ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all", "-publish", "-info")
+    url = server.new_url().replace("redis://", "redis://mute:secret@")
+    async with await open_storage(url) as storage:
+        await put(storage, sample(tag="t"))
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
+
+
+async def test_callers_who_stop_waiting_leave_nothing_behind(server: Valkey, storage: Storage) -> None:
+    async def write(number: int) -> None:
+        async with asyncio.timeout(number % 7 / 1000):
+            await put(storage, sample(f"k{number}", tag="t"))
+
+    await asyncio.gather(*(write(number) for number in range(500)), return_exceptions=True)
+    counts = await storage.counts(SPACE, PARTITION, now=NOW)
+    listed = await storage.page(SPACE, PARTITION, limit=1000, now=NOW)
+    assert sum(counts.values()) == len(listed)
+    assert (await storage.maintain()).findings == ()
+    async with client_of(server) as client:
+        assert len(await client.client_list()) <= 1 + 5

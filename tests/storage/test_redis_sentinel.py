@@ -1,0 +1,98 @@
+"""A master that dies, and a replica that takes over: what is lost then, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator
+
+import pytest
+
+from perdure.storage import Insert, Refused, open_storage
+from perdure.storage.errors import CannotOpen, OutcomeUnknown, StorageUnavailable
+from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.servers import ValkeySentinel
+
+from .redis_helpers import eventually, is_usable, storage_on, storm
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def servers() -> Generator[ValkeySentinel]:
+    with ValkeySentinel() as servers:
+        yield servers
+
+
+async def replica_leads(servers: ValkeySentinel) -> bool:
+    return "role:master" in await asyncio.to_thread(servers.replica.ask, "INFO", "replication")
+
+
+async def fail_over(servers: ValkeySentinel) -> None:
+    await asyncio.to_thread(servers.master.kill)
+    await eventually(lambda: replica_leads(servers))
+
+
+async def test_with_a_replica_that_must_have_it_a_failover_loses_nothing_acknowledged(
+    servers: ValkeySentinel,
+) -> None:
+    async with storage_on(servers, "&replicas=1&timeout=2") as storage:
+
+        async def disturb() -> None:
+            await fail_over(servers)
+            await asyncio.to_thread(servers.master.start)  # which becomes the replica that writes wait for
+
+        told = await storm(storage, disturb)
+        assert told.acknowledged
+        assert told.unavailable or told.unknown
+        await told.check(storage)
+
+
+async def test_without_one_a_failover_leaves_commits_whole_and_goes_on(servers: ValkeySentinel) -> None:
+    async with storage_on(servers, "&timeout=2") as storage:
+        told = await storm(storage, lambda: fail_over(servers))
+        assert told.unavailable or told.unknown
+        await told.check(storage, may_be_lost=True)
+
+
+async def test_what_the_replica_did_not_have_is_lost_and_was_not_acknowledged_to_who_asked_for_replicas(
+    servers: ValkeySentinel,
+) -> None:
+    url = servers.new_url()
+    async with (
+        await open_storage(url) as careless,
+        await open_storage(f"{url}&replicas=1&replica_timeout=0.2") as careful,
+    ):
+        await put(careful, sample("before"))
+        servers.replica.pause()
+        servers.master.ask("CLIENT", "KILL", "TYPE", "replica")
+        await put(careless, sample("lost"))
+        with pytest.raises(OutcomeUnknown):
+            await careful.commit([Insert(record=sample("in doubt"))], now=NOW)
+        await asyncio.to_thread(servers.master.kill)
+        servers.replica.resume()
+        await eventually(lambda: replica_leads(servers))
+        await eventually(lambda: is_usable(careless))
+        left = await careless.page(SPACE, limit=9, now=NOW)
+        assert [record.key for record in left] == ["before"]
+
+
+async def test_a_refused_commit_needs_no_replica(servers: ValkeySentinel) -> None:
+    async with storage_on(servers, "&replicas=1&replica_timeout=0.1") as storage:
+        await put(storage, sample())
+        servers.replica.pause()
+        try:
+            refused = await storage.commit([Insert(record=sample())], now=NOW)
+        finally:
+            servers.replica.resume()
+        assert isinstance(refused, Refused)
+
+
+async def test_sentinels_that_are_gone_and_a_service_that_they_do_not_know(servers: ValkeySentinel) -> None:
+    with pytest.raises(StorageUnavailable):
+        await open_storage(servers.new_url().replace("/perdure/", "/another/"))
+    for sentinel in servers.sentinels:
+        sentinel.stop()
+    with pytest.raises(StorageUnavailable):
+        await open_storage(servers.new_url())
+    with pytest.raises(CannotOpen):
+        await open_storage("redis+sentinel://127.0.0.1:1")
