@@ -5,13 +5,13 @@ READY := .venv/.ready
 JUDGES := tests/mcp/judges/node_modules/.package-lock.json
 SERVERS := .venv/share/perdure/servers/node_modules/.package-lock.json
 
-.PHONY: run test check parity sabotage crash bench format clean
+.PHONY: run test check parity sabotage crash faults soak bench format clean
 
 run: $(READY)
 	@$(BIN)/python -m perdure.demo
 
 test: check $(JUDGES) $(SERVERS)
-	@$(BIN)/pytest -q -n 2
+	@$(BIN)/pytest -q -n 4
 	@$(BIN)/python -m tools.parity --brief
 
 check: $(READY)
@@ -29,7 +29,15 @@ sabotage: $(READY)
 crash: $(READY)
 	@$(BIN)/python -m tests.runtime.crash --seconds 300 --kills 300
 
-bench: $(READY)
+faults: $(READY) $(SERVERS)
+	@$(BIN)/python -m tests.faults --seconds 120
+
+soak: crash faults
+	@for engine in postgres redis dynamodb; do \
+		echo "crashes on $$engine" && $(BIN)/python -m tests.runtime.crash --engine $$engine --seconds 300 --kills 300 || exit 1; \
+	done
+
+bench: $(READY) $(SERVERS)
 	@$(BIN)/python -m benchmarks
 
 format: $(READY)

@@ -28,7 +28,7 @@ S = TypeVar("S", bound=Server | ValkeyCluster | ValkeySentinel)
 
 LEFT_OUT = frozenset(filter(None, os.environ.get("PERDURE_WITHOUT", "").split(",")))
 LOCAL_JAR = os.environ.get("PERDURE_DYNAMODB_LOCAL")
-"""Where Amazon's DynamoDB Local is, for who has it and wants it; `tests/README.md` tells how."""
+"""Where Amazon's DynamoDB Local is, for who has it and wants it; docs/dynamodb.md tells how."""
 
 _open: list[Server | ValkeyCluster | ValkeySentinel] = []
 

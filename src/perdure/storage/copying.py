@@ -69,9 +69,8 @@ async def copy(
         note = await _copy_space(source, target, _at(note, space), tell)
     await asyncio.sleep(target.lag)
     compared = {space: await _compare_space(source, target, space, tell) for space in spaces}
-    if not merge:
-        for space in spaces:
-            await _compare_counts(source, target, space)
+    for space, records in compared.items():
+        await _compare_counts(source, target, space, records, merge=merge)
     await _end(target)
     return compared
 
@@ -103,9 +102,14 @@ async def _compare_space(source: Storage, target: Storage, space: Space, tell: T
     return records
 
 
-async def _compare_counts(source: Storage, target: Storage, space: Space) -> None:
+async def _compare_counts(
+    source: Storage, target: Storage, space: Space, records: int, *, merge: bool
+) -> None:
+    """The walk has met everything, and nothing else is there."""
     wanted, got = await _counts(source, space), await _counts(target, space)
-    if wanted != got:
+    if sum(wanted.values()) != records:
+        raise CopyDiffers(space, "", "", f"the source counts {wanted}, and {records} were met")
+    if not merge and wanted != got:
         raise CopyDiffers(space, "", "", f"the source counts {wanted}, the target {got}")
 
 

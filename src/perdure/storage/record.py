@@ -262,7 +262,7 @@ def tag_deltas(change: Change, answer: Done | Kept) -> Iterator[tuple[Space, Tag
     """How an accepted change moves the stored counts of its partition."""
     if isinstance(answer, Kept):
         return
-    before, after = _before(change), _after(change)
+    before, after = before_of(change), after_of(change)
     if before is not None and after is not None and before.tag == after.tag:
         return
     if before is not None:
@@ -276,9 +276,9 @@ def growth(guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kep
     total = 0
     for change, answer in zip(changes, answers, strict=True):
         if isinstance(answer, Done):
-            after = _after(change)
+            after = after_of(change)
             total += _counts(guard, after) and after is not None and after.is_live(now)
-            total -= _counts(guard, _before(change))  # which is live, or the change would be missing
+            total -= _counts(guard, before_of(change))  # which is live, or the change would be missing
     return total
 
 
@@ -286,11 +286,13 @@ def _counts(guard: Guard, record: Record | None) -> bool:
     return record is not None and record.space == guard.space and record.tag in guard.tags
 
 
-def _before(change: Change) -> Record | None:
+def before_of(change: Change) -> Record | None:
+    """What a change expects to stand there."""
     return change.before if isinstance(change, (Replace, Delete)) else None
 
 
-def _after(change: Change) -> Record | None:
+def after_of(change: Change) -> Record | None:
+    """What a change leaves there."""
     if isinstance(change, Replace):
         return change.after
     return None if isinstance(change, Delete) else change.record

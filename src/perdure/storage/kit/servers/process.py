@@ -33,8 +33,31 @@ class ServerFailed(Exception):
     """The server did not start; the message has the end of its log."""
 
 
-class Server(ABC):
-    """One server process, made ready by `start` and ended by `stop`; or a block of `with`."""
+class Running(ABC):
+    """What is started and closed, by hand or for a block of `with`."""
+
+    @abstractmethod
+    def start(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+class Server(Running):
+    """One server process, made ready by `start` and ended by `stop`."""
 
     run_as: int | None = None
 
@@ -63,7 +86,7 @@ class Server(ABC):
     def environment(self) -> Mapping[str, str]:
         return {}
 
-    def prepare(self) -> None:  # noqa: B027 - most need nothing
+    def prepare(self) -> None:
         """What is done once, before the first start."""
 
     def start(self) -> None:
@@ -93,7 +116,7 @@ class Server(ABC):
 
     def kill(self) -> None:
         """The hard way, as a crash would be."""
-        os.kill(self.pid, signal.SIGKILL)
+        self._send(signal.SIGKILL)
         self.stop()
 
     def restart(self, *, crash: bool = False) -> None:
@@ -105,10 +128,10 @@ class Server(ABC):
 
     def pause(self) -> None:
         """Freeze the process, as a stall would."""
-        os.kill(self.pid, signal.SIGSTOP)
+        self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
-        os.kill(self.pid, signal.SIGCONT)
+        self._send(signal.SIGCONT)
 
     def close(self) -> None:
         """Stop, and leave nothing behind."""
@@ -116,18 +139,10 @@ class Server(ABC):
         if "folder" in vars(self):
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
+    def _send(self, number: signal.Signals) -> None:
+        if self._leash is None or not self.pid:  # 0 would be everybody in our process group
+            raise ServerFailed(f"{self.name} is not running")
+        os.kill(self.pid, number)
 
     def _log(self) -> Path:
         return self.folder / "server.log"

@@ -7,11 +7,9 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 from uuid import uuid4
 
-from .process import READY_WITHIN, Server, ServerFailed, answers, free_port, package_folder
+from .process import READY_WITHIN, Running, Server, ServerFailed, answers, free_port, package_folder
 
 SLOTS = 16384
 SERVICE = "perdure"
@@ -80,30 +78,14 @@ class _Sentinel(Valkey):
         return [str(binary()), str(self._file), "--sentinel"]
 
 
-class _Several:
+class _Several(Running):
     """Servers that belong together."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
 
-    def start(self) -> None:
-        raise NotImplementedError
-
     def close(self) -> None:
         self._stack.close()
-
-    def __enter__(self) -> Self:
-        try:
-            self.start()
-        except BaseException:
-            self.close()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 class _Node(Valkey):
