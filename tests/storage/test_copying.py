@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from pathlib import Path
 from typing import TypeAlias
 
 import hypothesis.strategies as st
@@ -50,6 +51,7 @@ from .subjects import ENGINES
 pytestmark = pytest.mark.anyio
 
 COPIED = ["memory", "sqlite"]
+GOLDEN = Path(__file__).parents[1] / "tasks" / "golden"
 SPACES = (SPACE, OTHER_SPACE)
 LANE = "lane"
 LONG_AGO: Micros = 1
@@ -450,3 +452,24 @@ async def test_progress_is_told_in_order(source: Storage, target: Storage) -> No
         for step in ("copied", "compared")
         for space, records in pages
     ]
+
+
+@pytest.mark.parametrize("engine", [engine for engine in ENGINES if engine != "memory"])
+async def test_the_same_bytes_come_back_from_a_journey_over_every_engine(engine: str) -> None:
+    """Golden records among them: there, and back into memory."""
+    async with (
+        ENGINES["memory"]() as home,
+        ENGINES[engine]() as abroad,
+        ENGINES["memory"]() as back,
+    ):
+        golden = [
+            sample(path.name, partition="golden", body=path.read_text(encoding="utf-8").strip())
+            for path in sorted(GOLDEN.glob("*.json"))
+        ]
+        assert golden
+        await filled(home.storage, [*RECORDS, *golden])
+        await copied(home.storage, abroad.storage)
+        await abroad.settled()
+        assert await contents(abroad.storage) == await contents(home.storage)
+        await copied(abroad.storage, back.storage)
+        assert await contents(back.storage) == await contents(home.storage)
