@@ -144,7 +144,7 @@ async def test_a_worker_runs_as_many_as_it_may_and_no_more(replicas: Replicas, w
 
     @app.function()
     async def work() -> None:
-        await crowd.work("work")
+        await crowd.work("work", 0.2)
 
     worker = await replicas.start(app, with_concurrency(3))
     creator = worker if where == "here" else await replicas.start(app, work=False)
@@ -158,11 +158,11 @@ async def test_a_function_has_its_own_limit_within_its_workers(replicas: Replica
 
     @app.function(concurrency=2)
     async def narrow() -> None:
-        await crowd.work("narrow", 0.03)
+        await crowd.work("narrow", 0.2)
 
     @app.function()
     async def wide() -> None:
-        await crowd.work("wide", 0.03)
+        await crowd.work("wide", 0.2)
 
     creator = await replicas.start(app, work=False)
     made = [await creator.submit(name) for name in ["narrow"] * 8 + ["wide"] * 12]
