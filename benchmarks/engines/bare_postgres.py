@@ -54,7 +54,7 @@ class BarePostgres(Floor):
     async def open(self) -> None:
         size = self._location.options.pool
         self.pool = await self._stack.enter_async_context(
-            asyncpg.create_pool(self._location.dsn, min_size=size, max_size=size, reset=_no_reset)
+            asyncpg.create_pool(self._location.dsns[0], min_size=size, max_size=size, reset=_no_reset)
         )
         await self.pool.execute(self._within(f"CREATE SCHEMA {{schema}};{TABLE}"))
 

@@ -39,7 +39,13 @@ class Error(msgspec.Struct, frozen=True):
     reasons: tuple[str, ...] = ()
 
 
-Fault: TypeAlias = Loss | Error | None
+class Answer(msgspec.Struct, frozen=True):
+    """The same, of a server that refuses nothing."""
+
+    said: dict[str, Any]
+
+
+Fault: TypeAlias = Loss | Error | Answer | None
 Rule: TypeAlias = Callable[[str, dict[str, Any]], Fault]
 """What is to become of a request, by its operation and its parameters."""
 
@@ -98,8 +104,8 @@ class Proxy:
         fault = self.rule(operation, question)
         if fault is Loss.REQUEST:
             return False
-        if isinstance(fault, Error):
-            writer.write(_answer(fault))
+        if isinstance(fault, (Error, Answer)):
+            writer.write(_refusal(fault) if isinstance(fault, Error) else _answer(200, fault.said))
             return True
         to_server.write(head + body)
         answer_head, answer = await _read(from_server)
@@ -132,10 +138,14 @@ def _header(head: bytes, name: bytes) -> bytes:
     )
 
 
-def _answer(error: Error) -> bytes:
-    said: dict[str, object] = {"__type": ERRORS + error.code, "message": "injected"}
+def _refusal(error: Error) -> bytes:
+    said: dict[str, Any] = {"__type": ERRORS + error.code, "message": "injected"}
     if error.reasons:
         said["CancellationReasons"] = [{"Code": reason} for reason in error.reasons]
+    return _answer(error.status, said)
+
+
+def _answer(status: int, said: dict[str, Any]) -> bytes:
     body = json.dumps(said).encode()
-    head = f"HTTP/1.1 {error.status} Injected\r\nContent-Type: application/x-amz-json-1.0\r\n"
+    head = f"HTTP/1.1 {status} Injected\r\nContent-Type: application/x-amz-json-1.0\r\n"
     return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
+import subprocess
 from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, TypeVar
@@ -23,6 +26,26 @@ PATIENCE = 30.0
 """Seconds after which a condition that never comes fails the test instead of hanging it."""
 
 
+class Standby(Postgres):
+    """A copy of a server that follows it."""
+
+    def __init__(self, primary: Postgres) -> None:
+        super().__init__()
+        self._primary = primary
+
+    def prepare(self) -> None:
+        if self.run_as is not None:
+            os.chown(self.folder, self.run_as, self.run_as)
+        subprocess.run(
+            [
+                self._binaries / "pg_basebackup", "--pgdata", self.folder / "data", "--write-recovery-conf",
+                "--checkpoint", "fast", "--no-sync", "--host", "127.0.0.1", "--port", str(self._primary.port),
+                "--username", "perdure",
+            ],
+            check=True, capture_output=True, user=self.run_as, group=self.run_as, cwd=self.folder,
+        )  # fmt: skip
+
+
 OURS = "FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_pid()"
 """The sessions of a name, but for the one that asks."""
 
@@ -38,7 +61,7 @@ def named(server: Postgres, options: str = "") -> tuple[str, str]:
 async def session(url: str) -> AsyncGenerator[Connection]:
     """A session of our own in the schema that the URL names."""
     location = parse(url)
-    connection = await asyncpg.connect(location.dsn, server_settings={"search_path": location.schema})
+    connection = await asyncpg.connect(location.dsns[0], server_settings={"search_path": location.schema})
     try:
         yield connection
     finally:
@@ -60,6 +83,27 @@ async def outcomes(calls: Sequence[Awaitable[T]]) -> list[T | BaseException]:
 
 async def keys_of(storage: Storage, partition: str = PARTITION) -> set[str]:
     return {record.key for record in await storage.page(SPACE, partition, limit=1000, now=NOW)}
+
+
+async def until(db: Connection, question: str, *values: object) -> None:
+    """Ask the server until it says yes."""
+    async with asyncio.timeout(PATIENCE):
+        while not await db.fetchval(question, *values):  # noqa: ASYNC110 - it is elsewhere
+            await asyncio.sleep(0.02)
+
+
+@asynccontextmanager
+async def stalled(url: str, name: str) -> AsyncGenerator[None]:
+    """While the sessions of this name, as many as there are now, are frozen."""
+    async with session(url.partition("&")[0]) as db:
+        pids = [row["pid"] for row in await db.fetch(f"SELECT pid {OURS}", name)]
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
 
 
 @asynccontextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, cast
 
 import msgspec
@@ -16,7 +16,7 @@ from perdure.storage.kit import Subject
 from perdure.storage.kit.samples import NOW, OTHER_SPACE, SPACE, sample
 from perdure.storage.kit.servers import Valkey
 
-from .subjects import no_clock_to_advance
+from .subjects import at
 
 PATIENCE = 60.0
 """Seconds after which something that never comes fails the test instead of hanging it."""
@@ -32,21 +32,9 @@ async def storage_on(servers: Servers, options: str = "") -> AsyncGenerator[Stor
         yield storage
 
 
-@asynccontextmanager
-async def subject_on(servers: Servers, options: str = "") -> AsyncGenerator[Subject]:
+def subject_on(servers: Servers, options: str = "") -> AbstractAsyncContextManager[Subject]:
     """A fresh storage as the kit wants it."""
-    url = servers.new_url(options)
-    subject = Subject(
-        await open_storage(url),
-        reopen=lambda: open_storage(url),
-        second_client=lambda: open_storage(url),
-        advance_time=no_clock_to_advance,
-        url=url,
-    )
-    try:
-        yield subject
-    finally:
-        await subject.storage.close()
+    return at(servers.new_url(options))
 
 
 @asynccontextmanager

@@ -17,13 +17,16 @@ from perdure.storage import (
     Done,
     Guard,
     Insert,
+    Missing,
     Record,
     Refused,
     Storage,
     migrate_storage,
     open_storage,
 )
-from perdure.storage.dynamodb import client
+from perdure.storage.dynamodb import client, engine
+from perdure.storage.dynamodb.items import MOST_INLINE
+from perdure.storage.dynamodb.purging import MOST_REMOVED
 from perdure.storage.dynamodb.schema import description
 from perdure.storage.errors import (
     OutcomeUnknown,
@@ -37,7 +40,7 @@ from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, put_many
 
 from .. import servers
 from ..rows import row
-from .dynamodb_helpers import client_of, storage_on, table_of
+from .dynamodb_helpers import PATIENCE, client_of, storage_on, table_of
 from .dynamodb_proxy import Error, Fault, Loss, Proxy, conflict, proxy_to
 
 pytestmark = pytest.mark.anyio
@@ -261,21 +264,23 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
         await db.create_table(TableName=table_of(url), **made)
     await migrate_storage(url)
     records = [sample(f"k{n}") for n in range(20)]
-    changes = [record.becoming(body="2" * 60_000, tag="") for record in records]  # more than it has saved up
+    told: list[object] = []
     async with await open_storage(url) as storage:
         await put_many(storage, records)
-        told = await asyncio.gather(*[do(storage, change) for change in changes], return_exceptions=True)
-        assert {type(each) for each in told} == {Committed, StorageUnavailable}
-        found = await storage.get_many([record.address for record in records], now=NOW)
-        written = [isinstance(each, Committed) for each in told]
-        wanted = [
-            change.after if is_written else change.before
-            for change, is_written in zip(changes, written, strict=True)
-        ]
-        assert found == wanted
+        async with asyncio.timeout(60):
+            while StorageUnavailable not in map(type, told):  # it lets some time pass before it counts
+                changes = [record.becoming(body="2" * 1000, tag="") for record in records]
+                told = await asyncio.gather(
+                    *[do(storage, change) for change in changes], return_exceptions=True
+                )
+                records = [
+                    change.after if isinstance(each, Committed) else change.before
+                    for change, each in zip(changes, told, strict=True)
+                ]
+        assert {type(each) for each in told} <= {Committed, StorageUnavailable}
+        assert await storage.get_many([record.address for record in records], now=NOW) == records
     async with await open_storage(url.replace("attempts=1", "attempts=100")) as storage:
-        left = records[written.index(False)]
-        await do(storage, left.becoming(body="3", tag=""))
+        await do(storage, records[0].becoming(body="3", tag=""))
 
 
 async def test_a_count_waits_for_a_transaction_that_is_half_to_be_seen() -> None:
@@ -286,6 +291,65 @@ async def test_a_count_waits_for_a_transaction_that_is_half_to_be_seen() -> None
         proxy.fail("TransactGetItems", met, met)
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
         assert proxy.asked["TransactGetItems"] == 3
+
+
+@pytest.mark.parametrize("attempts", [1, 10])
+async def test_a_look_up_that_finds_nothing_is_an_answer(attempts: int) -> None:
+    async with through_proxy(f"&attempts={attempts}") as (storage, proxy):
+        assert await storage.get(sample().address, now=NOW) is None
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {}
+        assert proxy.asked["BatchGetItem"] == 2
+
+
+async def test_what_dynamodb_did_not_look_at_is_read_before_a_refusal_is_told() -> None:
+    """Of a refused transaction, some items may have met their condition, and others only other writers."""
+    async with through_proxy() as (storage, proxy):
+        gone, changed = sample("gone", tag="a"), sample("changed", tag="a")
+        await put(storage, gone, changed)
+        await do(storage, Delete(before=gone))
+        await do(storage, changed.becoming(body="2", tag="a"))
+
+        def rule(operation: str, question: dict[str, Any]) -> Fault:
+            if operation != "TransactWriteItems":
+                return None
+            nothing = ("None",) * (len(question["TransactItems"]) - 2)
+            reasons = ("ConditionalCheckFailed", "TransactionConflict", *nothing)
+            return Error("TransactionCanceledException", reasons=reasons)
+
+        proxy.rule = rule
+        changes = [each.becoming(body="3", tag="b") for each in (gone, changed)]
+        assert await storage.commit(changes, now=NOW) == Refused((Missing(), Conflict(2)))
+
+
+async def test_a_purge_that_fails_half_way_does_not_say_that_nothing_was_done(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine, "LOOK_EVERY", 3600.0)
+    async with through_proxy("&attempts=2") as (storage, proxy):
+        records = [sample(f"k{n:02}", tag="t", expires_at=NOW + 1) for n in range(MOST_REMOVED + 1)]
+        large = sample("k00-large", body="x" * (MOST_INLINE + 1), expires_at=NOW + 1)
+        await put(storage, large)
+        await put_many(storage, records)
+        async with storage.watch(SPACE, PARTITION, large.key) as watch:
+            proxy.fail("TransactWriteItems", None, THROTTLED, THROTTLED)
+            with pytest.raises(OutcomeUnknown) as raised:
+                await storage.purge(until=NOW + 1, limit=100)
+            assert isinstance(raised.value.__cause__, StorageUnavailable)
+            async with asyncio.timeout(PATIENCE):
+                await watch.changed()
+        assert proxy.asked["BatchWriteItem"] == 1
+        rest = await storage.purge(until=NOW + 1, limit=100)
+        assert [each.key for each in rest] == [f"k{n}" for n in (29, 30)]
+        assert (await storage.maintain()).findings == ()
+
+
+async def test_a_purge_that_fails_at_once_says_that_nothing_was_done() -> None:
+    async with through_proxy("&attempts=1") as (storage, proxy):
+        await put(storage, sample(expires_at=NOW + 1))
+        proxy.fail("TransactWriteItems", THROTTLED)
+        with pytest.raises(StorageUnavailable):
+            await storage.purge(until=NOW + 1, limit=100)
+        assert len(await storage.purge(until=NOW + 1, limit=100)) == 1
 
 
 async def test_a_token_is_not_used_for_longer_than_dynamodb_remembers_it(

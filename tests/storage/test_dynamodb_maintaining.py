@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.storage import Insert, Storage, migrate_storage, open_storage
+from perdure.storage import Delete, Insert, Storage, migrate_storage, open_storage
 from perdure.storage.dynamodb.items import MOST_INLINE, record_key
 from perdure.storage.errors import StorageCorrupt
 from perdure.storage.kit.samples import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, sample
@@ -149,3 +149,17 @@ async def test_a_body_that_lacks_a_part_is_told() -> None:
         await behind.db.delete_item(TableName=behind.name, Key={"pk": part["pk"], "sk": part["sk"]})
         with pytest.raises(StorageCorrupt):
             await storage.get(sample().address, now=NOW)
+
+
+async def test_counters_of_partitions_that_are_empty_are_removed() -> None:
+    async with opened() as (storage, behind):
+        records = [sample("k", partition=f"p{n}", tag="t") for n in range(5)]
+        await put(storage, *records)
+        for record in records[1:]:
+            await do(storage, Delete(before=record))
+        assert len(await items_of(behind.db, behind.name, "count")) == 5
+        assert (await storage.maintain()).findings == ()
+        assert len(await items_of(behind.db, behind.name, "count")) == 1
+        await put(storage, records[1])
+        assert dict(await storage.counts(SPACE, "p1", now=NOW)) == {"t": 1}
+        assert (await storage.maintain()).findings == ()

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.storage import Insert, migrate_storage, open_storage
+from perdure.storage.dynamodb import opening
 from perdure.storage.dynamodb.location import parse
 from perdure.storage.dynamodb.schema import TIME_TO_LIVE, description
 from perdure.storage.errors import (
@@ -22,11 +25,12 @@ from perdure.storage.kit.samples import NOW, put, sample
 from perdure.storage.kit.servers.process import free_port
 
 from .. import servers
-from .dynamodb_helpers import client_of, table_of
-from .dynamodb_proxy import Error, proxy_to
+from .dynamodb_helpers import PATIENCE, client_of, table_of
+from .dynamodb_proxy import Answer, Error, Fault, Loss, proxy_to
 
 pytestmark = pytest.mark.anyio
 
+GOING = Answer({"Table": {"TableStatus": "DELETING"}})
 DOCS = Path(__file__).parents[2] / "docs" / "dynamodb.md"
 
 
@@ -46,6 +50,8 @@ def test_a_url_names_a_table_and_says_how_to_reach_it() -> None:
         "dynamodb:",
         "dynamodb://",
         "dynamodb:///tasks",
+        "dynamodb://ta",
+        "dynamodb://tasks:80",
         "dynamodb://tasks/more",
         "dynamodb://tasks#part",
         "dynamodb://tasks?attempts=0",
@@ -61,11 +67,41 @@ async def test_a_url_that_says_something_else_is_refused(url: str) -> None:
         await open_storage(url)
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "dynamodb://AKIA:SECRET@tasks",
+        "dynamodb://AKIA%3ASECRET%40tasks",
+        "dynamodb://SECRET[tasks",
+        "dynamodb://SECRET\u2100tasks",
+        "dynamodb:///tasks?region_name=SECRET",
+        "dynamodb://tasks/SECRET",
+        "dynamodb://tasks#SECRET",
+        "dynamodb://tasks?SECRET",
+        "dynamodb://tasks?aws_secret_access_key=SECRET",
+        "dynamodb://tasks?attempts=SECRET",
+        "dynamodb://tasks?timeout=nan&region_name=SECRET",
+        "dynamodb://tasks?endpoint_url=http://me:SECRET@localhost",
+    ],
+)
+def test_a_url_that_is_refused_is_not_repeated(url: str) -> None:
+    with pytest.raises(CannotOpen) as raised:
+        parse(url)
+    told = "".join(traceback.format_exception(raised.value, limit=0))
+    assert "SECRET" not in told
+
+
+async def test_a_missing_table_is_told_without_the_options_of_the_url() -> None:
+    with pytest.raises(MissingSchema) as raised:
+        await open_storage(servers.dynoxide().new_url("&timeout=7.25"))
+    assert "7.25" not in str(raised.value)
+
+
 @pytest.mark.parametrize("start", [servers.dynoxide, servers.extenddb], ids=["dynoxide", "extenddb"])
 async def test_migrate_makes_the_table_once_and_opening_never_does(start: Any) -> None:  # noqa: ANN401
     server = start()
     url = server.new_url()
-    with pytest.raises(MissingSchema, match=re.escape(f"perdure migrate '{url}'")):
+    with pytest.raises(MissingSchema, match=re.escape(f"perdure migrate 'dynamodb://{table_of(url)}?...'")):
         await open_storage(url)
     await migrate_storage(url)
     await migrate_storage(url)
@@ -86,6 +122,64 @@ async def test_two_who_migrate_at_once_both_succeed() -> None:
         proxy.fail("DescribeTable", Error("ResourceNotFoundException"))  # as if the other were a moment later
         await migrate_storage(url)
         await migrate_storage(through)
+
+
+async def test_a_table_that_is_being_deleted_is_waited_for_and_made_again() -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        proxy.fail("DescribeTable", GOING, GOING)
+        url = proxy.new_url()
+        async with asyncio.timeout(PATIENCE):
+            await migrate_storage(url)
+        async with await open_storage(url) as storage:
+            await put(storage, sample())
+
+
+async def test_a_table_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "MOST_WAITED", 0.0)
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        proxy.rule = lambda operation, _: GOING if operation == "DescribeTable" else None
+        with pytest.raises(CannotOpen, match="DELETING"):
+            async with asyncio.timeout(PATIENCE):
+                await migrate_storage(proxy.new_url())
+
+
+async def test_a_table_that_cannot_be_used_yet_is_unavailable() -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        proxy.fail("DescribeTable", GOING)
+        with pytest.raises(StorageUnavailable, match="DELETING"):
+            await open_storage(proxy.new_url())
+
+
+@pytest.mark.parametrize("fault", [Error("ThrottlingException"), Loss.REQUEST, Loss.ANSWER], ids=str)
+@pytest.mark.parametrize(
+    "operation", ["DescribeTable", "CreateTable", "DescribeTimeToLive", "UpdateTimeToLive"]
+)
+async def test_migrating_gets_over_what_passes(operation: str, fault: Fault) -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        proxy.fail(operation, fault, fault)
+        url = proxy.new_url()
+        await migrate_storage(url)
+        assert proxy.asked[operation] >= 3
+        async with client_of(proxy.endpoint) as db:
+            answer = await db.describe_time_to_live(TableName=table_of(url))
+    assert answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "ENABLED"
+
+
+async def test_who_finds_time_to_live_set_by_another_has_migrated() -> None:
+    """AWS refuses to enable it twice."""
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        proxy.fail("UpdateTimeToLive", Error("ValidationException"))
+        await migrate_storage(proxy.new_url())
+        assert proxy.asked["UpdateTimeToLive"] == 1
+
+
+async def test_opening_gets_over_what_passes() -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy:
+        url = proxy.new_url()
+        await migrate_storage(url)
+        proxy.fail("DescribeTable", Error("ThrottlingException"), Loss.ANSWER)
+        async with await open_storage(url) as storage:
+            await put(storage, sample())
 
 
 async def test_a_table_of_somebody_else_is_refused_and_left_alone() -> None:

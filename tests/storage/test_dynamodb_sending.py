@@ -617,6 +617,18 @@ async def test_a_server_that_stalls_has_lost_the_answer_and_one_that_is_gone_was
             assert full_up == Told("ConnectTimeoutError", is_lost=False, is_passing=True)
 
 
+async def test_a_server_that_takes_no_more_of_a_large_request_has_lost_the_answer() -> None:
+    with Dynoxide() as server:
+        servers.dynoxide()  # for the credentials
+        async with pair_on(server.endpoint, patience=1) as pair:
+            await pair.learn_to_put()
+            server.pause()
+            more_than_the_system_buffers = {"TableName": pair.table, "Item": item("k", "x" * 30_000_000)}
+            told = await failure_of(pair.sender.ask("put_item", more_than_the_system_buffers))
+            server.kill()
+            assert told == Told("ReadTimeoutError", is_lost=True, is_passing=True)
+
+
 @contextmanager
 def full(port: int) -> Generator[None]:
     """Somebody who listens there, takes nobody in, and has no more room for who waits."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 from collections.abc import Generator
 
 import pytest
@@ -23,7 +21,17 @@ from perdure.storage.postgres import connections
 from perdure.storage.postgres.location import parse
 
 from .. import servers
-from .postgres_helpers import OURS, in_time, inserting, keys_of, named, outcomes, partition_locked, session
+from .postgres_helpers import (
+    OURS,
+    in_time,
+    inserting,
+    keys_of,
+    named,
+    outcomes,
+    partition_locked,
+    session,
+    stalled,
+)
 
 pytestmark = pytest.mark.anyio
 
@@ -167,37 +175,20 @@ async def test_a_server_that_stalls_is_given_up(pool: int, monkeypatch: pytest.M
     url, name = named(servers.postgres(), f"&pool={pool}&statement_timeout=0.5")
     async with await open_storage(url) as storage:
         await put(storage, sample("before"))
-        stalled = await stall(url, name)
-        try:
+        async with stalled(url, name):
             with pytest.raises(OutcomeUnknown):
                 await in_time(storage.commit(inserting(sample("k")), now=NOW))
             await in_time(put(storage, sample("after")))  # on another connection
-        finally:
-            for pid in stalled:
-                os.kill(pid, signal.SIGCONT)
         assert {"before", "after"} <= await keys_of(storage)
-
-
-async def stall(url: str, name: str) -> list[int]:
-    """Freeze the sessions of this name."""
-    async with session(url.partition("&")[0]) as db:
-        pids = [row["pid"] for row in await db.fetch(f"SELECT pid {OURS}", name)]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
-    return pids
 
 
 async def test_a_stalled_read_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "GRACE", 0.5)
     url, name = named(servers.postgres(), "&pool=1&statement_timeout=0.5")
     async with await open_storage(url) as storage:
-        stalled = await stall(url, name)
-        try:
+        async with stalled(url, name):
             with pytest.raises(StorageUnavailable):
                 await in_time(storage.page(SPACE, limit=1, now=NOW))
-        finally:
-            for pid in stalled:
-                os.kill(pid, signal.SIGCONT)
         assert await storage.page(SPACE, limit=1, now=NOW) == []
 
 
@@ -221,6 +212,20 @@ async def test_a_commit_that_does_not_fit_leaves_its_neighbours_alone() -> None:
         results = await outcomes([storage.commit(inserting(sample(key, tag="t")), now=NOW) for key in keys])
         assert [type(result) for result in results] == [Committed, StorageFull, Committed]
         await expect_whole(storage, {"a", "b"})
+
+
+async def test_a_partition_that_others_hold_leaves_its_neighbours_alone() -> None:
+    url = servers.postgres().new_url("&lock_timeout=0.3")
+    records = [
+        sample(f"k{n}", partition=partition) for n, partition in enumerate(["held", "a", "held", "b", "a"])
+    ]
+    async with await open_storage(url) as storage:
+        async with partition_locked(url, "held"):
+            results = await outcomes([storage.commit(inserting(record), now=NOW) for record in records])
+        assert [type(each) for each in results] == [StorageBusy, Committed, StorageBusy, Committed, Committed]
+        assert results[0] is not results[2]
+        there = [record.address.key for record in records if await storage.get(record.address, now=NOW)]
+        assert there == ["k1", "k3", "k4"]
 
 
 async def test_a_schema_that_was_dropped_is_missing() -> None:

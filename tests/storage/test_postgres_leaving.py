@@ -12,9 +12,21 @@ import pytest
 from perdure.storage import Committed, open_storage
 from perdure.storage.errors import StorageClosed
 from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.postgres import connections
 
 from .. import servers
-from .postgres_helpers import OURS, PATIENCE, in_time, inserting, keys_of, named, partition_locked, session
+from .postgres_helpers import (
+    OURS,
+    in_time,
+    inserting,
+    keys_of,
+    named,
+    outcomes,
+    partition_locked,
+    session,
+    stalled,
+    until,
+)
 
 if TYPE_CHECKING:
     from perdure.storage.postgres.connections import Connection
@@ -54,9 +66,34 @@ async def test_who_stops_opening_leaves_nothing_behind() -> None:
 
 async def until_none(db: Connection, name: str) -> None:
     """The server may take a moment to see that a session has gone."""
-    async with asyncio.timeout(PATIENCE):
-        while await db.fetchval(f"SELECT count(*) {OURS}", name):  # noqa: ASYNC110 - it is elsewhere
-            await asyncio.sleep(0.02)
+    await until(db, f"SELECT count(*) = 0 {OURS}", name)
+
+
+async def test_who_stops_waiting_for_a_server_that_stalls_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CLOSE_TIMEOUT", 0.2)
+    url, name = named(servers.postgres(), "&pool=1&statement_timeout=600")
+    async with await open_storage(url) as storage, stalled(url, name):
+        page = asyncio.ensure_future(storage.page(SPACE, limit=1, now=NOW))
+        await asyncio.sleep(0.1)
+        page.cancel()
+        await outcomes([page])
+        assert page.cancelled()
+        assert await in_time(storage.page(SPACE, limit=1, now=NOW)) == []  # on another connection
+
+
+async def test_closing_does_not_wait_for_ever_for_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "CLOSE_TIMEOUT", 0.2)
+    url, name = named(servers.postgres(), "&lock_timeout=0")
+    storage = await open_storage(url)
+    unnamed = url.partition("&")[0]
+    async with session(unnamed) as db, session(unnamed) as other, other.transaction():
+        await other.execute("LOCK TABLE records IN ROW EXCLUSIVE MODE")
+        upkeep = asyncio.ensure_future(storage.maintain(repair=True))
+        await until(db, f"SELECT count(*) = 1 {OURS} AND wait_event_type = 'Lock'", name)
+        await in_time(storage.close())
+        with pytest.raises(StorageClosed):
+            await in_time(upkeep)
+        await until_none(db, name)
 
 
 async def test_closing_finishes_what_is_under_way() -> None:

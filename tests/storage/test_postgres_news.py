@@ -8,15 +8,20 @@ import pytest
 
 from perdure.storage import Insert, Keep, Storage, Watch, open_storage
 from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import news
 from perdure.storage.postgres.location import parse
 
 from .. import servers
-from .postgres_helpers import PATIENCE, in_time, inserting, session
+from .postgres_helpers import OURS, PATIENCE, in_time, inserting, named, session, stalled, until
 
 pytestmark = pytest.mark.anyio
 
 LISTENING = "SELECT count(*) FROM pg_stat_activity WHERE query LIKE 'LISTEN%' AND query LIKE '%' || $1 || '%'"
+WAITING = """
+    SELECT count(*) = 1 FROM pg_stat_activity
+    WHERE wait_event_type = 'Lock' AND query = 'SELECT ' || $1 || '.announce_listener()' || E'\n'
+"""
 STOP_LISTENING = LISTENING.replace("count(*)", "pg_terminate_backend(pid)")
 
 
@@ -43,6 +48,7 @@ async def test_a_group_of_commits_is_notified_once() -> None:
         def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
             heard.append(str(payload))
 
+        await db.execute("SELECT announce_listener()")
         await db.add_listener(parse(url).channel, hear)
 
         async def heard_of(count: int) -> bool:
@@ -60,6 +66,52 @@ async def test_a_group_of_commits_is_notified_once() -> None:
         await put(storage, sample("short", expires_at=NOW + 1))
         await storage.purge(until=NOW + 1, limit=9)
         assert await heard_of(4)
+
+
+async def test_nobody_is_notified_unless_somebody_has_said_to_listen() -> None:
+    url = servers.postgres().new_url()
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    def hear(_connection: object, _pid: int, _channel: str, payload: object) -> None:
+        heard.put_nowait(str(payload))
+
+    async with await open_storage(url) as storage, session(url) as db:
+        await db.add_listener(parse(url).channel, hear)
+        await put(storage, sample("unheard"))
+        await db.execute("SELECT announce_listener()")
+        await put(storage, sample("heard"))
+        assert '"heard"' in await in_time(heard.get())
+        assert heard.empty()
+
+
+async def test_commits_of_which_nobody_hears_do_not_wait_for_each_other() -> None:
+    with Postgres() as server:
+        one, other = server.new_url("&lock_timeout=0.5"), server.new_url("&lock_timeout=0.5")
+        async with await open_storage(one) as a, await open_storage(other) as b, session(one) as db:
+            await db.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+            await db.execute("SELECT pg_reload_conf()")
+            await until(db, "SELECT current_setting('synchronous_standby_names') = 'nobody'")
+            commits = [asyncio.ensure_future(put(each, sample("k"))) for each in (a, b)]
+            try:
+                await until(db, "SELECT count(*) = 2 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
+            finally:
+                await db.execute("ALTER SYSTEM RESET synchronous_standby_names")
+                await db.execute("SELECT pg_reload_conf()")
+            await in_time(asyncio.gather(*commits))
+
+
+async def test_who_begins_to_listen_waits_for_commits_that_do_not_notify() -> None:
+    url = servers.postgres().new_url()
+    async with await open_storage(url) as storage, session(url) as writer, session(url) as db:
+        quiet_commit = writer.transaction()
+        await quiet_commit.start()
+        await writer.execute("SELECT end_writing('', '', '{}')")
+        async with storage.watch(SPACE) as watch:
+            await until(db, WAITING, parse(url).schema)
+            assert await db.fetchval(LISTENING, parse(url).channel) == 0
+            await quiet_commit.commit()
+            await until_listening(url)
+            await in_time(watch.changed())
 
 
 async def test_only_what_is_covered_wakes_in_another_client() -> None:
@@ -142,6 +194,28 @@ async def test_nobody_listens_while_nobody_watches(monkeypatch: pytest.MonkeyPat
             async with storage.watch(SPACE):
                 await until_listening(url)
             await until_listening(url, 0)
+
+
+async def test_closing_waits_for_the_end_of_a_connection_that_no_longer_listens(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(news, "LINGER", 0)
+    monkeypatch.setattr(news, "CLOSE_TIMEOUT", 0.5)
+    url, name = named(servers.postgres())
+    before = asyncio.all_tasks()
+    storage = await open_storage(url)
+    async with storage.watch(SPACE):
+        await until_listening(url.partition("&")[0])
+        async with session(url.partition("&")[0]) as db:
+            await db.execute(f"SELECT pg_terminate_backend(pid) {OURS} AND query NOT LIKE 'LISTEN%'", name)
+        frozen = stalled(url, name)
+        await frozen.__aenter__()
+    try:
+        await asyncio.sleep(0.05)  # the task that listens is being stopped
+        await in_time(storage.close())
+        assert asyncio.all_tasks() == before
+    finally:
+        await frozen.__aexit__(None, None, None)
 
 
 async def test_watches_that_come_and_go_share_one_connection() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from traceback import format_exception
+
 import pytest
 
 from perdure.storage import open_storage
@@ -47,11 +49,46 @@ async def test_what_names_no_server_is_told(url: str) -> None:
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    "rest",
+    [
+        "user:s3cr3t/x@host/db",
+        "user:x/s3cr3t@host/db",
+        "user:s3cr3t?x@host/db",
+        "user:x?s3cr3t@host/db",
+        "user:s3cr3t#x@host/db",
+        "user:x#s3cr3t@host/db",
+        "user:x@s3cr3t/x@host/db",
+        "user:x@s3cr3t?x@host/db",
+        "user:12345/s3cr3t@host/db",
+        "user:s3cr3t",
+        "user:s3cr3t/db",
+        "user:s3cr3t\u2100@host/db",
+        "host/db?password=x@s3cr3t",
+    ],
+)
+async def test_a_password_whose_special_characters_stand_as_they_are_is_not_told(rest: str) -> None:
+    with pytest.raises(CannotOpen, match="does not name a server") as caught:
+        await open_storage(f"postgresql://{rest}")
+    told = "".join(format_exception(caught.value, limit=0))
+    assert "s3cr3t" not in told
+    assert "%2F" in told
+
+
+@pytest.mark.parametrize("hosts", ["a,", ",a", "a,,b"])
+async def test_a_host_without_a_name_among_others_is_told(hosts: str) -> None:
+    with pytest.raises(CannotOpen, match="does not name a server"):
+        await open_storage(f"postgresql://{hosts}/db")
+
+
 def test_what_is_not_ours_in_a_url_is_left_to_the_driver() -> None:
     location = parse(
         "postgres://u:p%40w@a:1,b:2/d%20b?sslmode=require&schema=a%20b&x=%26&pool=3&lock_timeout=0.5"
     )
-    assert location.dsn == "postgres://u:p%40w@a:1,b:2/d%20b?sslmode=require&x=%26"
+    assert location.dsns == (
+        "postgres://u:p%40w@a:1/d%20b?sslmode=require&x=%26",
+        "postgres://u:p%40w@b:2/d%20b?sslmode=require&x=%26",
+    )
     assert location.name == "postgres://a:1,b:2/d%20b?schema=a%20b"
     assert (location.schema, location.options.pool, location.patience) == ('"a b"', 3, "500ms")
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Generator
+from contextlib import asynccontextmanager
 
 import pytest
 from redis.crc import key_slot
 
 from perdure.storage import Storage, open_storage
-from perdure.storage.errors import CannotOpen
+from perdure.storage.errors import CannotOpen, OutcomeUnknown
 from perdure.storage.kit.samples import NOW, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey, ValkeyCluster
+from perdure.storage.redis.keys import Keys
+from perdure.storage.redis.layout import Layout, layout_of
+from perdure.storage.redis.location import parse
 
 from ..rows import row
-from .redis_helpers import client_of, keys_of, storage_on, storm
+from .redis_helpers import PATIENCE, client_of, eventually, keys_of, storage_on, storm
 
 pytestmark = pytest.mark.anyio
 
@@ -116,3 +120,69 @@ async def move_slot(cluster: ValkeyCluster, slot: int, source: Valkey, target: V
 async def test_a_node_of_a_cluster_is_not_a_server_by_itself(cluster: ValkeyCluster) -> None:
     with pytest.raises(CannotOpen, match=r"redis\+cluster"):
         await open_storage(cluster.nodes[0].new_url())
+
+
+@asynccontextmanager
+async def layout_on(url: str) -> AsyncGenerator[Layout]:
+    location = parse(url)
+    layout = layout_of(location, Keys(location.options.prefix))
+    try:
+        yield layout
+    finally:
+        await layout.close()
+
+
+def ports_of(cluster: ValkeyCluster) -> set[int]:
+    return {node.port for node in cluster.nodes}
+
+
+async def test_a_purge_that_fails_on_one_node_does_not_say_that_nothing_was_removed(
+    cluster: ValkeyCluster, storage: Storage
+) -> None:
+    await put(storage, *(sample(partition=f"p{n}", expires_at=NOW + 1) for n in range(50)))
+    async with storage.watch(SPACE) as watch, asyncio.timeout(PATIENCE):
+        await watch.changed()  # once the subscription stands
+        cluster.nodes[2].ask("CONFIG", "SET", "min-replicas-to-write", "1")
+        try:
+            with pytest.raises(OutcomeUnknown, match="records were removed"):
+                await storage.purge(until=NOW + 1, limit=99)
+        finally:
+            cluster.nodes[2].ask("CONFIG", "SET", "min-replicas-to-write", "0")
+        await watch.changed()
+    assert 0 < len(await storage.purge(until=NOW + 1, limit=99)) < 50
+
+
+async def test_a_frozen_node_keeps_nobody_from_learning_the_map(cluster: ValkeyCluster) -> None:
+    async with layout_on(cluster.new_url("&timeout=1000")) as layout:
+        for node in cluster.nodes:
+            node.pause()
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    places = await layout.places()
+            finally:
+                node.resume()
+            assert {place.host[1] for place in places} == ports_of(cluster)
+            layout.doubt()
+
+
+async def test_the_map_of_a_node_that_was_left_behind_is_not_believed(cluster: ValkeyCluster) -> None:
+    with ValkeyCluster(1) as behind:
+        cluster.nodes[0].ask("CLUSTER", "BUMPEPOCH")
+        for seeds in ((*behind.nodes, *cluster.nodes), (*cluster.nodes, *behind.nodes)):
+            hosts = ",".join(f"127.0.0.1:{node.port}" for node in seeds)
+            async with layout_on(f"redis+cluster://{hosts}/") as layout:
+                assert {place.host[1] for place in await layout.places()} == ports_of(cluster)
+
+
+async def test_a_node_that_is_no_longer_in_the_map_is_let_go(cluster: ValkeyCluster) -> None:
+    with Valkey() as former:
+
+        async def is_alone() -> bool:
+            async with client_of(former) as client:
+                return len(await client.client_list()) == 1
+
+        async with layout_on(cluster.new_url()) as layout:
+            await layout.node(("127.0.0.1", former.port)).ask(("PING",))
+            assert not await is_alone()
+            await layout.places()
+            await eventually(is_alone)

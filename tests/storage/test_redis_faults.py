@@ -11,9 +11,20 @@ from collections.abc import AsyncGenerator, Generator
 import pytest
 
 from perdure.storage import Delete, Insert, Storage, open_storage
-from perdure.storage.errors import OutcomeUnknown, StorageFull, StorageReadOnly, StorageUnavailable
+from perdure.storage.errors import (
+    OutcomeUnknown,
+    StorageCorrupt,
+    StorageFailed,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+)
 from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey
+from perdure.storage.redis.keys import Keys
+from perdure.storage.redis.layout import layout_of
+from perdure.storage.redis.location import parse
+from perdure.storage.redis.router import PAUSES, Router
 
 from .redis_helpers import client_of, eventually, is_usable, storage_on, storm
 
@@ -171,3 +182,66 @@ async def test_callers_who_stop_waiting_leave_nothing_behind(server: Valkey, sto
     assert (await storage.maintain()).findings == ()
     async with client_of(server) as client:
         assert len(await client.client_list()) <= 1 + 5
+
+
+async def test_what_is_refused_is_tried_again_for_as_long_as_the_timeout_allows(server: Valkey) -> None:
+    async with storage_on(server, "&timeout=30") as storage:
+        server.ask("REPLICAOF", "127.0.0.1", "1")
+        writing = asyncio.create_task(put(storage, sample()))
+        await asyncio.sleep(2 * sum(PAUSES))  # longer than one round of pauses
+        assert not writing.done()
+        server.ask("REPLICAOF", "NO", "ONE")
+        await writing
+
+
+async def test_a_commit_to_a_server_that_loads_is_done_when_it_has() -> None:
+    with Valkey({"enable-debug-command": "yes"}) as server:
+        async with storage_on(server, "&timeout=30") as storage, client_of(server) as client:
+            await put(storage, sample("before"))
+            server.ask("DEBUG", "POPULATE", "2000", "other", "100")
+            server.ask(
+                "CONFIG", "SET", "key-load-delay", "500", "loading-process-events-interval-bytes", "1024"
+            )
+
+            async def loads() -> bool:
+                return server.ask("GET", "k").startswith("-LOADING")
+
+            loading = asyncio.create_task(client.execute_command("DEBUG", "RELOAD"))
+            await eventually(loads)
+            await put(storage, sample("while it loads"))
+            await loading
+            assert len(await storage.page(SPACE, limit=9, now=NOW)) == 2
+
+
+async def test_a_connection_without_its_user_does_nothing_and_is_made_anew(server: Valkey) -> None:
+    server.ask("CONFIG", "SET", "requirepass", "secret")
+    location = parse(server.new_url("&timeout=2").replace("redis://", "redis://:secret@"))
+    layout = layout_of(location, Keys(location.options.prefix))
+    router = Router(layout, location.name, location.options.timeout)
+    node = (await layout.places())[0]
+    assert await node.ask(("RESET",)) == [b"RESET"]
+    first, second = await router.write([(0, ("SET", "k", "v")), (1, ("SET", "k", "v"))])
+    for reply in (first, second):
+        assert isinstance(reply, StorageFailed)
+        assert not isinstance(reply, OutcomeUnknown)
+    assert await router.write([(0, ("GET", "k"))]) == [None]
+    await layout.close()
+
+
+async def test_a_script_that_stops_half_way_is_not_said_to_have_done_nothing(
+    server: Valkey, storage: Storage
+) -> None:
+    await put(storage, sample("first", lane="l", wake_at=1))
+    async with client_of(server) as client:
+        (timers,) = [key for key in await client.keys("*") if key.endswith(b"}T")]
+        await client.set(timers, "not ours")
+    with pytest.raises(StorageFailed):
+        await storage.commit([Insert(record=sample("second", lane="l", wake_at=1))], now=NOW)
+    with pytest.raises(StorageCorrupt):
+        await storage.due("l", until=1, limit=9, now=NOW)
+
+
+async def test_a_wait_for_replicas_always_has_an_end(server: Valkey) -> None:
+    async with storage_on(server, "&replicas=1&replica_timeout=0.0001") as storage:
+        with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+            await storage.commit([Insert(record=sample())], now=NOW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import Generator
 from typing import Any
 
@@ -96,11 +97,28 @@ async def test_a_url_that_is_wrong_is_refused(url: str) -> None:
         await open_storage(url)
 
 
+TELLING = [
+    "redis://u:secret@127.0.0.1:1",
+    "redis://u:secret@h/db",
+    "redis://u:secret@h?timeout=0",
+    "redis://h/db?password=secret",
+    "redis://h/db?password=x@secret",
+    *(
+        f"redis{kind}://u:{password}@h/0"
+        for kind in ("", "+cluster", "+sentinel")
+        for mark in "/?#@"
+        for password in (f"secret{mark}x", f"x{mark}secret", f"1{mark}secret", f"1{mark}secret=1")
+        if mark != "@" or kind == "+cluster"
+    ),
+]
+
+
 async def test_no_error_tells_the_password() -> None:
-    for url in ("redis://u:secret@127.0.0.1:1", "redis://u:secret@h/db", "redis://h/db?password=secret"):
+    for url in TELLING:
         with pytest.raises((CannotOpen, StorageUnavailable)) as caught:
             await open_storage(url)
-        assert "secret" not in str(caught.value)
+        told = "".join(traceback.format_exception(caught.value))
+        assert "secret" not in told, url
 
 
 async def test_a_server_that_evicts_is_refused_unless_accepted(caplog: pytest.LogCaptureFixture) -> None:
@@ -157,6 +175,23 @@ async def test_a_user_who_may_do_little_is_told_so(server: Valkey) -> None:
 async def test_a_server_that_is_no_cluster_is_not_opened_as_one(server: Valkey) -> None:
     with pytest.raises(CannotOpen):
         await open_storage(f"redis+cluster://127.0.0.1:{server.port}/")
+
+
+@pytest.mark.parametrize("options", ["", "&protocol=2", "&protocol=3"])
+@pytest.mark.parametrize("right", ["+hello", "-hello"])
+async def test_a_replica_is_not_taken_for_a_master(server: Valkey, right: str, options: str) -> None:
+    if right == "-hello" and options != "&protocol=2":
+        right = "-role"  # without HELLO the driver speaks only the older protocol
+    server.ask("ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all", right)
+    url = server.new_url(options).replace("redis://", "redis://some:secret@")
+    async with await open_storage(url) as storage:
+        await put(storage, sample())
+    server.ask("REPLICAOF", "127.0.0.1", "1")
+    try:
+        with pytest.raises(StorageUnavailable, match="not a master"):
+            await open_storage(url)
+    finally:
+        server.ask("REPLICAOF", "NO", "ONE")
 
 
 async def test_a_user_with_no_more_than_is_written_in_the_docs(server: Valkey) -> None:

@@ -76,6 +76,45 @@ async def test_what_the_replica_did_not_have_is_lost_and_was_not_acknowledged_to
         assert [record.key for record in left] == ["before"]
 
 
+@pytest.mark.parametrize("writes", [True, False])
+async def test_the_new_master_is_found_when_the_old_one_falls_silent(
+    servers: ValkeySentinel, *, writes: bool
+) -> None:
+    async def is_served() -> bool:
+        try:
+            if writes:
+                await storage.commit([Insert(record=sample("after"))], now=NOW)
+            else:
+                await storage.get(sample("before").address, now=NOW)
+        except (StorageUnavailable, OutcomeUnknown):
+            return False
+        return True
+
+    async with storage_on(servers, "&timeout=0.5") as storage:
+        await put(storage, sample("before"))
+        servers.master.pause()
+        try:
+            await eventually(lambda: replica_leads(servers))
+            await eventually(is_served)
+        finally:
+            servers.master.resume()
+
+
+async def test_a_master_that_has_become_a_replica_is_not_read(servers: ValkeySentinel) -> None:
+    async def old_follows() -> bool:
+        return "role:slave" in await asyncio.to_thread(servers.master.ask, "INFO", "replication")
+
+    url = servers.new_url()
+    async with await open_storage(url) as reader, await open_storage(url) as writer:
+        assert await reader.get(sample().address, now=NOW) is None
+        servers.sentinels[0].ask("SENTINEL", "FAILOVER", "perdure")
+        await eventually(lambda: replica_leads(servers))
+        await eventually(old_follows)
+        servers.master.ask("REPLICAOF", "127.0.0.1", "1")  # so that it stays behind
+        await put(writer, sample())
+        assert await reader.get(sample().address, now=NOW) == sample()
+
+
 async def test_a_refused_commit_needs_no_replica(servers: ValkeySentinel) -> None:
     async with storage_on(servers, "&replicas=1&replica_timeout=0.1") as storage:
         await put(storage, sample())

@@ -83,6 +83,25 @@ async def test_a_broken_subscription_is_made_anew_and_wakes(
         assert await woken(watch)
 
 
+@pytest.mark.parametrize("message", [b"x\0y", b"x\0\xff\0p\0k"])
+async def test_a_message_that_makes_no_sense_wakes_everybody_and_is_not_the_last(
+    server: Valkey, message: bytes
+) -> None:
+    url = server.new_url()
+    prefix = url.partition("prefix=")[2]
+    async with (
+        await open_storage(url) as first,
+        await open_storage(url) as second,
+        client_of(server) as client,
+        first.watch(SPACE) as watch,
+    ):
+        assert await woken(watch)
+        assert await client.publish(f"{prefix}:changes", message) == 1
+        assert await woken(watch)
+        await put(second, sample("k"))
+        assert await woken(watch)
+
+
 async def test_a_silent_server_is_asked_whether_it_is_there(
     server: Valkey, pair: tuple[Storage, Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:

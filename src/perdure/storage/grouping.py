@@ -15,6 +15,7 @@ from .errors import StorageClosed
 
 Q = TypeVar("Q")
 A = TypeVar("A")
+E = TypeVar("E", bound=Exception)
 
 
 class Grouping(Generic[Q, A]):
@@ -91,7 +92,7 @@ class Grouping(Generic[Q, A]):
                 _settle(future, answer)
         except Exception as error:  # whatever it is, somebody waits for it
             for _, future in group:
-                _settle(future, error if len(group) == 1 else _copy(error))
+                _settle(future, error if len(group) == 1 else own_copy(error))
         except BaseException:
             for _, future in group:
                 future.cancel()
@@ -107,7 +108,7 @@ def _settle(future: asyncio.Future[A], answer: A | Exception) -> None:
         future.set_result(answer)
 
 
-def _copy(error: Exception) -> Exception:
+def own_copy(error: E) -> E:
     """Each caller raises its own: an exception collects the traceback of whoever raises it."""
     copy = error.__class__.__new__(error.__class__, *error.args)
     copy.args = error.args

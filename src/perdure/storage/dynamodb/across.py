@@ -7,10 +7,11 @@ read from the table, and one that no longer stands where the index had it is pas
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..record import Micros, PageRequest, Purged, Record, Space, Tag
+from ..errors import OutcomeUnknown, StorageError
+from ..record import Address, Micros, PageRequest, Purged, Record, Space, Tag
 from ..shards import SHARDS
 from .client import Table
 from .counting import living, stored_in
@@ -28,7 +29,7 @@ from .items import (
     total_key,
 )
 from .merging import Merge
-from .purging import remove
+from .purging import earliest, remove
 from .reading import Reader
 from .schema import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 
@@ -37,11 +38,12 @@ MANY = 1000
 
 
 class Across:
-    """The verbs that know no partition."""
+    """The verbs that know no partition. `on_commit` is called for everything that was purged."""
 
-    def __init__(self, table: Table, reader: Reader) -> None:
+    def __init__(self, table: Table, reader: Reader, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
         self._reader = reader
+        self._on_commit = on_commit
 
     async def page(self, wanted: PageRequest, now: Micros) -> list[Record]:
         space, tag = wanted.space, wanted.tag
@@ -92,9 +94,20 @@ class Across:
     async def purge(self, until: Micros, limit: int) -> list[Purged]:
         merge = self._expired(until, limit)
         removed: list[Overdue] = []
-        while len(removed) < limit and (entries := await merge.take(limit - len(removed))):
-            removed += await remove(self._table, [overdue_in(entry.item) for entry in entries], until)
-        return [Purged(*each.address, each.tag) for each in removed]
+
+        def note(gone: Sequence[Overdue]) -> None:
+            removed.extend(gone)
+            self._on_commit(each.address for each in gone)
+
+        try:
+            while len(removed) < limit and (entries := await merge.take(limit - len(removed))):
+                await remove(self._table, [overdue_in(entry.item) for entry in entries], until, note)
+        except StorageError as error:
+            if not removed:
+                raise
+            what = f"{len(removed)} records were purged before it failed"
+            raise OutcomeUnknown(f"{self._table.location.name}: {what} ({error})") from error
+        return [Purged(*each.address, each.tag) for each in sorted(removed, key=earliest)]
 
     def _expired(self, until: Micros, limit: int) -> Merge:
         questions = [
@@ -110,10 +123,10 @@ class Across:
     ) -> list[Record]:
         found: list[Record] = []
         while len(found) < limit and (entries := await merge.take(limit - len(found))):
-            records = await self._reader.records([key_of(entry.item) for entry in entries])
+            records = await self._reader.records([key_of(entry.item) for entry in entries], now)
             for entry in entries:
                 record = records.get(key_of(entry.item))
-                if record is not None and record.is_live(now) and is_there(record, entry.place):
+                if record is not None and is_there(record, entry.place):
                     found.append(record)
         return found
 

@@ -128,7 +128,7 @@ class Table:
             found.update((key_of(item), item) for item in items)
             asked = answer.get("UnprocessedKeys", {}).get(self.name, {})
             idle = 0 if items else idle + 1
-            await self._wait_for_more(idle)
+            await self._wait_for_more(idle if asked else 0)
         return found
 
     async def get_settled(self, keys: Sequence[Key]) -> dict[Key, Item]:

@@ -3,7 +3,8 @@
 A counter is an item with an attribute for each tag. It counts expired records until they are purged; who
 wants the living subtracts those that an index shows as overdue. `expiries` is a number that grows whenever
 an expired record is removed: if it is the same before and after, none was counted twice or not at all.
-`revision` grows with every change, for who would set a counter right.
+`revision` grows with every change, for who would set a counter right. As a counter that was removed begins
+again, who would remove one asks that `records`, the sum of its counts, is nothing as well.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from .items import Item, Overdue, count_key, number, overdue_in, records_of
 from .schema import EXPIRY
 
 _COUNT = "count:"
+MOST_LOOKS = 20
+"""How often a counter may move under the eyes of who looks at it."""
 
 
 class Stored(NamedTuple):
@@ -51,10 +54,10 @@ async def look(
 ) -> tuple[Stored, list[Overdue]]:
     """A partition's counter, and the overdue records that it counts. `before` is what was just read of it."""
     before = before or await read(table, space, partition)
-    for tries in range(1, table.location.options.attempts + 1):
+    for tries in range(MOST_LOOKS):
         overdue = await find_overdue(table, space, partition, now)
         after = await read_settled(table, space, partition)
-        if after.expiries == before.expiries:
+        if after.expiries == before.expiries and after.revision >= before.revision:
             return after, overdue
         before = after
         await pause(tries)
@@ -91,8 +94,9 @@ async def find_overdue(table: Table, space: Space, partition: str, until: Micros
 
 def addition(moved: Mapping[Tag, int], *, expiry: bool = False) -> dict[str, Any]:
     """An update that moves a counter by so much."""
-    names, values = {"#revision": "revision"}, {":one": {"N": "1"}}
-    parts = ["#revision :one"]
+    names = {"#revision": "revision", "#records": "records"}
+    values = {":one": {"N": "1"}, ":records": {"N": str(sum(moved.values()))}}
+    parts = ["#revision :one", "#records :records"]
     for n, (tag, by) in enumerate(moved.items()):
         names[f"#t{n}"], values[f":t{n}"] = f"{_COUNT}{tag}", {"N": str(by)}
         parts.append(f"#t{n} :t{n}")
@@ -127,6 +131,15 @@ def unchanged(revision: int) -> dict[str, Any]:
         "ConditionExpression": "#revision = :revision",
         "ExpressionAttributeNames": {"#revision": "revision"},
         "ExpressionAttributeValues": {":revision": {"N": str(revision)}},
+    }
+
+
+def unchanged_and_empty(revision: int) -> dict[str, Any]:
+    """A condition that a counter is as it was read, and counts nothing."""
+    return {
+        "ConditionExpression": "#revision = :revision AND #records = :none",
+        "ExpressionAttributeNames": {"#revision": "revision", "#records": "records"},
+        "ExpressionAttributeValues": {":revision": {"N": str(revision)}, ":none": {"N": "0"}},
     }
 
 

@@ -70,7 +70,7 @@ class DynamoEngine(Engine):
         self._table = table
         self._signals = Signals(on_interest=self._look_for_others)
         self._reader = Reader(table)
-        self._across = Across(table, self._reader)
+        self._across = Across(table, self._reader, self._signals.wake)
         self._writer = Writer(table, self._signals.wake)
         self._looking: asyncio.Task[None] | None = None
         self._verbs = _Verbs()
@@ -104,9 +104,7 @@ class DynamoEngine(Engine):
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         with self._verbs:
-            purged = await self._across.purge(until, limit)
-        self._signals.wake(Address(each.space, each.partition, each.key) for each in purged)
-        return purged
+            return await self._across.purge(until, limit)
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self._signals.watch((space, partition, key))

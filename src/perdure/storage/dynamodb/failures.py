@@ -45,6 +45,8 @@ DriverError = (ClientError, BotoCoreError, ResponseParserError)
 Failure: TypeAlias = ClientError | BotoCoreError | ResponseParserError
 
 CONDITION_FAILED = "ConditionalCheckFailed"
+NO_REASON = "None"
+"""The code of an item that stood in nobody's way."""
 _CONDITION_FAILED_ALONE = "ConditionalCheckFailedException"
 _CANCELED = "TransactionCanceledException"
 _CONFLICT = {"TransactionConflict", "TransactionConflictException", "ReplicatedWriteConflictException"}

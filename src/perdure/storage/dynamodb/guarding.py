@@ -14,9 +14,9 @@ from typing import TypeAlias
 from ..record import Address, Guard, Refused, Space, Tag, tag_deltas
 from .client import Table
 from .counting import Stored, below, look, stored_in
-from .items import Item
+from .items import Item, Overdue
 from .pending import Pending
-from .purging import remove
+from .purging import MOST_REMOVED, remove
 from .transaction import Transaction
 
 MOST_REMEMBERED = 10_000
@@ -91,9 +91,13 @@ class Guards:
         counted = [each for each in overdue if each.tag in guard.tags]
         if not counted:
             return Refused(pending.answers(), over=_sum(guard, stored) + pending.grows(guard))
-        removed = await remove(self._table, counted, pending.now)
-        self._on_commit(each.address for each in removed)
+        lacking = _sum(guard, stored) + pending.grows(guard) - guard.at_most
+        enough = counted[: max(lacking, MOST_REMOVED)]  # others wait meanwhile; the rest is for `purge`
+        await remove(self._table, enough, pending.now, self._note)
         return None
+
+    def _note(self, removed: Sequence[Overdue]) -> None:
+        self._on_commit(each.address for each in removed)
 
     def _remember(self, scope: Scope, counts: Mapping[Tag, int]) -> None:
         if len(self._seen) >= MOST_REMEMBERED:

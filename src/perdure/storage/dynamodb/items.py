@@ -174,13 +174,13 @@ def item_of_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dic
 
 def item_of_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
     """A part of a body. It tells whose it is, so that one which its record does not know can be found out."""
-    owner = record_key(record.address)
+    whose = record_key(record.address)
     return {
         **key.item,
         "part": {"S": text},
         "part_bytes": {"N": str(len(text.encode()))},
-        "owner_pk": {"S": owner.pk},
-        "owner_sk": {"S": owner.sk},
+        "record_pk": {"S": whose.pk},
+        "record_sk": {"S": whose.sk},
         **_backstop(record),
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from math import isnan
 from typing import Annotated
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -14,6 +15,7 @@ _OPTIONS = (
     "the options are endpoint_url, region_name, profile_name, attempts=NUMBER, timeout=SECONDS and "
     "connections=NUMBER; anything else of the client is set by the AWS environment or its config file"
 )
+_TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -31,7 +33,6 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    url: str
     table: str
     options: Options = Options()
 
@@ -41,28 +42,42 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse(url: str) -> Location:
-    """`dynamodb://TABLE`, with options behind a question mark."""
+    """`dynamodb://TABLE`, with options behind a question mark.
+
+    What is refused is not repeated: who writes a secret into a URL should not find it in a log.
+    """
     try:
         parts = urlsplit(url)
-        table = unquote(parts.netloc)
-    except ValueError as error:
-        raise _no_table(url) from error
-    if not url.startswith("dynamodb://") or not table or parts.path.strip("/") or parts.fragment:
-        raise _no_table(url)
-    return Location(url=url, table=table, options=_options(url, parts.query))
+    except ValueError:
+        raise _no_table() from None
+    table = unquote(parts.netloc)
+    if not url.startswith("dynamodb://") or parts.path.strip("/") or parts.fragment:
+        raise _no_table()
+    if not _TABLE.fullmatch(table):
+        raise _no_table()
+    return Location(table=table, options=_options(f"dynamodb://{table}", parts.query))
 
 
-def _options(url: str, query: str) -> Options:
+def _options(shown: str, query: str) -> Options:
+    """`shown` is as much of the URL as an error may show."""
     try:
         given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
+    except ValueError:
+        raise CannotOpen(shown, "its options are not written as NAME=VALUE", _OPTIONS) from None
+    try:
         options = msgspec.convert(given, Options, strict=False)
-    except ValueError as error:
-        raise CannotOpen(url, str(error), _OPTIONS) from error
+    except ValueError as error:  # which names the option, and not its value
+        raise CannotOpen(shown, str(error), _OPTIONS) from error
     if isnan(options.timeout):
-        raise CannotOpen(url, "timeout is not a number", _OPTIONS)
+        raise CannotOpen(shown, "timeout is not a number", _OPTIONS)
+    if "@" in (options.endpoint_url or ""):
+        raise CannotOpen(shown, "endpoint_url holds a user or a password", "DynamoDB knows neither")
     return options
 
 
-def _no_table(url: str) -> CannotOpen:
-    remedy = "write dynamodb://TABLE, and the region as ?region_name=... if the environment does not say it"
-    return CannotOpen(url, "it does not name a table", remedy)
+def _no_table() -> CannotOpen:
+    remedy = (
+        "write dynamodb://TABLE, which is 3 to 255 letters, digits, dots, hyphens or underscores, "
+        "and the region as ?region_name=... if the environment does not say it"
+    )
+    return CannotOpen("dynamodb://...", "it does not name a table", remedy)

@@ -14,8 +14,17 @@ from contextlib import suppress
 from ..contract import Maintenance
 from ..record import Tag
 from .client import NotAsExpected, Parameters, Table
-from .counting import Stored, addition, joined, read, read_settled, unchanged
-from .items import Item, key_of, records_of, total_key
+from .counting import (
+    MOST_LOOKS,
+    Stored,
+    addition,
+    joined,
+    read,
+    read_settled,
+    unchanged,
+    unchanged_and_empty,
+)
+from .items import Item, count_key, key_of, records_of, total_key
 from .surveying import Scope, Stripe, Survey, settled_totals, survey, totals
 from .transaction import Transaction
 
@@ -29,13 +38,15 @@ async def maintain(table: Table, *, repair: bool) -> Maintenance:
     for scope in seen.suspects():
         findings += await _check_partition(table, scope, repair=repair)
     findings += await _check_totals(table, seen, repair=repair)
+    for scope, revision in seen.empty().items():
+        await _remove_counter(table, scope, revision)
     reclaimed = sum([await _remove_body(table, parts) for parts in seen.lost_bodies()])
     return Maintenance(reclaimed_bytes=reclaimed, findings=tuple(findings))
 
 
 async def _check_partition(table: Table, scope: Scope, *, repair: bool) -> list[str]:
     """Count a partition again while its counter stands still; if it never does, there is nothing to tell."""
-    for _ in range(table.location.options.attempts):
+    for _ in range(MOST_LOOKS):
         before = await read(table, *scope)
         wrong = _differences(before.counts, await _count(table, scope))
         if repair and wrong:
@@ -105,12 +116,19 @@ async def _correct_total(table: Table, stripe: Stripe, before: Stored, wrong: Ma
             await table.transact([{"Update": update}])
 
 
+async def _remove_counter(table: Table, scope: Scope, revision: int) -> None:
+    """Remove a counter that counts nothing, unless somebody has moved it since."""
+    what = {"Key": count_key(*scope).item, **unchanged_and_empty(revision)}
+    with suppress(NotAsExpected):
+        await table.transact([{"Delete": {"TableName": table.name, **what}}])
+
+
 async def _remove_body(table: Table, parts: Sequence[Item]) -> int:
     """Remove a body that its record does not know; how many bytes that were."""
     body_id = parts[0]["pk"]["S"].partition("#")[2]
-    owner = {"pk": parts[0]["owner_pk"], "sk": parts[0]["owner_sk"]}
+    record = {"pk": parts[0]["record_pk"], "sk": parts[0]["record_sk"]}
     check = {
-        "Key": owner,
+        "Key": record,
         "ConditionExpression": "attribute_not_exists(body_id) OR body_id <> :body_id",
         "ExpressionAttributeValues": {":body_id": {"S": body_id}},
     }

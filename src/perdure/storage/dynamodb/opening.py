@@ -6,13 +6,24 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import CannotOpen, ForeignStorage, MissingSchema, StorageError
-from .client import Parameters, Table
-from .failures import DriverError, Failure, as_storage_error, code_of, is_bad_credentials, is_denied
+from ..errors import CannotOpen, ForeignStorage, MissingSchema, StorageError, StorageUnavailable
+from .client import Parameters, Table, pause
+from .failures import (
+    DriverError,
+    Failure,
+    as_storage_error,
+    code_of,
+    is_bad_credentials,
+    is_denied,
+    is_passing,
+)
 from .schema import TIME_TO_LIVE, description, is_ours
 
 _LOOK_EVERY = 0.2
 """Seconds between two looks at a table that is being made."""
+MOST_WAITED = 300.0
+"""Seconds until a table that cannot be used is given up."""
+_USABLE = {"ACTIVE", "UPDATING"}
 
 
 async def connect(table: Table) -> None:
@@ -28,24 +39,39 @@ async def check(table: Table) -> None:
     """Refuse a table that is not there, or not ours. One request."""
     stands = await _describe(table)
     if stands is None:
-        remedy = f"run: perdure migrate '{table.location.url}'"
+        remedy = f"run: perdure migrate 'dynamodb://{table.name}?...', with the options of this URL"
         raise MissingSchema(table.location.name, "there is no such table in this account and region", remedy)
+    if stands["TableStatus"] not in _USABLE:
+        raise StorageUnavailable(
+            f"{table.location.name}: it cannot be used yet, it is {stands['TableStatus']}"
+        )
     _check_shape(table, stands)
 
 
 async def make(table: Table) -> None:
     """Make the table where there is none, and let it expire items; return when it can be used."""
-    stands = await _describe(table)
-    if stands is None:
-        await _administer(table, "create_table", description(), otherwise="ResourceInUseException")
-    while stands is None or not _is_active(stands):
-        await asyncio.sleep(_LOOK_EVERY)
-        stands = await _describe(table)
-    _check_shape(table, stands)
+    _check_shape(table, await _active(table))
     answer = await _administer(table, "describe_time_to_live", {}) or {}
     if answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED":
         wanted = {"Enabled": True, "AttributeName": TIME_TO_LIVE}
-        await _administer(table, "update_time_to_live", {"TimeToLiveSpecification": wanted})
+        question = {"TimeToLiveSpecification": wanted}
+        # refused, if somebody else was faster, or an earlier try whose answer was lost
+        await _administer(table, "update_time_to_live", question, otherwise="ValidationException")
+
+
+async def _active(table: Table) -> Parameters:
+    """The table once it can be used. One that is being deleted is waited for, and then made again."""
+    until = asyncio.get_running_loop().time() + MOST_WAITED
+    while True:
+        stands = await _describe(table)
+        if stands is None:
+            await _administer(table, "create_table", description(), otherwise="ResourceInUseException")
+        elif _is_active(stands):
+            return stands
+        if asyncio.get_running_loop().time() >= until:
+            status = "missing" if stands is None else stands["TableStatus"]
+            raise CannotOpen(table.location.name, f"it is still {status}", "look at it in the AWS console")
+        await asyncio.sleep(_LOOK_EVERY)
 
 
 async def _describe(table: Table) -> Parameters | None:
@@ -67,13 +93,18 @@ def _check_shape(table: Table, stands: Parameters) -> None:
 async def _administer(
     table: Table, operation: str, question: Parameters, otherwise: str | None = None
 ) -> Mapping[str, Any] | None:
-    """The answer; None if it is the refusal that was to be expected otherwise."""
-    try:
-        return await getattr(table.db, operation)(TableName=table.name, **question)
-    except DriverError as error:
-        if code_of(error) == otherwise:
-            return None
-        raise _cannot_open(table, error) from error
+    """The answer; None if it is the refusal that was to be expected otherwise. What passes is waited for."""
+    tries = 0
+    while True:
+        try:
+            return await getattr(table.db, operation)(TableName=table.name, **question)
+        except DriverError as error:
+            if code_of(error) == otherwise:
+                return None
+            tries += 1
+            if tries == table.location.options.attempts or not is_passing(error):
+                raise _cannot_open(table, error) from error
+        await pause(tries)
 
 
 def _cannot_open(table: Table, error: Failure) -> StorageError:

@@ -103,10 +103,12 @@ class Pending:
                     transaction.put(record, stands, self.now, learn)
                     if stands is not None:
                         transaction.forget_expired(change.address, stands.tag)
-                case Replace(after=after):
+                case Replace(before=before, after=after):
                     transaction.put(after, stands, self.now, learn)
-                case Delete():
+                    transaction.end(before, self.now)
+                case Delete(before=before):
                     transaction.delete(change.address, stands, self.now, learn)
+                    transaction.end(before, self.now)
             for space, tag, by in tag_deltas(change, answer):
                 transaction.count(space, self.partition, tag, by)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
 from ..errors import StorageBusy, StorageError
-from ..record import Micros
+from ..record import Address, Micros
 from ..shards import shard_of
 from .client import Table
 from .items import Item, Key, Overdue, overdue_in, part_keys
@@ -15,16 +15,31 @@ from .transaction import Transaction
 
 MOST_REMOVED = 30
 """Records of one transaction. Each may move a counter and a total of its own, and 100 items are allowed."""
+MOST_TRIES = 20
+"""How often such a transaction may find that something has changed again."""
 
 
-async def remove(table: Table, overdue: Sequence[Overdue], until: Micros) -> list[Overdue]:
-    """Remove those that are still there and still expired; which these were, earliest first."""
-    neighbours = sorted(overdue, key=lambda each: (shard_of(each.address.partition), each.address))
-    removed: list[Overdue] = []
+async def remove(
+    table: Table,
+    overdue: Iterable[Overdue],
+    until: Micros,
+    on_removed: Callable[[Sequence[Overdue]], None],
+) -> None:
+    """Remove those that are still there and still expired, and tell which they were as soon as they are gone.
+
+    An index may show a record twice, while it moves in it.
+    """
+    each_once = {each.address: each for each in overdue}.values()
+    neighbours = sorted(each_once, key=lambda each: (shard_of(each.address.partition), each.address))
     for start in range(0, len(neighbours), MOST_REMOVED):
-        removed += await _remove_together(table, neighbours[start : start + MOST_REMOVED], until)
-    await remove_parts(table, [key for each in removed for key in _parts_of(each)])
-    return sorted(removed)
+        removed = await _remove_together(table, neighbours[start : start + MOST_REMOVED], until)
+        on_removed(removed)
+        await remove_parts(table, [key for each in removed for key in _parts_of(each)])
+
+
+def earliest(overdue: Overdue) -> tuple[Micros, Address]:
+    """To sort by."""
+    return overdue.expires_at, overdue.address
 
 
 async def remove_parts(table: Table, keys: Sequence[Key]) -> None:
@@ -43,7 +58,7 @@ async def _remove_together(table: Table, overdue: Sequence[Overdue], until: Micr
         else:
             del left[place]
 
-    for _ in range(table.location.options.attempts):
+    for _ in range(MOST_TRIES):
         if not left:
             return ()
         transaction = Transaction(table)

@@ -44,9 +44,8 @@ class Reader:
 
     async def get(self, addresses: Sequence[Address], now: Micros) -> list[Record | None]:
         keys = [record_key(address) for address in addresses]
-        records = await self.records(keys)
-        found = [records.get(key) for key in keys]
-        return [record if record is not None and record.is_live(now) else None for record in found]
+        records = await self.records(keys, now)
+        return [records.get(key) for key in keys]
 
     async def page(self, wanted: PageRequest, partition: str, now: Micros) -> list[Record]:
         question = {**_page(wanted, partition), "Limit": wanted.limit, "ConsistentRead": True}
@@ -57,21 +56,24 @@ class Reader:
             begin = {} if start is None else {"ExclusiveStartKey": start}
             items, start = await self._table.query({**question, **begin})
             places = {key_of(item): item[name]["S"] for item in items}
-            records = await self.records(list(places))
+            records = await self.records(list(places), now)
             for key, at in places.items():
                 record = records.get(key)
-                if record is not None and record.is_live(now) and _is_at(record, at, wanted):
+                if record is not None and _is_at(record, at, wanted):
                     found.append(record)
             if start is None:
                 break
         return found[: wanted.limit]
 
-    async def records(self, keys: Iterable[Key]) -> dict[Key, Record]:
-        """The newest of these, expired or not; what is not there is absent."""
+    async def records(self, keys: Iterable[Key], now: Micros) -> dict[Key, Record]:
+        """The newest of these; what is not there, or has expired, is absent.
+
+        Of what has expired no body is asked for: it may be gone, in part, before its record.
+        """
         left = list(dict.fromkeys(keys))
         found: dict[Key, Record] = {}
         for tries in range(MOST_LOOKS):
-            items = await self._items(left)
+            items = {key: item for key, item in (await self._items(left)).items() if _is_live(item, now)}
             bodies = await self._bodies(items)
             found.update((key, record_of(items[key], body)) for key, body in bodies.items())
             left = [key for key in items if key not in bodies]
@@ -112,6 +114,11 @@ class Reader:
             if parts.keys() >= set(keys):
                 bodies[key] = "".join(parts[part]["part"]["S"] for part in keys)
         return bodies
+
+
+def _is_live(item: Item, now: Micros) -> bool:
+    expires_at = number(item, "expires_at")
+    return expires_at is None or now < expires_at
 
 
 def _page(wanted: PageRequest, partition: str) -> Parameters:

@@ -12,6 +12,7 @@ credentials that it was learned with. Whatever is not understood is left to the 
 from __future__ import annotations
 
 import re
+from asyncio import timeout
 from collections.abc import Mapping
 from hashlib import sha256
 from hmac import digest
@@ -24,7 +25,7 @@ from zlib import crc32
 import msgspec
 from aiobotocore.httpsession import AIOHTTPSession  # pyright: ignore[reportMissingTypeStubs]
 from botocore.awsrequest import AWSPreparedRequest  # pyright: ignore[reportMissingTypeStubs]
-from botocore.exceptions import ClientError  # pyright: ignore[reportMissingTypeStubs]
+from botocore.exceptions import ClientError, ReadTimeoutError  # pyright: ignore[reportMissingTypeStubs]
 from botocore.parsers import (  # pyright: ignore[reportMissingTypeStubs]
     ResponseParserError,
     create_parser,  # pyright: ignore[reportUnknownVariableType]
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 
 MOST_SENT_AT_ONCE = 2**20
 """Bytes; of more than that the HTTP library warns."""
+TIMES_THE_TIMEOUT = 4
+"""The driver bounds a connection, and each piece of an answer; this bounds all that a request takes."""
 _JSON = "application/x-amz-json-1.0"
 _SAME = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
 """Headers that all requests of an operation share."""
@@ -146,6 +149,7 @@ class Http(AIOHTTPSession):
 
     def __init__(self, **given: Any) -> None:  # noqa: ANN401 - the driver's own
         cast("Any", super()).__init__(**given)
+        self._longest = TIMES_THE_TIMEOUT * max(given["timeout"])
         self.sender.http = self
 
     async def send(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
@@ -160,7 +164,11 @@ class Http(AIOHTTPSession):
         given = cast("Any", request)
         if len(given.body) > MOST_SENT_AT_ONCE:
             given.body = BytesIO(given.body)
-        response = await cast("Any", super()).send(given)
+        try:
+            async with timeout(self._longest):
+                response = await cast("Any", super()).send(given)
+        except TimeoutError as error:
+            raise ReadTimeoutError(endpoint_url=given.url, error=error) from error
         checksum = response.headers.get("x-amz-crc32")
         if checksum is not None and checksum != str(crc32(await response.content)):
             raise ResponseParserError("the answer was damaged on its way: its checksum is another")

@@ -19,7 +19,7 @@ Scope: TypeAlias = tuple[Space, str]
 Stripe: TypeAlias = tuple[Space, int]
 """A space and a shard."""
 
-_SCANNED: Parameters = {"ProjectionExpression": "pk, sk, tag, body_id, part_bytes, owner_pk, owner_sk"}
+_SCANNED: Parameters = {"ProjectionExpression": "pk, sk, tag, body_id, part_bytes, record_pk, record_sk"}
 
 
 class Survey:
@@ -38,6 +38,14 @@ class Survey:
     def suspects(self) -> list[Scope]:
         """The partitions whose counter does not seem to be right."""
         return [scope for scope, counted in self.records.items() if self.counters[scope].counts != counted]
+
+    def empty(self) -> dict[Scope, int]:
+        """The counters that count nothing any more, and their revisions."""
+        return {
+            scope: stored.revision
+            for scope, stored in self.counters.items()
+            if stored.revision and not stored.counts and not self.records[scope]
+        }
 
     def sums(self) -> dict[Stripe, Counter[Tag]]:
         """What the totals should be, if the counters are right."""

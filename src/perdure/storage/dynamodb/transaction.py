@@ -7,7 +7,7 @@ Every item remembers who is to learn what stands in its way, should the transact
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 from uuid import uuid4
 
@@ -16,7 +16,7 @@ from ..record import Address, Micros, Record, Space, Tag
 from ..shards import shard_of
 from .client import TELL_WHAT_STANDS, NotAsExpected, Parameters, Table
 from .counting import addition, joined
-from .failures import CONDITION_FAILED
+from .failures import CONDITION_FAILED, NO_REASON, Reason
 from .items import (
     ORDER_NAME,
     Found,
@@ -27,6 +27,7 @@ from .items import (
     is_split,
     item_of_part,
     item_of_record,
+    key_of,
     part_keys,
     record_key,
     split,
@@ -49,7 +50,7 @@ class Transaction:
     def __init__(self, table: Table) -> None:
         self._table = table
         self._writes: list[Parameters] = []
-        self._learners: list[Learn | None] = []
+        self._learners: list[tuple[Key, Learn] | None] = []
         self._deltas: defaultdict[_Scope, Counter[Tag]] = defaultdict(Counter)
         self._expiries: set[_Scope] = set()
         self._held: dict[_Scope, tuple[dict[str, Any], Learn | None]] = {}
@@ -84,6 +85,11 @@ class Transaction:
         self.count(address.space, address.partition, tag, -1)
         self._expiries.add((address.space, address.partition))
 
+    def end(self, before: Record, now: Micros) -> None:
+        """A record is replaced or deleted that, to those whose clock is ahead, may have expired already."""
+        if before.expires_at is not None and before.expires_at <= now + SOON:
+            self._expiries.add((before.space, before.partition))
+
     def only_if(
         self, space: Space, partition: str, condition: dict[str, Any], learn: Learn | None = None
     ) -> None:
@@ -101,11 +107,25 @@ class Transaction:
                 raise OutcomeUnknown(
                     f"{name}: the answer to a write was lost, and the next was no"
                 ) from refused
-            for learn, reason in zip(self._learners, refused.reasons, strict=True):
-                if learn is not None and reason.get("Code") == CONDITION_FAILED:
-                    learn(reason.get("Item"))
+            await self._tell(refused.reasons)
             return False
         return True
+
+    async def _tell(self, reasons: Sequence[Reason]) -> None:
+        """Tell what stood in the way. Where DynamoDB did not look, because others were there, it is read."""
+        unseen: dict[Key, Learn] = {}
+        for learner, reason in zip(self._learners, reasons, strict=True):
+            code = reason.get("Code", NO_REASON)
+            if learner is None or code == NO_REASON:
+                continue
+            key, learn = learner
+            if code == CONDITION_FAILED:
+                learn(reason.get("Item"))
+            else:
+                unseen[key] = learn
+        found = await self._table.get(unseen) if unseen else {}
+        for key, learn in unseen.items():
+            learn(found.get(key))
 
     def _put_parts(self, record: Record) -> Mapping[str, Mapping[str, str]]:
         """Write the body apart; the answer goes into the record in its place."""
@@ -117,7 +137,7 @@ class Transaction:
     def _add(self, kind: str, what: Parameters, learn: Learn | None) -> None:
         tell: Parameters = {} if learn is None else TELL_WHAT_STANDS
         self._writes.append({kind: {"TableName": self._table.name, **what, **tell}})
-        self._learners.append(learn)
+        self._learners.append(None if learn is None else (key_of(what.get("Key") or what["Item"]), learn))
 
     # Counters
 
@@ -128,7 +148,7 @@ class Transaction:
             self._add_counter(scope, moved)
             totals[total_key(scope[0], shard_of(scope[1]))].update(moved)
         for key, moved in totals.items():
-            if any(moved.values()):
+            if moved:  # even by nothing in the end: its revision tells that its counters moved
                 self._add("Update", {"Key": key.item, **addition(moved)}, None)
 
     def _add_counter(self, scope: _Scope, moved: Mapping[Tag, int]) -> None:

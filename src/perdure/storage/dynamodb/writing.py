@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Sequence
-from copy import copy
 from typing import TypeAlias
 from uuid import uuid4
 
 from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageUnavailable
-from ..grouping import Grouping
+from ..grouping import Grouping, own_copy
 from ..record import (
     Address,
     Change,
@@ -119,7 +118,7 @@ class Writer:
                 if len(together) > 1 and not _concerns_all(error):
                     waiting += [[pending] for pending in together]
                 else:
-                    results.update((pending, _own(error)) for pending in together)
+                    results.update((pending, own_copy(error)) for pending in together)
         return [results[pending] for pending in group]
 
     async def _try(self, together: Sequence[Pending], results: dict[Pending, _Result]) -> list[list[Pending]]:
@@ -213,10 +212,3 @@ def _weight(pending: Pending) -> int:
 def _concerns_all(error: StorageError) -> bool:
     """Whether the others would fare no better alone."""
     return isinstance(error, (OutcomeUnknown, StorageBusy, StorageUnavailable))
-
-
-def _own(error: StorageError) -> StorageError:
-    """Each caller raises its own: an exception collects the traceback of whoever raises it."""
-    own = copy(error)
-    own.__cause__ = error.__cause__
-    return own

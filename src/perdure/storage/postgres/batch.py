@@ -18,12 +18,13 @@ from ..record import (
     Insert,
     Keep,
     Micros,
-    Record,
     Refused,
     Replace,
     Standing,
     Tag,
     accepted,
+    after_of,
+    before_of,
     judge,
 )
 
@@ -38,9 +39,13 @@ class Commit(NamedTuple):
     now: Micros
 
     @property
+    def partition(self) -> str:
+        return self.changes[0].address.partition
+
+    @property
     def weight(self) -> int:
         """About as many bytes as are to be sent."""
-        afters = map(_after, self.changes)
+        afters = map(after_of, self.changes)
         return sum(len(after.body) for after in afters if after is not None)
 
 
@@ -58,7 +63,7 @@ class Judged(NamedTuple):
 
 def encoded(group: Sequence[Commit]) -> Iterator[list[str | None]]:
     """The arrays, in the order of the function's arguments."""
-    yield [commit.changes[0].address.partition for commit in group]
+    yield [commit.partition for commit in group]
     yield _text(commit.now for commit in group)
     yield _ends(commit.changes for commit in group)
     yield from _encoded_guards([commit.guard for commit in group])
@@ -89,8 +94,8 @@ def _encoded_guards(guards: Sequence[Guard | None]) -> Iterator[list[str | None]
 
 
 def _encoded_changes(changes: Sequence[Change]) -> Iterator[list[str | None]]:
-    befores = [_before(change) for change in changes]
-    afters = [_after(change) for change in changes]
+    befores = [before_of(change) for change in changes]
+    afters = [after_of(change) for change in changes]
     either = [after or before for after, before in zip(afters, befores, strict=True)]
     yield [_KINDS[type(change)] for change in changes]
     yield [record and record.space for record in either]
@@ -113,13 +118,3 @@ def _ends(parts: Iterable[Sequence[object]]) -> list[str | None]:
 
 def _text(numbers: Iterable[int | None]) -> list[str | None]:
     return [None if number is None else str(number) for number in numbers]
-
-
-def _before(change: Change) -> Record | None:
-    return change.before if isinstance(change, (Replace, Delete)) else None
-
-
-def _after(change: Change) -> Record | None:
-    if isinstance(change, Replace):
-        return change.after
-    return None if isinstance(change, Delete) else change.record

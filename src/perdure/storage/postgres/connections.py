@@ -12,9 +12,10 @@ from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Self, TypeAlias, TypedDict
 
 import asyncpg
+from asyncpg.connect_utils import SessionAttribute
 
-from ..errors import StorageClosed, StorageUnavailable
-from .failures import DRIVER_ERRORS, as_opening_error, as_storage_error
+from ..errors import StorageClosed, StorageError, StorageUnavailable
+from .failures import DRIVER_ERRORS, as_opening_error, as_storage_error, is_lost, is_only_for_reading
 from .location import Location
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     Session: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
 
 CONNECT_TIMEOUT = 10.0
+"""Seconds for each host."""
 CLOSE_TIMEOUT = 5.0
 GRACE = 10.0
 """Seconds beyond the server's own timeout after which we take it for gone."""
@@ -43,17 +45,20 @@ class _Settings(TypedDict):
     command_timeout: float | None
     statement_cache_size: int
     server_settings: dict[str, str]
+    target_session_attrs: SessionAttribute
 
 
 def _settings(location: Location) -> _Settings:
     """What every connection begins with. A pooler knows no settings, and no statements that stay prepared."""
     seconds = location.options.statement_timeout
+    target = SessionAttribute.read_write if location.must_be_writable else SessionAttribute.primary
     if location.options.pooler is not None:
         return _Settings(
             timeout=CONNECT_TIMEOUT,
             command_timeout=seconds or None,
             statement_cache_size=0,
             server_settings={},
+            target_session_attrs=target,
         )
     return _Settings(
         timeout=CONNECT_TIMEOUT,
@@ -65,6 +70,7 @@ def _settings(location: Location) -> _Settings:
             "default_transaction_isolation": "read committed",
             **_ONLY_INDEXES,
         },
+        target_session_attrs=target,
     )
 
 
@@ -76,6 +82,7 @@ class Connections:
         self._lent = 0
         self._all_back = asyncio.Event()
         self._connecting: set[asyncio.Task[Connection]] = set()
+        self._slow: set[asyncio.Timeout] = set()
         self._closed = False
         self._pool: Pool = asyncpg.create_pool(
             min_size=0, max_size=location.options.pool, connect=self.connect, reset=_leave_as_it_is
@@ -93,7 +100,7 @@ class Connections:
 
         The driver cannot be stopped well in the middle of this, so it goes on without a caller who has gone.
         """
-        task = asyncio.ensure_future(asyncpg.connect(self.location.dsn, **_settings(self.location)))
+        task = asyncio.ensure_future(_connect(self.location))
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
         try:
@@ -117,21 +124,23 @@ class Connections:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
-        """A session in a transaction that may take its time."""
+        """A session in a transaction that may take its time, though not much more of it once we close."""
         async with self._lend() as session:
             try:
-                async with session.transaction():
+                async with self._until_closed(), session.transaction():
                     await session.execute(_TAKE_YOUR_TIME)
                     await session.execute(
                         "SELECT set_config('lock_timeout', $1, true)", self.location.patience
                     )
                     yield session
             except DRIVER_ERRORS as error:
-                raise as_storage_error(error, self.location, was_sent=True) from error
+                raise await self._storage_error(error, was_sent=True) from error
 
     async def close(self) -> None:
-        """Wait for what is under way, then close every connection."""
+        """Wait for what is under way, then close every connection. What takes its time is stopped."""
         self._closed = True
+        for limit in self._slow:
+            limit.reschedule(asyncio.get_running_loop().time() + CLOSE_TIMEOUT)
         while self._lent:
             self._all_back.clear()
             await self._all_back.wait()
@@ -146,7 +155,28 @@ class Connections:
             try:
                 return await session.fetch(sql, *values)
             except DRIVER_ERRORS as error:
-                raise as_storage_error(error, self.location, was_sent=is_write) from error
+                raise await self._storage_error(error, was_sent=is_write) from error
+
+    async def _storage_error(self, error: Exception, *, was_sent: bool) -> StorageError:
+        """The error to raise. A session that may only read may be one of a standby, and so may its like."""
+        if is_only_for_reading(error):
+            await self._pool.expire_connections()
+        return as_storage_error(error, self.location, was_sent=was_sent)
+
+    @asynccontextmanager
+    async def _until_closed(self) -> AsyncGenerator[None]:
+        """Stop the block, and whatever the server does for it, some time after `close` was called."""
+        limit = asyncio.timeout(None)
+        self._slow.add(limit)
+        try:
+            async with limit:
+                yield
+        except TimeoutError as error:
+            if limit.expired():
+                raise StorageClosed(f"{self.location.name} was closed") from error
+            raise
+        finally:
+            self._slow.discard(limit)
 
     @asynccontextmanager
     async def _lend(self) -> AsyncGenerator[Session]:
@@ -159,7 +189,7 @@ class Connections:
                 yield session
             finally:
                 with suppress(*DRIVER_ERRORS):  # it is closed then, and replaced by the next who asks
-                    await self._pool.release(session)
+                    await self._pool.release(session, timeout=CLOSE_TIMEOUT)
         finally:
             self._lent -= 1
             if not self._lent:
@@ -170,6 +200,18 @@ class Connections:
             return await self._pool.acquire()
         except DRIVER_ERRORS as error:
             raise as_opening_error(error, self.location) from error
+
+
+async def _connect(location: Location) -> Connection:
+    """A connection to the first host that is there and is no standby. The driver has one timeout for all."""
+    *others, last = location.dsns
+    for dsn in others:
+        try:
+            return await asyncpg.connect(dsn, **_settings(location))
+        except DRIVER_ERRORS as error:
+            if not is_lost(error):
+                raise
+    return await asyncpg.connect(last, **_settings(location))
 
 
 async def _leave_as_it_is(_: object) -> None:

@@ -7,6 +7,7 @@ when the server goes away.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from itertools import islice
 
@@ -15,7 +16,7 @@ import asyncpg
 
 from ..contract import Engine, Maintenance, Watch
 from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageFailed, StorageFull
-from ..grouping import Grouping
+from ..grouping import Grouping, own_copy
 from ..record import (
     Address,
     Change,
@@ -32,7 +33,7 @@ from ..record import (
 )
 from .batch import Commit, Judged, decoded, encoded
 from .connections import Connections
-from .failures import is_outrun
+from .failures import is_held_up, is_outrun
 from .location import parse
 from .news import Looking, News, Notified
 from .schema import prepare
@@ -44,6 +45,7 @@ MOST_BYTES = 4 * 1024 * 1024
 MOST_GETS = 128
 MOST_ADDRESSES = 500
 GETS_AT_ONCE = 4
+PARTS_AT_ONCE = 4
 PURGE_TRIES = 10
 
 _FIRST = Position(-1, "", "")
@@ -152,10 +154,38 @@ class PostgresEngine(Engine):
     async def _commit_group(self, group: Sequence[Commit]) -> Sequence[Committed | Refused | Exception]:
         try:
             return await self._commit_together(group)
-        except (StorageFull, StorageFailed) as error:
+        except (StorageFull, StorageFailed, StorageBusy) as error:
             if len(group) == 1 or isinstance(error, OutcomeUnknown):
                 raise
+            if isinstance(error, StorageBusy):
+                return await self._commit_apart(group, error)
         return [await self._commit_alone(commit) for commit in group]  # one must not fail its neighbours
+
+    async def _commit_apart(
+        self, group: Sequence[Commit], error: StorageBusy
+    ) -> Sequence[Committed | Refused | Exception]:
+        """Each partition by itself, where others hold one of several; all was rolled back."""
+        parts: dict[str, list[int]] = {}
+        for place, commit in enumerate(group):
+            parts.setdefault(commit.partition, []).append(place)
+        if len(parts) == 1 or not is_held_up(error):
+            raise error
+        results: dict[int, Committed | Refused | Exception] = {}
+        turns = asyncio.Semaphore(PARTS_AT_ONCE)
+
+        async def commit_part(places: Sequence[int]) -> None:
+            async with turns:
+                answers = await self._commit_part([group[place] for place in places])
+            results.update(zip(places, answers, strict=True))
+
+        await asyncio.gather(*map(commit_part, parts.values()))
+        return [results[place] for place in range(len(group))]
+
+    async def _commit_part(self, part: Sequence[Commit]) -> Sequence[Committed | Refused | Exception]:
+        try:
+            return await self._commit_together(part)
+        except StorageError as error:
+            return [own_copy(error) for _ in part]
 
     async def _commit_alone(self, commit: Commit) -> Committed | Refused | Exception:
         try:

@@ -65,7 +65,7 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
     `was_sent` says that it may have met a write under way.
     """
     code = _code(error)
-    if _is_lost(error):
+    if is_lost(error):
         if was_sent and not isinstance(error, asyncpg.InterfaceError):  # which refuses before it sends
             return OutcomeUnknown(f"{location.name}: the connection was lost during a write ({error!r})")
         return StorageUnavailable(f"{location.name}: the server cannot be reached ({error!r})")
@@ -82,19 +82,31 @@ def as_opening_error(error: Exception, location: Location) -> StorageError:
 
     A server that cannot be reached may be there in a moment, so that is no reason to give up the URL.
     """
+    if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
+        return StorageUnavailable(f"{location.name}: no server there takes writes now, only standbys answer")
     if isinstance(error, (ssl.SSLError, ValueError)):
         return CannotOpen(location.name, str(error), "check the driver's options in the URL")
     found = _find(_REMEDIES, _code(error))
     return CannotOpen(location.name, *found) if found else as_storage_error(error, location)
 
 
-def _is_lost(error: Exception) -> bool:
+def is_lost(error: Exception) -> bool:
     """Whether the connection is gone, or never was."""
     if isinstance(error, asyncpg.PostgresError):
         code = _code(error)
         return code in _LOST or code.startswith("08")
     is_misuse = isinstance(error, ValueError)  # some of the driver's interface errors are
     return not is_misuse and isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError))
+
+
+def is_only_for_reading(error: Exception) -> bool:
+    """Whether the server takes no writes in this session."""
+    return isinstance(error, asyncpg.ReadOnlySQLTransactionError)
+
+
+def is_held_up(error: StorageError) -> bool:
+    """Whether the server rolled back because others held a lock."""
+    return isinstance(error.__cause__, (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError))
 
 
 def is_outrun(error: StorageError) -> bool:

@@ -6,8 +6,9 @@ without user and password.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
-from urllib.parse import parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
 from zlib import crc32
 
 import msgspec
@@ -38,11 +39,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    dsn: str
-    """The URL as the driver is to see it."""
+    dsns: tuple[str, ...]
+    """The URL as the driver is to see it: one for each host, to be tried in turn."""
     name: str
     """The place as people are to see it."""
     options: Options = Options()
+
+    @property
+    def must_be_writable(self) -> bool:
+        """Whether a host whose transactions may only read by default is to be passed over, like a standby."""
+        return "target_session_attrs=read-write" in urlsplit(self.dsns[0]).query.split("&")
 
     @property
     def schema(self) -> str:
@@ -65,20 +71,34 @@ def parse(url: str) -> Location:
     scheme = url.partition(":")[0]
     try:
         parts = urlsplit(url)
-    except ValueError as error:
-        raise _no_server(f"{scheme}:") from error
-    place = f"{scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    if not url.startswith(f"{scheme}://") or parts.fragment:
-        raise _no_server(place)
+    except ValueError:
+        raise _no_server(scheme) from None  # its message may have the password
+    user, at, hosts = parts.netloc.rpartition("@")
+    if not url.startswith(f"{scheme}://") or _is_torn(parts) or not _are_hosts(hosts.split(",")):
+        raise _no_server(scheme)
+    place = f"{scheme}://{hosts}{parts.path}"
     pairs = [pair for pair in parts.query.split("&") if pair]
     ours = [pair for pair in pairs if _name(pair) in Options.__struct_fields__]
     query = "&".join(pair for pair in pairs if pair not in ours)
     options = _options(place, "&".join(ours))
     return Location(
-        dsn=parts._replace(query=query).geturl(),
+        dsns=tuple(
+            parts._replace(netloc=f"{user}{at}{host}", query=query).geturl() for host in hosts.split(",")
+        ),
         name=f"{place}?schema={quote(options.schema, safe='')}",
         options=options,
     )
+
+
+def _is_torn(parts: SplitResult) -> bool:
+    """Whether a password with a special character may have ended too early, and the rest be part of it."""
+    return bool(parts.fragment) or "@" in parts.path or "@" in parts.query
+
+
+def _are_hosts(hosts: Sequence[str]) -> bool:
+    """Whether each has a number for its port: a password whose host was forgotten may stand there."""
+    ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts]
+    return all(not port or port.isdecimal() for port in ports) and (all(hosts) or len(hosts) == 1)
 
 
 def _name(pair: str) -> str:
@@ -104,6 +124,10 @@ def _check_schema(place: str, schema: str) -> None:
         raise CannotOpen(place, f"{schema} has a meaning of its own in PostgreSQL", "choose another schema")
 
 
-def _no_server(place: str) -> CannotOpen:
-    remedy = "write postgresql://user:password@host:port/database (a # as %23, an @ in a password as %40)"
-    return CannotOpen(place, "it does not name a server", remedy)
+def _no_server(scheme: str) -> CannotOpen:
+    """Nothing of the URL is told: anything in it may be a part of the password."""
+    remedy = (
+        "write postgresql://user:password@host:port/database "
+        "(in a password, and wherever else they mean themselves, @ as %40, / as %2F, ? as %3F, # as %23)"
+    )
+    return CannotOpen(f"{scheme}:", "it does not name a server", remedy)

@@ -43,6 +43,7 @@ class News(ABC):
         self._connections = connections
         self._client = uuid4().hex
         self._task: asyncio.Task[None] | None = None
+        self._stopped: set[asyncio.Task[None]] = set()
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
@@ -56,9 +57,9 @@ class News(ABC):
         self.signals.close()
         if self._end is not None:
             self._end.cancel()
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.wait([self._task])
+        self._stop()
+        if self._stopped:
+            await asyncio.wait(self._stopped)
 
     @abstractmethod
     async def _follow(self) -> None:
@@ -83,6 +84,8 @@ class News(ABC):
     def _stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
+            self._stopped.add(self._task)
+            self._task.add_done_callback(self._stopped.discard)
             self._task = None
 
 
@@ -99,6 +102,7 @@ class Notified(News):
     async def _listen(self, connection: Connection) -> None:
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
+        await connection.execute(statement("announce_listener", self._connections.location.schema))
         await connection.add_listener(self._connections.location.channel, self._hear)
         self.signals.wake_all()
         while not lost.is_set():

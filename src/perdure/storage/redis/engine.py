@@ -85,9 +85,7 @@ class RedisEngine(Engine):
         return await self._reader.counts(space, partition, now)
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        purged = await self._writer.purge(until, limit)
-        self._signals.wake(Address(each.space, each.partition, each.key) for each in purged)
-        return purged
+        return await self._writer.purge(until, limit, self._signals.wake)
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self._signals.watch((space, partition, key))

@@ -24,6 +24,7 @@ _KINDS: dict[str, tuple[type[StorageError], str]] = {
     "OOM": (StorageFull, "the server's memory is full"),
     "MISCONF": (StorageReadOnly, "the server cannot write to its disk, and so refuses to change anything"),
     "WRONGTYPE": (StorageCorrupt, "something else stands in the place of our records"),
+    "NOAUTH": (StorageFailed, "the server does not know this connection's user, and did nothing"),
     "READONLY": (StorageUnavailable, "this server is a replica now"),
     "LOADING": (StorageUnavailable, "the server is still loading its data"),
     "MASTERDOWN": (StorageUnavailable, "the server has lost its master"),
@@ -46,9 +47,13 @@ def code_of(error: RedisError) -> str:
     return first if first.isupper() else ""
 
 
-def refused(error: RedisError, where: str) -> StorageError:
-    """The server's own refusal. Of what it refuses it has done nothing."""
+def refused(error: RedisError, where: str, *, writes: bool = False) -> StorageError:
+    """The server's own refusal. Of what it refuses it has done nothing, but for a script that has begun to
+    write when it meets what is not ours.
+    """
     kind, what = _KINDS.get(code_of(error), (StorageFailed, "the server failed"))
+    if writes and kind is StorageCorrupt:
+        kind = StorageFailed
     return _caused(kind(f"{where}: {what} ({error})"), error)
 
 

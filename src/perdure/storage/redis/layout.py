@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar, cast
 
+import msgspec
 from redis.asyncio.connection import ConnectionPool
 from redis.asyncio.retry import Retry
 from redis.asyncio.sentinel import Sentinel
@@ -23,6 +24,9 @@ from .failures import not_sent, refused
 from .keys import Keys
 from .location import Location
 from .node import Host, Node
+
+GRACE = 0.1
+"""Seconds in which nodes may know better than the one that answered first."""
 
 
 class Layout(ABC):
@@ -126,20 +130,66 @@ class ClusterLayout(Layout):
     def __init__(self, location: Location, keys: Keys) -> None:
         super().__init__(location)
         self._slots = [key_slot(keys.tag(shard)) for shard in range(SHARDS)]
+        self._known: set[Host] = set()
+
+    def learn(self, shard: int, host: Host) -> None:
+        super().learn(shard, host)
+        self._known.add(host)
 
     async def _look(self) -> Sequence[Host]:
-        error: Exception | None = None
-        for host in dict.fromkeys((*self._nodes, *self._location.hosts)):
-            (reply,) = await self.node(host).ask(("CLUSTER", "SLOTS"))
-            if not isinstance(reply, Exception):
-                found = _hosts(cast("list[list[Any]]", reply), self._slots, host)
-                if found is not None:
-                    return found
-            else:
-                error = reply
-        if isinstance(error, RedisError):
-            raise refused(error, self._location.name) from error
-        raise error or StorageUnavailable(f"{self._location.name}: no node knows who has every slot")
+        nodes = [self.node(host) for host in dict.fromkeys((*self._known, *self._location.hosts))]
+        asking = [asyncio.create_task(_ask_map(node, self._slots)) for node in nodes]
+        try:
+            best = await _best(asking)
+        finally:
+            for task in asking:
+                task.cancel()
+            await asyncio.wait(asking)
+        if best.hosts:
+            await self._forget_others(best.hosts)
+            return best.hosts
+        if isinstance(best.error, RedisError):
+            raise refused(best.error, self._location.name) from best.error
+        raise best.error or StorageUnavailable(f"{self._location.name}: no node knows who has every slot")
+
+    async def _forget_others(self, hosts: Iterable[Host]) -> None:
+        """Ask no longer, and hold no connection to, what is neither in the map nor in the URL."""
+        self._known = set(hosts)
+        for host, node in self._nodes.items():
+            if host not in self._known and host not in self._location.hosts:
+                await node.rest()
+
+
+class _Map(msgspec.Struct, frozen=True):
+    """What a node says. One that is cut off from the others knows that it is, or is of an earlier epoch."""
+
+    hosts: Sequence[Host] = ()
+    """Of each shard; none where it does not know them all."""
+    rank: tuple[bool, int] = (False, 0)
+    error: Exception | None = None
+
+
+async def _best(asking: Sequence[asyncio.Task[_Map]]) -> _Map:
+    """The best map of those that come soon, or else the first that comes; if there is none, say why."""
+    done, waiting = await asyncio.wait(asking, timeout=GRACE)
+    while waiting and not any(task.result().hosts for task in done):
+        came, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        done |= came
+    maps = [task.result() for task in asking if task in done]
+    return max(maps, key=lambda each: (bool(each.hosts), *each.rank, each.error is not None))
+
+
+async def _ask_map(node: Node, slots: Sequence[int]) -> _Map:
+    reply, state = await node.ask(("CLUSTER", "SLOTS"), ("CLUSTER", "INFO"))
+    if isinstance(reply, Exception):
+        return _Map(error=reply)
+    hosts = _hosts(cast("list[list[Any]]", reply), slots, node.host) or ()
+    return _Map(hosts, _rank(state) if isinstance(state, bytes) else (False, 0))
+
+
+def _rank(state: bytes) -> tuple[bool, int]:
+    facts = dict(line.split(b":", 1) for line in state.splitlines() if b":" in line)
+    return facts.get(b"cluster_state") == b"ok", int(facts.get(b"cluster_current_epoch", 0))
 
 
 def _hosts(ranges: Sequence[Sequence[Any]], slots: Sequence[int], asked: Host) -> list[Host] | None:

@@ -85,10 +85,16 @@ class Listener:
             self._signals.wake_all()
         if kind != "message" or not isinstance(data, bytes):
             return
-        client, *names = data.decode().split("\0")
-        if client.encode() == self._client:
+        client, _, names = data.partition(b"\0")
+        if client == self._client:
             return
-        if not names:
+        try:
+            self._signals.wake(_addresses(names))
+        except ValueError:  # too much was changed to be told, or somebody else speaks here
             self._signals.wake_all()
-        places = zip(names[::3], names[1::3], names[2::3], strict=True)
-        self._signals.wake(Address(Space(space), partition, key) for space, partition, key in places)
+
+
+def _addresses(names: bytes) -> list[Address]:
+    parts = names.decode().split("\0")
+    places = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return [Address(Space(space), partition, key) for space, partition, key in places]

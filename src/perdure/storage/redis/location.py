@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import re
 from math import isfinite
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
@@ -18,7 +19,7 @@ from redis.asyncio.connection import Connection, SSLConnection, parse_url
 from redis.exceptions import RedisError
 
 from ..errors import CannotOpen
-from .node import Host, greet
+from .node import Host, greet, greet_master
 
 Kind: TypeAlias = Literal["single", "sentinel", "cluster"]
 
@@ -44,6 +45,7 @@ _NOT_THEIRS = frozenset(
 _WRITE = (
     "write redis://host:port/db, redis+sentinel://host:port,host:port/service/db or redis+cluster://host:port"
 )
+_ENCODE = "in user, password and options write %40 for @, %2F for /, %3F for ? and %23 for #"
 _OPTIONS = (
     "perdure's options are prefix, timeout, replicas, replica_timeout, persistence=any|required and "
     "eviction=refuse|accept; others are those of a redis-py connection"
@@ -85,6 +87,8 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 def parse(url: str) -> Location:
     """Take a URL apart, or say what is wrong with it."""
     name = _without_secrets(url)
+    if _is_ambiguous(url):
+        raise CannotOpen(name, "it has an @ behind a /, ? or #", _ENCODE)
     try:
         parts = urlsplit(url)
         kind, port = _KINDS[parts.scheme.partition("+")[2]]
@@ -92,8 +96,8 @@ def parse(url: str) -> Location:
         places = tuple(_host(each, port) for each in hosts.split(","))
         service, database = _path(parts.path + parts.fragment, kind)
         given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-    except (ValueError, LookupError) as error:
-        raise CannotOpen(name, str(error), _WRITE) from error
+    except (ValueError, LookupError):  # which may hold a password in the wrong place
+        raise CannotOpen(name, "it is not of a form that is known", _WRITE) from None
     if kind == "single" and len(places) > 1:
         raise CannotOpen(name, "it names several servers, and not what they are to each other", _WRITE)
     options, theirs = _ours(name, given), _theirs(name, given)
@@ -103,7 +107,7 @@ def parse(url: str) -> Location:
         **_credentials(user),
         "db": database,
         "connection_class": SSLConnection if secure else Connection,
-        "redis_connect_func": greet,
+        "redis_connect_func": greet if kind == "cluster" else greet_master,
         "socket_timeout": None,
         "socket_connect_timeout": options.timeout,
         **theirs,
@@ -180,7 +184,15 @@ def _host(text: str, port: int) -> Host:
     return parts.hostname, parts.port or port
 
 
+def _is_ambiguous(url: str) -> bool:
+    """Nobody can tell whether the password has a /, ? or # in it, or what follows has an @."""
+    return re.search("[/?#].*@", _behind_scheme(url), re.DOTALL) is not None
+
+
 def _without_secrets(url: str) -> str:
-    scheme, colon, rest = url.partition("://")
-    place = rest.partition("?")[0]
-    return f"{scheme}{colon}{place.rpartition('@')[2]}"
+    place = _behind_scheme(url).partition("?")[0].rpartition("@")[2]
+    return f"{url.partition(':')[0]}://{'...' if _is_ambiguous(url) else place}"
+
+
+def _behind_scheme(url: str) -> str:
+    return url.partition(":")[2].lstrip("/")

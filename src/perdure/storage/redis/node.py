@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeAlias, cast
 
 import hiredis
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
 from ..errors import OutcomeUnknown
 from ..grouping import Grouping
@@ -39,7 +39,7 @@ class Connection(Protocol):
 
     async def on_connect(self) -> None: ...
     async def send_packed_command(self, command: Sequence[bytes], *, check_health: bool) -> None: ...
-    async def read_response(self) -> object: ...
+    async def read_response(self, *, disconnect_on_error: bool = True) -> object: ...
     async def disconnect(self, *, nowait: bool) -> None: ...
 
 
@@ -51,6 +51,33 @@ async def greet(connection: Connection) -> None:
     await connection.on_connect()
     await connection.send_packed_command([_pack(("PING",))], check_health=False)
     await connection.read_response()
+
+
+async def greet_master(connection: Connection) -> None:
+    """The same where a replica must not be asked: it may be one since a moment ago, and behind."""
+    await greet(connection)
+    answer = await _told(connection, ("HELLO",)) or await _told(connection, ("ROLE",))
+    if answer is not None:
+        _check_role(cast("list[object] | dict[object, object]", answer))
+
+
+async def _told(connection: Connection, command: Command) -> object | None:
+    """None where this user may not ask it."""
+    await connection.send_packed_command([_pack(command)], check_health=False)
+    try:
+        return await connection.read_response()
+    except ResponseError:
+        return None
+
+
+def _check_role(answer: list[object] | dict[object, object]) -> None:
+    """`HELLO` tells it by name, as a map or as names and values in turn; `ROLE` tells it first."""
+    if isinstance(answer, dict):
+        role = answer.get(b"role")
+    else:
+        role = answer[answer.index(b"role") + 1] if b"role" in answer else answer[0]
+    if role != b"master":
+        raise ReadOnlyError("it is not a master")
 
 
 class Node:
@@ -92,6 +119,11 @@ class Node:
         """Ask at once, without company."""
         return await self._exchange([_pack(command) for command in commands])
 
+    async def rest(self) -> None:
+        """Let go of the connections that nobody uses."""
+        with suppress(RedisError):
+            await self.pool.disconnect(inuse_connections=False)
+
     async def close(self) -> None:
         """Finish what is under way, then let go."""
         await self._writes.close()
@@ -112,6 +144,8 @@ class Node:
                 await connection.send_packed_command(commands, check_health=False)
                 for _ in commands:
                     replies.append(await _reply(connection))  # noqa: PERF401 - those that came must be kept
+            if any(isinstance(reply, AuthenticationError) for reply in replies):
+                await connection.disconnect(nowait=True)  # the next one says again who we are
         except (RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
             replies += [lost(error, self.name) for _ in commands[len(replies) :]]
@@ -128,7 +162,7 @@ class Node:
     async def _write(self, questions: Sequence[Sequence[bytes]]) -> Sequence[Sequence[Reply]]:
         if not self._replicas:
             return await self._read(questions)
-        wait = _pack(("WAIT", self._replicas, int(self._replica_timeout * 1000)))
+        wait = _pack(("WAIT", self._replicas, max(1, int(self._replica_timeout * 1000))))  # 0 has no end
         commands = [*_together(questions), wait]
         *replies, reached = await self._exchange(commands, self._replica_timeout)
         if not isinstance(reached, int) or reached < self._replicas:
@@ -143,10 +177,12 @@ class Node:
 
 
 async def _reply(connection: Connection) -> Reply:
-    """An answer, or what the server has against the command. Other errors are the connection's."""
+    """An answer, or what the server has against the command. Other errors are the connection's, though the
+    driver counts two of the server's among them.
+    """
     try:
-        return await connection.read_response()
-    except ResponseError as error:
+        return await connection.read_response(disconnect_on_error=False)
+    except (ResponseError, BusyLoadingError, AuthenticationError) as error:
         return error
 
 

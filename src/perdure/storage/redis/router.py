@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain, repeat
 from typing import TypeAlias, cast
 
 from redis.exceptions import (
     AskError,
+    BusyLoadingError,
     ClusterDownError,
     MovedError,
     NoScriptError,
@@ -32,8 +34,10 @@ Call: TypeAlias = tuple[int, Command]
 """A command, and the shard that it is about."""
 
 PAUSES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
-"""Seconds before each repetition."""
-_NOT_DONE = (AskError, ClusterDownError, NoScriptError, ReadOnlyError, TryAgainError, StorageUnavailable)
+"""Seconds before each repetition; the last is that of all further ones."""
+_ELSEWHERE = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
+"""What was not done, by a node that may no longer be the one to ask."""
+_NOT_DONE = (AskError, NoScriptError, TryAgainError, *_ELSEWHERE)
 
 
 class Router:
@@ -85,32 +89,34 @@ class Router:
                 self._is_idle.set()
 
     async def _repeat(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        deadline = asyncio.get_running_loop().time() + self._timeout
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._timeout
         calls = list(calls)
         replies = await self._round(calls, writes=writes)
-        for pause in PAUSES:
+        for pause in chain(PAUSES, repeat(PAUSES[-1])):
             again = [at for at, reply in enumerate(replies) if _may_be_repeated(reply, writes=writes)]
-            if not again or asyncio.get_running_loop().time() > deadline:
+            if not again or clock() + pause > deadline:
                 break
             for at in again:
-                calls[at] = self._heed(calls[at], replies[at])
+                calls[at] = _heeding(calls[at], replies[at])
             await asyncio.sleep(pause)
             repeated = await self._round([calls[at] for at in again], writes=writes)
             for at, reply in zip(again, repeated, strict=True):
                 replies[at] = reply
-        return [refused(reply, self._name) if isinstance(reply, RedisError) else reply for reply in replies]
-
-    def _heed(self, call: Call, reply: Reply) -> Call:
-        """The call as it should be repeated, after what was said to it."""
-        shard, command = call
-        if isinstance(reply, NoScriptError):
-            return shard, in_full(command)
-        if not isinstance(reply, (AskError, TryAgainError)):
-            self._layout.doubt()
-        return call
+        return [
+            refused(reply, self._name, writes=writes) if isinstance(reply, RedisError) else reply
+            for reply in replies
+        ]
 
     async def _round(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        """Ask every call once, each node in one go."""
+        """Ask every call once, and doubt what is known of the nodes if one of them did not do its part."""
+        replies = await self._ask_nodes(calls, writes=writes)
+        if any(isinstance(reply, (*_ELSEWHERE, OutcomeUnknown)) for reply in replies):
+            self._layout.doubt()
+        return replies
+
+    async def _ask_nodes(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
+        """Each node in one go."""
         try:
             places = await self._layout.places()
         except StorageUnavailable as error:
@@ -147,6 +153,12 @@ class Router:
         there = self._layout.node(host)
         commands: list[Command] = [("ASKING",), command]
         return (await (there.write(commands) if writes else there.read(commands)))[1]
+
+
+def _heeding(call: Call, reply: Reply) -> Call:
+    """The call as it should be repeated, after what was said to it."""
+    shard, command = call
+    return (shard, in_full(command)) if isinstance(reply, NoScriptError) else call
 
 
 def _may_be_repeated(reply: Reply, *, writes: bool) -> bool:

@@ -8,10 +8,10 @@ address alone: tags, lanes and times are in the entries.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from ..errors import StorageError
+from ..errors import OutcomeUnknown, StorageError
 from ..record import (
     Address,
     Change,
@@ -69,21 +69,35 @@ class Writer:
             return Refused(answers, over=over or None)
         return Committed(done)
 
-    async def purge(self, until: Micros, limit: int) -> list[Purged]:
+    async def purge(
+        self, until: Micros, limit: int, wake: Callable[[Iterable[Address]], None]
+    ) -> list[Purged]:
+        """Remove what had expired, and wake whoever watches it. What was removed before an error stays so."""
+        purged: list[Purged] = []
+        try:
+            await self._purge(until, limit, purged)
+        except StorageError as error:
+            if not purged:
+                raise
+            reason = f"{len(purged)} records were removed, and perhaps others ({error})"
+            raise OutcomeUnknown(reason) from error
+        finally:
+            wake(Address(each.space, each.partition, each.key) for each in purged)
+        return purged
+
+    async def _purge(self, until: Micros, limit: int, purged: list[Purged]) -> None:
         stretch = overdue(until)
         shelves = [Shelf(shard, self._keys.expiries(shard), stretch) for shard in range(SHARDS)]
         walk = Walk(self._router, shelves)
-        purged: list[Purged] = []
         while len(purged) < limit:
             wanted = limit - len(purged)
             found = [_address(entry) for _, entry in await walk.next(wanted)]
-            purged += await self._remove(found, until)
+            await self._remove(found, until, purged)
             if len(found) < wanted:
                 break
-        return purged
 
-    async def _remove(self, addresses: Sequence[Address], until: Micros) -> list[Purged]:
-        """Remove those of these records that had expired by then; they are told in the same order."""
+    async def _remove(self, addresses: Sequence[Address], until: Micros, purged: list[Purged]) -> None:
+        """Remove those of these records that had expired by then, and add them to `purged` in this order."""
         batches = _batches(addresses)
         calls: list[Call] = []
         for batch in batches:
@@ -99,9 +113,9 @@ class Writer:
                 continue
             met = map(decode_standing, cast("list[bytes]", reply)[2:])
             tags.update((at, was.tag) for at, was in zip(batch, met, strict=True) if was is not None)
+        purged += [Purged(*address, tags[address]) for address in addresses if address in tags]
         if errors:
             raise errors[0]
-        return [Purged(*address, tags[address]) for address in addresses if address in tags]
 
 
 class _Call:

@@ -24,6 +24,22 @@ BEGIN
     END LOOP;
 END $body$;
 
+-- The lock under which a session of this stripe commits without notifying anybody, if it can be had. Whoever
+-- listens shares the locks of all stripes.
+CREATE FUNCTION quiet_lock(stripe integer) RETURNS bigint
+LANGUAGE sql STABLE SET search_path FROM CURRENT AS $body$
+    SELECT hashtextextended('perdure quiet ' || stripe || ' ' || current_schema(), 0)
+$body$;
+
+-- Have everybody notify until this session ends. Returns when those who do not have ended their transactions.
+CREATE FUNCTION announce_listener() RETURNS void
+LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
+BEGIN
+    FOR stripe IN 0 .. 63 LOOP
+        PERFORM pg_advisory_lock_shared(quiet_lock(stripe));
+    END LOOP;
+END $body$;
+
 -- What every transaction that has changed records ends with: counters, in one order for everybody, and news.
 CREATE FUNCTION end_writing(channel text, message text, deltas delta[]) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
@@ -50,7 +66,11 @@ BEGIN
     INSERT INTO news AS stored (stripe, n) VALUES (my_stripe, 1)
     ON CONFLICT (stripe) DO UPDATE SET n = stored.n + 1;
 
-    PERFORM pg_notify(channel, message);
+    -- The server lets those who notify commit one by one, whatever their database: so only if somebody listens.
+    -- The row of news keeps others of this stripe from here; so if the lock is taken, somebody does.
+    IF NOT pg_try_advisory_xact_lock(quiet_lock(my_stripe)) THEN
+        PERFORM pg_notify(channel, message);
+    END IF;
 END $body$;
 
 -- A group of commits in one transaction. Each is judged by itself, sees those before it, and is written only

@@ -1,0 +1,1 @@
+SELECT {schema}.announce_listener()

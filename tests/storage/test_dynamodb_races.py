@@ -1,0 +1,214 @@
+"""What others do between two steps of a verb: each of these is forced, by doing it there."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, NamedTuple
+
+import pytest
+
+from perdure.storage import Committed, Delete, Done, Guard, Insert, Storage, migrate_storage, open_storage
+from perdure.storage.dynamodb import counting, maintaining
+from perdure.storage.dynamodb.client import Table
+from perdure.storage.dynamodb.items import MOST_INLINE, Overdue, total_key
+from perdure.storage.dynamodb.location import parse
+from perdure.storage.dynamodb.purging import MOST_REMOVED, remove
+from perdure.storage.dynamodb.transaction import Transaction
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.shards import shard_of
+
+from .. import servers
+from .dynamodb_helpers import client_of, items_of
+
+pytestmark = pytest.mark.anyio
+
+
+class Shared(NamedTuple):
+    """A storage, somebody else's on the same table, and the table as engine and driver see it."""
+
+    ours: Storage
+    theirs: Storage
+    table: Table
+    db: Any
+
+    @property
+    def name(self) -> str:
+        return self.table.name
+
+
+@asynccontextmanager
+async def shared(options: str = "") -> AsyncGenerator[Shared]:
+    server = servers.dynoxide()
+    url = server.new_url(options)
+    await migrate_storage(url)
+    table = Table(parse(url))
+    await table.connect()
+    try:
+        async with (
+            client_of(server.endpoint) as db,
+            await open_storage(url) as ours,
+            await open_storage(url) as theirs,
+        ):
+            yield Shared(ours, theirs, table, db)
+    finally:
+        await table.close()
+
+
+def once_after(
+    monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Callable[[], Awaitable[None]]
+) -> None:
+    """Let somebody act after the first time that a function is done."""
+    done: Any = getattr(module, name)
+
+    async def wrapped(*given: Any) -> Any:  # noqa: ANN401
+        answer = await done(*given)
+        if getattr(module, name) is wrapped:
+            monkeypatch.setattr(module, name, done)
+            await act()
+        return answer
+
+    monkeypatch.setattr(module, name, wrapped)
+
+
+async def test_a_counter_that_was_removed_and_made_again_meanwhile_is_not_removed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shared() as table:
+        first = sample("first", tag="t")
+        await put(table.ours, first)
+        await do(table.ours, Delete(before=first))
+
+        async def begin_again() -> None:
+            await table.theirs.maintain()
+            for key in ("k1", "k2"):
+                await put(table.theirs, sample(key, tag="t"))
+
+        once_after(monkeypatch, maintaining, "survey", begin_again)
+        await table.ours.maintain()
+        assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW)) == {"t": 2}
+        assert (await table.ours.maintain()).findings == ()
+
+
+async def test_a_counter_that_begins_again_while_it_is_looked_at_is_looked_at_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shared() as table:
+        expired, other = sample("expired", tag="t", expires_at=NOW + 10), sample("other", tag="t")
+        await put(table.ours, expired)
+        await put(table.ours, other)
+        await do(table.ours, Delete(before=other))
+
+        async def begin_again() -> None:
+            await table.theirs.purge(until=NOW + 10, limit=9)
+            await table.theirs.maintain()
+            await put(table.theirs, sample("new", tag="t", expires_at=NOW + 20))  # `expiries` is 1 once more
+
+        once_after(monkeypatch, counting, "find_overdue", begin_again)
+        assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 10)) == {"t": 1}
+
+
+async def test_a_total_tells_that_its_counters_moved_even_if_it_did_not() -> None:
+    async with shared() as table:
+        one = PARTITION
+        other = next(name for name in map(str, range(10_000)) if shard_of(name) == shard_of(one))
+        record = sample("k", partition=one, tag="t")
+        await put(table.ours, record)
+        key = total_key(SPACE, shard_of(one)).item
+
+        async def total() -> Any:  # noqa: ANN401
+            return (await table.db.get_item(TableName=table.name, Key=key, ConsistentRead=True))["Item"]
+
+        before = counting.stored_in(await total())
+        transaction = Transaction(table.table)
+        transaction.count(SPACE, one, "t", -1)
+        transaction.count(SPACE, other, "t", 1)
+        assert await transaction.commit()
+        after = counting.stored_in(await total())
+        assert after.counts == before.counts
+        assert after.revision == before.revision + 1
+
+
+@pytest.mark.parametrize("kind", ["delete", "retag"])
+async def test_a_record_that_ends_just_before_it_expires_is_subtracted_once(
+    monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """The writer's clock is a little behind the reader's, to whom the record has expired already."""
+    async with shared() as table:
+        later = NOW + 1_000_000_000
+        record = sample(tag="t", expires_at=later)
+        await put(table.ours, record, sample("other", tag="t"))
+
+        async def end() -> None:
+            change = (
+                Delete(before=record)
+                if kind == "delete"
+                else record.becoming(body="2", tag="u", expires_at=later * 2)
+            )
+            assert isinstance(await table.theirs.commit([change], now=later - 1), Committed)
+
+        once_after(monkeypatch, counting, "find_overdue", end)
+        wanted = {"t": 1} if kind == "delete" else {"t": 1, "u": 1}
+        assert dict(await table.ours.counts(SPACE, PARTITION, now=later)) == wanted
+
+
+async def test_an_expired_record_whose_body_is_half_gone_is_only_expired() -> None:
+    async with shared() as table:
+        record = sample(body="x" * (MOST_INLINE + 1), expires_at=NOW + 1, lane="l", wake_at=NOW)
+        await put(table.ours, record)
+        [part, _] = await items_of(table.db, table.name, "body")
+        await table.db.delete_item(TableName=table.name, Key={"pk": part["pk"], "sk": part["sk"]})
+        assert await table.ours.get(record.address, now=NOW + 1) is None
+        for partition in (PARTITION, None):
+            assert await table.ours.page(SPACE, partition, limit=9, now=NOW + 1) == []
+        assert await table.ours.due("l", until=NOW + 1, limit=9, now=NOW + 1) == []
+
+
+async def test_a_guard_makes_no_more_room_than_a_transaction_does() -> None:
+    async with shared() as table:
+        full = Guard(space=SPACE, tags=frozenset({"t"}), at_most=MOST_REMOVED * 3)
+        await put_many(
+            table.ours, [sample(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(full.at_most)]
+        )
+        change = Insert(record=sample("new", tag="t"))
+        assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Done(1),))
+        assert len(await items_of(table.db, table.name, "record")) == MOST_REMOVED * 2 + 1
+
+
+async def test_a_guard_makes_as_much_room_as_it_takes() -> None:
+    async with shared() as table:
+        await put_many(table.ours, [sample(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(100)])
+        full = Guard(space=SPACE, tags=frozenset({"t"}), at_most=1)
+        change = Insert(record=sample("new", tag="t"))
+        assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Done(1),))
+        assert len(await items_of(table.db, table.name, "record")) == 1
+
+
+async def test_a_purge_gets_over_an_index_that_is_behind() -> None:
+    """It shows one record twice and another as it was; and requests are made once only."""
+    async with shared("&attempts=1") as table:
+        twice = sample("twice", tag="t", expires_at=NOW + 2)
+        retagged = sample("retagged", tag="new", expires_at=NOW + 2)
+        await put(table.ours, twice, retagged)
+        shown = [
+            Overdue(NOW + 1, twice.address, "t", None, 0),
+            Overdue(NOW + 2, twice.address, "t", None, 0),
+            Overdue(NOW + 2, retagged.address, "old", None, 0),
+        ]
+        removed: list[Overdue] = []
+        await remove(table.table, shown, NOW + 2, removed.extend)
+        assert sorted(each.address.key for each in removed) == ["retagged", "twice"]
+        assert (await table.ours.maintain()).findings == ()
+
+
+async def test_a_count_gets_over_a_purge_though_requests_are_made_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shared("&attempts=1") as table:
+        await put(table.ours, sample("k1", tag="t", expires_at=NOW + 1), sample("k2", tag="t"))
+
+        async def purge() -> None:
+            assert len(await table.theirs.purge(until=NOW + 1, limit=9)) == 1
+
+        once_after(monkeypatch, counting, "find_overdue", purge)
+        assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 1)) == {"t": 1}
