@@ -11,7 +11,7 @@ run: $(READY)
 	@$(BIN)/python -m perdure.demo
 
 test: check $(JUDGES) $(SERVERS)
-	@$(BIN)/pytest -q -n 4
+	@$(BIN)/pytest -q -n 3
 	@$(BIN)/python -m tools.parity --brief
 
 check: $(READY)
