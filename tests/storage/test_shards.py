@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from perdure.storage.kit.samples import HOSTILE_NAMES, sample
-from perdure.storage.shards import SHARDS, listing_place, merged, shard_of, timer_place
+from perdure.storage.shards import SHARDS, merged, shard_of
 
 GOLDEN = {
     "a": 3,
@@ -66,14 +66,7 @@ def test_merged_answers_are_the_first_of_all_in_order(
 @given(st.permutations([(order, key) for order in (1, 2) for key in HOSTILE_NAMES[:6]]))
 def test_a_listing_is_in_order_of_time_then_key_then_partition(places: list[Item]) -> None:
     records = [sample(key, order=order, partition=partition) for order, key in places for partition in "pq"]
-    in_order = sorted(records, key=listing_place)
+    in_order = sorted(records, key=lambda each: each.position)
     assert [(each.order, each.key, each.partition) for each in in_order] == sorted(
         (order, key, partition) for order, key in places for partition in "pq"
     )
-
-
-def test_a_lane_is_in_order_of_waking_then_key_then_partition_then_space() -> None:
-    early = sample("z", order=9, lane="lane", wake_at=1)
-    late = sample("a", order=1, lane="lane", wake_at=2)
-    assert sorted([late, early], key=timer_place) == [early, late]
-    assert timer_place(early) == (1, "z", early.partition, early.space)

@@ -12,8 +12,6 @@ from itertools import islice
 from typing import TypeVar
 from zlib import crc32
 
-from .record import Position, Record
-
 T = TypeVar("T")
 
 SHARDS = 64
@@ -34,13 +32,3 @@ def merged(
 ) -> list[T]:
     """The first `limit` of several answers that are each in order."""
     return list(islice(merge(*parts, key=place, reverse=descending), limit))
-
-
-def listing_place(record: Record) -> Position:
-    """Where a record stands in a page over all partitions."""
-    return record.position
-
-
-def timer_place(record: Record) -> tuple[int, str, str, str]:
-    """Where a record stands in its lane."""
-    return record.wake_at or 0, record.key, record.partition, record.space

@@ -105,10 +105,10 @@ class Pending:
                         transaction.forget_expired(change.address, stands.tag)
                 case Replace(before=before, after=after):
                     transaction.put(after, stands, self.now, learn)
-                    transaction.end(before, self.now)
+                    transaction.may_expire(before, self.now)
                 case Delete(before=before):
                     transaction.delete(change.address, stands, self.now, learn)
-                    transaction.end(before, self.now)
+                    transaction.may_expire(before, self.now)
             for space, tag, by in tag_deltas(change, answer):
                 transaction.count(space, self.partition, tag, by)
 

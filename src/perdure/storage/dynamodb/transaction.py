@@ -59,8 +59,7 @@ class Transaction:
         """Write a record where this stands, or nothing."""
         body = self._put_parts(record) if is_split(record.body) else whole(record.body)
         self._add("Put", {"Item": item_of_record(record, body), **condition(stands, now)}, learn)
-        if record.expires_at is not None and record.expires_at <= now + SOON:
-            self._expiries.add((record.space, record.partition))
+        self.may_expire(record, now)
 
     def purge(self, overdue: Overdue, until: Micros, learn: Learn) -> None:
         """Remove a record that has expired, and its count."""
@@ -85,10 +84,10 @@ class Transaction:
         self.count(address.space, address.partition, tag, -1)
         self._expiries.add((address.space, address.partition))
 
-    def end(self, before: Record, now: Micros) -> None:
-        """A record is replaced or deleted that, to those whose clock is ahead, may have expired already."""
-        if before.expires_at is not None and before.expires_at <= now + SOON:
-            self._expiries.add((before.space, before.partition))
+    def may_expire(self, record: Record, now: Micros) -> None:
+        """A record comes, or goes, so near its end that to those whose clock is ahead it may have expired."""
+        if record.expires_at is not None and record.expires_at <= now + SOON:
+            self._expiries.add((record.space, record.partition))
 
     def only_if(
         self, space: Space, partition: str, condition: dict[str, Any], learn: Learn | None = None

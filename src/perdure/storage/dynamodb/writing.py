@@ -18,13 +18,11 @@ from ..record import (
     Address,
     Change,
     Committed,
-    Delete,
     Guard,
-    Insert,
-    Keep,
     Micros,
     Refused,
     Replace,
+    after_of,
 )
 from ..shards import shard_of
 from .client import STANDINGS, NotAsExpected, Table
@@ -198,12 +196,8 @@ def _apart(again: Sequence[Pending]) -> list[list[Pending]]:
 
 def _weight(pending: Pending) -> int:
     """Its share of a transaction in hundredths, by items or by bytes."""
-    bodies = [
-        change.record.body if isinstance(change, (Insert, Keep)) else change.after.body
-        for change in pending.changes
-        if not isinstance(change, Delete)
-    ]
-    sizes = [len(body.encode()) for body in bodies]
+    afters = map(after_of, pending.changes)
+    sizes = [len(after.body.encode()) for after in afters if after is not None]
     parts = sum(-(-size // MOST_INLINE) for size in sizes if size > MOST_INLINE)
     items = len(pending.changes) + parts + 2 * len({change.address.space for change in pending.changes}) + 1
     return max(items, (sum(sizes) + items * MOST_NAMES) // BYTES_OF_A_HUNDREDTH + 1)

@@ -28,6 +28,8 @@ CONNECT_TIMEOUT = 10.0
 CLOSE_TIMEOUT = 5.0
 GRACE = 10.0
 """Seconds beyond the server's own timeout after which we take it for gone."""
+FOR_EVER = 86_400.0
+"""Seconds for a statement that goes through whole tables."""
 _ONLY_INDEXES = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"}
 """There is an index for all that we ask; of a new table the planner does not know that it pays.
 

@@ -11,7 +11,7 @@ import anyio
 import asyncpg
 
 from ..errors import CannotOpen, ForeignStorage, MissingSchema, NewerSchema
-from .connections import Connections
+from .connections import FOR_EVER, Connections
 from .location import Location, parse
 from .statements import migrations, statement
 
@@ -19,7 +19,6 @@ _FLOOR = 150_000
 _TABLES = ["perdure_schema", "records", "counts", "totals", "news"]
 _TAKE_TURNS = "SELECT pg_advisory_xact_lock(hashtextextended('perdure migrate ' || $1, 0))"
 _STAND_IN = "SELECT set_config('search_path', $1, true)"
-_FOR_EVER = 86_400.0
 
 
 class _Fetch(Protocol):
@@ -60,14 +59,14 @@ async def _migrate(connections: Connections, steps: tuple[str, ...]) -> None:
     """Run the steps that this schema has not seen, all in one transaction."""
     location = connections.location
     async with connections.transaction() as session:
-        await session.execute(_TAKE_TURNS, location.options.schema, timeout=_FOR_EVER)
+        await session.execute(_TAKE_TURNS, location.options.schema, timeout=FOR_EVER)
         look = await _look(location, session.fetch)  # another process may have been first
         version = await _version(location, look, session.fetch, len(steps))
         if not look["has_schema"]:
             await session.execute(f"CREATE SCHEMA {location.schema}")
         await session.execute(_STAND_IN, f"{location.schema}, pg_temp")
         for step in steps[version:]:
-            await session.execute(step, timeout=_FOR_EVER)
+            await session.execute(step, timeout=FOR_EVER)
 
 
 async def _look(location: Location, fetch: _Fetch) -> asyncpg.Record:

@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncpg
 
 from ..contract import Maintenance
-from .connections import Connections
+from .connections import FOR_EVER, Connections
 from .statements import statement
-
-_FOR_EVER = 86_400.0
 
 
 async def maintain(connections: Connections, *, repair: bool) -> Maintenance:
@@ -20,7 +18,7 @@ async def maintain(connections: Connections, *, repair: bool) -> Maintenance:
     async with connections.transaction() as session:
         if repair:
             await session.execute(statement("repair_lock", schema))
-        wrong = await session.fetch(statement("recount", schema), timeout=_FOR_EVER)
+        wrong = await session.fetch(statement("recount", schema), timeout=FOR_EVER)
         if repair:
             counts = [row for row in wrong if row["partition"] is not None]
             totals = [row for row in wrong if row["partition"] is None]
@@ -33,7 +31,7 @@ async def maintain(connections: Connections, *, repair: bool) -> Maintenance:
                 [(row["space"], row["tag"], row["counted"] - row["stored"]) for row in totals],
             )
             await session.execute(statement("drop_zero_counts", schema))
-        await session.execute(statement("analyze", schema), timeout=_FOR_EVER)
+        await session.execute(statement("analyze", schema), timeout=FOR_EVER)
     return Maintenance(findings=tuple(map(_finding, wrong)))
 
 

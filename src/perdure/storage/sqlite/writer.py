@@ -17,6 +17,7 @@ from queue import Empty, SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
 from ..errors import StorageBusy, StorageClosed
+from ..grouping import own_copy
 from .failures import translated
 from .file import wait_for
 from .location import Location
@@ -134,7 +135,7 @@ class Writer:
             with translated(self._location.name):
                 return list(zip(group, self._transact(group), strict=True))
         except StorageBusy as error:
-            return [(job, _copy(error)) for job in group]  # all have waited; alone, each would wait again
+            return [(job, own_copy(error)) for job in group]  # all have waited; alone, each would wait again
         except Exception as error:  # whatever it is, somebody waits for it
             if len(group) > 1:
                 return [settled for job in group for settled in self._run_group([job])]
@@ -171,13 +172,6 @@ class Writer:
     def _read_data_version(self) -> int:
         """A number that changes when another connection commits, and not when this one does."""
         return self._db.execute("PRAGMA data_version").fetchone()[0]
-
-
-def _copy(error: StorageBusy) -> StorageBusy:
-    """Each caller raises its own: an exception collects the traceback of whoever raises it."""
-    copy = StorageBusy(*error.args)
-    copy.__cause__ = error.__cause__
-    return copy
 
 
 def _deliver(settled: Sequence[_Settled]) -> None:
