@@ -55,8 +55,8 @@ async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(tmp_path: Path
     case = Case(await storm.run(plan_in(tmp_path, url=await new_url(engine, tmp_path))))
     assert breaches(case) == {}
     met = numbers(case)
-    for what in ("tasks taken from lost workers", "of several attempts", "answers heard", "cancelled"):
-        assert met[what] > 0, met
+    needed = ("tasks taken from lost workers", "of several attempts", "answers heard", "cancelled")
+    assert all(met.get(what) for what in needed), str(met)
 
 
 # A worker that sleeps too long
