@@ -1,7 +1,8 @@
 """`make bench`: measure everything, print one table, and write it into RESULTS.md.
 
 `--quick` runs small sizes to see that all of it works; its numbers are too rough to be kept. `--only`
-measures a part of it (`store`, `runtime`, `wire` or `engines`), prints that, and leaves RESULTS.md as it is.
+measures a part of it (`store`, `runtime`, `wire`, `engines` or `feeds`), prints that, and leaves RESULTS.md
+as it is.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from msgspec.structs import replace
 from . import claims, durable, footprint, idle, listing, processing, reaction, running
 from .engines import contest as engines
 from .engines import lives, pages, timers
+from .feeds import cycles, simulated
 from .table import Findings, machine, measured, render, report
 from .wire import contest
 
@@ -38,6 +40,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     rest: idle.Effort
     wire: contest.Effort
     engines: engines.Effort
+    cycles: cycles.Effort
+    crowd: simulated.Effort
 
 
 FULL = Plan(
@@ -57,6 +61,8 @@ FULL = Plan(
         pages=pages.Effort(calls=5, rounds=61),
         timers=timers.Effort(calls=5, rounds=61, claims=25),
     ),
+    cycles=cycles.Effort(accounts=342, first=5, idle=9),
+    crowd=simulated.Effort(accounts=100_000, hours=12),
 )
 QUICK = Plan(
     lives=durable.Effort(alone=16, together=256, rounds=5),
@@ -75,6 +81,8 @@ QUICK = Plan(
         pages=pages.Effort(calls=3, rounds=15),
         timers=timers.Effort(calls=3, rounds=15, claims=11),
     ),
+    cycles=cycles.Effort(accounts=342, first=2, idle=3),
+    crowd=simulated.Effort(accounts=2000, hours=8),
 )
 
 
@@ -125,11 +133,20 @@ async def measure_engines(plan: Plan, _: Path) -> Findings:
     return await engines.measure(plan.engines, say)
 
 
+async def measure_feeds(plan: Plan, folder: Path) -> Findings:
+    say("cycles of feeds ...")
+    lines = await cycles.measure(folder, plan.cycles)
+    say("a crowd of accounts ...")
+    more, sheets = await asyncio.to_thread(simulated.measure, plan.crowd)
+    return Findings(lines=[*lines, *more], sheets=sheets)
+
+
 PARTS: dict[str, Callable[[Plan, Path], Awaitable[Findings]]] = {
     "store": measure_store,
     "runtime": measure_runtime,
     "wire": measure_wire,
     "engines": measure_engines,
+    "feeds": measure_feeds,
 }
 
 

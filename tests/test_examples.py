@@ -17,10 +17,11 @@ import pytest
 from mcp.client import Client
 from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters
-from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent
+from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent, TextResourceContents
 
 from perdure.mcp.client import ClientTasks, Handle, TaskState
 
+from .feeds.fake.process import FakeProcess, fake_process
 from .mcp.wire import Core, Modern, is_open
 from .rows import row
 from .runtime.replicas import until
@@ -306,6 +307,42 @@ async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: 
 
 async def _has_counted(handle: Handle, chapters: int) -> bool:
     return (await handle.status()).variables.get("chapter", 0) >= chapters
+
+
+# feeds.py
+
+
+async def test_feeds_reads_goes_on_when_its_server_was_killed_and_tells_what_people_share(
+    tmp_path: Path,
+) -> None:
+    async with fake_process("--latency", "0.3") as fake:
+        dids: list[str] = await fake.order("populate", accounts=6, posts=5, every=60_000_000)
+        (tmp_path / "feeds.toml").write_text(f'[bluesky]\nservice = "{fake.url}"\npds = "{fake.url}"\n')
+        async with served(tmp_path, "feeds") as server:
+            async with visiting(server.url) as (client, tasks):
+                handle = await started(client, tasks, "ingest", {"accounts": dids})
+                kept = handle.save()
+                await until(lambda: _has_read(fake, 2), seconds=30)
+            await server.program.end(signal.SIGKILL)
+        async with served(tmp_path, "feeds") as server, visiting(server.url) as (client, tasks):
+            result = await tasks.resume(client, kept).wait(120)
+            assert result.structured_content == {"accounts": 6, "items": 30}
+            links = await client.call_tool("shared_links", {"limit": 1})
+            assert links.structured_content is not None
+            ((most_shared),) = links.structured_content["result"]
+            assert most_shared["url"].startswith("https://example.com/")
+            assert len(most_shared["sharers"]) == 6
+            posts = await client.call_tool("posts", {"limit": 3})
+            assert posts.structured_content is not None
+            assert len(posts.structured_content["result"]) == 3
+            (told,) = (await client.read_resource("feeds://links/today")).contents
+            assert isinstance(told, TextResourceContents)
+            assert told.text.startswith("6  https://example.com/")
+
+
+async def _has_read(fake: FakeProcess, pages: int) -> bool:
+    log = await fake.order("log")
+    return sum(each["path"] == "app.bsky.feed.getAuthorFeed" for each in log) >= pages
 
 
 # resuming_client.py

@@ -229,7 +229,8 @@ async def test_a_task_that_waits_again_keeps_its_lease_which_is_free(replicas: R
     await until_released(runtime, made)
     lease, task = await lease_of(runtime, made), await now(runtime, made)
     assert lease is not None
-    assert (lease.tag, lease.version, lease.wake_at, leases.holder_of(lease)) == (leases.FREE, 2, None, None)
+    assert (lease.tag, lease.wake_at, leases.holder_of(lease)) == (leases.FREE, None, None)
+    assert lease.version >= 2  # more, where a heartbeat came between
     assert lease.expires_at == task.record.expires_at is not None
     await runtime.cancel(ME, made.task.task_id)
     assert await lease_of(runtime, made) is None

@@ -374,7 +374,7 @@ async def test_one_task_does_not_set_a_crowd_of_workers_running(replicas: Replic
         for _ in range(rounds):
             made = await creator.submit("quick")
             await creator.wait(ME, made.task.task_id, 10)
-        assert rounds <= crew.attempts < 5 * rounds  # by 8 that are woken together
+        assert rounds <= crew.attempts < 7 * rounds  # by 8 that are woken together
 
 
 @row(65)

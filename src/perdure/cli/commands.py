@@ -6,26 +6,24 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Generator
-from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
 
 import anyio
 import typer
-from rich.console import Console
-from rich.logging import RichHandler
 
 from ..runtime import App
 from ..storage import migrate_storage
 from ..storage.copying import Progress
-from ..storage.errors import CannotOpen, StorageError
+from ..storage.errors import CannotOpen
+from .feeds import feeds
 from .loading import CannotLoad, load_app
+from .saying import console, log_to_stderr, say, told
 from .storages import copy_all, examine
 from .worker import work
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
-console = Console(stderr=True, highlight=False)
+commands.add_typer(feeds)
 
 
 @commands.callback()
@@ -40,11 +38,11 @@ def worker(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="log every step")] = False,
 ) -> None:
     """Run the tasks of an app, beside its server or alone, until SIGTERM."""
-    _log_to_stderr(verbose=verbose)
+    log_to_stderr(verbose=verbose)
     try:
-        anyio.run(work, _useful(load_app(app)), _say)
+        anyio.run(work, _useful(load_app(app)), say)
     except (CannotLoad, CannotOpen) as error:
-        _say(f"perdure: {error}")
+        say(f"perdure: {error}")
         raise typer.Exit(2) from error
     _leave()
 
@@ -55,9 +53,9 @@ _Url = Annotated[str, typer.Argument(metavar="URL", help="sqlite:///..., postgre
 @commands.command()
 def migrate(url: _Url) -> None:
     """Make or change the tables that a storage needs, and nothing else."""
-    with _told():
+    with told():
         anyio.run(migrate_storage, url)
-    _say("the storage is ready")
+    say("the storage is ready")
 
 
 @commands.command()
@@ -71,15 +69,15 @@ def copy(
 
     A copy that was interrupted goes on where it stood when it is started again.
     """
-    with _told(), console.status("copying") as status:
+    with told(), console.status("copying") as status:
 
         def tell(progress: Progress) -> None:
             status.update(f"{progress.space}: {progress.records} records {progress.step}")
 
         counts = anyio.run(partial(copy_all, source, target, merge=merge, tell=tell))
     for space, count in counts.items():
-        _say(f"{count:>9}  {space}")
-    _say("everything is there, to the byte")
+        say(f"{count:>9}  {space}")
+    say("everything is there, to the byte")
 
 
 @commands.command()
@@ -89,25 +87,15 @@ def doctor(
     recount: Annotated[bool, typer.Option("--recount", help="set wrong counters right")] = False,
 ) -> None:
     """Look for damage, and give back room. Fails if something is wrong and was not set right."""
-    with _told():
+    with told():
         health = anyio.run(partial(examine, url, repair=recount))
     for finding in health.findings:
-        _say(finding)
+        say(finding)
     if health.remaining:
-        _say("some of it cannot be set right" if recount else "wrong counters are set right by --recount")
+        say("some of it cannot be set right" if recount else "wrong counters are set right by --recount")
         raise typer.Exit(1)
     records = f"{health.records} records"
-    _say(f"set right, among {records}" if health.findings else f"all is well with {records}")
-
-
-@contextmanager
-def _told() -> Generator[None]:
-    """What a storage could not do, in one line."""
-    try:
-        yield
-    except StorageError as error:
-        _say(f"perdure: {error}")
-        raise typer.Exit(2) from error
+    say(f"set right, among {records}" if health.findings else f"all is well with {records}")
 
 
 def _useful(app: App) -> App:
@@ -117,19 +105,6 @@ def _useful(app: App) -> App:
     if app.url == "memory:":
         raise CannotLoad("the storage memory: is within one process, and nobody could give this one work")
     return app
-
-
-def _log_to_stderr(*, verbose: bool) -> None:
-    """In colour for people, a line each for files."""
-    logging.basicConfig(
-        format="%(message)s" if console.is_terminal else "%(asctime)s %(levelname)s %(message)s",
-        handlers=[RichHandler(console=console, show_path=False)] if console.is_terminal else None,
-    )
-    logging.getLogger("perdure").setLevel(logging.DEBUG if verbose else logging.INFO)
-
-
-def _say(text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False)
 
 
 def _leave() -> None:

@@ -8,13 +8,15 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from ..feeds.account import ACCOUNTS
+from ..feeds.item import ITEMS
 from ..storage import Space, open_storage
 from ..storage.copying import Told, copy
 from ..tasks.idempotency import KEYS
 from ..tasks.listing import SETTINGS
 from ..tasks.snapshot import LEASES, TASKS
 
-SPACES = (SETTINGS, KEYS, TASKS, LEASES)
+SPACES = (SETTINGS, KEYS, TASKS, LEASES, ACCOUNTS, ITEMS)
 """Everything that perdure stores."""
 
 

@@ -1,0 +1,110 @@
+"""Cycles over real HTTP: a fake Bluesky in a process of its own, that lets every answer wait.
+
+The floor is what the requests would take if they did nothing but wait, with all connections always busy.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import msgspec
+from tests.feeds.fake.process import FakeProcess, fake_process
+
+from perdure.feeds import Budget, FeedSource, FeedStore, Poller, Polling, Settings, settling
+from perdure.feeds.bluesky import open_bluesky
+from perdure.feeds.settings import MINUTE, Bluesky
+from perdure.storage import open_storage
+
+from ..table import Line, Target, at_most
+
+LATENCY = 0.05
+CONNECTIONS = 10
+FEW, MANY = 44, 100
+"""Posts of an account, in its only page: 15 000 of 342 accounts, or 34 000."""
+
+
+class Effort(msgspec.Struct, frozen=True, kw_only=True):
+    accounts: int
+    first: int
+    """How many first cycles, each on a new storage."""
+    idle: int
+    """How many cycles in which nothing is new, with ETags and without."""
+
+
+async def measure(folder: Path, effort: Effort) -> list[Line]:
+    async with fake_process("--latency", str(LATENCY)) as fake:
+        settings = Settings(
+            polling=Polling(connections=CONNECTIONS), bluesky=Bluesky(service=fake.url, pds=fake.url)
+        )
+        budget = Budget(CONNECTIONS)
+        async with open_bluesky(settings, budget=budget) as source:
+            lines: list[Line] = []
+            for posts in (FEW, MANY):
+                dids = await fake.order("populate", accounts=effort.accounts, posts=posts, every=15 * MINUTE)
+                bench = Bench(fake, source, budget, settings.polling, dids)
+                lines.append(await bench.first(folder, effort.first, posts))
+            lines += [
+                await bench.idle(folder, effort.idle, gives_etags=gives_etags)
+                for gives_etags in (True, False)
+            ]
+            return lines
+
+
+class Bench:
+    def __init__(
+        self, fake: FakeProcess, source: FeedSource, budget: Budget, polling: Polling, dids: list[str]
+    ) -> None:
+        self._fake = fake
+        self._source = source
+        self._budget = budget
+        self._polling = polling
+        self._dids = dids
+
+    async def first(self, folder: Path, rounds: int, posts: int) -> Line:
+        taken: list[tuple[float, float]] = []
+        wanted = posts * len(self._dids)
+        for number in range(rounds):
+            async with await open_storage(f"sqlite:///{folder / f'first-{posts}-{number}.db'}") as storage:
+                store = FeedStore(storage)
+                await self._add_all(store)
+                taken.append(await self._cycle(store))
+                assert await store.count_items() == wanted
+        return _line(f"first cycle, {len(self._dids)} accounts, {wanted:,} items", taken, at_most(2.5))
+
+    async def idle(self, folder: Path, rounds: int, *, gives_etags: bool) -> Line:
+        await self._fake.order("server", gives_etags=gives_etags)
+        name = "with ETags" if gives_etags else "without ETags"
+        async with await open_storage(f"sqlite:///{folder / f'idle-{gives_etags}.db'}") as storage:
+            store = FeedStore(storage)
+            await self._add_all(store)
+            await self._cycle(store)
+            before = self._budget.requests
+            taken = [await self._cycle(store) for _ in range(rounds)]
+            assert self._budget.requests - before == rounds * len(self._dids), "an idle account cost more"
+        return _line(f"idle cycle, {len(self._dids)} accounts, {name}", taken, at_most(1.3))
+
+    async def _add_all(self, store: FeedStore) -> None:
+        for start in range(0, len(self._dids), 25):
+            for profile in await self._source.profiles(self._dids[start : start + 25]):
+                await store.add(settling.new_account(profile, now=store.clock(), polling=self._polling))
+
+    async def _cycle(self, store: FeedStore) -> tuple[float, float]:
+        """The seconds that a cycle took, and those that its requests had to wait."""
+        before, began = self._budget.requests, perf_counter()
+        cycle = await Poller(store, self._source, self._polling).once()
+        seconds = perf_counter() - began
+        assert cycle.polled == len(self._dids), cycle
+        return seconds, (self._budget.requests - before) / CONNECTIONS * LATENCY
+
+
+def _line(what: str, taken: list[tuple[float, float]], target: Target) -> Line:
+    seconds, bound = median(each for each, _ in taken), taken[0][1]
+    return Line(
+        what=f"feeds, {what}; time / latency bound",
+        floor=f"{bound:.2f} s",
+        subject=f"{seconds:.2f} s",
+        ratio=median(each / least for each, least in taken),
+        target=target,
+    )

@@ -1,0 +1,91 @@
+"""What the people you follow share today, for a model to ask.
+
+    python examples/feeds.py
+
+`ingest` polls Bluesky accounts as a durable task: kill the server while it reads, start it again, and it goes
+on with those that are left. What was read once is never stored twice. `posts` and `shared_links`, and the
+resource `feeds://links/today`, tell what was found. Where Bluesky is, and how it is read, may stand in a
+`feeds.toml` (see docs/feeds.md); `perdure feeds run` polls the same accounts for ever.
+"""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from mcp.server import MCPServer
+
+from perdure import Task, Tasks
+from perdure.feeds import FeedStore, Poller, Settings, most_shared, read_settings, settling
+from perdure.feeds.bluesky import open_bluesky
+from perdure.feeds.settings import HOUR
+from perdure.storage import open_storage
+
+STORAGE = "sqlite:///feeds.db"
+SETTINGS = Path("feeds.toml")
+
+tasks = Tasks(STORAGE)
+server: MCPServer[object] = MCPServer("feeds", **tasks.attach())
+
+
+@asynccontextmanager
+async def opened() -> AsyncGenerator[FeedStore]:
+    """What is known of feeds: in the storage of the tasks."""
+    async with await open_storage(STORAGE) as storage:
+        yield FeedStore(storage)
+
+
+@server.tool()
+@tasks.durable(retries=5)
+async def ingest(accounts: list[str], task: Task) -> dict[str, int]:
+    """Read everything new of these Bluesky accounts, and of all that were added before."""
+    settings = read_settings(SETTINGS) if SETTINGS.exists() else Settings()
+    async with opened() as store, open_bluesky(settings) as source:
+        began = task.variables.get_int("began", store.clock())
+        await task.set_variables({"began": began})
+        for profile in await source.profiles(accounts):
+            await store.add(settling.new_account(profile, now=store.clock(), polling=settings.polling))
+        poller = Poller(store, source, settings.polling, hold=10_000_000)  # ten seconds after a kill
+        everybody = [stored async for stored in store.accounts()]
+        for number, stored in enumerate(everybody):
+            await task.report(stored.account.handle, done=number, total=len(everybody))
+            if (stored.account.last_polled_at or 0) < began:  # else it was read before the server was killed
+                await poller.poll(stored)
+        return {"accounts": len(everybody), "items": await store.count_items()}
+
+
+@server.tool()
+async def posts(hours: float = 24, limit: int = 50) -> list[dict[str, Any]]:
+    """What was posted of late, the newest first."""
+    async with opened() as store:
+        since = store.clock() - round(hours * HOUR)
+        found: list[dict[str, Any]] = []
+        async for _, item in store.newest(since=since):
+            found.append(msgspec.to_builtins(item))
+            if len(found) == limit:
+                break
+        return found
+
+
+@server.tool()
+async def shared_links(hours: float = 24, limit: int = 10) -> list[dict[str, Any]]:
+    """The links that most people share, and who they are."""
+    async with opened() as store:
+        handles = {stored.account.account_id: stored.account.handle async for stored in store.accounts()}
+        shared = await most_shared(store.newest(since=store.clock() - round(hours * HOUR)), limit=limit)
+        return [
+            {"url": each.url, "title": each.title, "sharers": [handles.get(who, who) for who in each.sharers]}
+            for each in shared
+        ]
+
+
+@server.resource("feeds://links/today")
+async def links_of_today() -> str:
+    """The links of the last day, the most shared first, a line each."""
+    found = await shared_links()
+    return "\n".join(f"{len(each['sharers'])}  {each['url']}" for each in found)
+
+
+if __name__ == "__main__":
+    server.run("streamable-http", port=8005)

@@ -1,0 +1,167 @@
+"""`perdure feeds add | remove | follow-list | reset | suspend | resume`: which accounts are polled."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from ...feeds import Settings, settling
+from ..saying import say
+from . import changing
+from .changing import Step, Steps
+from .opening import bluesky, opened
+from .options import DryRun, File, Json, Name, Names, Url, done, feeds
+from .telling import counted, harmless, tell_json
+
+UNCHANGED = "dry run: nothing was changed"
+
+
+@feeds.command()
+def add(
+    accounts: Names,
+    *,
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Poll these accounts from now on. Names that nobody has are told, and the others added."""
+
+    async def work(settings: Settings) -> Steps:
+        async with opened(settings, makes=not dry_run) as store, bluesky(settings) as source:
+            return await changing.add(store, source, accounts, polling=settings.polling, dry_run=dry_run)
+
+    report = done(settings, storage, work)
+    _tell(report, json=json)
+    for name in report.unknown:
+        say(f"perdure: Bluesky knows no {harmless(name)}; look for a typing error, or use its DID")
+    if report.unknown:
+        raise typer.Exit(1)
+
+
+@feeds.command()
+def remove(
+    accounts: Names,
+    *,
+    items: Annotated[bool, typer.Option("--items", help="its items too")] = False,
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Forget these accounts. Their items stay, unless they are to go too."""
+
+    async def work(settings: Settings) -> Steps:
+        async with opened(settings) as store:
+            return await changing.remove(store, accounts, with_items=items, dry_run=dry_run)
+
+    _tell(done(settings, storage, work), json=json)
+
+
+@feeds.command("follow-list")
+def follow_list(
+    actor: Annotated[str, typer.Argument(metavar="ACTOR", help="the handle or DID of who follows")],
+    *,
+    prune: Annotated[bool, typer.Option("--prune", help="suspend everybody else")] = False,
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Poll everybody whom somebody follows. Started again, it adds whoever is new."""
+
+    async def work(settings: Settings) -> Steps:
+        async with opened(settings, makes=not dry_run) as store, bluesky(settings) as source:
+            return await changing.follow(
+                store, source, actor, polling=settings.polling, prune=prune, dry_run=dry_run
+            )
+
+    report = done(settings, storage, work)
+    if json:
+        tell_json(report)
+        return
+    _tell_following(harmless(actor), report, prune=prune)
+
+
+def _tell_following(actor: str, report: Steps, *, prune: bool) -> None:
+    pruned, would = report.count("suspended"), "would be " if report.dry_run else ""
+    changes = [(report.count(done), done) for done in ("added", "resumed", "renamed")]
+    counts = [f"{count} {would}{done}" for count, done in changes if count]
+    counts.append(f"{report.count(None)} already there")
+    say(f"{actor} follows {counted(len(report.steps) - pruned, 'account')}: {', '.join(counts)}")
+    if prune:
+        say(f"{pruned} {would}suspended whom {actor} does not follow")
+    if report.dry_run:
+        say(UNCHANGED)
+
+
+@feeds.command()
+def suspend(
+    accounts: Names,
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="for whoever wonders later")] = "",
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Do not poll these accounts, until they are resumed."""
+
+    async def work(settings: Settings) -> Steps:
+        async with opened(settings) as store:
+            edit = partial(settling.suspended, reason=reason or "by hand")
+            return await changing.change(store, accounts, edit, "suspended", dry_run=dry_run)
+
+    _tell(done(settings, storage, work), json=json)
+
+
+@feeds.command()
+def resume(
+    accounts: Names,
+    *,
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Poll these accounts again, at once and then at their times."""
+
+    async def work(settings: Settings) -> Steps:
+        async with opened(settings) as store:
+            edit = partial(settling.resumed, now=store.clock())
+            return await changing.change(store, accounts, edit, "resumed", dry_run=dry_run)
+
+    _tell(done(settings, storage, work), json=json)
+
+
+@feeds.command()
+def reset(
+    account: Name, *, settings: File = None, storage: Url = None, json: Json = False, dry_run: DryRun = False
+) -> None:
+    """Forget how far an account was read: its next poll begins anew. No item is lost, or stored twice."""
+
+    async def work(settings: Settings) -> Steps:
+        async with opened(settings) as store:
+            edit = partial(settling.reset, now=store.clock())
+            return await changing.change(store, [account], edit, "reset", dry_run=dry_run)
+
+    _tell(done(settings, storage, work), json=json)
+
+
+def _tell(report: Steps, *, json: bool) -> None:
+    if json:
+        tell_json(report)
+        return
+    for step in report.steps:
+        say(_line(step, dry_run=report.dry_run))
+    if report.dry_run:
+        say(UNCHANGED)
+
+
+def _line(step: Step, *, dry_run: bool) -> str:
+    handle, note = harmless(step.handle), harmless(step.note)
+    if step.done is None:
+        return f"{handle}: {note}"
+    return f"{handle}: {'would be ' if dry_run else ''}{step.done}{f' ({note})' if note else ''}"

@@ -1,0 +1,257 @@
+"""What the commands read: how the accounts are, and what was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from ...feeds import Account, FeedStore, Item, Shared, Status, Summary, most_shared, summary_of
+from ...feeds.errors import UnknownAccount
+from ...storage import Micros
+from .changing import name_in
+from .telling import counted, harmless, shortened
+from .times import duration, minute, when
+
+MOST_FAILING = 20
+MOST_SHARERS = 8
+
+
+# Everybody
+
+
+class Failing(msgspec.Struct, frozen=True, kw_only=True):
+    account: str
+    handle: str
+    status: Status
+    failures: int
+    reason: str
+    next_at: Micros
+
+
+class State(msgspec.Struct, frozen=True, kw_only=True):
+    summary: Summary
+    marked_share: float
+    items: int
+    failing: tuple[Failing, ...]
+    now: Micros
+
+
+async def state_of(store: FeedStore) -> State:
+    everybody = [stored.account async for stored in store.accounts()]
+    summary = summary_of(everybody)
+    return State(
+        summary=summary,
+        marked_share=summary.marked_share,
+        items=await store.count_items(),
+        failing=tuple(
+            _failing(each) for each in everybody if each.failures and each.status is not Status.SUSPENDED
+        ),
+        now=store.clock(),
+    )
+
+
+def _failing(account: Account) -> Failing:
+    return Failing(
+        account=account.account_id,
+        handle=account.handle,
+        status=account.status,
+        failures=account.failures,
+        reason=account.reason,
+        next_at=account.next_at,
+    )
+
+
+def lines_of_state(state: State) -> Iterator[str]:
+    summary = state.summary
+    if not summary.accounts:
+        yield "no accounts yet; `perdure feeds add HANDLE` adds one"
+        return
+    statuses = f"{summary.active} active, {summary.unavailable} unavailable, {summary.suspended} suspended"
+    yield from table(
+        ("accounts", f"{summary.accounts}: {statuses}"),
+        ("with a mark", f"{summary.with_mark} ({state.marked_share:.0%})"),
+        ("with gaps", str(summary.with_gaps)),
+        ("last polled", when(summary.last_polled_at, state.now)),
+        ("next poll", _next_poll(summary.next_at, state.now)),
+        ("posts fetched", _fetched(summary.posts_fetched_count, summary.set_aside)),
+        ("items stored", counted(state.items, "item")),
+        ("failing", str(len(state.failing))),
+    )
+    yield from _lines_of_failing(state.failing)
+    if summary.alarm is not None:
+        yield f"ALARM: {summary.alarm}"
+
+
+def _lines_of_failing(failing: Sequence[Failing]) -> Iterator[str]:
+    for each in failing[:MOST_FAILING]:
+        times = "once" if each.failures == 1 else f"{each.failures} times in a row"
+        yield f"  {harmless(each.handle)}: {times}, {each.status}: {harmless(each.reason)}"
+    if len(failing) > MOST_FAILING:
+        yield f"  and {len(failing) - MOST_FAILING} more; --json tells all"
+
+
+def table(*rows: tuple[str, str]) -> Iterator[str]:
+    width = max(len(name) for name, _ in rows)
+    for name, value in rows:
+        yield f"{name:<{width}}  {value}"
+
+
+def _next_poll(at: Micros | None, now: Micros) -> str:
+    if at is None:
+        return "none"
+    return when(at, now) if at > now else f"due for {duration(now - at)}"
+
+
+def _fetched(count: int, set_aside: int) -> str:
+    aside = f", and {counted(set_aside, 'record')} set aside" if set_aside else ""
+    return f"{counted(count, 'post')}{aside}"
+
+
+# One account
+
+
+class Inspected(msgspec.Struct, frozen=True, kw_only=True):
+    account: Account
+    items: int
+    is_held: bool
+    now: Micros
+
+
+async def inspected(store: FeedStore, name: str) -> Inspected:
+    account = (await store.find(name_in(name))).account
+    now = store.clock()
+    items = await store.count_items(account.account_id)
+    return Inspected(account=account, items=items, is_held=account.is_held(now), now=now)
+
+
+def lines_of_account(seen: Inspected) -> Iterator[str]:
+    account, now = seen.account, seen.now
+    reason = f": {harmless(account.reason)}" if account.reason else ""
+    whole = "none" if account.mark is None else "none: everything up to the mark is stored"
+    yield from table(
+        ("account", account.account_id),
+        ("handle", harmless(account.handle)),
+        ("status", f"{account.status}{reason}"),
+        ("added", when(account.added_at, now)),
+        ("mark", "none: nothing of it was ever stored" if account.mark is None else when(account.mark, now)),
+        ("last polled", when(account.last_polled_at, now)),
+        ("next poll", _when_polled(seen)),
+        ("interval", duration(account.interval)),
+        ("polls", _polls(account)),
+        ("posts fetched", _fetched(account.posts_fetched_count, account.set_aside)),
+        ("items stored", counted(seen.items, "item")),
+        ("its own count", "unknown" if account.posts is None else _own_count(account.posts, account.unseen)),
+        ("profile read", when(account.profiled_at, now)),
+        ("failures", f"{account.failures} in a row" if account.failures else "none"),
+        ("gaps", str(len(account.gaps)) if account.gaps else whole),
+    )
+    for gap in account.gaps:
+        start = "from the newest item" if gap.cursor is None else f"from cursor {shortened(gap.cursor, 60)}"
+        yield f"  {start} down to {when(gap.floor, now)}"
+
+
+def _polls(account: Account) -> str:
+    quiet = f"; the last {account.quiet} found nothing new" if account.quiet else ""
+    return f"{account.polls}, of {counted(account.pages, 'page')}{quiet}"
+
+
+def _own_count(posts: int, unseen: int) -> str:
+    return counted(posts, "post") + (f", {unseen} of them new and not found" if unseen else "")
+
+
+def _when_polled(seen: Inspected) -> str:
+    account = seen.account
+    if seen.is_held and account.hold is not None:
+        return f"now, by {account.hold.poller}"
+    if account.status is Status.SUSPENDED:
+        return "none, until it is resumed"
+    return _next_poll(account.next_at, seen.now)
+
+
+# What was found
+
+
+class Found(msgspec.Struct, frozen=True, kw_only=True):
+    """An item, and in whose feed it is."""
+
+    account: str
+    account_handle: str
+    item: Item
+
+
+async def handles_in(store: FeedStore) -> dict[str, str]:
+    return {stored.account.account_id: stored.account.handle async for stored in store.accounts()}
+
+
+async def items(
+    store: FeedStore, name: str | None, *, since: Micros, kind: str | None, limit: int
+) -> list[Found]:
+    """The newest first."""
+    account_id = None if name is None else await _id_of(store, name_in(name))
+    handles = await handles_in(store)
+    found: list[Found] = []
+    async for owner, item in store.newest(account_id, since=since, kind=kind):
+        found.append(Found(account=owner, account_handle=handles.get(owner, owner), item=item))
+        if len(found) == limit:
+            break
+    return found
+
+
+async def _id_of(store: FeedStore, name: str) -> str:
+    """Items of an account that was removed are still there under its DID."""
+    try:
+        return (await store.find(name)).account.account_id
+    except UnknownAccount:
+        if name.startswith("did:") and await store.count_items(name):
+            return name
+        raise
+
+
+def lines_of_item(found: Found) -> Iterator[str]:
+    item = found.item
+    by = f" of {harmless(item.handle or item.author)}" if item.kind == "repost" else ""
+    kind = "" if item.kind == "post" else f" ({item.kind}{by})"
+    yield f"{minute(item.time)}  {harmless(found.account_handle)}{kind}: {shortened(item.text, 200)}".rstrip(
+        ": "
+    )
+    for link in item.links:
+        yield f"{'':16}  {harmless(link.url)}"
+
+
+class Ranked(msgspec.Struct, frozen=True, kw_only=True):
+    """A link, and who shared it, by name."""
+
+    url: str
+    title: str
+    sharers: int
+    handles: tuple[str, ...]
+    times: int
+    first_at: Micros
+    last_at: Micros
+
+
+async def links(store: FeedStore, *, since: Micros, limit: int) -> list[Ranked]:
+    handles = await handles_in(store)
+    return [_ranked(each, handles) for each in await most_shared(store.newest(since=since), limit=limit)]
+
+
+def _ranked(shared: Shared, handles: dict[str, str]) -> Ranked:
+    return Ranked(
+        url=shared.url,
+        title=shared.title,
+        sharers=len(shared.sharers),
+        handles=tuple(handles.get(each, each) for each in shared.sharers),
+        times=shared.times,
+        first_at=shared.first_at,
+        last_at=shared.last_at,
+    )
+
+
+def lines_of_link(link: Ranked) -> Iterator[str]:
+    yield f"{link.sharers:>4}  {shortened(link.title, 100) or harmless(link.url)}"
+    if link.title:
+        yield f"      {harmless(link.url)}"
+    others = link.sharers - MOST_SHARERS
+    names = ", ".join(harmless(each) for each in link.handles[:MOST_SHARERS])
+    yield f"      {names}{f' and {others} more' if others > 0 else ''}"

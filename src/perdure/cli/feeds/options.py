@@ -1,0 +1,51 @@
+"""The options that the commands share, and how each of them is run."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import anyio
+import typer
+
+from ...feeds import Settings
+from ..saying import told
+from .opening import settings_of
+
+T = TypeVar("T")
+
+feeds = typer.Typer(name="feeds", no_args_is_help=True)
+
+File = Annotated[
+    Path | None,
+    typer.Option("--settings", metavar="FILE", help="TOML or YAML; else feeds.toml or feeds.yaml, if here"),
+]
+Url = Annotated[
+    str | None, typer.Option("--storage", metavar="URL", help="sqlite:///..., postgresql://..., redis://...")
+]
+Json = Annotated[bool, typer.Option("--json", help="tell it as JSON, on standard output")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="log every step")]
+Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="a handle or a DID")]
+Names = Annotated[list[str], typer.Argument(metavar="ACCOUNT", help="handles or DIDs")]
+MaybeName = Annotated[str | None, typer.Argument(metavar="ACCOUNT", help="a handle or a DID")]
+Since = Annotated[str, typer.Option("--since", metavar="TIME", help="24h, 7d, 2026-11-01, 2026-11-01T08:30")]
+Limit = Annotated[int, typer.Option("--limit", min=1, help="how many at most")]
+
+
+@feeds.callback()
+def of_feeds() -> None:
+    """Poll feeds without missing or repeating a post, and look at what was found."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a post may hold any letter, and a terminal not show it
+
+
+def done(file: Path | None, url: str | None, work: Callable[[Settings], Awaitable[T]]) -> T:
+    """Do it with the settings that were named. What cannot be done is told in one line."""
+    with told():
+        return anyio.run(partial(work, settings_of(file, url)))

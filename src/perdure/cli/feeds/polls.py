@@ -1,0 +1,194 @@
+"""`perdure feeds run | once | poll | backfill | audit`: the commands that read from Bluesky."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Annotated
+
+import typer
+
+from ...feeds import Account, FeedStore, Outcome, Polled, Settings
+from ...tasks.store import system_clock
+from ..saying import CannotDo, log_to_stderr, say, told
+from . import auditing, running
+from .auditing import Audited
+from .changing import name_in
+from .opening import opened
+from .options import DryRun, File, Json, MaybeName, Name, Since, Url, Verbose, done, feeds
+from .running import Backfill
+from .telling import counted, event_of, harmless, lines_of, tell_json
+from .times import minute, moment
+
+MOST_NAMED = 20
+
+
+@feeds.command()
+def run(
+    *,
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+) -> None:
+    """Poll every account at its own times, until SIGTERM or Ctrl+C.
+
+    Any number of these processes may share the accounts of one storage.
+    """
+    log_to_stderr(verbose=verbose)
+    if dry_run:
+        _preview(done(settings, storage, partial(_whom, running.due_now)), json=json)
+    else:
+        done(settings, storage, partial(running.run, json=json))
+
+
+@feeds.command()
+def once(
+    *,
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+    verbose: Verbose = False,
+) -> None:
+    """Poll every account once, whether its time has come or not. Fails if none of them could be polled."""
+    log_to_stderr(verbose=verbose)
+    if dry_run:
+        _preview(done(settings, storage, partial(_whom, running.in_cycle)), json=json)
+    elif not done(settings, storage, partial(running.once, json=json)):
+        raise typer.Exit(1)
+
+
+async def _whom(choice: Callable[[FeedStore], Awaitable[list[Account]]], settings: Settings) -> list[Account]:
+    async with opened(settings) as store:
+        return await choice(store)
+
+
+def _preview(accounts: Sequence[Account], *, json: bool) -> None:
+    """Whom a command would poll."""
+    if json:
+        tell_json({"dry_run": True, "accounts": [_named(each) for each in accounts]})
+        return
+    say(f"would poll {counted(len(accounts), 'account')} now")
+    for each in accounts[:MOST_NAMED]:
+        say(f"  {harmless(each.handle)}")
+    if len(accounts) > MOST_NAMED:
+        say(f"  and {len(accounts) - MOST_NAMED} more; --json tells all")
+
+
+def _named(account: Account) -> dict[str, object]:
+    return {
+        "account": account.account_id,
+        "handle": account.handle,
+        "mark": account.mark,
+        "gaps": len(account.gaps),
+    }
+
+
+@feeds.command()
+def poll(
+    account: Name, *, settings: File = None, storage: Url = None, json: Json = False, dry_run: DryRun = False
+) -> None:
+    """Poll one account now, even a suspended one. Fails if it could not be polled."""
+    log_to_stderr(verbose=False)
+    if dry_run:
+        _preview(done(settings, storage, partial(_whom, partial(_just, name=account))), json=json)
+        return
+    outcome = done(settings, storage, partial(running.poll, name=account))
+    _tell(outcome, json=json)
+    if not isinstance(outcome, Polled):
+        raise typer.Exit(1)
+
+
+async def _just(store: FeedStore, *, name: str) -> list[Account]:
+    return [(await store.find(name_in(name))).account]
+
+
+def _tell(outcome: Outcome, *, json: bool) -> None:
+    if json:
+        tell_json(event_of(outcome))
+        return
+    for line in lines_of(outcome, always=True):
+        say(line)
+
+
+@feeds.command()
+def backfill(
+    account: Name,
+    *,
+    since: Since,
+    later: Annotated[bool, typer.Option("--later", help="leave the reading to the next polls")] = False,
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Read an account again, back to a time, and store what is missing."""
+    log_to_stderr(verbose=False)
+    with told():
+        start = moment(since, system_clock())
+    if dry_run:
+        seen = done(settings, storage, partial(_just_one, name=account))
+        if json:
+            tell_json({"dry_run": True, **_named(seen), "since": start})
+        else:
+            say(f"{harmless(seen.handle)}: would be read again back to {minute(start)} UTC")
+        return
+    result = done(settings, storage, partial(running.backfill, name=account, since=start, later=later))
+    _tell_backfill(result, later=later, json=json)
+    if not result.is_done and not later:
+        raise typer.Exit(1)
+
+
+async def _just_one(settings: Settings, *, name: str) -> Account:
+    async with opened(settings) as store:
+        return (await _just(store, name=name))[0]
+
+
+def _tell_backfill(result: Backfill, *, later: bool, json: bool) -> None:
+    if json:
+        tell_json(result)
+        return
+    handle = harmless(result.handle)
+    if result.pages:
+        say(f"[POLL] {handle}: {result.new} posts, {result.links} URLs across {result.pages} pages")
+    if result.is_done:
+        say(f"{handle}: everything since {minute(result.since)} UTC was read")
+    elif later:
+        say(f"{handle}: the next polls read everything since {minute(result.since)} UTC")
+    else:
+        say(f"[ERROR] {handle}: {harmless(result.reason)}; the next polls read what is left")
+
+
+@feeds.command()
+def audit(
+    account: MaybeName = None,
+    *,
+    everybody: Annotated[bool, typer.Option("--all", help="every account, one after the other")] = False,
+    settings: File = None,
+    storage: Url = None,
+    json: Json = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Compare what is stored with everything that an account wrote, and store what is missing.
+
+    It finds what no poll can see: posts that were dated far back. Fails if an account could not be read.
+    """
+    log_to_stderr(verbose=False)
+
+    async def work(settings: Settings) -> list[Audited]:
+        if everybody == (account is not None):
+            raise CannotDo("name one account, or say --all")
+        found: list[Audited] = []
+        async for each in auditing.audits(settings, account, dry_run=dry_run):
+            found.append(each)
+            if not json:
+                say("\n".join(auditing.lines_of(each, dry_run=dry_run)))
+        return found
+
+    audited = done(settings, storage, work)
+    if json:
+        tell_json({"audits": audited, "dry_run": dry_run})
+    if any(each.audit is None for each in audited):
+        raise typer.Exit(1)

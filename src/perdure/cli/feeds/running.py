@@ -1,0 +1,233 @@
+"""What the commands do with polls: all of them at their times, all once, or those of one account."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import suppress
+from functools import partial
+from typing import TypeVar
+
+import anyio
+import msgspec
+
+from ...feeds import (
+    Account,
+    Budget,
+    FeedStore,
+    Outcome,
+    Polled,
+    Poller,
+    Settings,
+    Status,
+    summary_of,
+)
+from ...feeds.account import ACCOUNTS, POLLS
+from ...feeds.errors import AccountHeld, NotAuthorized, SourceError
+from ...feeds.settings import HOUR
+from ...storage import Micros
+from ...storage.errors import StorageError
+from ..saying import say
+from ..worker import STOPPING
+from .changing import name_in, reread
+from .opening import bluesky, opened
+from .showing import Lines, shown
+
+log = logging.getLogger("perdure.feeds")
+
+T = TypeVar("T")
+
+LOOK = 1.0
+"""Seconds between looks at what the polls wait for."""
+FAR: Micros = 31 * 24 * HOUR
+"""Further ahead than any account waits."""
+
+
+async def run(settings: Settings, *, json: bool) -> None:
+    """Poll until told to stop. Whoever is added meanwhile is polled too."""
+    budget = Budget(settings.polling.connections)
+    async with opened(settings, makes=True) as store, bluesky(settings, budget) as source:
+        show = shown(budget, json=json)
+        poller = Poller(store, source, settings.polling, tell=show.tell)
+        if not json:
+            show.say(f"polling {source.name} from {store.storage.name}; Ctrl+C ends it")
+        with show:
+            await _beside(_look(show, budget, store), until_told(poller.run()))
+        show.end(await _alarm(store))
+
+
+async def once(settings: Settings, *, json: bool) -> bool:
+    """Poll everybody once. Whether that came to something."""
+    budget = Budget(settings.polling.connections)
+    async with opened(settings) as store, bluesky(settings, budget) as source:
+        show = shown(budget, json=json)
+        show.total = len(await in_cycle(store))
+        if not show.total and not json:
+            show.say("there is nobody to poll; `perdure feeds add HANDLE` adds an account")
+        poller = Poller(store, source, settings.polling, tell=show.tell)
+        with show:
+            is_whole = await _beside(_look(show, budget), until_told(_cycle(poller)))
+        show.left_to_others = max(0, show.total - show.accounts) if is_whole else 0
+        show.end(await _alarm(store))
+        return is_whole is not None and (show.cycle.polled > 0 or not show.accounts)
+
+
+async def _cycle(poller: Poller) -> bool:
+    """The profiles first: what they count must have been found by the polls that follow."""
+    try:
+        await poller.refresh_profiles()
+    except NotAuthorized:
+        raise
+    except SourceError as error:
+        log.warning("the profiles were not read: %s", error)
+    await poller.once()
+    return True
+
+
+async def in_cycle(store: FeedStore) -> list[Account]:
+    """Those whom a cycle polls: whoever is active, and whoever is to be looked for again."""
+    now = store.clock()
+    return [stored.account async for stored in store.accounts() if stored.account.is_in_cycle(now)]
+
+
+async def due_now(store: FeedStore) -> list[Account]:
+    """Those whom `run` would poll at once."""
+    now = store.clock()
+    return [each for each in await in_cycle(store) if each.next_at <= now and not each.is_held(now)]
+
+
+async def _alarm(store: FeedStore) -> str | None:
+    return summary_of([stored.account async for stored in store.accounts()]).alarm
+
+
+async def _look(show: Lines, budget: Budget, store: FeedStore | None = None) -> None:
+    """Tell what the polls wait for, and of how many accounts and until when, where that may change."""
+    said: Micros | None = None
+    while True:
+        until = budget.waits_until
+        if until is not None and until != said and until > budget.clock():
+            show.waits(until)
+            said = until
+        if store is not None:
+            with suppress(StorageError):  # the polls say so
+                await _count(show, store)
+        await anyio.sleep(LOOK)
+
+
+async def _count(show: Lines, store: FeedStore) -> None:
+    now = store.clock()
+    counts = await store.storage.counts(ACCOUNTS, now=now)
+    show.total = sum(count for tag, count in counts.items() if tag != Status.SUSPENDED.value)
+    earliest = await store.storage.due(POLLS, until=now + FAR, limit=1, now=now)
+    show.idle_until = earliest[0].wake_at if earliest else None
+
+
+async def _beside(looking: Coroutine[None, None, None], work: Coroutine[None, None, T]) -> T:
+    """Do the work while somebody looks on."""
+    onlooker = asyncio.create_task(looking)
+    try:
+        return await work
+    finally:
+        onlooker.cancel()
+        await asyncio.gather(onlooker, return_exceptions=True)
+
+
+# Signals
+
+
+async def until_told(work: Coroutine[None, None, T]) -> T | None:
+    """Do the work. Told to stop, end it in good order (None); told twice, stop dead."""
+    with anyio.open_signal_receiver(*STOPPING) as signals:
+        working = asyncio.create_task(work)
+        listening = asyncio.create_task(_next(signals))
+        try:
+            await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                return await working
+            say(f"{listening.result().name}: giving the accounts back; once more to stop at once")
+            listening = asyncio.create_task(_stop_dead_on_the_next(signals))
+            await _stopped(working)
+            return None
+        finally:
+            await _stopped(working)
+            await _stopped(listening)
+
+
+async def _next(signals: AsyncIterator[signal.Signals]) -> signal.Signals:
+    return await anext(signals)
+
+
+async def _stop_dead_on_the_next(signals: AsyncIterator[signal.Signals]) -> signal.Signals:
+    told = await anext(signals)
+    say("stopped dead; accounts that were being polled are free again in a minute")
+    os._exit(128 + told)
+
+
+async def _stopped(task: asyncio.Task[T]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+
+
+# One account
+
+
+async def poll(settings: Settings, name: str) -> Outcome:
+    async with opened(settings) as store, bluesky(settings) as source:
+        stored = await store.find(name_in(name))
+        return await Poller(store, source, settings.polling).poll(stored)
+
+
+class Backfill(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of reading an account again."""
+
+    account: str
+    handle: str
+    since: Micros
+    new: int = 0
+    links: int = 0
+    pages: int = 0
+    is_done: bool = False
+    """Whether everything since then was read. If not, it is what the next polls do first."""
+    reason: str = ""
+    """Why not."""
+
+    def and_then(self, outcome: Polled) -> Backfill:
+        return msgspec.structs.replace(
+            self,
+            new=self.new + outcome.new,
+            links=self.links + outcome.links,
+            pages=self.pages + outcome.pages,
+            is_done=not outcome.account.gaps,
+        )
+
+
+async def backfill(settings: Settings, name: str, since: Micros, *, later: bool) -> Backfill:
+    """Read an account again, back to a time, now or in the next polls."""
+    async with opened(settings) as store:
+        account = (await store.find(name_in(name))).account
+        edit = partial(reread, since=since, now=store.clock())
+        account = await store.edit(account.account_id, edit)
+        begun = Backfill(account=account.account_id, handle=account.handle, since=since)
+        if later:
+            return begun
+        async with bluesky(settings) as source:
+            return await _walk(store, Poller(store, source, settings.polling), begun)
+
+
+async def _walk(store: FeedStore, poller: Poller, so_far: Backfill) -> Backfill:
+    """Poll until there is no gap any more; a poll that leaves them as they were makes no headway."""
+    while not so_far.is_done:
+        stored = await store.get(so_far.account)
+        try:
+            outcome = await poller.poll(stored)
+        except AccountHeld as error:
+            return msgspec.structs.replace(so_far, reason=str(error))
+        if not isinstance(outcome, Polled):
+            return msgspec.structs.replace(so_far, reason=str(outcome.error))
+        so_far = so_far.and_then(outcome)
+        if outcome.account.gaps == stored.account.gaps:
+            return msgspec.structs.replace(so_far, reason="max_pages_per_user is too small to get on")
+    return so_far

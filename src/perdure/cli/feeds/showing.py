@@ -1,0 +1,166 @@
+"""Polls as they happen: a live display for people, plain lines for files, JSON lines for programs."""
+
+from __future__ import annotations
+
+import time
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.spinner import Spinner
+from rich.table import Table
+from rich.text import Text
+
+from ...feeds import Budget, Cycle, Outcome
+from ...storage import Micros
+from ..saying import console, say
+from .telling import counted, event_of, lines_of, tell_json, waiting
+from .times import clock
+
+_COLOURS = {"[INITIAL]": "cyan", "[POLL]": "green", "[SKIP]": "yellow", "[ERROR]": "red"}
+
+
+class Lines:
+    """A line for each poll that has something to say."""
+
+    def __init__(self, budget: Budget) -> None:
+        self.cycle = Cycle()
+        self.total: int | None = None
+        """Accounts that are there to be polled."""
+        self.idle_until: Micros | None = None
+        """When the next of them is due."""
+        self.left_to_others = 0
+        """Accounts that were not polled here because somebody else was at them."""
+        self._budget = budget
+        self._seen: set[str] = set()
+        self._began = time.monotonic()
+
+    @property
+    def accounts(self) -> int:
+        """Of how many accounts there was something to tell."""
+        return len(self._seen)
+
+    def tell(self, outcome: Outcome) -> None:
+        self.cycle.add(outcome)
+        self._seen.add(outcome.account.account_id)
+        self._outcome(outcome)
+
+    def _outcome(self, outcome: Outcome) -> None:
+        for line in lines_of(outcome):
+            self.say(line)
+
+    def say(self, line: str) -> None:
+        say(line)
+
+    def waits(self, until: Micros) -> None:
+        self.say(f"the source wants a pause: waiting until {clock(until)}")
+
+    def end(self, alarm: str | None) -> None:
+        self.say(self._summary())
+        if alarm is not None:
+            self.say(f"ALARM: {alarm}")
+
+    def _summary(self) -> str:
+        cycle = self.cycle
+        took = time.monotonic() - self._began
+        parts = [
+            f"{counted(cycle.polled, 'poll')} of {counted(self.accounts, 'account')}",
+            f"{counted(cycle.new, 'new post')}, {counted(cycle.links, 'URL')}",
+            *([f"{cycle.skipped} skipped"] if cycle.skipped else []),
+            *([f"{cycle.failed} failed"] if cycle.failed else []),
+            *([f"{cycle.set_aside} records set aside"] if cycle.set_aside else []),
+            *([f"{self.left_to_others} left to other pollers"] if self.left_to_others else []),
+            f"{counted(self._budget.requests, 'request')} in {took:.1f} s",
+        ]
+        return "; ".join(parts)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+
+class JsonLines(Lines):
+    """An event on each line of standard output; polls that brought nothing are events too."""
+
+    def _outcome(self, outcome: Outcome) -> None:
+        tell_json(event_of(outcome))
+
+    def waits(self, until: Micros) -> None:
+        tell_json(waiting(until))
+
+    def end(self, alarm: str | None) -> None:
+        figures = {name: getattr(self.cycle, name) for name in self.cycle.__struct_fields__}
+        figures |= {"left_to_others": self.left_to_others, "requests": self._budget.requests}
+        tell_json({"event": "end", **figures, "alarm": alarm})
+
+
+class LiveLines(Lines):
+    """The same lines, and below them how far it is."""
+
+    def __init__(self, budget: Budget, screen: Console) -> None:
+        super().__init__(budget)
+        self._screen = screen
+        self._spinner = Spinner("dots")
+        self._live = Live(get_renderable=self._shown, console=screen, transient=True, refresh_per_second=4)
+
+    def say(self, line: str) -> None:
+        label, _, _ = line.partition(" ")
+        text = Text(line)
+        text.stylize(_COLOURS.get(label, ""), 0, len(label))
+        self._screen.print(text, soft_wrap=True)
+
+    def waits(self, until: Micros) -> None:
+        """The display shows it."""
+
+    def _shown(self) -> RenderableType:
+        row = Table.grid(padding=(0, 1))
+        figures = Text(" · ".join(self._figures()), no_wrap=True, overflow="ellipsis")
+        row.add_row(self._spinner, *self._bar(), figures)
+        return row
+
+    def _bar(self) -> list[RenderableType]:
+        """Until everybody had a turn."""
+        if self.total is None or self.accounts >= self.total:
+            return []
+        return [ProgressBar(total=self.total, completed=self.accounts, width=16)]
+
+    def _figures(self) -> list[str]:
+        budget = self._budget
+        left = budget.remaining
+        figures = [
+            f"{self.accounts}/{'?' if self.total is None else self.total} accounts",
+            f"{self.cycle.new} new",
+            f"{budget.requests} requests" if left is None else f"{max(left, 0)} requests left",
+        ]
+        if (until := self.waits_until()) is not None:
+            figures.append(f"waiting until {clock(until)}")
+        return figures
+
+    def waits_until(self) -> Micros | None:
+        """For the source, or for the next account whose time comes."""
+        now = self._budget.clock()
+        times = (self._budget.waits_until, self.idle_until)
+        return next((each for each in times if each is not None and each > now), None)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+
+def shown(budget: Budget, *, json: bool) -> Lines:
+    """As it suits who looks at it."""
+    if json:
+        return JsonLines(budget)
+    can_move = console.is_terminal and not console.is_dumb_terminal
+    return LiveLines(budget, console) if can_move else Lines(budget)

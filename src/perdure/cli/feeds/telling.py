@@ -1,0 +1,128 @@
+"""What is told of feeds: to programs as JSON, to people as lines, in which what others wrote is harmless."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import cast
+
+import msgspec
+import typer
+
+from ...feeds import Failed, Outcome, Polled, Skipped
+from ...storage import Micros
+from .times import iso
+
+_TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "last_at"} | {
+    "mark",
+    "floor",
+    "depth",
+    "until",
+    "since",
+    "time",
+    "now",
+}
+"""Fields that are times, and are told as such."""
+
+
+def harmless(text: str) -> str:
+    """On one line, and without anything that a terminal would obey."""
+    flat = " ".join(text.split())
+    return "".join(letter for letter in flat if letter.isprintable())
+
+
+def shortened(text: str, most: int) -> str:
+    flat = harmless(text)
+    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+
+
+def tell(text: str) -> None:
+    """What was asked for, on standard output."""
+    typer.echo(text)
+
+
+def tell_json(value: object) -> None:
+    """One document, on one line."""
+    typer.echo(msgspec.json.encode(plain(value)))
+
+
+def plain(value: object) -> object:
+    """As JSON has it: times as ISO 8601, and every field, whether it is as usual or not."""
+    match value:
+        case msgspec.Struct():
+            return plain({name: getattr(value, name) for name in value.__struct_fields__})
+        case Mapping():
+            fields = cast("Mapping[str, object]", value)
+            return dict(_field(name, each) for name, each in fields.items())
+        case list() | tuple():
+            return [plain(each) for each in cast("Sequence[object]", value)]
+        case _:
+            return value
+
+
+def _field(name: str, value: object) -> tuple[str, object]:
+    if isinstance(value, int) and name in _TIMES:
+        return name, iso(value)
+    if isinstance(value, int) and name == "interval":
+        return "interval_seconds", value / 1e6
+    return name, plain(value)
+
+
+# Polls
+
+
+def event_of(outcome: Outcome) -> dict[str, object]:
+    """A poll, for programs."""
+    about = {"account": outcome.account.account_id, "handle": outcome.account.handle}
+    match outcome:
+        case Polled():
+            return {
+                "event": "initial" if outcome.was_initial else "poll",
+                **about,
+                "new": outcome.new,
+                "links": outcome.links,
+                "pages": outcome.pages,
+                "set_aside": outcome.set_aside,
+                "gaps": len(outcome.account.gaps),
+                "next_at": outcome.account.next_at,
+            }
+        case Skipped():
+            return {
+                "event": "skip",
+                **about,
+                "reason": str(outcome.error),
+                "next_at": outcome.account.next_at,
+            }
+        case Failed():
+            return {"event": "error", **about, "reason": str(outcome.error)}
+
+
+def lines_of(outcome: Outcome, *, always: bool = False) -> Iterator[str]:
+    """A poll, for people. Of one that brought nothing there is nothing to say, unless always."""
+    handle = harmless(outcome.account.handle)
+    match outcome:
+        case Polled():
+            yield from _polled(outcome, handle, always=always)
+        case Skipped():
+            yield f"[SKIP] {handle}: Account unavailable ({harmless(str(outcome.error))})"
+        case Failed():
+            yield f"[ERROR] {handle}: {harmless(str(outcome.error))}"
+
+
+def _polled(outcome: Polled, handle: str, *, always: bool) -> Iterator[str]:
+    is_first = outcome.was_initial and (outcome.new > 0 or outcome.account.polls <= 1)
+    if outcome.is_high_volume:
+        yield f"[POLL] {handle}: High volume detected, fetching more pages"
+    if outcome.new or is_first or always:
+        label = "[INITIAL]" if outcome.was_initial else "[POLL]"
+        counts = f"{outcome.new} posts, {outcome.links} URLs across {outcome.pages} pages"
+        yield f"{label} {handle}: {counts}"
+    if outcome.set_aside:
+        yield f"[POLL] {handle}: {outcome.set_aside} records could not be read, and were set aside"
+
+
+def counted(count: int, one: str, many: str | None = None) -> str:
+    return f"{count:,} {one if count == 1 else many or f'{one}s'}".replace(",", " ")
+
+
+def waiting(until: Micros) -> dict[str, object]:
+    return {"event": "wait", "until": until}

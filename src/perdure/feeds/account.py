@@ -1,0 +1,161 @@
+"""The account: what is remembered of a feed between polls, and when it is polled again. Pure.
+
+`mark` is the time of the newest item that was stored, and never falls. A *gap* is a walk that is unfinished:
+below the mark, and above its floor, there may be items that are not stored yet. A cursor stands nowhere else.
+Everything between the initial look-back and the mark is stored, or lies under a gap.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from ..storage import Address, Insert, Micros, Record, Replace, Space
+from .errors import CorruptFeed
+
+ACCOUNTS = Space("accounts")
+POLLS = "polls"
+"""The lane in which accounts wait for their next poll, and held ones for the end of the hold."""
+
+
+class Status(StrEnum):
+    """Whether an account is polled. Stored as the record's tag."""
+
+    ACTIVE = "active"
+    """Polled, each at its own interval."""
+    UNAVAILABLE = "unavailable"
+    """The source does not show it. It is probed again, more and more rarely."""
+    SUSPENDED = "suspended"
+    """Not polled, until somebody resumes it."""
+
+
+class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An unfinished walk toward older items."""
+
+    cursor: str | None = None
+    """Where to go on. None: from the newest item, all the way down."""
+    floor: Micros
+    """How far down it must go."""
+    depth: Micros
+    """How far down it goes on while it still finds items that nobody knew."""
+    refusals: int = 0
+    """How often the source has refused the cursor."""
+    rewalked: bool = False
+    """Whether it has begun again from the top already, because its cursor led nowhere."""
+
+
+class Hold(msgspec.Struct, frozen=True):
+    """Who polls the account, and until when nobody else does."""
+
+    poller: str
+    until: Micros
+
+
+class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    account_id: str
+    """The one name that never changes: a DID."""
+    handle: str
+    """What people call it, as of the last profile."""
+    added_at: Micros
+    status: Status = Status.ACTIVE
+    reason: str = ""
+    """Why it is not active, or what went wrong last."""
+    mark: Micros | None = None
+    gaps: tuple[Gap, ...] = ()
+    """The newest first."""
+    etag: str | None = None
+    """Of the newest page, whose items are all stored."""
+    hold: Hold | None = None
+    next_at: Micros
+    """When it is polled again, or probed."""
+    interval: Micros
+    """Between two polls. Follows how often the account posts."""
+    failures: int = 0
+    """In a row."""
+    last_polled_at: Micros | None = None
+    posts_fetched_count: int = 0
+    """Items that were new when they were read."""
+    pages: int = 0
+    polls: int = 0
+    set_aside: int = 0
+    """Records that could not be read."""
+    posts: int | None = None
+    """By the source's own count, at the last look at its profile."""
+    unseen: int = 0
+    """By how much that count has risen while no poll found anything new."""
+    quiet: int = 0
+    """Polls in a row that found nothing new."""
+    profiled_at: Micros | None = None
+    fetched_then: int = 0
+    """`posts_fetched_count` at that look."""
+
+    @property
+    def is_initial(self) -> bool:
+        """Whether nothing of it was ever stored."""
+        return self.mark is None
+
+    def is_in_cycle(self, now: Micros) -> bool:
+        """Whether a cycle polls it: one that is active, or is to be looked for again."""
+        return self.status is Status.ACTIVE or (self.status is Status.UNAVAILABLE and self.next_at <= now)
+
+    def is_held(self, now: Micros) -> bool:
+        return self.hold is not None and now < self.hold.until
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """An account as it was read, with the record that the next write must find unchanged."""
+
+    account: Account
+    record: Record
+
+    @classmethod
+    def read(cls, record: Record) -> Stored:
+        try:
+            account = _decoder.decode(record.body)
+        except msgspec.DecodeError as error:
+            raise CorruptFeed(record.partition, f"not an account: {error}") from error
+        return cls(account, record)
+
+    def becoming(self, account: Account) -> tuple[Stored, Replace]:
+        """The next state, and the change that makes it true."""
+        lane, wake_at = _timer(account)
+        change = self.record.becoming(
+            body=_encoder.encode(account).decode(), tag=account.status.value, lane=lane, wake_at=wake_at
+        )
+        return Stored(account, change.after), change
+
+
+def first(account: Account) -> tuple[Stored, Insert]:
+    """A new account, and the change that makes it one."""
+    lane, wake_at = _timer(account)
+    record = Record(
+        space=ACCOUNTS,
+        partition=account.account_id,
+        key=_KEY,
+        order=account.added_at,
+        body=_encoder.encode(account).decode(),
+        tag=account.status.value,
+        lane=lane,
+        wake_at=wake_at,
+    )
+    return Stored(account, record), Insert(record=record)
+
+
+def address_of(account_id: str) -> Address:
+    return Address(ACCOUNTS, account_id, _KEY)
+
+
+def _timer(account: Account) -> tuple[str | None, Micros | None]:
+    """A held account wakes when its hold runs out, so that one whose poller died is polled again."""
+    if account.hold is not None:
+        return POLLS, account.hold.until
+    if account.status is Status.SUSPENDED:
+        return None, None
+    return POLLS, account.next_at
+
+
+_KEY = "account"
+"""One to a partition."""
+_encoder = msgspec.json.Encoder(order="sorted")
+_decoder = msgspec.json.Decoder(Account)

@@ -1,0 +1,141 @@
+"""Asking one of Bluesky's servers: within the budget, again when it fails, and typed when it answers.
+
+An answer that is late, cut off or unreadable is as good as none: SourceUnavailable, and tried again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+import anyio
+import httpx2
+import msgspec
+
+from ..errors import SourceUnavailable
+from ..requests import Requests
+from . import answers
+
+T = TypeVar("T")
+
+Asked: TypeAlias = Mapping[str, str | int | Sequence[str]]
+
+PATIENCE = 30.0
+"""Seconds for an answer, from the first byte of the question to the last of the answer."""
+
+
+class Answer(msgspec.Struct, Generic[T], frozen=True):
+    value: T
+    etag: str | None
+
+
+class Reader(Protocol):
+    """Whoever can be asked: a server, or a server with credentials."""
+
+    async def get(
+        self, method: str, asked: Asked, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
+    ) -> Answer[T] | None:
+        """What a method of the server answers. None: still what this ETag stands for."""
+        ...
+
+
+class Client:
+    """One server, asked without credentials unless a token is given."""
+
+    def __init__(
+        self, http: httpx2.AsyncClient, service: str, requests: Requests, *, patience: float = PATIENCE
+    ) -> None:
+        self.service = service.rstrip("/")
+        self._http = http
+        self._requests = requests
+        self._patience = patience
+
+    async def get(
+        self,
+        method: str,
+        asked: Asked,
+        decoder: msgspec.json.Decoder[T],
+        *,
+        etag: str | None = None,
+        token: Callable[[], str | None] = lambda: None,
+    ) -> Answer[T] | None:
+        """The token is asked for when the request is sent: waiting for a turn may outlast one."""
+        actor = str(asked.get("actor") or asked.get("repo") or "")
+
+        async def attempt() -> Answer[T] | None:
+            request = self._request("GET", method, token=token(), etag=etag, params=dict(asked))
+            response = await self._sent(request)
+            self._learn(response.headers)
+            return self._read(request, response, decoder, actor)
+
+        return await self._requests.ask(attempt)
+
+    async def post(
+        self,
+        method: str,
+        decoder: msgspec.json.Decoder[T],
+        *,
+        body: Mapping[str, str] | None = None,
+        token: str | None = None,
+    ) -> T:
+        """For sessions, which have limits of their own: what those leave says nothing about reading."""
+
+        async def attempt() -> Answer[T] | None:
+            request = self._request("POST", method, token=token, json=body)
+            return self._read(request, await self._sent(request), decoder)
+
+        answer = await self._requests.ask(attempt)
+        if answer is None:
+            raise SourceUnavailable(f"{method}: unchanged, says the server, and was not asked")
+        return answer.value
+
+    def _request(
+        self,
+        verb: str,
+        method: str,
+        *,
+        token: str | None,
+        etag: str | None = None,
+        params: dict[str, str | int | Sequence[str]] | None = None,
+        json: Mapping[str, str] | None = None,
+    ) -> httpx2.Request:
+        headers: dict[str, str] = {}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        if etag is not None:
+            headers["if-none-match"] = etag
+        url = f"{self.service}/xrpc/{method}"
+        return self._http.build_request(verb, url, params=params, headers=headers, json=json)
+
+    def _read(
+        self,
+        request: httpx2.Request,
+        response: httpx2.Response,
+        decoder: msgspec.json.Decoder[T],
+        actor: str = "",
+    ) -> Answer[T] | None:
+        if response.status_code == 304 and "if-none-match" in request.headers:
+            return None
+        if not response.is_success:
+            now = self._requests.budget.clock()
+            raise answers.refusal(
+                response.status_code, response.headers, response.content, actor=actor, now=now
+            )
+        try:
+            return Answer(decoder.decode(response.content), response.headers.get("etag"))
+        except (ValueError, RecursionError) as error:
+            raise SourceUnavailable(f"{request.url.path}: the answer is not readable: {error}") from error
+
+    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+        try:
+            with anyio.fail_after(self._patience):
+                return await self._http.send(request)
+        except TimeoutError as error:
+            raise SourceUnavailable(f"{self.service} did not answer in {self._patience:g} s") from error
+        except httpx2.RequestError as error:
+            raise SourceUnavailable(f"{self.service}: {error or type(error).__name__}") from error
+
+    def _learn(self, headers: Mapping[str, str]) -> None:
+        if (told := answers.allowance(headers)) is not None:
+            limit, remaining, resets_at = told
+            self._requests.budget.learn(limit=limit, remaining=remaining, resets_at=resets_at)

@@ -1,0 +1,188 @@
+"""Items out of what Bluesky shows. Pure.
+
+Each record is read on its own. One that is not what it should be is set aside and counted, and takes nothing
+away from the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeVar
+
+import msgspec
+from msgspec import Raw
+
+from ...storage import Micros
+from ..item import Item, Kind, is_name, is_storable
+from ..source import Page, Profile
+from .embeds import is_quote, links_in
+from .shapes import (
+    REASON_PIN,
+    REASON_REPOST,
+    REPOST,
+    Entry,
+    Feed,
+    Post,
+    ProfileView,
+    Reason,
+    Records,
+    Repost,
+    Written,
+)
+from .times import micros_of, time_of_key
+
+T = TypeVar("T")
+
+LITTLE = 16 * 1024
+"""Bytes of a record. Hardly any has more."""
+
+
+class Unreadable(ValueError):
+    """A record that is not what it should be. Never leaves this module."""
+
+
+def page_of(feed: Feed, etag: str | None = None) -> Page:
+    """A page of a feed. What is pinned stands apart, for it says nothing about how far the page reaches."""
+    entries, bad = _each(feed.feed, _shown)
+    return Page(
+        items=tuple(item for item, is_pinned in entries if not is_pinned),
+        pinned=tuple(item for item, is_pinned in entries if is_pinned),
+        cursor=feed.cursor or None,
+        etag=etag,
+        set_aside=bad,
+    )
+
+
+def page_written(records: Records, account_id: str, cursor: str | None) -> Page:
+    """A page of an account's own records."""
+    items, bad = _each(records.records, lambda raw: _written(raw, account_id))
+    return Page(items=tuple(items), cursor=cursor, set_aside=bad)
+
+
+def newest_of(feed: Feed) -> dict[str, Micros]:
+    """Who stands in a feed of many, and the time of the newest item of each."""
+    newest: dict[str, Micros] = {}
+    for who, time in _each(feed.feed, _who_and_when)[0]:
+        newest[who] = max(time, newest.get(who, 0))
+    return newest
+
+
+def profiles_of(raws: Iterable[Raw]) -> list[Profile]:
+    return _each(raws, _profile)[0]
+
+
+def _each(raws: Iterable[Raw], read: Callable[[Raw], T]) -> tuple[list[T], int]:
+    """Those that can be read, and how many cannot."""
+    good: list[T] = []
+    bad = 0
+    for raw in raws:
+        try:
+            good.append(read(raw))
+        except (ValueError, RecursionError):  # all that decoding raises, and Unreadable
+            bad += 1
+    return good, bad
+
+
+def _shown(raw: Raw) -> tuple[Item, bool]:
+    """An entry of a feed, and whether it is pinned there."""
+    entry = _entry.decode(raw)
+    post, record = entry.post, entry.post.record
+    repost = _repost_in(entry)
+    item = Item(
+        uri=post.uri if repost is None else repost.uri or post.uri,
+        time=_time_of(entry),
+        kind=_kind_of(record) if repost is None else "repost",
+        post=post.uri,
+        author=post.author.did,
+        handle=post.author.handle,
+        text=record.text,
+        links=links_in(record, post.embed),
+    )
+    return _storable(item, raw), entry.reason is not None and entry.reason.type == REASON_PIN
+
+
+def _repost_in(entry: Entry) -> Reason | None:
+    return entry.reason if entry.reason is not None and entry.reason.type == REASON_REPOST else None
+
+
+def _time_of(entry: Entry) -> Micros:
+    """Where the entry stands in its feed: a repost at its own time, a post at the earlier of when it says
+    that it was written and when it was first seen.
+    """
+    repost = _repost_in(entry)
+    if repost is not None:
+        return _certain(micros_of(repost.indexed_at))
+    seen = _certain(micros_of(entry.post.indexed_at))
+    if entry.post.record.created_at == entry.post.indexed_at:
+        return seen
+    said = micros_of(entry.post.record.created_at)
+    return seen if said is None else min(said, seen)
+
+
+def _who_and_when(raw: Raw) -> tuple[str, Micros]:
+    entry = _entry.decode(raw)
+    repost = _repost_in(entry)
+    who = entry.post.author if repost is None or repost.by is None else repost.by
+    return who.did, _time_of(entry)
+
+
+def _kind_of(post: Post) -> Kind:
+    if post.reply is not None:
+        return "reply"
+    return "quote" if post.embed and is_quote(post) else "post"
+
+
+def _written(raw: Raw, account_id: str) -> Item:
+    """A record as its author's server lists it; its identity is the one that it has in the feed."""
+    written = _record.decode(raw)
+    collection, _, key = written.uri.removeprefix(f"at://{account_id}/").partition("/")
+    if collection == REPOST:
+        repost = _repost.decode(written.value)
+        of = repost.subject.uri
+        time = _written_at(repost.created_at, key)
+        author = of.removeprefix("at://").partition("/")[0]
+        return _storable(Item(uri=written.uri, time=time, kind="repost", post=of, author=author), raw)
+    post = _post.decode(written.value)
+    return _storable(
+        Item(
+            uri=written.uri,
+            time=_written_at(post.created_at, key),
+            kind=_kind_of(post),
+            post=written.uri,
+            author=account_id,
+            text=post.text,
+            links=links_in(post),
+        ),
+        raw,
+    )
+
+
+def _written_at(said: object, key: str) -> Micros:
+    """Nobody knows when it was first seen; its key tells when it was made."""
+    times = [time for time in (micros_of(said), time_of_key(key)) if time is not None]
+    return _certain(min(times, default=None))
+
+
+def _profile(raw: Raw) -> Profile:
+    profile = _profile_view.decode(raw)
+    return Profile(account_id=profile.did, handle=profile.handle, posts=profile.posts_count)
+
+
+def _certain(time: Micros | None) -> Micros:
+    if time is None:
+        raise Unreadable("it has no time")
+    return time
+
+
+def _storable(item: Item, raw: Raw) -> Item:
+    """What was read from little can fail only by its name."""
+    if not (is_name(item.uri) if len(raw) <= LITTLE else is_storable(item)):
+        raise Unreadable("it fits into no record")
+    return item
+
+
+_entry = msgspec.json.Decoder(Entry)
+_record = msgspec.json.Decoder(Written)
+_post = msgspec.json.Decoder(Post)
+_repost = msgspec.json.Decoder(Repost)
+_profile_view = msgspec.json.Decoder(ProfileView)

@@ -1,0 +1,153 @@
+"""`Bluesky`: feeds, profiles, follow lists and records, as `perdure.feeds` asks for them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import TypeVar
+
+import msgspec
+
+from ...storage import Micros
+from ..errors import AccountBlocked, SourceUnavailable
+from ..source import Page, Profile
+from . import reading
+from .client import Answer, Asked, Reader
+from .shapes import POST, REPOST, Feed, Follows, Profiles, Records
+
+T = TypeVar("T")
+
+TOGETHER = 25
+"""Profiles in a request."""
+PAGE = 100
+TIMELINE = "timeline"
+
+
+class Bluesky:
+    """A FeedSource, a FollowSource and an AuditSource. `open_bluesky` makes one."""
+
+    def __init__(
+        self, feeds: Reader, records: Reader, *, unsigned: Reader | None = None, name: str = "Bluesky"
+    ) -> None:
+        """`records` is the server that has people's records. `unsigned` is asked where `feeds`, with our
+        credentials, is blocked.
+        """
+        self.name = name
+        self._feeds = feeds
+        self._records = records
+        self._unsigned = unsigned
+
+    async def page(
+        self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
+    ) -> Page | None:
+        """A page of an account's feed: posts, replies, quotes and reposts. Only the newest has an ETag."""
+        asked: dict[str, str | int] = {"actor": account_id, "limit": limit}
+        if cursor is not None:
+            asked["cursor"] = cursor
+        known = etag if cursor is None else None
+        answer = await self._get("app.bsky.feed.getAuthorFeed", asked, _feed, etag=known)
+        if answer is None:
+            return None
+        return reading.page_of(answer.value, answer.etag if cursor is None else None)
+
+    async def profiles(self, actors: Sequence[str]) -> list[Profile]:
+        """Those that there are. InvalidActor: one of these names cannot be anybody's."""
+        names = [actor.removeprefix("@") for actor in actors]
+        found: list[Profile] = []
+        for start in range(0, len(names), TOGETHER):
+            asked = {"actors": names[start : start + TOGETHER]}
+            answer = await self._got("app.bsky.actor.getProfiles", asked, _profiles)
+            found += reading.profiles_of(answer.profiles)
+        return found
+
+    async def follows(self, actor: str) -> AsyncGenerator[Profile]:
+        """Whom somebody follows."""
+        asked: dict[str, str | int] = {"actor": actor.removeprefix("@"), "limit": PAGE}
+        while True:
+            answer = await self._got("app.bsky.graph.getFollows", asked, _follows)
+            for profile in reading.profiles_of(answer.follows):
+                yield profile
+            if not answer.cursor or answer.cursor == asked.get("cursor"):
+                return
+            asked["cursor"] = answer.cursor
+
+    async def written(self, account_id: str, *, after: str | None = None) -> AsyncGenerator[Page]:
+        """All posts of an account, and then all reposts, each in the order of their keys. A cursor is the
+        collection and the key to go on after.
+        """
+        at = after if after is not None else f"{POST}/"
+        while at is not None:
+            page = await self._written_after(account_id, at)
+            if page.cursor == at:
+                raise SourceUnavailable(f"the records of {account_id} do not end: the cursor repeats")
+            at = page.cursor
+            yield page
+
+    async def _written_after(self, account_id: str, at: str) -> Page:
+        collection, _, key = at.partition("/")
+        asked: dict[str, str | int] = {
+            "repo": account_id,
+            "collection": collection,
+            "limit": PAGE,
+            "reverse": "true",
+        }
+        if key:
+            asked["cursor"] = key
+        answer = await self._records.get("com.atproto.repo.listRecords", asked, _records)
+        records = _asked_for(answer).value
+        following = f"{collection}/{records.cursor}" if records.cursor else _next(collection)
+        return reading.page_written(records, account_id, following)
+
+    async def _got(self, method: str, asked: Asked, decoder: msgspec.json.Decoder[T]) -> T:
+        return _asked_for(await self._get(method, asked, decoder)).value
+
+    async def _get(
+        self, method: str, asked: Asked, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
+    ) -> Answer[T] | None:
+        """Somebody who is blocked with credentials may still read what everybody can."""
+        try:
+            return await self._feeds.get(method, asked, decoder, etag=etag)
+        except AccountBlocked:
+            if self._unsigned is None:
+                raise
+            return await self._unsigned.get(method, asked, decoder, etag=etag)
+
+
+class HintingBluesky(Bluesky):
+    """A HintSource too: it looks at one feed of many accounts, the reader's timeline or a list."""
+
+    def __init__(
+        self,
+        feeds: Reader,
+        records: Reader,
+        hints: str,
+        *,
+        unsigned: Reader | None = None,
+        name: str = "Bluesky",
+    ) -> None:
+        super().__init__(feeds, records, unsigned=unsigned, name=name)
+        self._hints = hints
+
+    async def recent(self) -> Mapping[str, Micros]:
+        """Who stands in the newest page, and the time of the newest item of each."""
+        asked: dict[str, str | int] = {"limit": PAGE}
+        if self._hints == TIMELINE:
+            return reading.newest_of(await self._got("app.bsky.feed.getTimeline", asked, _feed))
+        asked["list"] = self._hints
+        return reading.newest_of(await self._got("app.bsky.feed.getListFeed", asked, _feed))
+
+
+def _next(collection: str) -> str | None:
+    """Where the reading goes on after the end of a collection."""
+    return f"{REPOST}/" if collection == POST else None
+
+
+def _asked_for(answer: Answer[T] | None) -> Answer[T]:
+    if answer is None:
+        raise SourceUnavailable("unchanged, says the server, and was not asked")
+    return answer
+
+
+_feed = msgspec.json.Decoder(Feed)
+_profiles = msgspec.json.Decoder(Profiles)
+_follows = msgspec.json.Decoder(Follows)
+_records = msgspec.json.Decoder(Records)

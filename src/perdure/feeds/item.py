@@ -1,0 +1,91 @@
+"""An item of a feed: a post, or a repost, with the links in it. Its record is written once and never changes.
+
+Nothing in it depends on when or how often it was read, so that reading it again gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ..storage import Address, Micros, Record, Space
+from ..storage.port import MOST_KEY_BYTES, MOST_NUMBER
+from .errors import CorruptFeed
+
+ITEMS = Space("items")
+
+Kind: TypeAlias = Literal["post", "reply", "quote", "repost"]
+Via: TypeAlias = Literal["card", "quote", "facet", "text"]
+
+MOST_BYTES = 256 * 1024
+"""Of an item's body. A post has three hundred letters; what is larger than this is nonsense."""
+
+
+class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Something that an item points at."""
+
+    url: str
+    """Normalised, so that the same place has the same address."""
+    via: Via
+    """How it was shared: as a card, within a quoted post, marked in the text, or only written there."""
+    title: str = ""
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    uri: str
+    """What it is known by: the repost's own, where it is one."""
+    time: Micros
+    """Where it stands in its feed."""
+    kind: Kind
+    post: str
+    """The post that it is, or that it reposts."""
+    author: str
+    """Who wrote the post, by id."""
+    handle: str = ""
+    """The author's name, as it was."""
+    text: str = ""
+    links: tuple[Link, ...] = ()
+
+
+def record_of(item: Item, account_id: str) -> Record:
+    """The item as a record of the account's partition."""
+    return Record(
+        space=ITEMS,
+        partition=account_id,
+        key=item.uri,
+        order=min(max(item.time, 0), MOST_NUMBER),
+        body=_encoder.encode(item).decode(),
+        tag=item.kind,
+    )
+
+
+def address_of(item: Item, account_id: str) -> Address:
+    return Address(ITEMS, account_id, item.uri)
+
+
+def item_in(record: Record) -> Item:
+    try:
+        return _decoder.decode(record.body)
+    except msgspec.DecodeError as error:
+        raise CorruptFeed(record.key, f"not an item: {error}") from error
+
+
+def is_name(uri: str) -> bool:
+    """Whether an item can be known by this."""
+    return 0 < len(uri.encode("utf-8", "replace")) <= MOST_KEY_BYTES and "\0" not in uri
+
+
+def is_storable(item: Item) -> bool:
+    """Whether an item fits into a record. What does not is set aside."""
+    if not is_name(item.uri):
+        return False
+    try:
+        body = _encoder.encode(item)
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return len(body) <= MOST_BYTES and b"\0" not in body
+
+
+_encoder = msgspec.json.Encoder(order="sorted")
+_decoder = msgspec.json.Decoder(Item)

@@ -1,0 +1,246 @@
+"""`Poller`: polls many accounts, each when its time has come, a number of them at once.
+
+Several pollers, in any number of processes, share the accounts of one storage: who holds an account polls it.
+One account's failure is told and remembered, and never ends a cycle; wrong credentials end it at once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
+from contextlib import suppress
+from functools import partial
+from secrets import token_hex
+from typing import TypeAlias
+
+import anyio
+import msgspec
+
+from ..storage import Micros
+from ..storage.errors import StorageError
+from . import polling, settling
+from .account import Account, Status, Stored
+from .errors import (
+    AccountHeld,
+    HoldLost,
+    NotAuthorized,
+    SourceError,
+    UnknownAccount,
+)
+from .holding import LASTS
+from .polling import Failed, Outcome, Polled, Skipped
+from .settings import MINUTE, Polling
+from .source import FeedSource, HintSource
+from .store import FeedStore
+
+log = logging.getLogger("perdure.feeds")
+
+AHEAD = 2
+"""Polls under way for each connection, so that no connection waits for a storage."""
+LOOK = 2.0
+"""Seconds between looks at what is due."""
+PROFILES = 25
+"""Asked for together."""
+PROFILES_EVERY: Micros = 55 * MINUTE
+HINTS_EVERY: Micros = MINUTE
+
+
+Tell: TypeAlias = Callable[[Outcome], None]
+
+
+class Cycle(msgspec.Struct, kw_only=True):
+    """What came of polling many accounts."""
+
+    polled: int = 0
+    initial: int = 0
+    skipped: int = 0
+    failed: int = 0
+    active: int = 0
+    """Accounts that had something new."""
+    new: int = 0
+    links: int = 0
+    pages: int = 0
+    set_aside: int = 0
+
+    def add(self, outcome: Outcome) -> None:
+        match outcome:
+            case Polled():
+                self.polled += 1
+                self.initial += outcome.was_initial
+                self.active += outcome.new > 0
+                self.new += outcome.new
+                self.links += outcome.links
+                self.pages += outcome.pages
+                self.set_aside += outcome.set_aside
+            case Skipped():
+                self.skipped += 1
+            case Failed():
+                self.failed += 1
+
+
+class Poller:
+    """Polls the accounts of a store from a source."""
+
+    def __init__(
+        self,
+        store: FeedStore,
+        source: FeedSource,
+        settings: Polling,
+        *,
+        tell: Tell = lambda _: None,
+        name: str | None = None,
+        hold: Micros = LASTS,
+    ) -> None:
+        """`hold` is how long an account stays with a poller that has died."""
+        self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
+        self._store = store
+        self._source = source
+        self._settings = settings
+        self._tell = tell
+        self._hold = hold
+        self._at_hand: set[str] = set()
+        """Accounts that wait for one of our polls, or are in one."""
+
+    async def poll(self, stored: Stored) -> Outcome:
+        """Poll one account now, whenever it is due. AccountHeld: somebody is at it already."""
+        try:
+            return await polling.poll(
+                self._store, self._source, self._settings, stored, poller=self.name, lasts=self._hold
+            )
+        except (HoldLost, StorageError) as error:
+            return Failed(stored.account, error)
+
+    async def once(self) -> Cycle:
+        """One cycle: poll every active account now, and those whose probe is due."""
+        cycle = Cycle()
+        await self._through(self._everybody(), cycle)
+        return cycle
+
+    async def run(self) -> None:
+        """Poll for ever, each account at its time; keep the profiles fresh, and listen for hints."""
+        await _all_of(
+            self._through(self._whoever_is_due(), Cycle()), self._refresh_profiles(), self._take_hints()
+        )
+
+    async def refresh_profiles(self) -> None:
+        """Ask for the handles and post counts that were not asked for in a while."""
+        async for batch in self._stale_profiles():
+            known = {stored.account.account_id for stored in batch}
+            for profile in await self._source.profiles(sorted(known)):
+                if profile.account_id in known:
+                    await self._edit(profile.account_id, partial(settling.profiled, profile=profile))
+
+    async def take_hints(self, source: HintSource) -> int:
+        """Make those accounts due that a feed of many shows to have news. How many they were."""
+        newest = await source.recent()
+        told = 0
+        for account_id, time in newest.items():
+            with suppress(UnknownAccount):
+                before = (await self._store.get(account_id)).account
+                edit = partial(settling.hinted, newest=time)
+                if edit(before, now=self._store.clock()) != before:
+                    told += 1
+                    await self._edit(account_id, edit)
+        return told
+
+    async def _edit(self, account_id: str, edit: Callable[..., Account]) -> None:
+        with suppress(UnknownAccount):  # removed meanwhile
+            await self._store.edit(account_id, lambda each: edit(each, now=self._store.clock()))
+
+    # Many accounts
+
+    async def _through(self, accounts: AsyncIterable[Stored], cycle: Cycle) -> None:
+        """Poll these, a number at once."""
+        crew = self._settings.connections * AHEAD
+        waiting: asyncio.Queue[Stored | None] = asyncio.Queue(crew)
+
+        async def line_up() -> None:
+            async for stored in accounts:
+                self._at_hand.add(stored.account.account_id)
+                await waiting.put(stored)
+            for _ in range(crew):
+                await waiting.put(None)
+
+        await _all_of(line_up(), *(self._work(waiting, cycle) for _ in range(crew)))
+
+    async def _work(self, waiting: asyncio.Queue[Stored | None], cycle: Cycle) -> None:
+        while (stored := await waiting.get()) is not None:
+            try:
+                outcome = await self.poll(stored)
+            except (AccountHeld, UnknownAccount) as error:
+                log.debug("%s", error)
+                continue
+            finally:
+                self._at_hand.discard(stored.account.account_id)
+            cycle.add(outcome)
+            self._tell(outcome)
+
+    async def _everybody(self) -> AsyncGenerator[Stored]:
+        """Collected before the first is polled: a poll changes what a listing shows."""
+        now = self._store.clock()
+        everybody = [stored async for stored in self._store.accounts()]
+        for stored in everybody:
+            if stored.account.is_in_cycle(now):
+                yield stored
+
+    async def _whoever_is_due(self) -> AsyncGenerator[Stored]:
+        """For ever. Those that are at hand already may still stand as due."""
+        while True:
+            due = [each for each in await self._due() if each.account.account_id not in self._at_hand]
+            for stored in due:
+                yield stored
+            if not due:
+                await anyio.sleep(LOOK)
+
+    async def _due(self) -> list[Stored]:
+        try:
+            return await self._store.due(8 * self._settings.connections * AHEAD)
+        except StorageError as error:
+            log.warning("cannot see what is due: %s", error)
+            return []
+
+    # Beside the polls
+
+    async def _refresh_profiles(self) -> None:
+        while True:
+            await self._try(self.refresh_profiles())
+            await anyio.sleep(PROFILES_EVERY / 1e6)
+
+    async def _take_hints(self) -> None:
+        source = self._source
+        while isinstance(source, HintSource):
+            await self._try(self.take_hints(source))
+            await anyio.sleep(HINTS_EVERY / 1e6)
+
+    async def _try(self, work: Awaitable[object]) -> None:
+        """What is no poll may fail without ending the polls, but for wrong credentials."""
+        try:
+            await work
+        except NotAuthorized:
+            raise
+        except (SourceError, StorageError) as error:
+            log.warning("%s", error)
+
+    async def _stale_profiles(self) -> AsyncGenerator[list[Stored]]:
+        now = self._store.clock()
+        stale = [
+            stored
+            async for stored in self._store.accounts(Status.ACTIVE)
+            if (stored.account.profiled_at or 0) + PROFILES_EVERY <= now
+        ]
+        for start in range(0, len(stale), PROFILES):
+            yield stale[start : start + PROFILES]
+
+
+async def _all_of(*works: Coroutine[None, None, None]) -> None:
+    """Until all have ended, or one has failed; then the others are stopped."""
+    tasks = [asyncio.create_task(work) for work in works]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

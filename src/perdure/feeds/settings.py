@@ -1,0 +1,122 @@
+"""The settings: a YAML or TOML file, checked before anything begins.
+
+polling:
+  interval_minutes: 15          # where an account's own interval starts
+  posts_per_page: 100
+  initial_lookback_hours: 24
+  max_retries: 3
+  retry_backoff_ms: 1000
+  max_pages_per_user: 100       # in one poll; what is left is read in the next
+  connections: 10
+"""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import msgspec
+
+from ..storage import Micros
+from .errors import InvalidSettings
+
+MINUTE: Micros = 60 * 1_000_000
+HOUR: Micros = 60 * MINUTE
+
+_NUMBERS: dict[str, tuple[float, float]] = {
+    "interval_minutes": (2, 360),
+    "posts_per_page": (1, 100),
+    "initial_lookback_hours": (0, 24 * 3660),
+    "max_retries": (0, 20),
+    "retry_backoff_ms": (0, 600_000),
+    "max_pages_per_user": (2, 100_000),
+    "connections": (1, 1000),
+}
+"""What each setting may be, both ends included."""
+
+
+class Polling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How feeds are polled. The names are those that the first poller of this kind had."""
+
+    interval_minutes: float = 15
+    posts_per_page: int = 100
+    initial_lookback_hours: float = 24
+    max_retries: int = 3
+    retry_backoff_ms: float = 1000
+    max_pages_per_user: int = 100
+    connections: int = 10
+    """Requests under way at the same time."""
+
+    def __post_init__(self) -> None:
+        for name, (least, most) in _NUMBERS.items():
+            value = cast("float", getattr(self, name))
+            if not math.isfinite(value) or not least <= value <= most:
+                raise InvalidSettings(f"polling.{name}", f"must be {least} to {most}, not {value}")
+
+    @property
+    def interval(self) -> Micros:
+        return round(self.interval_minutes * MINUTE)
+
+    @property
+    def lookback(self) -> Micros:
+        return round(self.initial_lookback_hours * HOUR)
+
+
+class Bluesky(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Where Bluesky is, and who reads it."""
+
+    service: str = "https://public.api.bsky.app"
+    """Who is asked without credentials."""
+    pds: str = "https://bsky.social"
+    """Who is asked with credentials, and for the records of an account."""
+    identifier: str | None = None
+    """The reader's handle or DID. None: read without credentials."""
+    password_variable: str = "PERDURE_BLUESKY_PASSWORD"  # noqa: S105 - the name of a variable
+    """The variable of the environment that holds the reader's app password."""
+    hints: str | None = None
+    """`timeline`, or the at:// address of a list: one feed that tells early who has news."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    storage: str = "sqlite:///feeds.db"
+    polling: Polling = Polling()
+    bluesky: Bluesky = Bluesky()
+
+
+def read_settings(path: Path) -> Settings:
+    """The settings in a file, or one sentence about what is wrong with it."""
+    if path.suffix not in _READERS:
+        raise InvalidSettings(str(path), "settings are a .toml, .yaml or .yml file")
+    try:
+        told = _READERS[path.suffix](path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidSettings(str(path), f"cannot be read: {error}") from error
+    except ValueError as error:
+        raise InvalidSettings(str(path), f"is not {path.suffix[1:].upper()}: {error}") from error
+    try:
+        return msgspec.convert({} if told is None else told, Settings)
+    except InvalidSettings as error:
+        raise InvalidSettings(f"{path}: {error.where}", error.reason) from error
+    except msgspec.ValidationError as error:
+        raise InvalidSettings(str(path), str(error)) from error
+
+
+def _read_yaml(text: str) -> object:
+    try:
+        import yaml  # noqa: PLC0415 (an extra)
+    except ModuleNotFoundError as error:
+        raise InvalidSettings("YAML", "pip install 'perdure[feeds]', or write TOML") from error
+    try:
+        return cast("object", yaml.safe_load(text))
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+
+
+_READERS: dict[str, Callable[[str], object]] = {
+    ".toml": tomllib.loads,
+    ".yaml": _read_yaml,
+    ".yml": _read_yaml,
+}

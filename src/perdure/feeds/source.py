@@ -1,0 +1,88 @@
+"""What perdure asks of a place that has feeds. Bluesky is one (`perdure.feeds.bluesky`).
+
+A feed is read newest first, page by page; a cursor means "older than this" and nothing else. Whatever a
+source has to say instead of an answer is one of the SourceErrors; waiting and trying again is its own matter
+(`requests` has what it needs for that).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+import msgspec
+
+from ..storage import Micros
+from .item import Item
+
+
+class Page(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a feed, newest first. It may be short, or empty, and still not be the last."""
+
+    items: tuple[Item, ...]
+    cursor: str | None
+    """Where the next page begins. Only its absence means the end."""
+    pinned: tuple[Item, ...] = ()
+    """Shown at the top, wherever they belong: they say nothing about how far the page reaches."""
+    etag: str | None = None
+    set_aside: int = 0
+    """Records that could not be read."""
+
+    @property
+    def newest(self) -> Micros | None:
+        return max((item.time for item in self.items), default=None)
+
+    @property
+    def oldest(self) -> Micros | None:
+        return min((item.time for item in self.items), default=None)
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """An account, as the source describes it."""
+
+    account_id: str
+    handle: str
+    posts: int | None = None
+    """How many there are, by the source's own count."""
+
+
+class FeedSource(Protocol):
+    """Reading feeds. Everything may raise a SourceError."""
+
+    @property
+    def name(self) -> str:
+        """For people and for logs."""
+        ...
+
+    async def page(
+        self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
+    ) -> Page | None:
+        """The newest items, or those older than a cursor. None: still what this ETag stands for."""
+        ...
+
+    async def profiles(self, actors: Sequence[str]) -> list[Profile]:
+        """Those of these accounts, by id or handle, that there are. In any order."""
+        ...
+
+
+class FollowSource(Protocol):
+    """A source that knows who follows whom."""
+
+    def follows(self, actor: str) -> AsyncIterator[Profile]: ...
+
+
+class AuditSource(Protocol):
+    """A source that can be read in the order of writing too, and so shows what a feed hides in its depth."""
+
+    def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[Page]:
+        """Everything that an account wrote, oldest first; each page's cursor goes on from there."""
+        ...
+
+
+@runtime_checkable
+class HintSource(Protocol):
+    """A source with one feed for many accounts: a hint of who has news, and no more than that."""
+
+    async def recent(self) -> Mapping[str, Micros]:
+        """Who has posted of late, and when the newest item of each was made."""
+        ...

@@ -1,0 +1,153 @@
+"""`FeedStore`: accounts and items, kept in any storage. An account and its items are one partition."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Sequence
+from typing import TypeAlias
+
+from ..storage import (
+    Address,
+    Change,
+    Committed,
+    Delete,
+    Done,
+    Keep,
+    Micros,
+    Position,
+    Record,
+    Refused,
+    Storage,
+)
+from ..tasks.store import system_clock
+from . import item as items
+from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
+from .errors import CorruptFeed, UnknownAccount
+from .item import ITEMS, Item, item_in
+
+Edit: TypeAlias = Callable[[Account], Account]
+
+EDIT_ATTEMPTS = 20
+TOGETHER = 25
+"""Items in a commit."""
+PAGE = 500
+
+
+class FeedStore:
+    """What is known of feeds. Takes a storage, and leaves closing it to its owner."""
+
+    def __init__(self, storage: Storage, *, clock: Callable[[], Micros] = system_clock) -> None:
+        self.storage = storage
+        self.clock = clock
+
+    # Accounts
+
+    async def add(self, account: Account) -> bool:
+        """Whether it is new. One that is there already stays as it is."""
+        _, birth = first(account)
+        return isinstance(await self.storage.commit([birth], now=self.clock()), Committed)
+
+    async def get(self, account_id: str) -> Stored:
+        record = await self.storage.get(address_of(account_id), now=self.clock())
+        if record is None:
+            raise UnknownAccount(account_id)
+        return Stored.read(record)
+
+    async def find(self, name: str) -> Stored:
+        """By id, or by the handle that it had when its profile was last read."""
+        name = name.removeprefix("@")
+        if name.startswith("did:"):
+            return await self.get(name)
+        async for stored in self.accounts():
+            if stored.account.handle.lower() == name.lower():
+                return stored
+        raise UnknownAccount(name)
+
+    async def accounts(self, status: Status | None = None) -> AsyncGenerator[Stored]:
+        """All of them, in the order in which they were added."""
+        tag = None if status is None else status.value
+        after: Position | None = None
+        while records := await self.storage.page(
+            ACCOUNTS, after=after, limit=PAGE, now=self.clock(), tag=tag
+        ):
+            for record in records:
+                yield Stored.read(record)
+            after = records[-1].position
+
+    async def due(self, limit: int) -> list[Stored]:
+        """Accounts whose time has come, the most overdue first."""
+        now = self.clock()
+        return [
+            Stored.read(record) for record in await self.storage.due(POLLS, until=now, limit=limit, now=now)
+        ]
+
+    async def edit(self, account_id: str, edit: Edit) -> Account:
+        """Change an account, whatever others do to it meanwhile."""
+        for _ in range(EDIT_ATTEMPTS):
+            stored = await self.get(account_id)
+            if (written := await self.write(stored, edit(stored.account))) is not None:
+                return written.account
+        raise CorruptFeed(account_id, f"others changed it {EDIT_ATTEMPTS} times in a row")
+
+    async def write(self, stored: Stored, account: Account) -> Stored | None:
+        """Write the account if it is still as it was read. None: it is not."""
+        after, change = stored.becoming(account)
+        committed = await self.storage.commit([change], now=self.clock())
+        return after if isinstance(committed, Committed) else None
+
+    async def remove(self, account_id: str, *, with_items: bool = False) -> None:
+        """Forget an account. Its items stay, unless they are to go too."""
+        for _ in range(EDIT_ATTEMPTS):
+            stored = await self.get(account_id)
+            if isinstance(await self._delete([stored.record]), Committed):
+                break
+        if with_items:
+            await self._remove_items(account_id)
+
+    async def _remove_items(self, account_id: str) -> None:
+        while records := await self.storage.page(ITEMS, account_id, limit=TOGETHER, now=self.clock()):
+            await self._delete(records)
+
+    async def _delete(self, records: Sequence[Record]) -> Committed | Refused:
+        changes = [Delete(before=record) for record in records]
+        return await self.storage.commit(changes, now=self.clock())
+
+    # Items
+
+    async def keep(self, account_id: str, found: Sequence[Item]) -> list[Item]:
+        """Store items, and tell which of them nobody knew. Those that are known stay as they are."""
+        new: list[Item] = []
+        for start in range(0, len(found), TOGETHER):
+            part = list({item.uri: item for item in found[start : start + TOGETHER]}.values())
+            changes: list[Change] = [Keep(record=items.record_of(item, account_id)) for item in part]
+            committed = await self.storage.commit(changes, now=self.clock())
+            new += [
+                item for item, answer in zip(part, committed.answers, strict=True) if isinstance(answer, Done)
+            ]
+        return new
+
+    async def unknown(self, account_id: str, found: Sequence[Item]) -> list[Item]:
+        """Those of these items that are not stored."""
+        addresses = [items.address_of(item, account_id) for item in found]
+        known: set[Address] = set()
+        for start in range(0, len(addresses), 100):
+            records = await self.storage.get_many(addresses[start : start + 100], now=self.clock())
+            known |= {record.address for record in records if record is not None}
+        return [item for item, address in zip(found, addresses, strict=True) if address not in known]
+
+    async def newest(
+        self, account_id: str | None = None, *, since: Micros = 0, kind: str | None = None
+    ) -> AsyncGenerator[tuple[str, Item]]:
+        """Items with the account in whose feed they are, the newest first."""
+        after: Position | None = None
+        while records := await self.storage.page(
+            ITEMS, account_id, after=after, limit=PAGE, now=self.clock(), tag=kind, descending=True
+        ):
+            for record in records:
+                if record.order < since:
+                    return
+                yield record.partition, item_in(record)
+            after = records[-1].position
+
+    async def count_items(self, account_id: str | None = None) -> int:
+        counts = await self.storage.counts(ITEMS, account_id, now=self.clock())
+        return sum(counts.values())

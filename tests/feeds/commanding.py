@@ -1,0 +1,142 @@
+"""`perdure feeds ...` as real processes, in a folder whose settings name a fake Bluesky."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perdure.feeds import Account, FeedStore, Item, Poller, Polling, Profile, read_settings, settling
+from perdure.feeds.bluesky import open_bluesky
+from perdure.storage import Micros, open_storage
+
+from ..storage.sqlite_helpers import url_of
+from .fake import FakeBluesky
+from .world import World
+
+PATIENCE = 60.0
+MINUTE: Micros = 60 * 1_000_000
+HOUR: Micros = 60 * MINUTE
+
+
+class Ended(msgspec.Struct, frozen=True):
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:  # noqa: ANN401 - any JSON
+        """The one JSON document that it printed."""
+        return msgspec.json.decode(self.out)
+
+    @property
+    def events(self) -> list[Any]:
+        return [msgspec.json.decode(line) for line in self.out.splitlines()]
+
+
+class Place:
+    """A folder in which commands are run."""
+
+    def __init__(self, folder: Path, fake: FakeBluesky) -> None:
+        self.folder = folder
+        self.fake = fake
+        self.world = fake.world
+        self.url = url_of(folder / "feeds.db")
+        self.passwords: dict[str, str] = {}
+        """Variables of the environment that commands find."""
+
+    def write_settings(
+        self, *, name: str = "feeds.toml", identifier: str | None = None, **polling: int
+    ) -> None:
+        polling = {"retry_backoff_ms": 1, "max_retries": 1, **polling}
+        reader = "" if identifier is None else f'identifier = "{identifier}"\n'
+        servers = f'service = "{self.fake.url}"\npds = "{self.fake.url}"\n'
+        numbers = "".join(f"{each} = {value}\n" for each, value in polling.items())
+        told = f'storage = "{self.url}"\n[bluesky]\n{servers}{reader}[polling]\n{numbers}'
+        self.folder.joinpath(name).write_text(told, encoding="utf-8")
+
+    async def feeds(self, *arguments: str, code: int = 0) -> Ended:
+        """Run a command to its end, which must be this one, and no traceback."""
+        process = await self.start(*arguments)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+        ended = Ended(process.returncode or 0, out.decode(), err.decode())
+        assert ended.code == code, ended
+        assert "Traceback" not in ended.err, ended.err
+        return ended
+
+    async def json(self, *arguments: str, code: int = 0) -> Any:  # noqa: ANN401 - any JSON
+        return (await self.feeds(*arguments, "--json", code=code)).document
+
+    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "perdure.cli", "feeds", *arguments),
+            cwd=self.folder,
+            env={**environment(), **self.passwords},
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+
+    def person(self, handle: str, posts: int = 0, *, every: Micros = MINUTE) -> str:
+        """Somebody who has posted until now. The DID."""
+        did = self.world.account(handle)
+        for number in reversed(range(posts)):
+            self.world.publish(did, f"{handle} {number}", at=now() - number * every)
+        return did
+
+    async def added(self, *people: str) -> None:
+        """What `add` does, without a process."""
+        async with self.store() as store:
+            for did in people:
+                profile = Profile(account_id=did, handle=self.world.accounts[did].handle)
+                await store.add(settling.new_account(profile, now=now(), polling=Polling()))
+
+    async def polled(self) -> None:
+        """What `once` does, without a process."""
+        settings = read_settings(self.folder / "feeds.toml")
+        async with self.store() as store, open_bluesky(settings) as source:
+            await Poller(store, source, settings.polling).once()
+
+    @asynccontextmanager
+    async def store(self) -> AsyncGenerator[FeedStore]:
+        async with await open_storage(self.url) as storage:
+            yield FeedStore(storage)
+
+    async def account(self, account_id: str) -> Account:
+        async with self.store() as store:
+            return (await store.get(account_id)).account
+
+    async def accounts(self) -> list[Account]:
+        async with self.store() as store:
+            return [stored.account async for stored in store.accounts()]
+
+    async def items(self, account_id: str | None = None) -> list[Item]:
+        async with self.store() as store:
+            return [item async for _, item in store.newest(account_id)]
+
+    async def everything(self) -> tuple[list[Account], list[Item]]:
+        return await self.accounts(), await self.items()
+
+
+@asynccontextmanager
+async def a_place(folder: Path) -> AsyncGenerator[Place]:
+    async with FakeBluesky(World(clock=now)) as fake:
+        place = Place(folder, fake)
+        place.write_settings()
+        yield place
+
+
+def now() -> Micros:
+    return time.time_ns() // 1000
+
+
+def environment() -> dict[str, str]:
+    """As a plain user has it: nothing that colours, and nothing that narrows."""
+    left_out = {"FORCE_COLOR", "NO_COLOR", "COLUMNS", "PERDURE_BLUESKY_PASSWORD"}
+    return {name: value for name, value in os.environ.items() if name not in left_out}

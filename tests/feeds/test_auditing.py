@@ -1,0 +1,158 @@
+"""The audit finds what no poll can see, stores it once, and tells what is gone."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+
+import pytest
+
+from perdure.feeds import FeedStore, Item, Page, Poller, Polling, settling
+from perdure.feeds.auditing import EXAMPLES, Audit, audit
+from perdure.feeds.errors import AccountUnavailable, SourceUnavailable
+from perdure.feeds.settings import HOUR
+from perdure.storage import open_storage
+
+from .world import Question, World, WorldSource
+
+pytestmark = pytest.mark.anyio
+
+DAY = 24 * HOUR
+
+
+class Town:
+    """One account that is polled, and the world that it is in."""
+
+    def __init__(self, world: World, store: FeedStore) -> None:
+        self.world = world
+        self.store = store
+        self.source = WorldSource(world)
+        self.did = world.account("anna.test")
+
+    async def poll(self) -> None:
+        await Poller(self.store, self.source, Polling(posts_per_page=10)).once()
+
+    async def audit(self, *, dry_run: bool = False) -> Audit:
+        return await audit(self.store, self.source, self.did, dry_run=dry_run)
+
+    async def stored(self) -> set[str]:
+        return {item.uri async for _, item in self.store.newest(self.did)}
+
+
+@pytest.fixture
+async def town() -> AsyncGenerator[Town]:
+    world = World()
+    async with await open_storage("memory:") as storage:
+        town = Town(world, FeedStore(storage, clock=lambda: world.now))
+        (profile,) = await town.source.profiles([town.did])
+        await town.store.add(settling.new_account(profile, now=world.now, polling=Polling()))
+        for _ in range(30):
+            world.advance(HOUR // 2)
+            world.publish(town.did, "a post")
+        await town.poll()
+        yield town
+
+
+async def test_an_audit_finds_a_post_that_was_dated_back_and_no_poll_saw(town: Town) -> None:
+    newest = town.world.publish(town.did, "new")
+    back_dated = town.world.publish(town.did, "old", created_at=town.world.now - 30 * DAY)
+    await town.poll()
+    assert newest in await town.stored()
+    assert back_dated not in await town.stored()
+
+    found = await town.audit()
+    assert (found.written, found.missing, found.stored, found.gone) == (32, 1, 1, 0)
+    assert [item.uri for item in found.examples] == [back_dated]
+    assert await town.stored() == set(town.world.everything_of(town.did))
+
+
+async def test_a_second_audit_finds_nothing(town: Town) -> None:
+    town.world.publish(town.did, "old", created_at=town.world.now - 30 * DAY)
+    assert (await town.audit()).stored == 1
+    again = await town.audit()
+    assert (again.written, again.missing, again.stored, again.examples) == (31, 0, 0, ())
+
+
+async def test_a_dry_run_tells_the_same_and_stores_nothing(town: Town) -> None:
+    back_dated = town.world.publish(town.did, "old", created_at=town.world.now - 30 * DAY)
+    before = await town.stored()
+    found = await town.audit(dry_run=True)
+    assert (found.missing, found.stored) == (1, 0)
+    assert [item.uri for item in found.examples] == [back_dated]
+    assert await town.stored() == before
+
+
+async def test_reposts_are_audited_too(town: Town) -> None:
+    other = town.world.account("bert.test")
+    post = town.world.publish(other, "theirs")
+    repost = town.world.repost(town.did, post)
+    found = await town.audit()
+    assert [(item.uri, item.kind, item.post) for item in found.examples] == [(repost, "repost", post)]
+
+
+async def test_what_was_deleted_is_counted_and_stays(town: Town) -> None:
+    deleted = min(await town.stored())
+    town.world.delete(deleted)
+    found = await town.audit()
+    assert (found.written, found.missing, found.gone, found.gone_examples) == (29, 0, 1, (deleted,))
+    assert deleted in await town.stored()
+
+
+async def test_a_repost_without_an_address_of_its_own_is_not_taken_for_deleted(town: Town) -> None:
+    """Its item is known by a post that somebody else wrote, which the account's records do not have."""
+    post = "at://did:plc:bert/app.bsky.feed.post/1"
+    nameless = Item(uri=post, time=town.world.now, kind="repost", post=post, author="did:plc:bert")
+    await town.store.keep(town.did, [nameless])
+    assert (await town.audit()).gone == 0
+
+
+async def test_there_are_only_a_few_examples_of_many(town: Town) -> None:
+    for days in range(2 * EXAMPLES):
+        town.world.publish(town.did, created_at=town.world.now - days * DAY - DAY)
+    found = await town.audit(dry_run=True)
+    assert (found.missing, len(found.examples)) == (2 * EXAMPLES, EXAMPLES)
+
+
+async def test_records_that_cannot_be_read_are_counted(town: Town) -> None:
+    town.world.spoil(town.world.publish(town.did, "garbage"))
+    found = await town.audit()
+    assert (found.set_aside, found.missing) == (1, 0)
+
+
+async def test_what_is_published_during_an_audit_is_never_taken_for_gone(town: Town) -> None:
+    async def publish_and_poll(question: Question) -> None:
+        if question.kind == "records":
+            town.source.before = None
+            town.world.publish(town.did, "meanwhile", created_at=town.world.now)
+            await town.poll()
+
+    town.source.before = publish_and_poll
+    found = await town.audit()
+    assert (found.missing, found.gone) == (0, 0)
+
+
+class CutOff:
+    """A source whose second page cannot be read."""
+
+    def __init__(self, first: Page) -> None:
+        self.first = first
+
+    async def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[Page]:
+        yield self.first
+        raise SourceUnavailable("cut")
+
+
+async def test_an_audit_that_breaks_off_keeps_what_it_stored_and_tells_no_half_truth(town: Town) -> None:
+    uri = f"at://{town.did}/app.bsky.feed.post/1"
+    item = Item(uri=uri, time=1, kind="post", post=uri, author=town.did)
+    with pytest.raises(SourceUnavailable):
+        await audit(town.store, CutOff(Page(items=(item,), cursor="1")), town.did)
+    assert uri in await town.stored()
+
+
+async def test_an_account_that_is_not_there_is_no_account_without_records(town: Town) -> None:
+    async def is_gone(question: Question) -> None:
+        raise AccountUnavailable("Could not find repo")
+
+    town.source.before = is_gone
+    with pytest.raises(AccountUnavailable):
+        await town.audit()

@@ -1,0 +1,113 @@
+"""The table of errors: each is told by status, error and whole message, and by nothing else."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from perdure.feeds.bluesky.answers import TokenRefused, allowance, refusal, retry_at
+from perdure.feeds.errors import (
+    AccountBlocked,
+    AccountUnavailable,
+    CursorRefused,
+    InvalidActor,
+    NotAuthorized,
+    RateLimited,
+    RequestRefused,
+    SourceError,
+    SourceFailed,
+    SourceUnavailable,
+)
+
+NOW = 1_794_744_000_000_000
+DID = "did:plc:abc"
+
+
+def told(status: int, error: str, message: str = "", **headers: str) -> SourceError:
+    body = msgspec.json.encode({"error": error, "message": message})
+    return refusal(status, headers, body, actor=DID, now=NOW)
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "message", "meaning"),
+    [
+        (400, "InvalidRequest", "Profile not found", AccountUnavailable),
+        (400, "InvalidRequest", f"Actor not found: {DID}", AccountUnavailable),
+        (400, "InvalidRequest", f"Could not find repo: {DID}", AccountUnavailable),
+        (400, "InvalidRequest", "Invalid AT identifier", InvalidActor),
+        (400, "BlockedActor", "Requester has blocked actor", AccountBlocked),
+        (400, "BlockedByActor", "Requester is blocked by actor", AccountBlocked),
+        (400, "ExpiredToken", "Token has expired", TokenRefused),
+        (400, "InvalidToken", "Token could not be verified", TokenRefused),
+        (401, "AuthMissing", "Authentication Required", NotAuthorized),
+        (401, "AuthenticationRequired", "Invalid identifier or password", NotAuthorized),
+        (429, "RateLimitExceeded", "Rate Limit Exceeded", RateLimited),
+        (500, "InternalServerError", "Internal Server Error", SourceFailed),
+        (502, "UpstreamFailure", "Upstream Failure", SourceUnavailable),
+        (400, "InvalidRequest", "Malformed cursor", CursorRefused),
+        (400, "InvalidRequest", "limit must not be above 100", RequestRefused),
+        (404, "XRPCNotSupported", "", RequestRefused),
+        (403, "Forbidden", "", RequestRefused),
+    ],
+)
+def test_each_row_of_the_table(status: int, error: str, message: str, meaning: type[SourceError]) -> None:
+    assert type(told(status, error, message)) is meaning
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "profile not found",
+        "Profile not found, and neither was the cursor",
+        "Error: Malformed cursor",
+        "Could not find repo: did:plc:somebody-else",
+        "",
+    ],
+)
+def test_a_message_that_only_resembles_another_means_nothing(message: str) -> None:
+    assert type(told(400, "InvalidRequest", message)) is RequestRefused
+
+
+@pytest.mark.parametrize(
+    ("status", "error"), [(403, "BlockedActor"), (404, "ExpiredToken"), (409, "InvalidRequest")]
+)
+def test_an_error_at_another_status_is_another_error(status: int, error: str) -> None:
+    assert type(told(status, error, "Profile not found")) is RequestRefused
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>Bad request</html>", b'{"err', b"[]", b"\xff"])
+@pytest.mark.parametrize("status", [302, 400, 401, 404, 503])
+def test_an_answer_that_bluesky_did_not_write_is_no_verdict(status: int, body: bytes) -> None:
+    assert type(refusal(status, {}, body, actor=DID, now=NOW)) is SourceUnavailable
+
+
+@pytest.mark.parametrize(
+    ("headers", "until"),
+    [
+        ({"retry-after": "7"}, NOW + 7_000_000),
+        ({"retry-after": "7", "ratelimit-reset": "1794744300"}, NOW + 7_000_000),
+        ({"retry-after": "Sun, 15 Nov 2026 12:01:00 GMT"}, NOW + 60_000_000),
+        ({"ratelimit-reset": "1794744300"}, NOW + 300_000_000),
+        ({"retry-after": "soon", "ratelimit-reset": "1794744300"}, NOW + 300_000_000),
+        ({"retry-after": "-1"}, None),
+        ({}, None),
+    ],
+)
+def test_when_to_come_back(headers: dict[str, str], until: int | None) -> None:
+    assert retry_at(headers, NOW) == until
+    error = refusal(429, headers, b"", actor=DID, now=NOW)
+    assert isinstance(error, RateLimited)
+    assert error.until == until
+
+
+def test_what_is_left_is_told_by_the_headers() -> None:
+    headers = {"ratelimit-limit": "3000", "ratelimit-remaining": "2999", "ratelimit-reset": "1794744300"}
+    assert allowance(headers) == (3000, 2999, 1_794_744_300_000_000)
+    del headers["ratelimit-limit"]
+    assert allowance(headers) == (None, 2999, 1_794_744_300_000_000)
+
+
+@pytest.mark.parametrize("value", ["", "many", "-5", "1.5", "9" * 30, "\u0663"])
+def test_headers_that_are_no_numbers_tell_nothing(value: str) -> None:
+    assert allowance({"ratelimit-remaining": value, "ratelimit-reset": "1794744300"}) is None
+    assert allowance({"ratelimit-remaining": "5", "ratelimit-reset": value}) is None

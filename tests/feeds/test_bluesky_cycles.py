@@ -1,0 +1,140 @@
+"""Whole cycles over real HTTP: what befalls the source in the middle of one costs no account anything."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+import pytest
+
+from perdure.feeds import Cycle, FeedStore, Outcome, Poller, Polling, Settings, settling
+from perdure.feeds.bluesky import Bluesky, open_bluesky
+from perdure.feeds.errors import NotAuthorized
+from perdure.feeds.settings import MINUTE
+from perdure.feeds.settings import Bluesky as BlueskySettings
+from perdure.storage import open_storage
+
+from .fake import FakeBluesky, Fault, populate
+from .world import World
+
+pytestmark = pytest.mark.anyio
+
+ACCOUNTS = 40
+PASSWORD = {"PERDURE_BLUESKY_PASSWORD": "abcd-efgh"}
+QUICK = Polling(max_retries=1, retry_backoff_ms=1)
+
+
+class Town:
+    """Accounts that are polled with credentials."""
+
+    def __init__(self, fake: FakeBluesky, store: FeedStore, bluesky: Bluesky, dids: list[str]) -> None:
+        self.fake = fake
+        self.store = store
+        self.bluesky = bluesky
+        self.dids = dids
+
+    async def once(self, midway: Callable[[], object] = lambda: None) -> Cycle:
+        """A cycle in which something happens when a quarter of the accounts are done."""
+        done = 0
+
+        def tell(outcome: Outcome) -> None:
+            nonlocal done
+            done += 1
+            if done == ACCOUNTS // 4:
+                midway()
+
+        return await Poller(self.store, self.bluesky, QUICK, tell=tell).once()
+
+    async def is_complete(self) -> bool:
+        for did in self.dids:
+            stored = {item.uri: item.time async for _, item in self.store.newest(did)}
+            if stored != self.fake.world.everything_of(did):
+                return False
+        return True
+
+
+@pytest.fixture
+async def town() -> AsyncGenerator[Town]:
+    world = World()
+    dids = populate(world, accounts=ACCOUNTS, posts=30, every=MINUTE)
+    reader = world.account("reader.test")
+    async with FakeBluesky(world, requires_auth=True) as fake, await open_storage("memory:") as storage:
+        fake.sessions.passwords[reader] = "abcd-efgh"
+        told = BlueskySettings(service=fake.url, pds=fake.url, identifier="reader.test")
+        async with open_bluesky(Settings(polling=QUICK, bluesky=told), environ=PASSWORD) as bluesky:
+            store = FeedStore(storage, clock=lambda: world.now)
+            for profile in await bluesky.profiles(dids):
+                await store.add(settling.new_account(profile, now=world.now, polling=QUICK))
+            yield Town(fake, store, bluesky, dids)
+
+
+async def test_a_cycle_stores_everything_and_the_next_one_costs_a_request_each(town: Town) -> None:
+    first = await town.once()
+    assert (first.polled, first.failed, first.new) == (ACCOUNTS, 0, ACCOUNTS * 30)
+    assert first.links == ACCOUNTS * 30
+    assert await town.is_complete()
+    town.fake.log.clear()
+    assert (await town.once()).new == 0
+    assert [each.status for each in town.fake.log] == [304] * ACCOUNTS
+
+
+async def test_a_token_that_runs_out_midway_is_no_account_s_fault(town: Town) -> None:
+    cycle = await town.once(lambda: town.fake.sessions.expire("access"))
+    assert (cycle.polled, cycle.failed) == (ACCOUNTS, 0)
+    assert await town.is_complete()
+    assert 400 in {each.status for each in town.fake.asked()}
+
+
+async def test_a_rate_limit_midway_is_waited_out(town: Town) -> None:
+    """It is a tight one, of which nobody was told before; once somebody was refused it is wide again."""
+    limit = town.fake.limit
+    town.fake.latency = 0.01
+
+    async def widen() -> None:
+        while not limit.refused:  # noqa: ASYNC110 - the server has no word for this
+            await asyncio.sleep(0)
+        limit.most = 1000
+
+    widening = asyncio.create_task(widen())
+    cycle = await town.once(lambda: limit.set(5, seconds=1))
+    await widening
+    assert (cycle.polled, cycle.failed) == (ACCOUNTS, 0)
+    assert 0 < limit.refused <= QUICK.connections
+    assert await town.is_complete()
+
+
+async def test_a_page_of_garbage_is_counted_and_the_rest_is_stored(town: Town) -> None:
+    for uri in town.fake.world.everything_of(town.dids[0]):
+        town.fake.world.spoil(uri)
+    cycle = await town.once()
+    assert (cycle.polled, cycle.failed, cycle.set_aside) == (ACCOUNTS, 0, 30)
+    assert await town.is_complete()
+    assert (await town.store.get(town.dids[0])).account.set_aside == 30
+
+
+async def test_answers_that_break_now_and_then_lose_nothing(town: Town) -> None:
+    for how in ("cut", "truncated", "nonsense", "dropped"):
+        town.fake.fail(Fault(how=how, status=200, times=None, chance=0.1))
+    cycles = [await town.once() for _ in range(6)]
+    assert sum(cycle.new for cycle in cycles) == ACCOUNTS * 30
+    assert await town.is_complete()
+
+
+async def test_an_account_that_went_away_is_skipped_and_the_others_are_read(town: Town) -> None:
+    gone = town.dids.pop()
+    town.fake.world.deactivate(gone)
+    cycle = await town.once()
+    assert (cycle.polled, cycle.skipped, cycle.failed) == (ACCOUNTS - 1, 1, 0)
+    assert await town.is_complete()
+
+
+async def test_wrong_credentials_end_a_cycle_at_once(town: Town) -> None:
+    def change_password() -> None:
+        town.fake.sessions.passwords.clear()
+        town.fake.sessions.revoke()
+
+    with pytest.raises(NotAuthorized):
+        await town.once(change_password)
+    active = [stored.account async for stored in town.store.accounts()]
+    assert {account.failures for account in active} == {0}
+    assert any(account.mark is None for account in active)

@@ -1,0 +1,242 @@
+"""Bluesky with credentials, over real HTTP: one session for all requests, and what happens when it ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import httpx2
+import pytest
+
+from perdure.feeds import Budget, Page, Polling, Requests, Settings
+from perdure.feeds.bluesky import Bluesky, open_bluesky
+from perdure.feeds.bluesky.client import Client
+from perdure.feeds.bluesky.session import MOST_RENEWALS, Session
+from perdure.feeds.errors import AccountBlocked, NotAuthorized, SourceUnavailable
+from perdure.feeds.settings import Bluesky as BlueskySettings
+from perdure.feeds.source import HintSource
+
+from .fake import FEED, FakeBluesky, Fault
+from .world import World
+
+pytestmark = pytest.mark.anyio
+
+LOG_IN = "com.atproto.server.createSession"
+REFRESH = "com.atproto.server.refreshSession"
+QUICK = Polling(max_retries=1, retry_backoff_ms=1)
+PASSWORD = {"PERDURE_BLUESKY_PASSWORD": "abcd-efgh"}
+MANY = 30
+
+
+class Two:
+    """A PDS that wants tokens, and the public service, over one world; and somebody who reads."""
+
+    def __init__(self, pds: FakeBluesky, public: FakeBluesky) -> None:
+        self.pds = pds
+        self.public = public
+        self.world = pds.world
+        self.reader = self.world.account("reader.test")
+        self.anna = self.world.account("anna.test")
+        self.post = self.world.publish(self.anna, "a post")
+        pds.sessions.passwords[self.reader] = "abcd-efgh"
+
+    def settings(self, hints: str | None = None) -> Settings:
+        bluesky = BlueskySettings(
+            service=self.public.url, pds=self.pds.url, identifier="reader.test", hints=hints
+        )
+        return Settings(polling=QUICK, bluesky=bluesky)
+
+    def counts(self) -> tuple[int, int]:
+        """How often somebody logged in, and how often a session was refreshed."""
+        return len(self.pds.asked(LOG_IN)), len(self.pds.asked(REFRESH))
+
+
+@pytest.fixture
+async def two() -> AsyncGenerator[Two]:
+    world = World()
+    async with FakeBluesky(world, requires_auth=True) as pds, FakeBluesky(world) as public:
+        yield Two(pds, public)
+
+
+@pytest.fixture
+async def bluesky(two: Two) -> AsyncGenerator[Bluesky]:
+    async with open_bluesky(two.settings(), environ=PASSWORD) as bluesky:
+        yield bluesky
+
+
+async def head(bluesky: Bluesky, did: str) -> Page:
+    page = await bluesky.page(did, limit=100)
+    assert page is not None
+    return page
+
+
+async def many(bluesky: Bluesky, did: str) -> None:
+    """Read a feed many times at once; every time it is all there."""
+    pages = await asyncio.gather(*(head(bluesky, did) for _ in range(MANY)))
+    assert {page.items for page in pages} == {pages[0].items}
+    assert len(pages[0].items) == 1
+
+
+async def test_many_requests_share_one_session(two: Two, bluesky: Bluesky) -> None:
+    await many(bluesky, two.anna)
+    assert two.counts() == (1, 0)
+    assert all(each.is_authorized for each in two.pds.asked(FEED))
+    assert len(two.pds.asked(FEED)) == MANY
+    assert two.public.log == []
+
+
+async def test_everything_is_asked_with_the_session(two: Two, bluesky: Bluesky) -> None:
+    two.world.follow(two.reader, two.anna)
+    assert [each.account_id async for each in bluesky.follows("reader.test")] == [two.anna]
+    assert [each.account_id for each in await bluesky.profiles(["anna.test"])] == [two.anna]
+    assert [item.uri async for page in bluesky.written(two.anna) for item in page.items] == [two.post]
+    assert two.public.log == []
+
+
+async def test_a_token_that_runs_out_is_renewed_once_for_all_that_it_was_refused_to(
+    two: Two, bluesky: Bluesky
+) -> None:
+    two.pds.latency = 0.01
+    await head(bluesky, two.anna)
+    two.pds.sessions.expire("access")
+    await many(bluesky, two.anna)
+    assert two.counts() == (1, 1)
+    refused = [each for each in two.pds.asked(FEED) if each.status == 400]
+    assert 1 < len(refused) <= QUICK.connections
+
+
+async def test_tokens_may_run_out_again_and_again_while_many_read(two: Two, bluesky: Bluesky) -> None:
+    two.pds.latency = 0.002
+    await head(bluesky, two.anna)
+
+    async def expire_midway() -> None:
+        wanted = len(two.pds.asked(FEED)) + MANY // 2
+        while len(two.pds.asked(FEED)) < wanted:  # noqa: ASYNC110 - the server has no word for this
+            await asyncio.sleep(0)
+        two.pds.sessions.expire("access")
+
+    for _ in range(10):
+        await asyncio.gather(many(bluesky, two.anna), expire_midway())
+    assert two.counts() == (1, 10)
+
+
+async def test_when_the_whole_session_has_run_out_one_logs_in_again(two: Two, bluesky: Bluesky) -> None:
+    await head(bluesky, two.anna)
+    two.pds.sessions.expire()
+    await many(bluesky, two.anna)
+    assert two.counts() == (2, 1)
+
+
+async def test_a_session_that_nobody_knows_any_more_is_replaced(two: Two, bluesky: Bluesky) -> None:
+    await head(bluesky, two.anna)
+    two.pds.sessions.revoke()
+    await many(bluesky, two.anna)
+    assert two.counts() == (2, 1)
+
+
+async def test_a_refresh_whose_answer_breaks_is_tried_again(two: Two, bluesky: Bluesky) -> None:
+    """The first try has used the refresh token up, so the second ends in a new login."""
+    await head(bluesky, two.anna)
+    two.pds.sessions.expire("access")
+    two.pds.fail(Fault(how="cut", path=REFRESH))
+    await many(bluesky, two.anna)
+    assert two.counts() == (2, 2)
+
+
+async def test_a_server_that_cannot_refresh_just_now_costs_no_password(two: Two, bluesky: Bluesky) -> None:
+    await head(bluesky, two.anna)
+    two.pds.sessions.expire("access")
+    two.pds.fail(Fault(how="refused", status=503, times=2, path=REFRESH))
+    with pytest.raises(SourceUnavailable):
+        await head(bluesky, two.anna)
+    assert two.counts() == (1, 2)
+    assert (await head(bluesky, two.anna)).items
+    assert two.counts() == (1, 3)
+
+
+async def test_a_wrong_password_stops_everything_and_is_tried_once(two: Two) -> None:
+    wrong = {"PERDURE_BLUESKY_PASSWORD": "wrong"}
+    async with open_bluesky(two.settings(), environ=wrong) as bluesky:
+        answers = await asyncio.gather(
+            *(head(bluesky, two.anna) for _ in range(MANY)), return_exceptions=True
+        )
+    assert {type(answer) for answer in answers} == {NotAuthorized}
+    assert "reader.test" in str(answers[0])
+    assert "wrong" not in str(answers[0])
+    assert two.counts() == (1, 0)
+    assert two.pds.asked(FEED) == []
+
+
+async def test_a_password_that_no_longer_holds_stops_everything(two: Two, bluesky: Bluesky) -> None:
+    await head(bluesky, two.anna)
+    two.pds.sessions.expire()
+    two.pds.sessions.passwords[two.reader] = "another"
+    for _ in range(3):
+        with pytest.raises(NotAuthorized):
+            await head(bluesky, two.anna)
+    assert two.counts() == (2, 1)
+
+
+async def test_a_server_that_refuses_the_tokens_it_gives_is_not_asked_for_ever(
+    two: Two, bluesky: Bluesky
+) -> None:
+    two.pds.fail(
+        Fault(
+            how="refused",
+            times=None,
+            path=FEED,
+            status=400,
+            error="ExpiredToken",
+            message="Token has expired",
+        )
+    )
+    with pytest.raises(NotAuthorized):
+        await head(bluesky, two.anna)
+    assert len(two.pds.asked(FEED)) == 1 + MOST_RENEWALS
+
+
+async def test_the_limits_of_logins_say_nothing_about_reading(two: Two) -> None:
+    """A login is one of few in a day. To take that for the limit of everything would be to stop for a day."""
+    two.pds.limit.set(30, seconds=86_400)
+    budget = Budget(10)
+    async with httpx2.AsyncClient() as http:
+        client = Client(http, two.pds.url, Requests(budget, QUICK))
+        session = Session(client, "reader.test", "abcd-efgh")
+        await session.open()
+        assert session.token is not None
+    assert two.counts() == (1, 0)
+    assert budget.remaining is None
+
+
+# Blocked
+
+
+async def test_who_is_blocked_reads_what_everybody_can(two: Two, bluesky: Bluesky) -> None:
+    two.world.block(two.anna, two.reader)
+    assert [item.uri for item in (await head(bluesky, two.anna)).items] == [two.post]
+    assert [each.status for each in two.pds.asked(FEED)] == [400]
+    (unsigned,) = two.public.asked(FEED)
+    assert not unsigned.is_authorized
+
+
+async def test_a_blocked_head_that_has_not_changed_is_not_sent_again(two: Two, bluesky: Bluesky) -> None:
+    two.world.block(two.reader, two.anna)
+    etag = (await head(bluesky, two.anna)).etag
+    assert await bluesky.page(two.anna, limit=100, etag=etag) is None
+
+
+async def test_who_is_blocked_everywhere_is_told_so(two: Two, bluesky: Bluesky) -> None:
+    two.world.block(two.anna, two.reader)
+    two.public.fail(Fault(how="refused", status=400, error="BlockedActor", message="no"))
+    with pytest.raises(AccountBlocked):
+        await head(bluesky, two.anna)
+
+
+# Hints
+
+
+async def test_the_timeline_hints_at_who_has_news(two: Two) -> None:
+    two.world.follow(two.reader, two.anna)
+    async with open_bluesky(two.settings(hints="timeline"), environ=PASSWORD) as bluesky:
+        assert isinstance(bluesky, HintSource)
+        assert await bluesky.recent() == {two.anna: two.world.everything_of(two.anna)[two.post]}

@@ -1,0 +1,379 @@
+"""`perdure feeds ...`: which accounts are polled, what is told of them, and how mistakes are told."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.feeds import Gap, Status
+
+from .commanding import HOUR, MINUTE, Place, a_place, now
+from .fake import Fault
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Place]:
+    async with a_place(tmp_path) as made:
+        yield made
+
+
+# Adding and removing
+
+
+async def test_add_finds_out_who_has_a_handle_and_names_those_that_nobody_has(place: Place) -> None:
+    alice, bob = place.person("alice.test"), place.person("bob.test")
+    ended = await place.feeds(
+        "add", "@alice.test", "nobody.test", "no-handle", "https://bsky.app/profile/bob.test", code=1
+    )
+    assert [each.account_id for each in await place.accounts()] == [alice, bob]
+    for said in ("alice.test: added", "bob.test: added", "no nobody.test; look", "no no-handle; look"):
+        assert said in ended.err
+    assert ended.out == ""
+
+
+async def test_adding_again_changes_nothing_but_a_new_handle(place: Place) -> None:
+    alice = place.person("alice.test", 3)
+    await place.added(alice)
+    await place.polled()
+    before = await place.account(alice)
+    assert "alice.test: already there" in (await place.feeds("add", "alice.test")).err
+    assert await place.account(alice) == before
+    place.world.rename(alice, "alison.test")
+    told = await place.json("add", "alison.test")
+    assert told["steps"] == [
+        {"account": alice, "handle": "alison.test", "done": "renamed", "note": "was alice.test"}
+    ]
+    assert await place.account(alice) == replace(before, handle="alison.test")
+
+
+async def test_a_name_that_the_source_refuses_does_not_keep_others_out(place: Place) -> None:
+    alice, bob = place.person("alice.test"), place.person("bob.test")
+    told = await place.json("add", "alice.test", "a-.test", "bob.test", code=1)
+    assert told["unknown"] == ["a-.test"]
+    assert {each.account_id for each in await place.accounts()} == {alice, bob}
+
+
+async def test_remove_keeps_the_items_unless_they_are_to_go_too(place: Place) -> None:
+    alice, bob = place.person("alice.test", 3), place.person("bob.test", 2)
+    await place.added(alice, bob)
+    await place.polled()
+    assert "alice.test: removed (its 3 items stay)" in (await place.feeds("remove", "alice.test")).err
+    assert "bob.test: removed (with 2 items)" in (await place.feeds("remove", "bob.test", "--items")).err
+    assert await place.accounts() == []
+    assert {item.author for item in await place.items()} == {alice}
+    assert len((await place.json("items", alice))["items"]) == 3
+    await place.feeds("items", bob, code=2)
+
+
+async def test_follow_list_adds_whom_somebody_follows_and_prunes_whom_nobody_follows_any_more(
+    place: Place,
+) -> None:
+    me, alice, bob = place.person("me.test"), place.person("alice.test"), place.person("bob.test")
+    place.world.follow(me, alice)
+    place.world.follow(me, bob)
+    assert (
+        "me.test follows 2 accounts: 2 added, 0 already" in (await place.feeds("follow-list", "me.test")).err
+    )
+    place.world.unfollow(me, alice)
+    assert "1 suspended whom" in (await place.feeds("follow-list", "me.test", "--prune")).err
+    suspended = await place.account(alice)
+    assert (suspended.status, suspended.reason) == (Status.SUSPENDED, "no longer followed by me.test")
+    place.world.follow(me, alice)
+    assert "2 accounts: 1 resumed, 1 already" in (await place.feeds("follow-list", "me.test", "--prune")).err
+    assert {each.status for each in await place.accounts()} == {Status.ACTIVE}
+
+
+async def test_follow_list_does_not_resume_whom_somebody_suspended_by_hand(place: Place) -> None:
+    me, alice = place.person("me.test"), place.person("alice.test")
+    place.world.follow(me, alice)
+    await place.feeds("follow-list", me)
+    await place.feeds("suspend", "alice.test", "--reason", "noise")
+    await place.feeds("follow-list", me, "--prune")
+    assert (await place.account(alice)).reason == "noise"
+
+
+async def test_an_empty_follow_list_prunes_nobody(place: Place) -> None:
+    alice = place.person("alice.test")
+    await place.added(alice)
+    ended = await place.feeds("follow-list", "alice.test", "--prune", code=2)
+    assert "alice.test follows nobody; that would suspend every account" in ended.err
+    assert (await place.account(alice)).status is Status.ACTIVE
+    assert "knows no nobody.test" in (await place.feeds("follow-list", "nobody.test", code=1)).err
+
+
+async def test_a_suspended_account_is_not_polled_until_it_is_resumed(place: Place) -> None:
+    alice, bob = place.person("alice.test", 1), place.person("bob.test", 1)
+    await place.added(alice, bob)
+    await place.feeds("suspend", "alice.test")
+    await place.polled()
+    assert place.fake.asked(actor=alice) == []
+    await place.feeds("suspend", "bob.test", "nobody.test", code=2)
+    assert (await place.account(bob)).status is Status.ACTIVE  # all of them, or none
+    await place.feeds("resume", "alice.test")
+    await place.polled()
+    assert len(await place.items(alice)) == 1
+
+
+async def test_reset_forgets_how_far_an_account_was_read_and_stores_nothing_twice(place: Place) -> None:
+    alice = place.person("alice.test", 3)
+    await place.added(alice)
+    await place.polled()
+    await place.feeds("reset", "alice.test")
+    assert (await place.account(alice)).mark is None
+    ended = await place.feeds("poll", "alice.test")
+    assert "[INITIAL] alice.test: 0 posts, 0 URLs across 1 pages" in ended.err
+    assert len(await place.items(alice)) == 3
+
+
+async def test_backfill_stores_what_is_older_than_the_look_back(place: Place) -> None:
+    alice = place.person("alice.test", 10, every=12 * HOUR)
+    place.write_settings(posts_per_page=2)
+    await place.added(alice)
+    await place.polled()
+    assert len(await place.items(alice)) < 5
+    ended = await place.feeds("backfill", "alice.test", "--since", "90h")
+    assert re.search(r"\[POLL\] alice.test: \d posts, 0 URLs across \d pages", ended.err)
+    assert "alice.test: everything since" in ended.err
+    assert [item.text for item in await place.items(alice)][:8] == [f"alice.test {each}" for each in range(8)]
+    await place.feeds("backfill", "alice.test", "--since", "30d", "--later")
+    assert len((await place.account(alice)).gaps) == 1
+    await place.polled()
+    assert len(await place.items(alice)) == 10
+
+
+async def test_audit_finds_and_stores_what_no_poll_can_see(place: Place) -> None:
+    alice, bob = place.person("alice.test", 3), place.person("bob.test", 1)
+    place.write_settings(posts_per_page=2)
+    await place.added(alice, bob)
+    await place.polled()
+    place.world.publish(alice, "from the past", created_at=now() - 900 * HOUR)
+    await place.polled()
+    assert "4 records written, 1 missing" in (await place.feeds("audit", "alice.test", "--dry-run")).err
+    assert len(await place.items(alice)) == 3
+    ended = await place.feeds("audit", "--all")
+    assert "alice.test: 4 records written, 1 of them missing until now\n  missing: " in ended.err
+    assert "bob.test: 1 record written, all stored" in ended.err
+    assert "from the past" in {item.text for item in await place.items(alice)}
+    place.world.deactivate(bob)
+    told = await place.json("audit", "--all", code=1)
+    assert [each["audit"] is None for each in told["audits"]] == [False, True]
+
+
+# Looking
+
+
+async def test_status_tells_how_the_accounts_are(place: Place) -> None:
+    assert "no accounts yet; `perdure feeds add HANDLE`" in (await place.feeds("status")).out
+    alice, quiet = place.person("alice.test", 3), place.person("quiet.test")
+    gone = place.person("gone.test")
+    await place.added(alice, quiet, gone)
+    place.world.deactivate(gone)
+    await place.polled()
+    said = re.sub(r" +", " ", (await place.feeds("status", "--check")).out)
+    for line in (
+        "accounts 3: 2 active, 1 unavailable, 0 suspended\n",
+        "with a mark 1 (33%)\n",
+        "with gaps 0\n",
+        "posts fetched 3 posts\n",
+        "failing 1\n gone.test: once, unavailable: Profile not found",
+    ):
+        assert line in said
+    assert re.search(r"last polled \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s ago\)\n", said)
+    told = await place.json("status")
+    assert (told["summary"]["with_mark"], told["summary"]["alarm"], told["items"]) == (1, None, 3)
+    assert [each["handle"] for each in told["failing"]] == ["gone.test"]
+
+
+async def test_status_check_fails_on_an_alarm(place: Place) -> None:
+    alice = place.person("alice.test", 1)
+    await place.added(alice)
+    async with place.store() as store:
+        await store.edit(alice, lambda account: replace(account, polls=5, quiet=5, unseen=7))
+    assert "ALARM: no poll finds anything new" in (await place.feeds("status")).out
+    assert "ALARM" in (await place.feeds("status", "--check", code=1)).out
+
+
+async def test_inspect_tells_everything_about_an_account(place: Place) -> None:
+    alice = place.person("alice.test", 3)
+    await place.added(alice)
+    await place.polled()
+    gap = Gap(cursor="somewhere", floor=now() - HOUR, depth=now() - HOUR)
+    async with place.store() as store:
+        await store.edit(alice, lambda account: replace(account, gaps=(gap,), reason="why not"))
+    said = re.sub(r" +", " ", (await place.feeds("inspect", "alice.test")).out)
+    for line in (
+        f"account {alice}\nhandle alice.test\nstatus active: why not\n",
+        "items stored 3 items\n",
+        "gaps 1\n from cursor somewhere down to ",
+        "(1 h ago)",
+    ):
+        assert line in said
+    told = (await place.json("inspect", alice))["account"]
+    assert (told["posts_fetched_count"], told["failures"], told["interval_seconds"]) == (3, 0, 900)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["mark"])
+
+
+async def test_items_are_those_of_a_time_a_kind_and_an_account(place: Place) -> None:
+    alice, bob = place.person("alice.test", 3, every=10 * HOUR), place.person("bob.test", 1)
+    place.world.repost(bob, next(iter(place.world.everything_of(alice))))
+    await place.added(alice, bob)
+    await place.polled()
+
+    async def items(*options: str) -> list[str]:
+        told = await place.json("items", *options)
+        return sorted(f"{each['account_handle']} {each['item']['kind']}" for each in told["items"])
+
+    assert await items() == ["alice.test post"] * 3 + ["bob.test post", "bob.test repost"]
+    assert await items("alice.test", "--since", "15h") == ["alice.test post"] * 2
+    assert await items("--kind", "repost") == ["bob.test repost"]
+    assert len(await items("--limit", "2")) == 2
+    said = (await place.feeds("items", "--kind", "repost")).out
+    assert "  bob.test (repost of alice.test): alice.test 2" in said
+
+
+async def test_what_others_wrote_does_nothing_to_a_terminal(place: Place) -> None:
+    alice = place.world.account("alice.test")
+    place.world.publish(alice, "one\n\x1b[31mtwo\x07 \u202ethree\r :tada: [bold]")
+    await place.added(alice)
+    await place.polled()
+    said = (await place.feeds("items")).out
+    assert said.endswith("  alice.test: one [31mtwo three :tada: [bold]\n")
+
+
+async def test_links_are_ranked_by_how_many_accounts_shared_them(place: Place) -> None:
+    alice, bob = place.person("alice.test"), place.person("bob.test")
+    card = {
+        "$type": "app.bsky.embed.external",
+        "external": {"uri": "https://News.test/a/?utm_source=x", "title": "The news", "description": ""},
+    }
+    for minutes in (1, 2, 3):
+        place.world.publish(alice, "https://often.test", at=now() - minutes * MINUTE)
+    place.world.publish(alice, "look", embed=card, at=now() - 9 * MINUTE)
+    place.world.publish(bob, "https://news.test/a")
+    await place.added(alice, bob)
+    await place.polled()
+    said = (await place.feeds("links", "--limit", "2")).out
+    first = "   2  The news\n      https://news.test/a\n      alice.test, bob.test\n"
+    assert said == f"{first}   1  https://often.test\n      alice.test\n"
+    told = (await place.json("links", "--since", "8m"))["links"]
+    assert [(each["url"], each["sharers"]) for each in told] == [
+        ("https://news.test/a", 1),
+        ("https://often.test", 1),
+    ]
+
+
+# Dry runs
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said", "asked"),
+    [
+        (["add", "bob.test"], "bob.test: would be added", ["app.bsky.actor.getProfiles"]),
+        (["follow-list", "bob.test", "--prune"], "2 would be suspended", ["app.bsky.graph.getFollows"]),
+        (["remove", "--items", "alice.test"], "would be removed (with 3 items)", []),
+        (["suspend", "alice.test"], "would be suspended", []),
+        (["resume", "alice.test"], "would be resumed", []),
+        (["reset", "alice.test"], "would be reset", []),
+        (["backfill", "alice.test", "--since", "7d"], "would be read again back to", []),
+        (["once"], "would poll 2 accounts now\n  alice.test\n  carol.test\n", []),
+        (["run"], "would poll 1 account now\n  carol.test\n", []),
+        (["poll", "alice.test"], "would poll 1 account now\n  alice.test\n", []),
+        (["audit", "alice.test"], "3 records written, all stored", ["com.atproto.repo.listRecords"]),
+    ],
+)
+async def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
+    place: Place, arguments: list[str], said: str, asked: list[str]
+) -> None:
+    alice, carol = place.person("alice.test", 3), place.person("carol.test")
+    place.world.follow(place.person("bob.test"), place.person("dave.test"))
+    await place.added(alice)
+    await place.polled()
+    await place.added(carol)
+    before = await place.everything()
+    place.fake.log.clear()
+    assert said in (await place.feeds(*arguments, "--dry-run")).err
+    assert sorted({each.path for each in place.fake.log}) == asked
+    assert await place.everything() == before
+
+
+async def test_a_dry_run_says_so_to_programs_too(place: Place) -> None:
+    alice = place.person("alice.test", 1)
+    await place.added(alice)
+    for arguments in (
+        ["once"],
+        ["backfill", "alice.test", "--since", "7d"],
+        ["reset", alice],
+        ["audit", alice],
+    ):
+        assert (await place.json(*arguments, "--dry-run"))["dry_run"] is True
+
+
+@pytest.mark.parametrize(
+    "arguments", [["status"], ["items"], ["once"], ["add", "alice.test", "--dry-run"]], ids=" ".join
+)
+async def test_no_file_is_made_by_who_has_nothing_to_put_into_it(place: Place, arguments: list[str]) -> None:
+    place.person("alice.test")
+    await place.feeds(*arguments)
+    assert [each.name for each in place.folder.iterdir()] == ["feeds.toml"]
+
+
+# Settings and mistakes
+
+
+async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Place) -> None:
+    place.person("alice.test")
+    place.folder.joinpath("feeds.toml").unlink()
+    place.folder.joinpath("feeds.yaml").write_text(
+        f"bluesky:\n  service: {place.fake.url}\n", encoding="utf-8"
+    )
+    await place.feeds("add", "alice.test", "--storage", "sqlite:///other.db")
+    assert sorted(each.name for each in place.folder.iterdir()) == ["feeds.yaml", "other.db"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["status", "--storage", "memory:"], "the storage memory: is forgotten at the end of the command"),
+        (["status", "--storage", "mongodb://h/d"], "cannot open mongodb://h/d: its scheme names no engine"),
+        (["once", "--storage", "redis://127.0.0.1:1/0"], "127.0.0.1:1"),
+        (["status", "--settings", "none.toml"], "none.toml: cannot be read"),
+        (
+            ["status", "--settings", "wrong.toml"],
+            "wrong.toml: polling.posts_per_page: must be 1 to 100, not 500",
+        ),
+        (["inspect", "who.test"], "no account who.test; `perdure feeds add who.test` makes it one"),
+        (["poll", "who.test"], "no account who.test"),
+        (["suspend", "not a name"], "'not a name' is no account; write a handle like"),
+        (["items", "--since", "soon"], "'soon' is no time; write 24h, 7d, 2026-11-01"),
+        (["links", "--since", "2999-01-01"], "'2999-01-01' is not in the past"),
+        (["backfill", "who.test", "--since", "x"], "'x' is no time"),
+        (["audit"], "name one account, or say --all"),
+        (["audit", "who.test", "--all"], "name one account, or say --all"),
+    ],
+)
+async def test_a_mistake_is_told_in_one_sentence(place: Place, arguments: list[str], said: str) -> None:
+    place.folder.joinpath("wrong.toml").write_text("[polling]\nposts_per_page = 500\n", encoding="utf-8")
+    ended = await place.feeds(*arguments, code=2)
+    assert ended.err.startswith("perdure: ")
+    assert ended.err.count("\n") == 1, ended.err
+    assert said in ended.err
+    assert ended.out == ""
+
+
+async def test_two_settings_files_in_a_folder_are_one_too_many(place: Place) -> None:
+    place.folder.joinpath("feeds.yml").write_text("{}", encoding="utf-8")
+    ended = await place.feeds("status", code=2)
+    assert "here are feeds.toml and feeds.yml; say which one counts with --settings" in ended.err
+    await place.feeds("status", "--settings", "feeds.yml")
+
+
+async def test_a_source_that_does_not_answer_is_told_in_one_sentence(place: Place) -> None:
+    place.fake.fail(Fault(how="refused", times=None))
+    ended = await place.feeds("add", "alice.test", code=1)
+    assert ended.err == "perdure: status 503: UpstreamFailure Upstream failure; try again in a while\n"

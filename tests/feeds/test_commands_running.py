@@ -1,0 +1,307 @@
+"""`perdure feeds run | once | poll`: what they say while they poll, and how they end."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import pty
+import re
+import signal
+import sqlite3
+import struct
+import sys
+import termios
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.feeds import Status
+from perdure.feeds.account import Hold
+
+from ..runtime.replicas import until
+from .commanding import HOUR, PATIENCE, Place, a_place, environment, now
+from .fake import Fault
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Place]:
+    async with a_place(tmp_path) as made:
+        yield made
+
+
+# once
+
+
+async def test_once_says_what_is_new_and_nothing_of_who_has_no_news(place: Place) -> None:
+    place.write_settings(posts_per_page=10)
+    alice, bob, quiet = (
+        place.person("alice.test", 5),
+        place.person("bob.test", 25),
+        place.person("quiet.test"),
+    )
+    await place.added(alice, bob, quiet)
+    said = (await place.feeds("once")).err.splitlines()
+    assert sorted(said[:3]) == [
+        "[INITIAL] alice.test: 5 posts, 0 URLs across 1 pages",
+        "[INITIAL] bob.test: 25 posts, 0 URLs across 3 pages",
+        "[INITIAL] quiet.test: 0 posts, 0 URLs across 1 pages",
+    ]
+    assert re.fullmatch(r"3 polls of 3 accounts; 30 new posts, 0 URLs; 5 requests in [\d.]+ s", said[3])
+    said = (await place.feeds("once")).err.splitlines()
+    assert len(said) == 1
+    assert said[0].startswith("3 polls of 3 accounts; 0 new posts, 0 URLs; 3 requests in ")
+    for number in range(12):
+        place.world.publish(alice, f"https://news.test/{number}")
+    said = (await place.feeds("once")).err.splitlines()
+    assert said[:2] == [
+        "[POLL] alice.test: High volume detected, fetching more pages",
+        "[POLL] alice.test: 12 posts, 12 URLs across 2 pages",
+    ]
+
+
+async def test_once_tells_programs_an_event_for_each_account_and_the_sum(place: Place) -> None:
+    alice, gone = place.person("alice.test", 2), place.person("gone.test")
+    place.world.deactivate(gone)
+    await place.added(alice, gone)
+    ended = await place.feeds("once", "--json")
+    *polls, end = ended.events
+    assert ended.err == ""
+    told = {each["event"]: (each["account"], each.get("new"), each.get("reason")) for each in polls}
+    assert told == {
+        "initial": (alice, 2, None),
+        "skip": (gone, None, "Profile not found (400 InvalidRequest)"),
+    }
+    assert (end["event"], end["polled"], end["skipped"], end["new"], end["alarm"]) == ("end", 1, 1, 2, None)
+
+
+async def test_once_reads_the_profiles_before_it_polls(place: Place) -> None:
+    """So that a new handle is told, and posts that this very cycle finds are not missed by the alarm."""
+    alice = place.person("alice.test", 2)
+    await place.added(alice)
+    await place.polled()
+    async with place.store() as store:
+        await store.edit(alice, lambda account: replace(account, posts=2, profiled_at=1))
+    place.world.publish(alice, "news")
+    place.world.rename(alice, "alison.test")
+    assert "[POLL] alison.test: 1 posts, 0 URLs across 1 pages" in (await place.feeds("once")).err
+    account = await place.account(alice)
+    assert (account.posts, account.unseen) == (3, 0)
+
+
+async def test_an_account_that_fails_does_not_fail_the_others(place: Place) -> None:
+    alice, bob, gone = place.person("alice.test", 1), place.person("bob.test", 1), place.person("gone.test")
+    place.world.deactivate(gone)
+    await place.added(alice, bob, gone)
+    place.fake.fail(Fault(how="refused", times=None, actor=bob))
+    said = (await place.feeds("once")).err
+    assert "[INITIAL] alice.test: 1 posts" in said
+    assert "[SKIP] gone.test: Account unavailable (Profile not found (400 InvalidRequest))\n" in said
+    assert "[ERROR] bob.test: status 503: UpstreamFailure Upstream failure\n" in said
+    assert "; 1 skipped; 1 failed; " in said
+
+
+async def test_once_fails_when_every_account_does(place: Place) -> None:
+    assert "there is nobody to poll" in (await place.feeds("once")).err
+    await place.added(place.person("alice.test", 1), place.person("bob.test", 1))
+    place.fake.fail(Fault(how="refused", times=None))
+    assert (await place.feeds("once", code=1)).err.count("[ERROR]") == 2
+
+
+async def test_a_record_that_cannot_be_read_is_told(place: Place) -> None:
+    alice = place.person("alice.test", 3)
+    place.world.spoil(next(iter(place.world.everything_of(alice))))
+    await place.added(alice)
+    said = (await place.feeds("once")).err
+    assert "[POLL] alice.test: 1 records could not be read, and were set aside" in said
+
+
+async def test_waiting_for_the_source_is_told(place: Place) -> None:
+    await place.added(*(place.person(f"user{number}.test") for number in range(6)))
+    place.fake.limit.set(5, seconds=2)
+    assert re.search(
+        r"^the source wants a pause: waiting until \d\d:\d\d:\d\d UTC$",
+        (await place.feeds("once")).err,
+        re.MULTILINE,
+    )
+    place.fake.limit.set(5, seconds=2)
+    assert "wait" in {each["event"] for each in (await place.feeds("once", "--json")).events}
+
+
+async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
+    alice, bob = place.person("alice.test", 1), place.person("bob.test", 1)
+    await place.added(alice, bob)
+    async with place.store() as store:
+        hold = Hold("somebody", now() + HOUR)
+        await store.edit(alice, lambda account: replace(account, hold=hold))
+    assert "; 1 left to other pollers; " in (await place.feeds("once")).err
+    ended = await place.feeds("poll", "alice.test", code=1)
+    assert ended.err == "perdure: alice.test is being polled by somebody just now; try again in a while\n"
+    assert "next poll      now, by somebody" in (await place.feeds("inspect", "alice.test")).out
+
+
+# poll
+
+
+async def test_poll_fails_for_an_account_that_is_unavailable(place: Place) -> None:
+    alice = place.person("alice.test", 1)
+    await place.added(alice)
+    assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).err
+    assert "[POLL] alice.test: 0 posts, 0 URLs" in (await place.feeds("poll", "@alice.test")).err
+    place.world.deactivate(alice)
+    told = await place.json("poll", alice, code=1)
+    assert (told["event"], told["handle"]) == ("skip", "alice.test")
+    assert (await place.account(alice)).status is Status.UNAVAILABLE
+
+
+# Credentials
+
+
+@pytest.mark.parametrize("command", ["once", "run"])
+async def test_wrong_credentials_end_everything_at_once(place: Place, command: str) -> None:
+    alice, me = place.person("alice.test", 1), place.person("me.test")
+    await place.added(alice)
+    place.fake.sessions.passwords[me] = "right"
+    place.write_settings(identifier="me.test")
+    ended = await place.feeds(command, code=2)
+    assert "bluesky.identifier: me.test needs a password; set PERDURE_BLUESKY_PASSWORD" in ended.err
+    place.passwords = {"PERDURE_BLUESKY_PASSWORD": "wrong"}
+    said = (await place.feeds(command, code=2)).err.splitlines()[-1]
+    assert "does not let me.test in: Invalid identifier or password" in said
+    assert said.endswith("; check bluesky.identifier in the settings, and its app password")
+    assert (await place.account(alice)).hold is None
+    place.passwords = {"PERDURE_BLUESKY_PASSWORD": "right"}
+    assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).err
+
+
+# run
+
+
+async def said_by(process: asyncio.subprocess.Process, words: str) -> str:
+    """Everything that it says up to a line with these words."""
+    assert process.stderr is not None
+    said = ""
+    while words not in said:
+        line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE)).decode()
+        assert line, f"it ended, and said only: {said}"
+        said += line
+    return said
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    _, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+    return process.returncode or 0, err.decode()
+
+
+async def test_run_polls_whoever_is_added_or_has_news_until_it_is_told_to_stop(place: Place) -> None:
+    alice, bob = place.person("alice.test", 1), place.person("bob.test", 2)
+    await place.added(alice)
+    process = await place.start("run")
+    await said_by(process, "[INITIAL] alice.test: 1 posts")
+    await place.added(bob)
+    await said_by(process, "[INITIAL] bob.test: 2 posts")
+    place.world.publish(alice, "news")
+    async with place.store() as store:
+        await store.edit(alice, lambda account: replace(account, next_at=now()))
+    await said_by(process, "[POLL] alice.test: 1 posts, 0 URLs across 1 pages")
+    process.send_signal(signal.SIGTERM)
+    code, said = await ended(process)
+    assert code == 0
+    assert "SIGTERM: giving the accounts back" in said
+    assert "3 polls of 2 accounts; 4 new posts" in said
+
+
+async def until_asked(place: Place, count: int) -> None:
+    """Until so many feeds have been asked for."""
+    await until(lambda: len(place.fake.asked()) >= count, PATIENCE)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize(("command", "code"), [("run", 0), ("once", 1)])
+async def test_a_signal_ends_polls_in_good_order(
+    place: Place, command: str, code: int, number: signal.Signals
+) -> None:
+    """Every account that was being polled can be polled by somebody else at once."""
+    await place.added(*(place.person(f"user{each}.test", 3) for each in range(60)))
+    place.fake.latency = 0.3
+    process = await place.start(command)
+    await until_asked(place, 10)
+    process.send_signal(number)
+    assert (await ended(process))[0] == code
+    assert len(place.fake.asked()) < 60
+    assert [each.handle for each in await place.accounts() if each.hold is not None] == []
+
+
+async def test_a_second_signal_stops_it_dead(place: Place) -> None:
+    """The first cannot be obeyed here: the file is locked, and no account can be given back."""
+    await place.added(*(place.person(f"user{each}.test", 3) for each in range(30)))
+    place.fake.latency = 0.3
+    process = await place.start("run")
+    await until_asked(place, 3)
+    file = sqlite3.connect(place.folder / "feeds.db", isolation_level=None)
+    file.execute("BEGIN IMMEDIATE")
+    process.send_signal(signal.SIGTERM)
+    await said_by(process, "SIGTERM: giving the accounts back; once more to stop at once")
+    process.send_signal(signal.SIGTERM)
+    code, said = await ended(process)
+    file.close()
+    assert code == 128 + signal.SIGTERM
+    assert "stopped dead" in said
+
+
+# The live display
+
+
+class Terminal:
+    """A command in a terminal of its own, 100 letters wide."""
+
+    def __init__(self) -> None:
+        self.seen = ""
+        self._ours, self._theirs = pty.openpty()
+        fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
+
+    async def run(self, place: Place, *arguments: str) -> int:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "perdure.cli", "feeds", *arguments),
+            cwd=place.folder,
+            env={**environment(), "TERM": "xterm-256color"},
+            stdin=self._theirs,
+            stdout=self._theirs,
+            stderr=self._theirs,
+        )
+        os.close(self._theirs)
+        await asyncio.wait_for(asyncio.to_thread(self._read), PATIENCE)
+        return await process.wait()
+
+    def _read(self) -> None:
+        """Until nobody writes any more; that is an error where terminals are."""
+        try:
+            while got := os.read(self._ours, 65536):
+                self.seen += got.decode(errors="replace")
+        except OSError:
+            os.close(self._ours)
+
+    @property
+    def text(self) -> str:
+        """Without what colours it, and moves the cursor."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.seen)
+
+
+async def test_a_terminal_shows_how_far_a_cycle_is(place: Place) -> None:
+    await place.added(*(place.person(f"user{each}.test", 3) for each in range(12)))
+    place.fake.limit.set(10, seconds=2)
+    place.fake.latency = 0.1
+    terminal = Terminal()
+    assert await terminal.run(place, "once") == 0
+    for shown in (
+        r"━ \d+/12 accounts · \d+ new · \d requests left · waiting until \d\d:\d\d:\d\d UTC\r",
+        r"\[INITIAL\] user0.test: 3 posts, 0 URLs across 1 pages\r\n",
+        r"\n?12 polls of 12 accounts; 36 new posts, 0 URLs; 1\d requests in [\d.]+ s\r\n$",
+    ):
+        assert re.search(shown, terminal.text), terminal.text
+    assert "\x1b[36m[INITIAL]\x1b[0m user0.test" in terminal.seen
+    assert terminal.seen.count("\x1b[?25l") == terminal.seen.count("\x1b[?25h") == 1  # the cursor is back

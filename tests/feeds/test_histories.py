@@ -1,0 +1,129 @@
+"""Whatever an account does, and wherever its poller dies, everything is found, once."""
+
+from __future__ import annotations
+
+import inspect
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.feeds.settings import HOUR
+
+from .histories import History, LatestPage, Literal, Step, settings, steps_of
+from .virtual import run
+from .world import Knobs
+
+KNOBS = st.builds(
+    Knobs,
+    cursors=st.sampled_from(["keyset", "time"]),
+    foreign=st.sampled_from(["fails", "empty", "refused"]),
+    short_pages=st.sampled_from([0.0, 0.3]),
+    empty_pages=st.sampled_from([0.0, 0.2]),
+)
+
+
+async def play(history: History, steps: list[Step]) -> None:
+    await history.open()
+    for step in steps:
+        told = step(history)
+        if inspect.isawaitable(told):
+            await told
+        await history.check()
+
+
+@given(seed=st.integers(0, 2**32), length=st.integers(1, 40), knobs=KNOBS)
+def test_everything_that_was_published_is_found_whenever_the_poller_dies(
+    seed: int, length: int, knobs: Knobs
+) -> None:
+    async def one() -> None:
+        history = History(seed, knobs)
+        await play(history, steps_of(Random(seed), length))
+        await history.finish()
+        await history.check()
+        found = await history.found()
+        assert history.wanted() <= found.keys()
+        assert found.keys() <= history.world.ever_of(history.did).keys()
+
+    run(one())
+
+
+@given(seed=st.integers(0, 2**32), knobs=KNOBS)
+def test_when_all_is_read_an_idle_account_costs_one_request(seed: int, knobs: Knobs) -> None:
+    """But for one whose newest items are a whole page of the same instant: more of them may follow."""
+
+    async def one() -> None:
+        history = History(seed, knobs)
+        await play(history, steps_of(Random(seed), 12))
+        await history.finish()
+        knobs.short_pages = knobs.empty_pages = 0
+        for _ in range(8):
+            history.world.advance(HOUR)
+            history.publish()
+        await history.finish()
+        asked = len(history.source.asked)
+        await history.poll()
+        assert len(history.source.asked) == asked + 1
+
+    run(one())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_kill_at_any_step_and_one_clean_run_find_what_no_kill_would_have(seed: int) -> None:
+    """Every step of a poll that meets a burst: reads, commits, and the moments between them."""
+
+    async def before_the_poll(history: History) -> None:
+        await history.open()
+        history.publish(3)
+        await history.poll()
+        history.publish(17)
+        history.repost()
+
+    async def unharmed() -> dict[str, int]:
+        history = History(seed, polling=settings(max_pages_per_user=50))
+        await before_the_poll(history)
+        await history.finish()
+        return await history.found()
+
+    async def killed_after(steps: int) -> tuple[bool, dict[str, int]]:
+        history = History(seed, polling=settings(max_pages_per_user=50))
+        await before_the_poll(history)
+        was_killed = await history.poll_and_die(steps)
+        await history.check()
+        await history.poll()
+        return was_killed, await history.found()
+
+    wanted = run(unharmed())
+    assert len(wanted) == 21
+    was_killed, steps = True, 0
+    while was_killed:
+        was_killed, found = run(killed_after(steps))
+        assert found == wanted, steps
+        steps += 1
+    assert steps > 20
+
+
+def test_the_seed_s_own_algorithm_and_the_latest_page_alone_lose_items_in_the_same_histories() -> None:
+    async def one(seed: int) -> tuple[int, int, int, int]:
+        history = History(seed, Knobs(cursors="time"))
+        literal, latest = Literal(history), LatestPage(history)
+        await history.open()
+        for step in steps_of(Random(seed), 40, with_kills=False):
+            told = step(history)
+            if inspect.isawaitable(told):
+                await told
+                await literal.poll()
+                await latest.poll()
+        await history.finish()
+        await literal.poll()
+        await latest.poll()
+        wanted, found = history.wanted(), (await history.found()).keys()
+        return len(wanted), len(wanted - found), len(wanted - literal.found), len(wanted - latest.found)
+
+    counted = [run(one(seed)) for seed in range(30)]
+    wanted, lost, lost_by_the_seed, lost_by_the_latest = map(sum, zip(*counted, strict=True))
+    assert wanted > 1000
+    assert lost == 0
+    assert lost_by_the_seed > wanted / 3
+    assert lost_by_the_latest > wanted / 3

@@ -1,0 +1,358 @@
+"""Many accounts: each at its time, by one poller at once, and no failure is anybody else's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from perdure.feeds import (
+    Account,
+    Failed,
+    FeedStore,
+    Outcome,
+    Page,
+    Polled,
+    Poller,
+    Polling,
+    Skipped,
+    Status,
+    settling,
+    summary_of,
+    walking,
+)
+from perdure.feeds.errors import AccountHeld, NotAuthorized, SourceUnavailable
+from perdure.feeds.settings import HOUR, MINUTE
+from perdure.feeds.settling import LONGEST, SHORTEST
+from perdure.feeds.source import FeedSource
+from perdure.storage import Storage
+from perdure.storage.memory import MemoryEngine
+
+from .virtual import in_virtual_time, virtual_clock
+from .world import HintingWorldSource, Question, World, WorldSource
+
+TEN = Polling(posts_per_page=10)
+
+
+class Stage:
+    """A world, a store, and pollers on it. Built within a virtual loop."""
+
+    def __init__(self, accounts: int = 3, posts: int = 4) -> None:
+        self.clock = virtual_clock()
+        self.world = World(clock=self.clock)
+        self.dids = [self.world.account(f"user{number}.test") for number in range(accounts)]
+        for did in self.dids:
+            self.publish(did, posts)
+        self.source = WorldSource(self.world)
+        self.store = FeedStore(Storage(MemoryEngine()), clock=self.clock)
+        self.outcomes: list[Outcome] = []
+
+    def publish(self, did: str, count: int = 1) -> None:
+        for number in range(count):
+            self.world.publish(did, "post", at=self.clock() - (count - number) * 1_000_000)
+
+    async def open(self) -> None:
+        for profile in await self.source.profiles(self.dids):
+            await self.store.add(settling.new_account(profile, now=self.clock(), polling=TEN))
+
+    def poller(self, name: str = "me", source: FeedSource | None = None) -> Poller:
+        return Poller(self.store, source or self.source, TEN, tell=self.outcomes.append, name=name)
+
+    async def account(self, did: str) -> Account:
+        return (await self.store.get(did)).account
+
+    async def missing(self) -> set[str]:
+        """What is there and was not found."""
+        found = {item.uri async for _, item in self.store.newest()}
+        return {uri for did in self.dids for uri in self.world.everything_of(did)} - found
+
+
+@asynccontextmanager
+async def running(poller: Poller) -> AsyncGenerator[None]:
+    task = asyncio.create_task(poller.run())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def staged(accounts: int = 3, posts: int = 4) -> Stage:
+    stage = Stage(accounts, posts)
+    await stage.open()
+    return stage
+
+
+def failing(error: Exception, actor: str) -> Callable[[Question], Awaitable[None]]:
+    async def before(question: Question) -> None:
+        await asyncio.sleep(0.05)
+        if question.actor == actor:
+            raise error
+
+    return before
+
+
+# A cycle
+
+
+@in_virtual_time
+async def test_a_cycle_polls_everybody_once_and_tells_what_it_found() -> None:
+    stage = await staged()
+    cycle = await stage.poller().once()
+    assert (cycle.polled, cycle.initial, cycle.new, cycle.pages, cycle.active) == (3, 3, 12, 3, 3)
+    assert [type(outcome) for outcome in stage.outcomes] == [Polled] * 3
+    assert await stage.missing() == set()
+    again = await stage.poller().once()
+    assert (again.polled, again.initial, again.new, again.pages) == (3, 0, 0, 3)
+
+
+@in_virtual_time
+async def test_one_account_s_failure_does_not_end_the_cycle() -> None:
+    stage = await staged()
+    stage.source.before = failing(SourceUnavailable("cut off"), stage.dids[1])
+    cycle = await stage.poller().once()
+    assert (cycle.polled, cycle.failed) == (2, 1)
+    (failed,) = [outcome for outcome in stage.outcomes if isinstance(outcome, Failed)]
+    assert (failed.account.failures, failed.account.reason) == (1, "cut off")
+    account = await stage.account(stage.dids[1])
+    assert (account.status, account.hold) == (Status.ACTIVE, None)
+    assert account.next_at > stage.clock()
+
+
+@in_virtual_time
+async def test_wrong_credentials_end_the_cycle_at_once_and_are_no_account_s_fault() -> None:
+    stage = await staged(accounts=60)
+    stage.source.before = failing(NotAuthorized("Authentication Required"), stage.dids[5])
+    with pytest.raises(NotAuthorized):
+        await stage.poller().once()
+    assert len(stage.source.asked) < 60
+    for did in stage.dids:
+        account = await stage.account(did)
+        assert (account.status, account.failures, account.hold) == (Status.ACTIVE, 0, None)
+
+
+@in_virtual_time
+async def test_wrong_credentials_end_a_run_too() -> None:
+    stage = await staged()
+    stage.source.before = failing(NotAuthorized("Authentication Required"), stage.dids[0])
+    with pytest.raises(NotAuthorized):
+        await stage.poller().run()
+
+
+# Accounts that come and go
+
+
+@in_virtual_time
+async def test_an_account_that_is_gone_is_skipped_probed_and_found_again_with_all_its_posts() -> None:
+    stage = await staged(accounts=1)
+    (did,) = stage.dids
+    stage.world.deactivate(did)
+    async with running(stage.poller()):
+        await asyncio.sleep(60)
+        assert [type(outcome) for outcome in stage.outcomes] == [Skipped]
+        account = await stage.account(did)
+        assert (account.status, account.reason) == (Status.UNAVAILABLE, "Profile not found")
+        await asyncio.sleep(1800)
+        assert len(stage.outcomes) == 1
+        await asyncio.sleep(3600)
+        assert len(stage.outcomes) == 2
+        stage.world.come_back(did)
+        stage.publish(did, 3)
+        await asyncio.sleep(7 * 3600)
+    account = await stage.account(did)
+    assert (account.status, account.reason, account.failures) == (Status.ACTIVE, "", 0)
+    assert await stage.missing() == set()
+
+
+@in_virtual_time
+async def test_a_renamed_account_is_polled_under_its_did_and_its_new_name_is_learnt() -> None:
+    stage = await staged(accounts=1)
+    (did,) = stage.dids
+    await stage.poller().once()
+    stage.world.rename(did, "other.test")
+    stage.publish(did)
+    await stage.poller().once()
+    assert await stage.missing() == set()
+    await asyncio.sleep(3600)
+    await stage.poller().refresh_profiles()
+    assert (await stage.store.find("other.test")).account.account_id == did
+
+
+@in_virtual_time
+async def test_a_suspended_account_is_not_polled_until_it_is_resumed() -> None:
+    stage = await staged(accounts=1)
+    (did,) = stage.dids
+    await stage.store.edit(did, settling.suspended)
+    async with running(stage.poller()):
+        await asyncio.sleep(24 * 3600)
+        assert (await stage.poller().once()).polled == 0
+        assert stage.outcomes == []
+        await stage.store.edit(did, lambda each: settling.resumed(each, now=stage.clock()))
+        await asyncio.sleep(60)
+        assert len(stage.outcomes) == 1
+
+
+@in_virtual_time
+async def test_an_account_that_is_suspended_while_it_is_polled_stays_so() -> None:
+    stage = await staged(accounts=1)
+    (did,) = stage.dids
+
+    async def suspend(_: Question) -> None:
+        await stage.store.edit(did, settling.suspended)
+
+    stage.source.before = suspend
+    await stage.poller().once()
+    account = await stage.account(did)
+    assert (account.status, account.hold) == (Status.SUSPENDED, None)
+    assert await stage.missing() == set()
+
+
+@in_virtual_time
+async def test_what_is_reset_while_it_is_polled_is_read_again_from_the_look_back() -> None:
+    stage = await staged(accounts=1, posts=50)
+    (did,) = stage.dids
+    await stage.poller().once()
+    stage.publish(did)
+
+    async def reset(question: Question) -> None:
+        stage.source.before = None
+        await stage.store.edit(did, lambda each: settling.reset(each, now=stage.clock()))
+
+    stage.source.before = reset
+    asked = len(stage.source.asked)
+    cycle = await stage.poller().once()
+    assert (cycle.new, len(stage.source.asked) - asked) == (1, 6)
+
+
+@in_virtual_time
+async def test_a_backfill_finds_what_lies_below_the_look_back_and_nothing_twice() -> None:
+    stage = await staged(accounts=1, posts=2)
+    (did,) = stage.dids
+    for days in range(2, 40):
+        stage.world.publish(did, "old", at=stage.clock() - days * 24 * HOUR)
+    await stage.poller().once()
+    assert len(await stage.missing()) > 25
+    since = stage.clock() - 60 * 24 * HOUR
+    await stage.store.edit(did, lambda each: walking.back_to(each, since, now=stage.clock()))
+    before = await stage.store.count_items(did)
+    cycle = await stage.poller().once()
+    assert await stage.missing() == set()
+    assert cycle.new == await stage.store.count_items(did) - before
+
+
+# Two pollers
+
+
+@in_virtual_time
+async def test_two_pollers_share_the_accounts_and_never_read_one_at_the_same_time() -> None:
+    stage = await staged(accounts=40, posts=25)
+    under_way: set[str] = set()
+
+    async def busy(question: Question) -> None:
+        if question.kind != "page":
+            return
+        assert question.actor not in under_way
+        under_way.add(question.actor)
+        try:
+            await asyncio.sleep(0.05)
+        finally:
+            under_way.discard(question.actor)
+
+    stage.source.before = busy
+    async with running(stage.poller("one")), running(stage.poller("two")):
+        for _ in range(30):
+            await asyncio.sleep(600)
+            for did in stage.dids:
+                stage.publish(did)
+    await stage.poller("three").once()
+    assert [outcome for outcome in stage.outcomes if not isinstance(outcome, Polled)] == []
+    assert await stage.missing() == set()
+
+
+@in_virtual_time
+async def test_an_account_that_somebody_polls_is_refused_to_others() -> None:
+    stage = await staged(accounts=1)
+    (did,) = stage.dids
+    stored = await stage.store.get(did)
+    stage.source.before = failing(SourceUnavailable("slow"), "nobody")
+    first = asyncio.create_task(stage.poller("one").poll(stored))
+    await asyncio.sleep(0.01)
+    with pytest.raises(AccountHeld):
+        await stage.poller("two").poll(await stage.store.get(did))
+    assert isinstance(await first, Polled)
+
+
+@in_virtual_time
+async def test_a_poll_that_takes_longer_than_a_hold_keeps_its_account() -> None:
+    stage = await staged(accounts=1)
+
+    async def slow(_: Question) -> None:
+        await asyncio.sleep(600)
+
+    stage.source.before = slow
+    async with running(stage.poller("one")), running(stage.poller("two")):
+        await asyncio.sleep(700)
+    assert [type(outcome) for outcome in stage.outcomes] == [Polled]
+
+
+# Time
+
+
+@in_virtual_time
+async def test_each_account_is_polled_at_a_pace_that_follows_its_own() -> None:
+    stage = await staged(accounts=2, posts=1)
+    busy, quiet = stage.dids
+    async with running(stage.poller()):
+        for _ in range(24 * 12):
+            await asyncio.sleep(300)
+            stage.publish(busy)
+    often, rarely = [(await stage.account(did)) for did in (busy, quiet)]
+    assert SHORTEST <= often.interval <= 15 * MINUTE
+    assert rarely.interval == LONGEST
+    assert often.polls > 8 * rarely.polls
+    assert often.posts_fetched_count >= 280
+
+
+@in_virtual_time
+async def test_a_hint_brings_a_poll_forward() -> None:
+    stage = await staged(accounts=2, posts=1)
+    reader = stage.world.account("reader.test")
+    for did in stage.dids:
+        stage.world.follow(reader, did)
+    source = HintingWorldSource(stage.world, reader)
+    async with running(stage.poller(source=source)):
+        await asyncio.sleep(48 * 3600)
+        stage.publish(stage.dids[0])
+        await asyncio.sleep(120)
+        assert await stage.missing() == set()
+
+
+class Stuck(WorldSource):
+    """Its feeds have stopped moving, though the accounts have not."""
+
+    async def page(
+        self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
+    ) -> Page | None:
+        return None
+
+
+@in_virtual_time
+async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
+    stage = await staged(accounts=2)
+    poller = stage.poller()
+    await poller.once()
+    await asyncio.sleep(3600)
+    await poller.refresh_profiles()
+    stuck = stage.poller(source=Stuck(stage.world))
+    for _ in range(3):
+        stage.publish(stage.dids[0])
+        await asyncio.sleep(3600)
+        await stuck.refresh_profiles()
+        await stuck.once()
+    alarm = summary_of([stored.account async for stored in stage.store.accounts()]).alarm
+    assert alarm is not None
+    assert "1 profiles count 3 more posts" in alarm
+    await poller.once()
+    assert summary_of([stored.account async for stored in stage.store.accounts()]).alarm is None

@@ -1,0 +1,136 @@
+"""A source is asked no more often than it allows, by everybody together, and again when it fails."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from itertools import pairwise
+
+import pytest
+
+from perdure.feeds.errors import NotAuthorized, RateLimited, SourceUnavailable
+from perdure.feeds.requests import RESERVE, Budget, Requests
+from perdure.feeds.settings import Polling
+
+from .virtual import in_virtual_time, virtual_clock
+
+SECOND = 1_000_000
+PATIENT = Polling(max_retries=3, retry_backoff_ms=1000)
+
+
+def failing(*errors: Exception) -> tuple[list[float], Callable[[], Awaitable[str]]]:
+    """An attempt that fails with each of these in turn, and the seconds at which it was made."""
+    left = list(errors)
+    at: list[float] = []
+
+    async def attempt() -> str:
+        at.append(asyncio.get_running_loop().time())
+        if left:
+            raise left.pop(0)
+        return "answer"
+
+    return at, attempt
+
+
+@in_virtual_time
+async def test_a_failure_is_tried_again_after_one_two_and_four_seconds() -> None:
+    at, attempt = failing(*[SourceUnavailable("cut")] * 3)
+    assert await Requests(Budget(1), PATIENT).ask(attempt) == "answer"
+    pauses = [later - earlier for earlier, later in pairwise(at)]
+    assert all(0.8 * wanted <= pause <= 1.2 * wanted for pause, wanted in zip(pauses, (1, 2, 4), strict=True))
+
+
+@in_virtual_time
+async def test_after_the_last_retry_the_failure_is_told() -> None:
+    at, attempt = failing(*[SourceUnavailable("cut")] * 9)
+    with pytest.raises(SourceUnavailable):
+        await Requests(Budget(1), PATIENT).ask(attempt)
+    assert len(at) == 4
+
+
+@in_virtual_time
+async def test_what_cannot_get_better_is_not_tried_again() -> None:
+    at, attempt = failing(NotAuthorized("no"))
+    with pytest.raises(NotAuthorized):
+        await Requests(Budget(1), PATIENT).ask(attempt)
+    assert len(at) == 1
+
+
+@in_virtual_time
+async def test_a_rate_limit_stops_everybody_until_it_is_over_and_is_no_failure() -> None:
+    clock = virtual_clock()
+    budget = Budget(4, clock=clock)
+    requests = Requests(budget, Polling(max_retries=0))
+    until = clock() + 30 * SECOND
+    at, limited = failing(RateLimited(until))
+    asked: list[int] = []
+
+    async def other() -> None:
+        asked.append(clock())
+
+    first = asyncio.create_task(requests.ask(limited))
+    await asyncio.sleep(1)
+    others = [asyncio.create_task(requests.ask(other)) for _ in range(8)]
+    await asyncio.sleep(1)
+    assert asked == []
+    assert budget.waits_until == until
+    await asyncio.gather(first, *others)
+    assert len(at) == 2
+    assert min(asked) >= until
+
+
+@in_virtual_time
+async def test_a_rate_limit_without_a_time_is_waited_out_for_a_minute() -> None:
+    at, limited = failing(RateLimited(None))
+    await Requests(Budget(1, clock=virtual_clock()), PATIENT).ask(limited)
+    assert 59 <= at[1] - at[0] <= 61
+
+
+@in_virtual_time
+async def test_what_the_headers_leave_is_not_used_up_but_for_a_reserve() -> None:
+    """A hundred are allowed in ten seconds, and the source says so each time."""
+    clock = virtual_clock()
+    budget = Budget(5, clock=clock)
+    requests = Requests(budget, PATIENT)
+    window, limit = 10 * SECOND, 100
+    used: dict[int, int] = {}
+
+    async def attempt() -> None:
+        begin = clock() // window
+        used[begin] = used.get(begin, 0) + 1
+        await asyncio.sleep(0.05)
+        left = limit - used[begin]
+        budget.learn(limit=limit, remaining=left, resets_at=(begin + 1) * window)
+
+    await asyncio.gather(*(requests.ask(attempt) for _ in range(500)))
+    assert max(used.values()) <= limit * (1 - RESERVE) + 5
+    assert len(used) >= 5
+    assert budget.requests == 500
+
+
+@in_virtual_time
+async def test_no_more_requests_are_under_way_than_there_are_connections() -> None:
+    under_way, most = 0, 0
+
+    async def attempt() -> None:
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        await asyncio.sleep(1)
+        under_way -= 1
+
+    requests = Requests(Budget(3), PATIENT)
+    await asyncio.gather(*(requests.ask(attempt) for _ in range(10)))
+    assert most == 3
+
+
+@in_virtual_time
+async def test_an_answer_that_was_overtaken_does_not_raise_what_is_left() -> None:
+    budget = Budget(1, clock=virtual_clock())
+    budget.learn(limit=100, remaining=50, resets_at=7)
+    budget.learn(limit=100, remaining=60, resets_at=7)
+    assert budget.remaining == 50
+    budget.learn(limit=100, remaining=99, resets_at=6)
+    assert budget.remaining == 50
+    budget.learn(limit=100, remaining=99, resets_at=8)
+    assert budget.remaining == 99

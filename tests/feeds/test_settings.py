@@ -1,0 +1,93 @@
+"""Settings are read from YAML or TOML, checked before anything begins, and wrong ones are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perdure.feeds.errors import InvalidSettings
+from perdure.feeds.settings import HOUR, MINUTE, Polling, Settings, read_settings
+
+YAML = """
+storage: sqlite:///mine.db
+polling:
+  interval_minutes: 20
+  posts_per_page: 50
+  initial_lookback_hours: 48
+  max_retries: 5
+  retry_backoff_ms: 250
+  max_pages_per_user: 7
+"""
+TOML = """
+storage = "sqlite:///mine.db"
+[polling]
+interval_minutes = 20
+posts_per_page = 50
+initial_lookback_hours = 48
+max_retries = 5
+retry_backoff_ms = 250
+max_pages_per_user = 7
+"""
+
+
+def file_of(folder: Path, name: str, text: str) -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(("name", "text"), [("f.yaml", YAML), ("f.yml", YAML), ("f.toml", TOML)])
+def test_both_kinds_of_file_say_the_same(tmp_path: Path, name: str, text: str) -> None:
+    settings = read_settings(file_of(tmp_path, name, text))
+    assert settings == Settings(
+        storage="sqlite:///mine.db",
+        polling=Polling(
+            interval_minutes=20,
+            posts_per_page=50,
+            initial_lookback_hours=48,
+            max_retries=5,
+            retry_backoff_ms=250,
+            max_pages_per_user=7,
+        ),
+    )
+    assert (settings.polling.interval, settings.polling.lookback) == (20 * MINUTE, 48 * HOUR)
+
+
+def test_what_is_not_said_is_as_documented(tmp_path: Path) -> None:
+    settings = read_settings(file_of(tmp_path, "f.yaml", ""))
+    polling = settings.polling
+    assert (polling.interval_minutes, polling.posts_per_page, polling.initial_lookback_hours) == (15, 100, 24)
+    assert (polling.max_retries, polling.retry_backoff_ms, polling.max_pages_per_user) == (3, 1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("polling: {posts_per_page: 500}", "polling.posts_per_page: must be 1 to 100, not 500"),
+        ("polling: {posts_per_page: 0}", "polling.posts_per_page"),
+        ("polling: {interval_minutes: 1}", "polling.interval_minutes: must be 2 to 360, not 1"),
+        ("polling: {interval_minutes: .nan}", "polling.interval_minutes"),
+        ("polling: {max_retries: -1}", "polling.max_retries"),
+        ("polling: {posts_per_page: many}", "`$.polling.posts_per_page`"),
+        ("polling: {post_per_page: 5}", "post_per_page"),
+        ("poling: {}", "poling"),
+        ("- 1", "Expected `object`"),
+        ("polling: [", "is not YAML"),
+    ],
+)
+def test_a_wrong_setting_is_named(tmp_path: Path, text: str, told: str) -> None:
+    path = file_of(tmp_path, "f.yaml", text)
+    with pytest.raises(InvalidSettings) as raised:
+        read_settings(path)
+    assert told in str(raised.value)
+    assert str(path) in str(raised.value)
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="cannot be read"):
+        read_settings(tmp_path / "none.toml")
+    with pytest.raises(InvalidSettings, match=r"\.toml, \.yaml or \.yml"):
+        read_settings(tmp_path / "none.ini")
+    with pytest.raises(InvalidSettings, match="is not TOML"):
+        read_settings(file_of(tmp_path, "f.toml", "polling = ["))

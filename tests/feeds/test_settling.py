@@ -1,0 +1,198 @@
+"""When an account is polled again: at its own pace, soon after a failure, rarely when it is gone."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from perdure.feeds import settling
+from perdure.feeds.account import Account, Gap, Hold, Status
+from perdure.feeds.errors import (
+    AccountBlocked,
+    AccountUnavailable,
+    InvalidActor,
+    RequestRefused,
+    SourceError,
+    SourceUnavailable,
+)
+from perdure.feeds.settings import HOUR, MINUTE
+from perdure.feeds.settling import JITTER, LONGEST, PROBES, SHORTEST
+from perdure.feeds.source import Profile
+from perdure.feeds.summary import QUIET_POLLS, alarm_of, summary_of
+
+NOW = 1_700_000_000_000_000
+BEFORE = Account(
+    account_id="did:plc:a",
+    handle="a.test",
+    added_at=1,
+    next_at=NOW,
+    interval=15 * MINUTE,
+    hold=Hold("me", NOW + 1),
+    mark=NOW - HOUR,
+)
+
+
+def settle(
+    account: Account = BEFORE, *, found: int = 0, fresh: int = 0, elapsed: int | None = None
+) -> Account:
+    return settling.settled(account, found=found, fresh=fresh, elapsed=elapsed, now=NOW)
+
+
+def is_about(actual: int, wanted: int) -> bool:
+    return abs(actual - wanted) <= wanted * JITTER + 1
+
+
+# The interval
+
+
+@given(
+    before=st.integers(SHORTEST, LONGEST), new=st.integers(0, 10_000), elapsed=st.integers(1, 90 * 24 * HOUR)
+)
+def test_an_interval_stays_within_its_bounds(before: int, new: int, elapsed: int) -> None:
+    assert SHORTEST <= settling.interval_after(before, new, elapsed) <= LONGEST
+
+
+@pytest.mark.parametrize(
+    ("per_day", "wanted"), [(0, LONGEST), (1, LONGEST), (24, HOUR), (144, 10 * MINUTE), (10_000, SHORTEST)]
+)
+@pytest.mark.parametrize("start", [SHORTEST, 15 * MINUTE, LONGEST])
+def test_an_interval_follows_how_often_the_account_posts(per_day: int, wanted: int, start: int) -> None:
+    interval, owed = start, 0.0
+    for _ in range(60):
+        owed += per_day * interval / (24 * HOUR)
+        new = int(owed)
+        owed -= new
+        interval = settling.interval_after(interval, new, interval)
+    assert wanted / 2 <= interval <= wanted * 2
+
+
+def test_a_poll_soon_after_another_that_found_nothing_proves_nothing() -> None:
+    assert settling.interval_after(HOUR, 0, 5) == HOUR
+
+
+def test_the_next_poll_is_an_interval_away_give_or_take_a_tenth() -> None:
+    spread = {settle().next_at - NOW for _ in range(200)}
+    assert all(is_about(each, 15 * MINUTE) for each in spread)
+    assert len(spread) > 100
+
+
+def test_an_open_gap_is_due_at_once() -> None:
+    assert settle(replace(BEFORE, gaps=(Gap(cursor="c", floor=1, depth=1),))).next_at == NOW
+
+
+def test_a_poll_that_ended_well_forgets_the_failures() -> None:
+    after = settle(replace(BEFORE, failures=3, reason="x", status=Status.UNAVAILABLE))
+    assert (after.failures, after.reason, after.status, after.hold) == (0, "", Status.ACTIVE, None)
+
+
+def test_an_account_that_was_suspended_meanwhile_stays_so() -> None:
+    assert settle(replace(BEFORE, status=Status.SUSPENDED)).status is Status.SUSPENDED
+    failed = settling.failed(
+        replace(BEFORE, status=Status.SUSPENDED), AccountUnavailable("Profile not found"), now=NOW
+    )
+    assert failed.status is Status.SUSPENDED
+
+
+# Failures
+
+
+@pytest.mark.parametrize("error", [AccountUnavailable("Profile not found"), AccountBlocked("blocked")])
+def test_what_the_source_does_not_show_is_probed_more_and_more_rarely(error: SourceError) -> None:
+    account, waits = BEFORE, list[int]()
+    for _ in range(6):
+        account = settling.failed(account, error, now=NOW)
+        waits.append(account.next_at - NOW)
+        assert account.status is Status.UNAVAILABLE
+        assert account.reason == str(error)
+    wanted = [*PROBES, PROBES[-1], PROBES[-1]]
+    assert all(is_about(wait, each) for wait, each in zip(waits, wanted, strict=True))
+    assert PROBES == (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
+
+
+@pytest.mark.parametrize("error", [SourceUnavailable("cut"), RequestRefused("no")])
+def test_what_failed_for_another_reason_stays_active_and_is_tried_soon(error: SourceError) -> None:
+    account, waits = BEFORE, list[int]()
+    for _ in range(12):
+        account = settling.failed(account, error, now=NOW)
+        waits.append(account.next_at - NOW)
+    assert account.status is Status.ACTIVE
+    assert is_about(waits[0], MINUTE)
+    assert is_about(waits[1], 2 * MINUTE)
+    assert is_about(waits[-1], LONGEST)
+
+
+def test_a_name_that_cannot_be_is_not_tried_again() -> None:
+    assert settling.failed(BEFORE, InvalidActor("Invalid AT identifier"), now=NOW).status is Status.SUSPENDED
+
+
+def test_a_failure_leaves_what_is_known() -> None:
+    after = settling.failed(BEFORE, SourceUnavailable("cut"), now=NOW)
+    assert (after.mark, after.gaps, after.interval) == (BEFORE.mark, BEFORE.gaps, BEFORE.interval)
+
+
+# Profiles and the alarm
+
+
+def quiet(unseen: int, polls: int = QUIET_POLLS) -> Account:
+    return replace(BEFORE, polls=9, quiet=polls, unseen=unseen)
+
+
+def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -> None:
+    account = settling.profiled(
+        replace(BEFORE, posts=10), Profile(account_id="", handle="b", posts=12), now=1
+    )
+    account = settling.profiled(account, Profile(account_id="", handle="c", posts=15), now=2)
+    assert (account.unseen, account.posts, account.handle, account.profiled_at) == (5, 15, "c", 2)
+    assert settling.read(account, new=0, pages=1, set_aside=0, now=NOW).unseen == 5
+    assert settling.read(account, new=1, pages=1, set_aside=0, now=NOW).unseen == 0
+
+
+def test_what_was_fetched_since_the_last_look_at_a_profile_is_not_unseen() -> None:
+    before = replace(BEFORE, posts=10, posts_fetched_count=7, fetched_then=5)
+    after = settling.profiled(before, Profile(account_id="", handle="a", posts=12), now=1)
+    assert (after.unseen, after.fetched_then) == (0, 7)
+    again = settling.profiled(after, Profile(account_id="", handle="a", posts=13), now=2)
+    assert again.unseen == 1
+
+
+def test_a_first_count_and_a_falling_one_are_no_news() -> None:
+    first = settling.profiled(BEFORE, Profile(account_id="", handle="a", posts=10), now=1)
+    assert (first.unseen, first.posts) == (0, 10)
+    fallen = settling.profiled(first, Profile(account_id="", handle="a", posts=8), now=1)
+    assert (fallen.unseen, fallen.posts) == (0, 8)
+    assert settling.profiled(first, Profile(account_id="", handle="a"), now=1).posts == 10
+
+
+def test_nothing_new_while_profiles_count_more_is_an_alarm() -> None:
+    told = alarm_of([quiet(3), quiet(0), quiet(4)])
+    assert told is not None
+    assert "2 profiles count 7 more posts" in told
+    assert summary_of([quiet(3)]).alarm is not None
+
+
+def test_it_is_none_while_any_account_finds_something_or_the_profiles_agree() -> None:
+    assert alarm_of([quiet(3), quiet(0, polls=QUIET_POLLS - 1)]) is None
+    assert alarm_of([quiet(0), quiet(0)]) is None
+    assert alarm_of([]) is None
+    assert alarm_of([replace(quiet(3), status=Status.SUSPENDED)]) is None
+
+
+def test_the_summary_tells_the_share_with_a_mark() -> None:
+    summary = summary_of([BEFORE, replace(BEFORE, mark=None), replace(BEFORE, status=Status.SUSPENDED)])
+    assert (summary.accounts, summary.active, summary.suspended, summary.with_mark) == (3, 2, 1, 2)
+    assert summary.marked_share == pytest.approx(2 / 3)
+    assert summary_of([]).marked_share == 0
+
+
+# Hints
+
+
+def test_a_hint_makes_an_account_due_only_when_it_is_news() -> None:
+    later = replace(BEFORE, next_at=NOW + HOUR)
+    assert settling.hinted(later, newest=NOW, now=NOW).next_at == NOW
+    assert settling.hinted(later, newest=NOW - HOUR, now=NOW) == later
+    assert settling.hinted(replace(later, mark=None), newest=1, now=NOW).next_at == NOW
+    gone = replace(later, status=Status.UNAVAILABLE)
+    assert settling.hinted(gone, newest=NOW, now=NOW) == gone

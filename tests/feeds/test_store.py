@@ -1,0 +1,282 @@
+"""Accounts and items keep their promises on every engine: found, kept once, listed in order, held by one."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import anyio
+import pytest
+from msgspec.structs import replace
+
+from perdure.feeds import settling
+from perdure.feeds.account import Account, Gap, Hold, Status, Stored
+from perdure.feeds.errors import AccountHeld, HoldLost, UnknownAccount
+from perdure.feeds.holding import LASTS, hold
+from perdure.feeds.item import Item, Link, is_storable
+from perdure.feeds.settings import Polling
+from perdure.feeds.source import Profile
+from perdure.feeds.store import FeedStore
+from perdure.storage import open_storage
+
+from ..storage.subjects import FIVE, new_url
+
+pytestmark = pytest.mark.anyio
+
+ANNA = "did:plc:anna"
+START = 1_794_000_000_000_000
+
+
+class Hands:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now = START
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@pytest.fixture(params=FIVE)
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[FeedStore]:
+    url = "memory:" if request.param == "memory" else await new_url(str(request.param), tmp_path)
+    async with await open_storage(url) as storage:
+        yield FeedStore(storage, clock=Hands())
+
+
+def passes(store: FeedStore, micros: int) -> None:
+    assert isinstance(store.clock, Hands)
+    store.clock.now += micros
+
+
+async def settle(store: FeedStore) -> None:
+    """Until the verbs across partitions see what was written."""
+    await anyio.sleep(store.storage.lag)
+
+
+def account(name: str = ANNA, handle: str = "anna.test") -> Account:
+    return settling.new_account(Profile(account_id=name, handle=handle), now=START, polling=Polling())
+
+
+async def added(store: FeedStore, name: str = ANNA, handle: str = "anna.test") -> Stored:
+    assert await store.add(account(name, handle))
+    return await store.get(name)
+
+
+def item(number: int, time: int | None = None, **changes: object) -> Item:
+    made = Item(
+        uri=f"at://{ANNA}/app.bsky.feed.post/{number:04}",
+        time=START + number if time is None else time,
+        kind="post",
+        post=f"at://{ANNA}/app.bsky.feed.post/{number:04}",
+        author=ANNA,
+        text="hello ☃",
+        links=(Link("https://example.com/a", "card", "A"),),
+    )
+    return replace(made, **changes)
+
+
+# Accounts
+
+
+async def test_an_account_is_added_once_and_found_by_id_and_by_handle(store: FeedStore) -> None:
+    first = await added(store)
+    assert not await store.add(account(handle="other.test"))
+    await settle(store)
+    for name in (ANNA, "anna.test", "@Anna.Test"):
+        assert (await store.find(name)).account == first.account
+    for name in ("did:plc:nobody", "nobody.test"):
+        with pytest.raises(UnknownAccount, match="perdure feeds add"):
+            await store.find(name)
+
+
+async def test_accounts_are_listed_in_the_order_they_were_added_and_by_status(store: FeedStore) -> None:
+    for number in range(5):
+        new = replace(account(f"did:plc:{9 - number}"), added_at=START + number)
+        await store.add(new)
+    await store.edit("did:plc:7", settling.suspended)
+    await settle(store)
+    listed = [each.account.account_id async for each in store.accounts()]
+    assert listed == [f"did:plc:{9 - number}" for number in range(5)]
+    assert [each.account.account_id async for each in store.accounts(Status.SUSPENDED)] == ["did:plc:7"]
+
+
+async def test_accounts_are_due_in_the_order_of_their_times(store: FeedStore) -> None:
+    for number, wait in enumerate((30, 10, 20)):
+        await added(store, f"did:plc:{number}")
+        await store.edit(f"did:plc:{number}", lambda each, wait=wait: replace(each, next_at=START + wait))
+    await store.edit("did:plc:2", settling.suspended)
+    await settle(store)
+    assert await store.due(10) == []
+    passes(store, 40)
+    assert [each.account.account_id for each in await store.due(10)] == ["did:plc:1", "did:plc:0"]
+
+
+async def test_edits_at_the_same_time_all_take_effect(store: FeedStore) -> None:
+    await added(store)
+
+    async def count_one() -> None:
+        await store.edit(ANNA, lambda each: replace(each, polls=each.polls + 1))
+
+    async with anyio.create_task_group() as tasks:
+        for _ in range(6):
+            tasks.start_soon(count_one)
+    assert (await store.get(ANNA)).account.polls == 6
+
+
+async def test_everything_about_an_account_comes_back(store: FeedStore) -> None:
+    stored = await added(store)
+    full = replace(
+        stored.account,
+        status=Status.UNAVAILABLE,
+        reason="Profile not found",
+        mark=START,
+        gaps=(Gap(cursor="2026-11-15T18:21:31.768Z", floor=1, depth=0, refusals=1, rewalked=True),),
+        etag='W/"abc"',
+        failures=2,
+        last_polled_at=START,
+        posts_fetched_count=7,
+        unseen=3,
+    )
+    assert await store.write(stored, full) is not None
+    assert (await store.get(ANNA)).account == full
+
+
+async def test_a_removed_account_is_gone_and_its_items_go_only_when_told(store: FeedStore) -> None:
+    await added(store)
+    await store.keep(ANNA, [item(n) for n in range(60)])
+    await store.remove(ANNA)
+    with pytest.raises(UnknownAccount):
+        await store.get(ANNA)
+    assert await store.count_items(ANNA) == 60
+    await added(store)
+    await store.remove(ANNA, with_items=True)
+    assert await store.count_items(ANNA) == 0
+
+
+# Items
+
+
+async def test_an_item_is_kept_once_however_often_it_is_read(store: FeedStore) -> None:
+    page = [item(n) for n in range(60)]
+    assert await store.keep(ANNA, page[:40]) == page[:40]
+    assert await store.keep(ANNA, [*page, page[0]]) == page[40:]
+    assert await store.unknown(ANNA, [*page, item(99)]) == [item(99)]
+    assert await store.count_items(ANNA) == 60
+
+
+async def test_what_is_known_stays_as_it_was_first_read(store: FeedStore) -> None:
+    await store.keep(ANNA, [item(1)])
+    assert await store.keep(ANNA, [item(1, text="edited", time=5)]) == []
+    assert [each async for each in store.newest(ANNA)] == [(ANNA, item(1))]
+
+
+async def test_items_are_listed_newest_first_across_accounts_and_within_one(store: FeedStore) -> None:
+    await store.keep(ANNA, [item(1), item(3), item(5, kind="repost")])
+    await store.keep("did:plc:bob", [item(2), item(4)])
+    await settle(store)
+    everybody = [(who, each.time - START) async for who, each in store.newest()]
+    assert everybody == [(ANNA, 5), ("did:plc:bob", 4), (ANNA, 3), ("did:plc:bob", 2), (ANNA, 1)]
+    assert [each.time - START async for _, each in store.newest(ANNA, since=START + 3)] == [5, 3]
+    assert [each.time - START async for _, each in store.newest(ANNA, kind="repost")] == [5]
+
+
+async def test_a_time_before_1970_stands_at_its_beginning(store: FeedStore) -> None:
+    ancient = item(1, time=-62_135_596_800_000_000)
+    assert await store.keep(ANNA, [ancient]) == [ancient]
+    assert [each async for each in store.newest(ANNA)] == [(ANNA, ancient)]
+
+
+def test_what_does_not_fit_into_a_record_is_told_from_what_does() -> None:
+    assert is_storable(item(1))
+    for odd in (
+        item(1, uri=""),
+        item(1, uri="at://" + "x" * 300),
+        item(1, uri="a\0b"),
+        item(1, text="\ud800"),
+        item(1, uri="\ud800"),
+        item(1, text="x" * 300_000),
+    ):
+        assert not is_storable(odd), odd.uri[:20]
+
+
+async def test_a_nul_within_a_text_can_be_stored(store: FeedStore) -> None:
+    assert is_storable(item(1, text="a\0b"))
+    await store.keep(ANNA, [item(1, text="a\0b")])
+    assert [each async for each in store.newest(ANNA)] == [(ANNA, item(1, text="a\0b"))]
+
+
+# Holding
+
+
+async def test_one_poller_at_a_time_holds_an_account(store: FeedStore) -> None:
+    stored = await added(store)
+    async with hold(store, stored, "first"):
+        current = await store.get(ANNA)
+        for seen in (stored, current):
+            with pytest.raises(AccountHeld):
+                async with hold(store, seen, "second"):
+                    pass
+    async with hold(store, await store.get(ANNA), "second") as held:
+        assert held.account.hold is not None
+
+
+async def test_a_held_account_is_not_due_until_the_hold_runs_out(store: FeedStore) -> None:
+    stored = await added(store)
+    async with hold(store, stored, "first"):
+        await settle(store)
+        assert await store.due(9) == []
+        passes(store, LASTS)
+        await settle(store)
+        assert [each.account.account_id for each in await store.due(9)] == [ANNA]
+
+
+async def test_who_lost_an_account_writes_nothing_more(store: FeedStore) -> None:
+    stored = await added(store)
+    async with hold(store, stored, "slow") as slow:
+        passes(store, LASTS)
+        async with hold(store, await store.get(ANNA), "quick") as quick:
+            await quick.write(lambda each: replace(each, mark=7))
+            with pytest.raises(HoldLost):
+                await slow.write(lambda each: replace(each, mark=3))
+            assert (await store.get(ANNA)).account.mark == 7
+            assert quick.is_ours
+    after = (await store.get(ANNA)).account
+    assert (after.mark, after.hold) == (7, None)
+
+
+async def test_what_an_operator_changes_during_a_poll_is_not_undone(store: FeedStore) -> None:
+    stored = await added(store)
+    async with hold(store, stored, "me") as held:
+        await store.edit(ANNA, settling.suspended)
+        await held.write(lambda each: replace(each, mark=7))
+    after = (await store.get(ANNA)).account
+    assert (after.status, after.mark, after.hold) == (Status.SUSPENDED, 7, None)
+
+
+async def test_a_hold_is_given_back_by_whoever_fails(store: FeedStore) -> None:
+    stored = await added(store)
+    with pytest.raises(RuntimeError, match="broken"):
+        async with hold(store, stored, "me"):
+            raise RuntimeError("broken")
+    assert (await store.get(ANNA)).account == stored.account
+
+
+async def test_who_holds_an_account_that_was_removed_is_told(store: FeedStore) -> None:
+    stored = await added(store)
+    async with hold(store, stored, "me") as held:
+        await store.remove(ANNA)
+        with pytest.raises(HoldLost, match="removed"):
+            await held.write(lambda each: replace(each, mark=7))
+
+
+async def test_each_write_makes_the_hold_last_anew(store: FeedStore) -> None:
+    stored = await added(store)
+    async with hold(store, stored, "me") as held:
+        for _ in range(3):
+            passes(store, LASTS - 1)
+            await held.write(lambda each: each)
+            with pytest.raises(AccountHeld):
+                async with hold(store, await store.get(ANNA), "other"):
+                    pass
+        assert isinstance(held.account.hold, Hold)

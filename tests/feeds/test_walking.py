@@ -1,0 +1,167 @@
+"""The rules of the walk, one by one. That together they lose nothing is shown by `test_histories`."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from perdure.feeds import walking
+from perdure.feeds.account import Account, Gap
+from perdure.feeds.settings import HOUR, MINUTE, Polling
+from perdure.feeds.walking import LATE, MOST_GAPS, Reading
+
+NOW = 1_794_000_000_000_000
+MARK = NOW - HOUR
+NEW = Account(account_id="did:plc:a", handle="a.test", added_at=1, next_at=NOW, interval=15 * MINUTE)
+KNOWN = replace(NEW, mark=MARK)
+
+
+def head(account: Account, read: Reading) -> Account:
+    return walking.after_head(account, read, now=NOW, polling=Polling())
+
+
+def page(
+    newest: int | None, oldest: int | None, cursor: str | None = "next", found: tuple[int, ...] = ()
+) -> Reading:
+    return Reading(cursor=cursor, newest=newest, oldest=oldest, found=found)
+
+
+# The newest page
+
+
+def test_a_page_that_reaches_the_mark_leaves_no_gap() -> None:
+    after = head(KNOWN, page(NOW, MARK - 1))
+    assert (after.mark, after.gaps) == (NOW, ())
+
+
+def test_a_page_that_ends_at_exactly_the_mark_does_not_reach_it() -> None:
+    """There may be more items of the same instant."""
+    assert head(KNOWN, page(NOW, MARK)).gaps == (Gap(cursor="next", floor=MARK, depth=MARK - LATE),)
+
+
+def test_a_page_that_does_not_reach_the_mark_opens_a_gap_down_to_it() -> None:
+    after = head(KNOWN, page(NOW, MARK + 5))
+    assert (after.mark, after.gaps) == (NOW, (Gap(cursor="next", floor=MARK, depth=MARK - LATE),))
+
+
+def test_a_new_account_is_read_down_to_the_look_back() -> None:
+    floor = NOW - 24 * HOUR
+    assert head(NEW, page(NOW, floor)).gaps == (Gap(cursor="next", floor=floor, depth=floor),)
+    assert head(NEW, page(NOW, floor - 1)).gaps == ()
+
+
+def test_older_items_of_a_new_account_are_not_taken_for_late_ones() -> None:
+    floor = NOW - 24 * HOUR
+    assert head(NEW, page(NOW, floor - 9, found=(floor - 9, floor - 3))).gaps == ()
+
+
+def test_an_empty_page_with_a_cursor_is_not_the_end() -> None:
+    assert len(head(KNOWN, page(None, None)).gaps) == 1
+    assert head(KNOWN, page(None, None, cursor=None)).gaps == ()
+
+
+def test_an_account_without_items_has_no_mark() -> None:
+    assert head(NEW, page(None, None, cursor=None)).mark is None
+
+
+@given(st.integers(0, 2**50), st.none() | st.integers(0, 2**50))
+def test_the_mark_never_falls(mark: int, newest: int | None) -> None:
+    after = head(replace(NEW, mark=mark), page(newest, newest))
+    assert after.mark == max(mark, newest or 0)
+
+
+# Late items
+
+
+def test_late_items_below_the_mark_make_the_walk_go_on() -> None:
+    after = head(KNOWN, page(NOW, MARK - 5, found=(MARK - 2,)))
+    assert after.gaps == (Gap(cursor="next", floor=MARK, depth=MARK - LATE),)
+
+
+def test_it_ends_with_the_first_page_that_has_none() -> None:
+    (gap,) = head(KNOWN, page(NOW, MARK - 5, found=(MARK - 2,))).gaps
+    account = replace(KNOWN, gaps=(gap,))
+    assert walking.after_gap(account, gap, page(MARK - 5, MARK - 9, "more")).gaps == ()
+    on = walking.after_gap(account, gap, page(MARK - 5, MARK - 9, "more", found=(MARK - 7,)))
+    assert [each.cursor for each in on.gaps] == ["more"]
+
+
+def test_it_goes_no_deeper_than_half_an_hour() -> None:
+    found = (MARK - 2,)
+    assert head(KNOWN, page(NOW, MARK - LATE, found=found)).gaps != ()
+    assert head(KNOWN, page(NOW, MARK - LATE - 1, found=found)).gaps == ()
+
+
+# Gaps
+
+
+GAP = Gap(cursor="c", floor=MARK, depth=MARK - LATE)
+OPEN = replace(KNOWN, gaps=(GAP,))
+
+
+def test_a_page_of_a_gap_moves_its_cursor() -> None:
+    account = replace(OPEN, mark=NOW)
+    after = walking.after_gap(account, GAP, page(NOW - 1, MARK + 9, "d"))
+    assert after == replace(account, gaps=(replace(GAP, cursor="d"),))
+
+
+def test_where_the_newest_page_was_empty_the_next_one_raises_the_mark() -> None:
+    assert walking.after_gap(OPEN, GAP, page(NOW - 1, MARK + 9, "d")).mark == NOW - 1
+
+
+def test_a_gap_that_ends_above_the_mark_does_not_raise_it() -> None:
+    """There would be items below it that nobody looks for."""
+    shallow = replace(GAP, floor=MARK + 5)
+    account = replace(KNOWN, gaps=(shallow,))
+    assert walking.after_gap(account, shallow, page(NOW - 1, MARK + 9, "d")).mark == MARK
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        page(NOW - 1, MARK - 1, "d"),
+        page(NOW - 1, MARK + 9, None),
+        page(NOW - 1, MARK + 9, "c"),
+        page(None, None, None),
+    ],
+    ids=["its floor is passed", "there is no cursor", "the cursor repeats", "the feed has ended"],
+)
+def test_a_gap_is_closed_when(read: Reading) -> None:
+    assert walking.after_gap(OPEN, GAP, read).gaps == ()
+
+
+def test_an_empty_answer_to_a_remembered_cursor_is_not_believed_at_once() -> None:
+    """So answers a source to a cursor of another kind. Walked again from the top, it is believed."""
+    nothing = Reading(cursor=None, newest=None, oldest=None, is_resumed=True)
+    after = walking.after_gap(OPEN, GAP, nothing)
+    assert after.gaps == (replace(GAP, cursor=None, rewalked=True),)
+    assert walking.after_gap(after, after.gaps[0], nothing).gaps == ()
+
+
+def test_a_refused_cursor_is_tried_twice_and_then_dropped() -> None:
+    once = walking.after_refusal(OPEN, GAP)
+    assert once.gaps == (replace(GAP, refusals=1),)
+    twice = walking.after_refusal(once, once.gaps[0])
+    assert twice.gaps == (replace(GAP, cursor=None),)
+
+
+def test_a_gap_that_was_reset_meanwhile_does_not_come_back() -> None:
+    assert walking.after_gap(KNOWN, GAP, page(NOW - 1, MARK + 9, "d")) == KNOWN
+    assert walking.after_refusal(KNOWN, GAP) == KNOWN
+
+
+def test_too_many_gaps_become_fewer_and_cover_the_same() -> None:
+    account = KNOWN
+    for number in range(3 * MOST_GAPS):
+        newest = MARK + 100 * (number + 1)
+        account = head(account, page(newest, newest - 5, f"c{number}"))
+    assert len(account.gaps) == MOST_GAPS
+    assert min(gap.floor for gap in account.gaps) == MARK
+    assert account.gaps[-1].cursor == f"c{2 * MOST_GAPS}"
+
+
+def test_backfilling_reads_everything_again_down_to_a_time() -> None:
+    after = walking.back_to(replace(KNOWN, etag="x", next_at=NOW + HOUR), 5, now=NOW)
+    assert after == replace(KNOWN, gaps=(Gap(floor=5, depth=5),), next_at=NOW)
