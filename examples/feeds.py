@@ -17,7 +17,7 @@ import msgspec
 from mcp.server import MCPServer
 
 from perdure import Task, Tasks
-from perdure.feeds import FeedStore, Poller, Settings, most_shared, read_settings, settling
+from perdure.feeds import FeedStore, Poller, Settings, Status, most_shared, read_settings, settling
 from perdure.feeds.bluesky import open_bluesky
 from perdure.feeds.settings import HOUR
 from perdure.storage import open_storage
@@ -47,10 +47,11 @@ async def ingest(accounts: list[str], task: Task) -> dict[str, int]:
         for profile in await source.profiles(accounts):
             await store.add(settling.new_account(profile, now=store.clock(), polling=settings.polling))
         poller = Poller(store, source, settings.polling, hold=10_000_000)  # ten seconds after a kill
-        everybody = [stored async for stored in store.accounts()]
+        everybody = [stored async for stored in store.accounts(Status.ACTIVE)]
         for number, stored in enumerate(everybody):
             await task.report(stored.account.handle, done=number, total=len(everybody))
-            if (stored.account.last_polled_at or 0) < began:  # else it was read before the server was killed
+            was_read = (stored.account.last_polled_at or 0) >= began and not stored.account.gaps
+            if not was_read:  # else that was before the server was killed
                 await poller.poll(stored)
         return {"accounts": len(everybody), "items": await store.count_items()}
 

@@ -12,14 +12,16 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, Polled, Poller, Polling, settling
+from perdure.feeds import Failed, FeedStore, Polled, Poller, Polling, settling
 from perdure.feeds.holding import LASTS
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.source import Profile
+from perdure.feeds.walking import SLACK
 from perdure.storage import Micros, Storage
+from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
 
-from .mortal import Killed, Life, MortalSource, mortal_store
+from .mortal import Killed, Life, MortalSource, Trouble, mortal_store
 from .world import Knobs, World, WorldSource
 
 SMALL = Polling(posts_per_page=5, max_pages_per_user=4)
@@ -42,6 +44,8 @@ class History:
         self.store = FeedStore(Storage(MemoryEngine()), clock=lambda: self.world.now)
         self.orderly: dict[str, Micros] = {}
         """What must be found, unless it is deleted."""
+        self.nearly: dict[str, Micros] = {}
+        """What came out of order by less than a minute: it must be found too, by the next poll."""
         self.begin = self.world.now
         self.kills = 0
 
@@ -86,8 +90,11 @@ class History:
     def _note(self, uri: str) -> None:
         """Whether nothing that is newer was there before it."""
         time = self.world.ever_of(self.did)[uri]
-        if time >= max(self.orderly.values(), default=0):
+        newest = max(self.orderly.values(), default=0)
+        if time >= newest:
             self.orderly[uri] = time
+        elif time >= newest - SLACK:
+            self.nearly[uri] = time
 
     # What the poller does
 
@@ -109,6 +116,16 @@ class History:
             return True
         return False
 
+    async def poll_in_trouble(self, steps: int) -> bool:
+        """Poll, while one question after so many fails. False: it was over before."""
+        store = mortal_store(self.store, Trouble(steps))
+        try:
+            outcome = await Poller(store, self.source, self.polling).poll(await store.get(self.did))
+        except StorageError:  # already when it was looked up
+            return True
+        self.world.advance(LASTS)
+        return isinstance(outcome, Failed)
+
     async def finish(self) -> None:
         """One clean run, with pages enough."""
         account = (await self.poll(settings(max_pages_per_user=1000))).account
@@ -120,17 +137,17 @@ class History:
         return {item.uri: item.time async for _, item in self.store.newest(self.did)}
 
     def wanted(self) -> set[str]:
-        """What is there, was published in order, and is not older than the look-back."""
+        """What is there, was published in order or nearly so, and is not older than the look-back."""
         there = self.world.everything_of(self.did)
         floor = self.begin - self.polling.lookback
-        return {uri for uri, time in self.orderly.items() if uri in there and time >= floor}
+        return {uri for uri, time in (self.orderly | self.nearly).items() if uri in there and time >= floor}
 
     async def check(self) -> None:
         """Everything up to the mark is stored, or lies under a gap."""
         account = (await self.store.get(self.did)).account
         found = await self.found()
         lowest = min((gap.floor for gap in account.gaps), default=None)
-        for uri in self.wanted():
+        for uri in self.wanted() & self.orderly.keys():
             time = self.orderly[uri]
             is_read = account.mark is not None and time < account.mark
             assert not is_read or uri in found or (lowest is not None and time >= lowest), (uri, account)
@@ -143,7 +160,7 @@ def steps_of(chance: Random, length: int, *, with_kills: bool = True) -> list[St
 
 def _step(chance: Random, *, with_kills: bool) -> Step:
     burst, pause = chance.randint(1, 40), chance.choice((0, SECOND, 10 * MINUTE))
-    kill_after, by = chance.randint(0, 60), chance.choice((SECOND, 5 * MINUTE, 3 * HOUR))
+    kill_after, by = chance.randint(0, 60), chance.choice((SECOND, 30 * SECOND, 5 * MINUTE, 3 * HOUR))
     choices: list[tuple[float, Step]] = [
         (4, lambda history: history.publish(chance.randint(1, 3))),
         (2, lambda history: history.publish(burst, pause=pause)),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from perdure.feeds import FeedStore, Page, Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
+from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
 
 from ..forwarding import Forwarding
 from .world import WorldSource
@@ -21,16 +22,25 @@ class Killed(BaseException):
 class Life:
     """How many steps are left. Each question has two: before it, and after its answer."""
 
-    def __init__(self, steps: int | None = None) -> None:
-        self.left = steps
-        self.taken = 0
+    def __init__(self, steps: int) -> None:
+        self._left = steps
 
-    def step(self) -> None:
-        self.taken += 1
-        if self.left is not None:
-            if self.left == 0:
-                raise Killed
-            self.left -= 1
+    def step(self, *, after: bool = False) -> None:
+        if self._left == 0:
+            self.end(after=after)
+        else:
+            self._left -= 1
+
+    def end(self, *, after: bool) -> None:
+        raise Killed
+
+
+class Trouble(Life):
+    """One question fails, and life goes on."""
+
+    def end(self, *, after: bool) -> None:
+        self._left = -1
+        raise OutcomeUnknown("the answer was lost") if after else StorageUnavailable("the line was cut")
 
 
 class MortalEngine(Forwarding):
@@ -46,7 +56,7 @@ class MortalEngine(Forwarding):
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
         answer = await super().commit(changes, guard=guard, now=now)
-        self._life.step()
+        self._life.step(after=True)
         return answer
 
 

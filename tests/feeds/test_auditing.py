@@ -156,3 +156,15 @@ async def test_an_account_that_is_not_there_is_no_account_without_records(town: 
     town.source.before = is_gone
     with pytest.raises(AccountUnavailable):
         await town.audit()
+
+
+async def test_what_polls_will_still_read_is_left_to_them(town: Town) -> None:
+    """They show more of it: what it quotes, and what it reposts."""
+    theirs = town.world.publish(town.world.account("bob.test"), "theirs")
+    town.world.advance(HOUR)
+    repost = town.world.repost(town.did, theirs)
+    found = await town.audit()
+    assert (found.missing, found.stored) == (0, 0)
+    assert repost not in await town.stored()
+    await town.poll()
+    assert repost in await town.stored()

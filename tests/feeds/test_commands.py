@@ -148,7 +148,7 @@ async def test_backfill_stores_what_is_older_than_the_look_back(place: Place) ->
 
 
 async def test_audit_finds_and_stores_what_no_poll_can_see(place: Place) -> None:
-    alice, bob = place.person("alice.test", 3), place.person("bob.test", 1)
+    alice, bob = place.person("alice.test", 3, every=HOUR), place.person("bob.test", 1)
     place.write_settings(posts_per_page=2)
     await place.added(alice, bob)
     await place.polled()
@@ -211,7 +211,7 @@ async def test_inspect_tells_everything_about_an_account(place: Place) -> None:
         f"account {alice}\nhandle alice.test\nstatus active: why not\n",
         "items stored 3 items\n",
         "gaps 1\n from cursor somewhere down to ",
-        "(1 h ago)",
+        "(1 h",
     ):
         assert line in said
     told = (await place.json("inspect", alice))["account"]

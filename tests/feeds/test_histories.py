@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.feeds.settings import HOUR
+from perdure.feeds.settings import HOUR, MINUTE
 
 from .histories import History, LatestPage, Literal, Step, settings, steps_of
 from .virtual import run
@@ -69,39 +70,46 @@ def test_when_all_is_read_an_idle_account_costs_one_request(seed: int, knobs: Kn
     run(one())
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_a_kill_at_any_step_and_one_clean_run_find_what_no_kill_would_have(seed: int) -> None:
-    """Every step of a poll that meets a burst: reads, commits, and the moments between them."""
+async def with_a_burst(history: History) -> None:
+    """What a poll will find: several pages, reposts, and two items that came late, a page apart."""
+    await history.open()
+    history.publish(9, pause=4 * MINUTE)
+    await history.poll()
+    for minutes in (3, 18):
+        history.back_date(minutes * MINUTE)
+    history.publish(9)
+    history.repost()
 
-    async def before_the_poll(history: History) -> None:
-        await history.open()
-        history.publish(3)
-        await history.poll()
-        history.publish(17)
-        history.repost()
 
-    async def unharmed() -> dict[str, int]:
-        history = History(seed, polling=settings(max_pages_per_user=50))
-        await before_the_poll(history)
-        await history.finish()
-        return await history.found()
+async def found_after(seed: int, harm: Callable[[History], Awaitable[bool]]) -> tuple[bool, dict[str, int]]:
+    """Whether the harm was done, and what one clean run finds afterwards."""
+    history = History(seed, polling=settings(max_pages_per_user=50))
+    await with_a_burst(history)
+    was_done = await harm(history)
+    await history.check()
+    await history.poll()
+    return was_done, await history.found()
 
-    async def killed_after(steps: int) -> tuple[bool, dict[str, int]]:
-        history = History(seed, polling=settings(max_pages_per_user=50))
-        await before_the_poll(history)
-        was_killed = await history.poll_and_die(steps)
-        await history.check()
-        await history.poll()
-        return was_killed, await history.found()
 
-    wanted = run(unharmed())
-    assert len(wanted) == 21
-    was_killed, steps = True, 0
-    while was_killed:
-        was_killed, found = run(killed_after(steps))
+async def unharmed(_: History) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("how", ["killed", "in trouble"])
+def test_harm_at_any_step_and_one_clean_run_find_what_no_harm_would_have(how: str, seed: int) -> None:
+    """Every step of a poll: reads, commits, the moments between them; dead there, or told that it failed."""
+
+    async def harm(history: History) -> bool:
+        return await (history.poll_and_die(steps) if how == "killed" else history.poll_in_trouble(steps))
+
+    _, wanted = run(found_after(seed, unharmed))
+    is_harmed, steps = True, 0
+    while is_harmed:
+        is_harmed, found = run(found_after(seed, harm))
         assert found == wanted, steps
         steps += 1
-    assert steps > 20
+    assert steps > 15
 
 
 def test_the_seed_s_own_algorithm_and_the_latest_page_alone_lose_items_in_the_same_histories() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 
 import pytest
@@ -27,9 +27,11 @@ from perdure.feeds.errors import AccountHeld, NotAuthorized, SourceUnavailable
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.settling import LONGEST, SHORTEST
 from perdure.feeds.source import FeedSource
-from perdure.storage import Storage
+from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
+from perdure.storage.errors import StorageFull
 from perdure.storage.memory import MemoryEngine
 
+from ..forwarding import Forwarding
 from .virtual import in_virtual_time, virtual_clock
 from .world import HintingWorldSource, Question, World, WorldSource
 
@@ -356,3 +358,109 @@ async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
     assert "1 profiles count 3 more posts" in alarm
     await poller.once()
     assert summary_of([stored.account async for stored in stage.store.accounts()]).alarm is None
+
+
+# What can go wrong
+
+
+@in_virtual_time
+async def test_any_number_of_connections_will_do() -> None:
+    stage = await staged()
+    many = Poller(stage.store, stage.source, Polling(connections=1000), tell=stage.outcomes.append)
+    async with running(many):
+        await asyncio.sleep(60)
+    assert len(stage.outcomes) == 3
+
+
+class Full(Forwarding):
+    """A storage that has no room left."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        raise StorageFull("no room left")
+
+
+@in_virtual_time
+async def test_a_storage_that_takes_nothing_is_not_stormed() -> None:
+    stage = await staged()
+    full = FeedStore(Storage(Full(stage.store.storage)), clock=stage.clock)
+    async with running(Poller(full, stage.source, TEN, tell=stage.outcomes.append)):
+        await asyncio.sleep(600)
+    assert 3 <= len(stage.outcomes) <= 3 * 11
+    assert {type(outcome) for outcome in stage.outcomes} == {Failed}
+    async with running(stage.poller()):
+        await asyncio.sleep(60)
+    assert await stage.missing() == set()
+
+
+@in_virtual_time
+async def test_a_source_that_breaks_in_its_own_way_spoils_one_account_alone() -> None:
+    stage = await staged()
+    stage.source.before = failing(ZeroDivisionError("oops"), stage.dids[1])
+    async with running(stage.poller()):
+        await asyncio.sleep(30)
+    assert sorted(type(outcome).__name__ for outcome in stage.outcomes) == ["Failed", "Polled", "Polled"]
+
+
+class Circular(WorldSource):
+    """Its cursors lead in a circle, and never to the end."""
+
+    pages = 0
+
+    async def page(
+        self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
+    ) -> Page | None:
+        self.pages += 1
+        page = await super().page(account_id, limit=limit)
+        assert page is not None
+        return Page(items=page.items, cursor={None: "a", "a": "b", "b": "c", "c": "a"}[cursor])
+
+
+@in_virtual_time
+async def test_cursors_that_lead_in_a_circle_are_left() -> None:
+    stage = await staged(accounts=1, posts=20)
+    source = Circular(stage.world)
+    await stage.poller(source=source).once()
+    account = await stage.account(stage.dids[0])
+    assert (account.gaps, source.pages) == ((), 4)
+
+
+class Empty(WorldSource):
+    """Its pages are empty, and there is always another one."""
+
+    pages = 0
+
+    async def page(
+        self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
+    ) -> Page | None:
+        self.pages += 1
+        return Page(items=(), cursor=f"{self.pages}")
+
+
+@in_virtual_time
+async def test_an_endless_row_of_empty_pages_is_walked_at_the_account_s_own_pace() -> None:
+    stage = await staged(accounts=1)
+    source = Empty(stage.world)
+    async with running(stage.poller(source=source)):
+        await asyncio.sleep(600)
+    assert source.pages == TEN.max_pages_per_user
+
+
+@in_virtual_time
+async def test_accounts_that_are_edited_while_a_cycle_waits_for_them_are_polled_all_the_same() -> None:
+    stage = await staged(accounts=60)
+    edited = False
+
+    async def edit_all(_: Question) -> None:
+        nonlocal edited
+        if not edited:
+            edited = True
+            for did in stage.dids:
+                await stage.store.edit(did, lambda each: settling.hinted(each, newest=1, now=1))
+
+    stage.source.before = edit_all
+    assert (await stage.poller().once()).polled == 60

@@ -12,7 +12,7 @@ from perdure.feeds.errors import NotAuthorized, RateLimited, SourceUnavailable
 from perdure.feeds.requests import RESERVE, Budget, Requests
 from perdure.feeds.settings import Polling
 
-from .virtual import in_virtual_time, virtual_clock
+from .virtual import in_virtual_time, run, virtual_clock
 
 SECOND = 1_000_000
 PATIENT = Polling(max_retries=3, retry_backoff_ms=1000)
@@ -134,3 +134,34 @@ async def test_an_answer_that_was_overtaken_does_not_raise_what_is_left() -> Non
     assert budget.remaining == 50
     budget.learn(limit=100, remaining=99, resets_at=8)
     assert budget.remaining == 99
+
+
+@pytest.mark.parametrize(("told", "least", "most"), [(-9e9, 1, 2), (0, 1, 2), (1e15, 3599, 3601)])
+def test_what_a_source_says_about_its_rate_counts_within_reason(told: float, least: int, most: int) -> None:
+    """`retry-after: 0`, a clock that is wrong, a number of a million years."""
+
+    async def one() -> None:
+        clock = virtual_clock()
+        at, limited = failing(RateLimited(max(0, clock() + round(told))))
+        await Requests(Budget(1, clock=clock), PATIENT).ask(limited)
+        assert least <= at[1] - at[0] <= most
+
+    run(one())
+
+
+@in_virtual_time
+async def test_a_window_that_never_ends_is_not_believed_for_long() -> None:
+    clock = virtual_clock()
+    budget = Budget(1, clock=clock)
+    budget.learn(limit=100, remaining=1, resets_at=clock() + 10**15)
+    await asyncio.wait_for(Requests(budget, PATIENT).ask(failing()[1]), 3700)
+    budget.learn(limit=100, remaining=70, resets_at=clock() + 3600 * SECOND)
+    assert budget.remaining == 70
+
+
+@in_virtual_time
+async def test_a_source_that_fails_is_left_alone_for_as_long_as_it_wants() -> None:
+    clock = virtual_clock()
+    at, attempt = failing(SourceUnavailable("maintenance", until=clock() + 120 * SECOND))
+    await Requests(Budget(1, clock=clock), PATIENT).ask(attempt)
+    assert at[1] - at[0] == pytest.approx(120)

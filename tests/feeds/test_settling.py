@@ -35,9 +35,14 @@ BEFORE = Account(
 
 
 def settle(
-    account: Account = BEFORE, *, found: int = 0, fresh: int = 0, elapsed: int | None = None
+    account: Account = BEFORE,
+    *,
+    found: int = 0,
+    fresh: int = 0,
+    elapsed: int | None = None,
+    got_on: bool = True,
 ) -> Account:
-    return settling.settled(account, found=found, fresh=fresh, elapsed=elapsed, now=NOW)
+    return settling.settled(account, found=found, fresh=fresh, elapsed=elapsed, got_on=got_on, now=NOW)
 
 
 def is_about(actual: int, wanted: int) -> bool:
@@ -78,8 +83,10 @@ def test_the_next_poll_is_an_interval_away_give_or_take_a_tenth() -> None:
     assert len(spread) > 100
 
 
-def test_an_open_gap_is_due_at_once() -> None:
-    assert settle(replace(BEFORE, gaps=(Gap(cursor="c", floor=1, depth=1),))).next_at == NOW
+def test_an_open_gap_is_due_at_once_unless_the_poll_did_not_get_on_with_it() -> None:
+    opened = replace(BEFORE, gaps=(Gap(cursor="c", floor=1, depth=1),))
+    assert settle(opened).next_at == NOW
+    assert settle(opened, got_on=False).next_at > NOW
 
 
 def test_a_poll_that_ended_well_forgets_the_failures() -> None:
@@ -109,6 +116,12 @@ def test_what_the_source_does_not_show_is_probed_more_and_more_rarely(error: Sou
     wanted = [*PROBES, PROBES[-1], PROBES[-1]]
     assert all(is_about(wait, each) for wait, each in zip(waits, wanted, strict=True))
     assert PROBES == (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
+
+
+def test_failures_of_another_kind_do_not_put_the_first_probe_off() -> None:
+    failing = replace(BEFORE, failures=5)
+    gone = settling.failed(failing, AccountUnavailable("Profile not found"), now=NOW)
+    assert is_about(gone.next_at - NOW, PROBES[0])
 
 
 @pytest.mark.parametrize("error", [SourceUnavailable("cut"), RequestRefused("no")])

@@ -10,14 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import settling
-from perdure.feeds.account import Account, Gap, Hold, Status, Stored
-from perdure.feeds.errors import AccountHeld, HoldLost, UnknownAccount
+from perdure.feeds.account import Account, Gap, Hold, Status, Stored, first
+from perdure.feeds.errors import AccountHeld, AmbiguousName, HoldLost, UnknownAccount
 from perdure.feeds.holding import LASTS, hold
 from perdure.feeds.item import Item, Link, is_storable
 from perdure.feeds.settings import Polling
 from perdure.feeds.source import Profile
 from perdure.feeds.store import FeedStore
-from perdure.storage import open_storage
+from perdure.storage import Insert, open_storage
 
 from ..storage.subjects import FIVE, new_url
 
@@ -80,14 +80,32 @@ def item(number: int, time: int | None = None, **changes: object) -> Item:
 
 
 async def test_an_account_is_added_once_and_found_by_id_and_by_handle(store: FeedStore) -> None:
-    first = await added(store)
+    made = await added(store)
     assert not await store.add(account(handle="other.test"))
     await settle(store)
     for name in (ANNA, "anna.test", "@Anna.Test"):
-        assert (await store.find(name)).account == first.account
+        assert (await store.find(name)).account == made.account
     for name in ("did:plc:nobody", "nobody.test"):
         with pytest.raises(UnknownAccount, match="perdure feeds add"):
             await store.find(name)
+
+
+async def test_a_handle_that_two_accounts_had_is_not_guessed(store: FeedStore) -> None:
+    for name in (ANNA, "did:plc:bob"):
+        await added(store, name)
+    await settle(store)
+    with pytest.raises(AmbiguousName, match=f"{ANNA}, did:plc:bob|did:plc:bob, {ANNA}"):
+        await store.find("anna.test")
+
+
+async def test_what_is_no_account_is_passed_over(store: FeedStore, caplog: pytest.LogCaptureFixture) -> None:
+    await added(store)
+    broken = first(account("did:plc:broken"))[1].record
+    await store.storage.commit([Insert(record=replace(broken, body="{}"))], now=START)
+    await settle(store)
+    assert [each.account.account_id async for each in store.accounts()] == [ANNA]
+    assert [each.account.account_id for each in await store.due(9)] == [ANNA]
+    assert "did:plc:broken: not an account" in caplog.text
 
 
 async def test_accounts_are_listed_in_the_order_they_were_added_and_by_status(store: FeedStore) -> None:
@@ -187,6 +205,12 @@ async def test_a_time_before_1970_stands_at_its_beginning(store: FeedStore) -> N
     assert [each async for each in store.newest(ANNA)] == [(ANNA, ancient)]
 
 
+async def test_as_many_of_the_largest_items_fit_into_a_commit_as_it_takes(store: FeedStore) -> None:
+    large = [item(n, text="x" * 64_000) for n in range(25)]
+    assert all(is_storable(each) for each in large)
+    assert await store.keep(ANNA, large) == large
+
+
 def test_what_does_not_fit_into_a_record_is_told_from_what_does() -> None:
     assert is_storable(item(1))
     for odd in (
@@ -243,6 +267,42 @@ async def test_who_lost_an_account_writes_nothing_more(store: FeedStore) -> None
             assert quick.is_ours
     after = (await store.get(ANNA)).account
     assert (after.mark, after.hold) == (7, None)
+
+
+async def test_who_learns_of_the_loss_at_a_heartbeat_writes_nothing_more_either(store: FeedStore) -> None:
+    stored = await added(store)
+    async with hold(store, stored, "slow", lasts=3) as slow:
+        passes(store, LASTS)
+        async with hold(store, await store.get(ANNA), "quick") as quick:
+            await slow.beat()
+            with pytest.raises(HoldLost):
+                await slow.write(lambda each: replace(each, mark=3))
+            await quick.write(lambda each: replace(each, mark=7))
+    assert (await store.get(ANNA)).account.mark == 7
+
+
+async def test_an_account_that_was_edited_since_it_was_listed_can_still_be_held(store: FeedStore) -> None:
+    listed = await added(store)
+    await store.edit(ANNA, lambda each: replace(each, handle="new.test"))
+    async with hold(store, listed, "me") as held:
+        assert held.account.handle == "new.test"
+
+
+async def test_one_that_was_polled_since_it_was_listed_cannot(store: FeedStore) -> None:
+    listed = await added(store)
+    await store.edit(ANNA, lambda each: replace(each, polls=1))
+    with pytest.raises(AccountHeld):
+        async with hold(store, listed, "me"):
+            pass
+
+
+async def test_an_account_that_was_suspended_while_its_poller_died_is_not_due(store: FeedStore) -> None:
+    stored = await added(store)
+    async with hold(store, stored, "dying"):
+        await store.edit(ANNA, settling.suspended)
+        passes(store, 2 * LASTS)
+        await settle(store)
+        assert await store.due(9) == []
 
 
 async def test_what_an_operator_changes_during_a_poll_is_not_undone(store: FeedStore) -> None:

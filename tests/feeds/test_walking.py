@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perdure.feeds import walking
 from perdure.feeds.account import Account, Gap
 from perdure.feeds.settings import HOUR, MINUTE, Polling
-from perdure.feeds.walking import LATE, MOST_GAPS, Reading
+from perdure.feeds.walking import EARLY, LATE, MOST_GAPS, SLACK, Reading
 
 NOW = 1_794_000_000_000_000
 MARK = NOW - HOUR
@@ -22,28 +22,43 @@ def head(account: Account, read: Reading) -> Account:
     return walking.after_head(account, read, now=NOW, polling=Polling())
 
 
+FLOOR = MARK - SLACK
+"""How far down a page must go."""
+
+
 def page(
-    newest: int | None, oldest: int | None, cursor: str | None = "next", found: tuple[int, ...] = ()
+    newest: int | None, last: int | None, cursor: str | None = "next", found: tuple[int, ...] = ()
 ) -> Reading:
-    return Reading(cursor=cursor, newest=newest, oldest=oldest, found=found)
+    times = tuple(time for time in (newest, last) if time is not None)
+    return Reading(cursor=cursor, times=times, found=found)
+
+
+def after_gap(account: Account, gap: Gap, read: Reading) -> Account:
+    return walking.after_gap(account, gap, read, now=NOW)
 
 
 # The newest page
 
 
 def test_a_page_that_reaches_the_mark_leaves_no_gap() -> None:
-    after = head(KNOWN, page(NOW, MARK - 1))
+    after = head(KNOWN, page(NOW, FLOOR - 1))
     assert (after.mark, after.gaps) == (NOW, ())
 
 
-def test_a_page_that_ends_at_exactly_the_mark_does_not_reach_it() -> None:
-    """There may be more items of the same instant."""
-    assert head(KNOWN, page(NOW, MARK)).gaps == (Gap(cursor="next", floor=MARK, depth=MARK - LATE),)
+@pytest.mark.parametrize("last", [MARK, MARK - 1, FLOOR])
+def test_a_page_that_ends_at_the_mark_or_right_below_does_not_reach_it(last: int) -> None:
+    """There may be more items of the same instant, and clocks differ."""
+    assert head(KNOWN, page(NOW, last)).gaps == (Gap(cursor="next", floor=FLOOR, depth=MARK - LATE),)
+
+
+def test_the_last_item_tells_how_far_a_page_goes_not_one_with_an_odd_time() -> None:
+    read = Reading(cursor="next", times=(NOW, 5, NOW - 9))
+    assert len(head(KNOWN, read).gaps) == 1
 
 
 def test_a_page_that_does_not_reach_the_mark_opens_a_gap_down_to_it() -> None:
     after = head(KNOWN, page(NOW, MARK + 5))
-    assert (after.mark, after.gaps) == (NOW, (Gap(cursor="next", floor=MARK, depth=MARK - LATE),))
+    assert (after.mark, after.gaps) == (NOW, (Gap(cursor="next", floor=FLOOR, depth=MARK - LATE),))
 
 
 def test_a_new_account_is_read_down_to_the_look_back() -> None:
@@ -66,25 +81,44 @@ def test_an_account_without_items_has_no_mark() -> None:
     assert head(NEW, page(None, None, cursor=None)).mark is None
 
 
-@given(st.integers(0, 2**50), st.none() | st.integers(0, 2**50))
+@given(st.integers(0, NOW), st.none() | st.integers(0, NOW))
 def test_the_mark_never_falls(mark: int, newest: int | None) -> None:
     after = head(replace(NEW, mark=mark), page(newest, newest))
     assert after.mark == max(mark, newest or 0)
+
+
+def test_an_item_from_the_future_does_not_raise_the_mark() -> None:
+    """All that comes before its time would else count as known."""
+    read = Reading(cursor="next", times=(NOW + EARLY + 1, NOW - 7, NOW - 9))
+    assert head(KNOWN, read).mark == NOW - 7
+
+
+def test_what_a_new_account_is_read_down_to_does_not_move_with_the_clock() -> None:
+    quiet = head(NEW, page(None, None, None))
+    later = walking.after_head(
+        quiet, page(NOW + 50 * HOUR, NOW + 49 * HOUR), now=NOW + 50 * HOUR, polling=Polling()
+    )
+    assert [gap.floor for gap in later.gaps] == [NOW - 24 * HOUR]
+
+
+def test_where_the_newest_page_of_a_new_account_was_empty_the_next_one_sets_its_mark() -> None:
+    opened = head(NEW, page(None, None))
+    assert after_gap(opened, opened.gaps[0], page(NOW - 5, NOW - 9, "d")).mark == NOW - 5
 
 
 # Late items
 
 
 def test_late_items_below_the_mark_make_the_walk_go_on() -> None:
-    after = head(KNOWN, page(NOW, MARK - 5, found=(MARK - 2,)))
-    assert after.gaps == (Gap(cursor="next", floor=MARK, depth=MARK - LATE),)
+    after = head(KNOWN, page(NOW, FLOOR - 5, found=(MARK - 2,)))
+    assert after.gaps == (Gap(cursor="next", floor=FLOOR, depth=MARK - LATE),)
 
 
 def test_it_ends_with_the_first_page_that_has_none() -> None:
-    (gap,) = head(KNOWN, page(NOW, MARK - 5, found=(MARK - 2,))).gaps
+    (gap,) = head(KNOWN, page(NOW, FLOOR - 5, found=(MARK - 2,))).gaps
     account = replace(KNOWN, gaps=(gap,))
-    assert walking.after_gap(account, gap, page(MARK - 5, MARK - 9, "more")).gaps == ()
-    on = walking.after_gap(account, gap, page(MARK - 5, MARK - 9, "more", found=(MARK - 7,)))
+    assert after_gap(account, gap, page(FLOOR - 5, FLOOR - 9, "more")).gaps == ()
+    on = after_gap(account, gap, page(FLOOR - 5, FLOOR - 9, "more", found=(FLOOR - 7,)))
     assert [each.cursor for each in on.gaps] == ["more"]
 
 
@@ -97,47 +131,47 @@ def test_it_goes_no_deeper_than_half_an_hour() -> None:
 # Gaps
 
 
-GAP = Gap(cursor="c", floor=MARK, depth=MARK - LATE)
+GAP = Gap(cursor="c", floor=FLOOR, depth=MARK - LATE)
 OPEN = replace(KNOWN, gaps=(GAP,))
 
 
 def test_a_page_of_a_gap_moves_its_cursor() -> None:
     account = replace(OPEN, mark=NOW)
-    after = walking.after_gap(account, GAP, page(NOW - 1, MARK + 9, "d"))
+    after = after_gap(account, GAP, page(NOW - 1, MARK + 9, "d"))
     assert after == replace(account, gaps=(replace(GAP, cursor="d"),))
 
 
 def test_where_the_newest_page_was_empty_the_next_one_raises_the_mark() -> None:
-    assert walking.after_gap(OPEN, GAP, page(NOW - 1, MARK + 9, "d")).mark == NOW - 1
+    assert after_gap(OPEN, GAP, page(NOW - 1, MARK + 9, "d")).mark == NOW - 1
 
 
 def test_a_gap_that_ends_above_the_mark_does_not_raise_it() -> None:
     """There would be items below it that nobody looks for."""
     shallow = replace(GAP, floor=MARK + 5)
     account = replace(KNOWN, gaps=(shallow,))
-    assert walking.after_gap(account, shallow, page(NOW - 1, MARK + 9, "d")).mark == MARK
+    assert after_gap(account, shallow, page(NOW - 1, MARK + 9, "d")).mark == MARK
 
 
 @pytest.mark.parametrize(
     "read",
     [
-        page(NOW - 1, MARK - 1, "d"),
+        page(NOW - 1, FLOOR - 1, "d"),
         page(NOW - 1, MARK + 9, None),
         page(NOW - 1, MARK + 9, "c"),
-        page(None, None, None),
     ],
-    ids=["its floor is passed", "there is no cursor", "the cursor repeats", "the feed has ended"],
+    ids=["its floor is passed", "there is no cursor", "the cursor repeats"],
 )
 def test_a_gap_is_closed_when(read: Reading) -> None:
-    assert walking.after_gap(OPEN, GAP, read).gaps == ()
+    assert after_gap(OPEN, GAP, read).gaps == ()
 
 
-def test_an_empty_answer_to_a_remembered_cursor_is_not_believed_at_once() -> None:
+def test_an_empty_answer_to_a_cursor_is_not_believed_at_once() -> None:
     """So answers a source to a cursor of another kind. Walked again from the top, it is believed."""
-    nothing = Reading(cursor=None, newest=None, oldest=None, is_resumed=True)
-    after = walking.after_gap(OPEN, GAP, nothing)
+    nothing = page(None, None, None)
+    after = after_gap(OPEN, GAP, nothing)
     assert after.gaps == (replace(GAP, cursor=None, rewalked=True),)
-    assert walking.after_gap(after, after.gaps[0], nothing).gaps == ()
+    moved = after_gap(after, after.gaps[0], page(NOW, NOW - 5, "d"))
+    assert after_gap(moved, moved.gaps[0], nothing).gaps == ()
 
 
 def test_a_refused_cursor_is_tried_twice_and_then_dropped() -> None:
@@ -148,7 +182,7 @@ def test_a_refused_cursor_is_tried_twice_and_then_dropped() -> None:
 
 
 def test_a_gap_that_was_reset_meanwhile_does_not_come_back() -> None:
-    assert walking.after_gap(KNOWN, GAP, page(NOW - 1, MARK + 9, "d")) == KNOWN
+    assert after_gap(KNOWN, GAP, page(NOW - 1, MARK + 9, "d")) == KNOWN
     assert walking.after_refusal(KNOWN, GAP) == KNOWN
 
 
@@ -158,7 +192,7 @@ def test_too_many_gaps_become_fewer_and_cover_the_same() -> None:
         newest = MARK + 100 * (number + 1)
         account = head(account, page(newest, newest - 5, f"c{number}"))
     assert len(account.gaps) == MOST_GAPS
-    assert min(gap.floor for gap in account.gaps) == MARK
+    assert min(gap.floor for gap in account.gaps) == FLOOR
     assert account.gaps[-1].cursor == f"c{2 * MOST_GAPS}"
 
 

@@ -61,6 +61,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     status: Status = Status.ACTIVE
     reason: str = ""
     """Why it is not active, or what went wrong last."""
+    since: Micros | None = None
+    """From when on everything is wanted: the look-back at the first poll."""
     mark: Micros | None = None
     gaps: tuple[Gap, ...] = ()
     """The newest first."""
@@ -148,11 +150,9 @@ def address_of(account_id: str) -> Address:
 
 def _timer(account: Account) -> tuple[str | None, Micros | None]:
     """A held account wakes when its hold runs out, so that one whose poller died is polled again."""
-    if account.hold is not None:
-        return POLLS, account.hold.until
     if account.status is Status.SUSPENDED:
         return None, None
-    return POLLS, account.next_at
+    return POLLS, account.next_at if account.hold is None else account.hold.until
 
 
 _KEY = "account"

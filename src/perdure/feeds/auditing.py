@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import msgspec
 
+from .account import Account
 from .item import Item
 from .source import AuditSource
 from .store import FeedStore
@@ -22,7 +23,7 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     written: int
     """Records that the source has."""
     missing: int
-    """Of these, how many were not stored."""
+    """Of these, how many were not stored, though polls had been past them."""
     stored: int
     """Of these, how many are stored now. None of them in a dry run."""
     gone: int
@@ -41,12 +42,13 @@ async def audit(store: FeedStore, source: AuditSource, account_id: str, *, dry_r
     What was published while the audit ran may be stored by a poll first, and is then not missing. What was
     stored before the audit began, and was not read by it, is gone.
     """
+    account = (await store.get(account_id)).account
     before = [item.uri async for _, item in store.newest(account_id) if _can_be_told(item)]
     written: set[str] = set()
     missing = stored = set_aside = 0
     examples: list[Item] = []
     async for page in source.written(account_id):
-        unknown = await store.unknown(account_id, page.items)
+        unknown = await store.unknown(account_id, [item for item in page.items if _was_read(account, item)])
         written.update(item.uri for item in page.items)
         missing += len(unknown)
         set_aside += page.set_aside
@@ -64,6 +66,13 @@ async def audit(store: FeedStore, source: AuditSource, account_id: str, *, dry_r
         examples=tuple(examples),
         gone_examples=tuple(gone[:EXAMPLES]),
     )
+
+
+def _was_read(account: Account, item: Item) -> bool:
+    """Whether polls have been past it. What they will still read they show better: with what it quotes."""
+    if account.mark is None or item.time > account.mark:
+        return False
+    return not any(gap.floor <= item.time for gap in account.gaps)
 
 
 def _can_be_told(item: Item) -> bool:

@@ -5,6 +5,8 @@
         ├── InvalidSettings        a settings file that says what cannot be
         ├── UnknownAccount         nobody was told to poll such an account
         ├── AccountHeld            another poller is at the account just now (retryable)
+        ├── AccountBusy            others kept changing it (retryable)
+        ├── AmbiguousName          several accounts were called so
         ├── HoldLost               another poller took the account over; what was to be written was dropped
         ├── CorruptFeed            what is stored is no account, or no item
         └── SourceError            what a source said instead of what it was asked for
@@ -22,6 +24,8 @@ The storage's own errors (`perdure.storage.errors`) pass through as they are.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ..storage import Micros
 from ..storage.errors import PerdureError
@@ -59,6 +63,25 @@ class AccountHeld(FeedError):
         self.holder = holder
 
 
+class AccountBusy(FeedError):
+    """Others changed the account again and again, each time before we could."""
+
+    retryable = True
+
+    def __init__(self, account_id: str) -> None:
+        super().__init__(f"others keep changing {account_id}; try again")
+        self.account_id = account_id
+
+
+class AmbiguousName(FeedError):
+    """A handle that more than one account had when its profile was last read."""
+
+    def __init__(self, name: str, account_ids: Sequence[str]) -> None:
+        super().__init__(f"several accounts were called {name}; name one of {', '.join(account_ids)}")
+        self.name = name
+        self.account_ids = tuple(account_ids)
+
+
 class HoldLost(FeedError):
     """The account was taken over, or removed. Items that were stored stay; nothing else was written."""
 
@@ -80,6 +103,11 @@ class SourceUnavailable(SourceError):
     """The source cannot be reached, is too slow, or answers nonsense."""
 
     retryable = True
+
+    def __init__(self, reason: str, *, until: Micros | None = None) -> None:
+        super().__init__(reason)
+        self.until = until
+        """When it wants to be asked again, where it says so."""
 
 
 class SourceFailed(SourceUnavailable):

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine
+from collections.abc import AsyncGenerator, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from itertools import count
 
 import anyio
 
-from ..storage import Micros
+from ..storage import Change, Micros
 from ..storage.errors import StorageError
 from . import settling
 from .account import Account, Hold, Stored
@@ -42,15 +42,18 @@ class Held:
     def account(self) -> Account:
         return self._stored.account
 
-    async def write(self, edit: Edit) -> Account:
-        """Change the account; the hold lasts anew, unless the edit gives it up. HoldLost: it is not ours."""
+    async def write(self, edit: Edit, also: Sequence[Change] = ()) -> Account:
+        """Change the account, and with it other records of its partition; the hold lasts anew, unless the
+        edit gives it up. HoldLost: it is not ours.
+        """
         async with self._writing:
-            while True:
+            while self.is_ours:
                 account = self._extended(edit(self._stored.account))
-                if (written := await self._store.write(self._stored, account)) is not None:
+                if (written := await self._store.write(self._stored, account, also)) is not None:
                     self._stored = written
                     return account
                 await self._look()
+        raise HoldLost(f"{self.account.handle} was taken over by another poller")
 
     def _extended(self, account: Account) -> Account:
         if account.hold is None:
@@ -63,8 +66,6 @@ class Held:
             self._stored = await self._store.get(self._stored.account.account_id)
         except UnknownAccount as error:
             raise HoldLost("the account was removed") from error
-        if not self.is_ours:
-            raise HoldLost(f"{self.account.handle} was taken over by another poller")
 
     @property
     def is_ours(self) -> bool:
@@ -136,9 +137,17 @@ async def _claim(store: FeedStore, stored: Stored, claim: str, lasts: Micros) ->
     if current is not None and now < current.until:
         raise AccountHeld(stored.account.handle, current.poller)
     claimed = await store.write(stored, settling.claimed(stored.account, Hold(claim, now + lasts)))
-    if claimed is None:
+    if claimed is not None:
+        return Held(store, claimed, claim, lasts)
+    found = await store.get(stored.account.account_id)
+    if _figures(found.account) != _figures(stored.account):
         raise AccountHeld(stored.account.handle, "another poller")
-    return Held(store, claimed, claim, lasts)
+    return await _claim(store, found, claim, lasts)  # it was edited, and nobody has polled it
+
+
+def _figures(account: Account) -> tuple[int, int]:
+    """What every poll changes."""
+    return account.polls, account.failures
 
 
 async def _give_back(held: Held) -> None:

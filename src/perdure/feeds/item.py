@@ -18,8 +18,8 @@ ITEMS = Space("items")
 Kind: TypeAlias = Literal["post", "reply", "quote", "repost"]
 Via: TypeAlias = Literal["card", "quote", "facet", "text"]
 
-MOST_BYTES = 256 * 1024
-"""Of an item's body. A post has three hundred letters; what is larger than this is nonsense."""
+MOST_BYTES = 64 * 1024
+"""Of an item's body, so that a commit has room for as many as it takes. A post has three hundred letters."""
 
 
 class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):

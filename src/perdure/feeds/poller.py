@@ -21,19 +21,22 @@ import msgspec
 
 from ..storage import Micros
 from ..storage.errors import StorageError
+from ..storage.port import MOST_RECORDS
 from . import polling, settling
 from .account import Account, Status, Stored
 from .errors import (
     AccountHeld,
+    FeedError,
     HoldLost,
+    InvalidActor,
     NotAuthorized,
-    SourceError,
+    RequestRefused,
     UnknownAccount,
 )
 from .holding import LASTS
 from .polling import Failed, Outcome, Polled, Skipped
 from .settings import MINUTE, Polling
-from .source import FeedSource, HintSource
+from .source import FeedSource, HintSource, Profile
 from .store import FeedStore
 
 log = logging.getLogger("perdure.feeds")
@@ -103,6 +106,8 @@ class Poller:
         self._hold = hold
         self._at_hand: set[str] = set()
         """Accounts that wait for one of our polls, or are in one."""
+        self._not_before: dict[str, Micros] = {}
+        """Accounts that stand as due, and are left alone for a while."""
 
     async def poll(self, stored: Stored) -> Outcome:
         """Poll one account now, whenever it is due. AccountHeld: somebody is at it already."""
@@ -110,8 +115,18 @@ class Poller:
             return await polling.poll(
                 self._store, self._source, self._settings, stored, poller=self.name, lasts=self._hold
             )
+        except (AccountHeld, UnknownAccount, NotAuthorized):
+            raise
         except (HoldLost, StorageError) as error:
-            return Failed(stored.account, error)
+            return self._put_off(stored.account, error)
+        except Exception as error:  # a source of somebody's own may raise anything
+            log.exception("the poll of %s broke off", stored.account.handle)
+            return self._put_off(stored.account, error)
+
+    def _put_off(self, account: Account, error: Exception) -> Failed:
+        """What went wrong could not be stored with the account, so it is remembered here."""
+        self._not_before[account.account_id] = self._store.clock() + MINUTE
+        return Failed(account, error)
 
     async def once(self) -> Cycle:
         """One cycle: poll every active account now, and those whose probe is due."""
@@ -129,9 +144,17 @@ class Poller:
         """Ask for the handles and post counts that were not asked for in a while."""
         async for batch in self._stale_profiles():
             known = {stored.account.account_id for stored in batch}
-            for profile in await self._source.profiles(sorted(known)):
+            for profile in await self._profiles(sorted(known)):
                 if profile.account_id in known:
                     await self._edit(profile.account_id, partial(settling.profiled, profile=profile))
+
+    async def _profiles(self, names: list[str]) -> list[Profile]:
+        """What is refused for one of them is no reason not to ask for the next ones."""
+        try:
+            return await self._source.profiles(names)
+        except (InvalidActor, RequestRefused) as error:
+            log.warning("some profiles were not read: %s", error)
+            return []
 
     async def take_hints(self, source: HintSource) -> int:
         """Make those accounts due that a feed of many shows to have news. How many they were."""
@@ -189,15 +212,21 @@ class Poller:
     async def _whoever_is_due(self) -> AsyncGenerator[Stored]:
         """For ever. Those that are at hand already may still stand as due."""
         while True:
-            due = [each for each in await self._due() if each.account.account_id not in self._at_hand]
+            due = [each for each in await self._due() if self._is_free(each.account.account_id)]
             for stored in due:
                 yield stored
             if not due:
                 await anyio.sleep(LOOK)
 
+    def _is_free(self, account_id: str) -> bool:
+        if self._not_before.get(account_id, 0) > self._store.clock():
+            return False
+        self._not_before.pop(account_id, None)
+        return account_id not in self._at_hand
+
     async def _due(self) -> list[Stored]:
         try:
-            return await self._store.due(8 * self._settings.connections * AHEAD)
+            return await self._store.due(min(8 * self._settings.connections * AHEAD, MOST_RECORDS))
         except StorageError as error:
             log.warning("cannot see what is due: %s", error)
             return []
@@ -221,7 +250,7 @@ class Poller:
             await work
         except NotAuthorized:
             raise
-        except (SourceError, StorageError) as error:
+        except (FeedError, StorageError) as error:
             log.warning("%s", error)
 
     async def _stale_profiles(self) -> AsyncGenerator[list[Stored]]:

@@ -7,13 +7,13 @@ poll may end anywhere, at any moment, and the next one finds what is left to do.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections import defaultdict
 from functools import partial
 from typing import TypeAlias
 
 import msgspec
 
-from ..storage import Micros
+from ..storage import Keep, Micros
 from . import settling, walking
 from .account import Account, Gap, Stored
 from .errors import (
@@ -26,10 +26,10 @@ from .errors import (
     SourceUnavailable,
 )
 from .holding import LASTS, Held, hold
-from .item import Item
+from .item import Item, record_of
 from .settings import Polling
 from .source import FeedSource, Page
-from .store import FeedStore
+from .store import Edit, FeedStore
 from .walking import Reading
 
 log = logging.getLogger("perdure.feeds")
@@ -94,6 +94,20 @@ def _failed(account: Account, *, error: SourceError, now: Micros) -> Account:
     return settling.failed(account, error, now=now)
 
 
+class Kept(msgspec.Struct, frozen=True):
+    """What became of the items of a page."""
+
+    found: list[Item]
+    """Those that nobody knew."""
+    owed: list[Item]
+    """Those of them that are still to be written, together with the state."""
+
+
+NOTHING = Kept([], [])
+MOST_OWED = 24
+"""Beside the account, in one commit."""
+
+
 class Poll:
     """A poll under way."""
 
@@ -105,8 +119,11 @@ class Poll:
         self._id = held.account.account_id
         self._last = held.account.last_polled_at
         self._remembered = {gap.cursor for gap in held.account.gaps}
+        self._walked: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
+        """The cursors of each gap, so that a walk in a circle is noticed."""
         self._mark = held.account.mark
         self._new = self._fresh = self._links = self._pages = self._set_aside = 0
+        self._got_on = False
 
     async def run(self) -> Polled:
         await self._read_head()
@@ -128,23 +145,16 @@ class Poll:
         if page is None:
             await self._write(lambda account: account)
             return
-        found = await self._store_head(page, account.mark)
-        read = _reading(page, found)
-        await self._write(partial(self._after_head, read=read, etag=page.etag), page, found)
-
-    async def _store_head(self, page: Page, mark: Micros | None) -> list[Item]:
-        """What is newer than the mark is hardly known; what is older nearly always is, so look before."""
-        everything = (*page.items, *page.pinned)
-        fresh = [item for item in everything if mark is None or item.time > mark]
-        older = [item for item in everything if mark is not None and item.time <= mark]
-        late = await self._store.unknown(self._id, older) if older else []
-        return await self._store.keep(self._id, [*fresh, *late])
+        kept = await self._keep(page, known=account.mark)
+        read = _reading(page, page.cursor, kept)
+        await self._write(partial(self._after_head, read=read, etag=page.etag), page, kept)
 
     def _after_head(self, account: Account, *, read: Reading, etag: str | None) -> Account:
-        """A page that does not reach below the mark may look the same, with something new right behind it."""
+        """Only a page that reaches a known floor says by its ETag that nothing is new: another may look the
+        same, with something new right behind it.
+        """
         after = walking.after_head(account, read, now=self._store.clock(), polling=self._polling)
-        says_all = None not in (read.oldest, after.mark) and (read.oldest or 0) < (after.mark or 0)
-        return msgspec.structs.replace(after, etag=etag if says_all else None)
+        return msgspec.structs.replace(after, etag=etag if walking.says_all(after, read) else None)
 
     def _next_gap(self) -> Gap:
         """The newest; but the last page of a poll goes to the oldest, which would else never have its turn
@@ -155,10 +165,10 @@ class Poll:
 
     async def _walk(self, gap: Gap) -> None:
         """One page of a gap."""
-        is_resumed = gap.cursor is not None and gap.cursor in self._remembered
         try:
             page = await self._source.page(self._id, limit=self._polling.posts_per_page, cursor=gap.cursor)
         except (CursorRefused, SourceFailed) as error:
+            is_resumed = gap.cursor is not None and gap.cursor in self._remembered
             if gap.cursor is None or (isinstance(error, SourceFailed) and not is_resumed):
                 raise
             log.warning("%s: the source refuses a cursor: %s", self._held.account.handle, error)
@@ -168,18 +178,41 @@ class Poll:
         self._pages += 1
         if page is None:
             raise SourceUnavailable("the source says that a page is unchanged, and was not asked")
-        found = await self._store.keep(self._id, (*page.items, *page.pinned))
-        read = _reading(page, found, is_resumed=is_resumed)
-        await self._write(lambda account: walking.after_gap(account, gap, read), page, found)
+        self._got_on = self._got_on or bool(page.items)
+        kept = await self._keep(page, known=walking.late_below(gap))
+        read = _reading(page, self._following(gap, page), kept)
+        now = self._store.clock()
+        await self._write(lambda account: walking.after_gap(account, gap, read, now=now), page, kept)
 
-    async def _write(
-        self, edit: Callable[[Account], Account], page: Page | None = None, found: list[Item] | None = None
-    ) -> None:
+    def _following(self, gap: Gap, page: Page) -> str | None:
+        """The cursor to go on with; where it was used before, the same one again, which ends the walk."""
+        walked = self._walked[gap.floor, gap.depth]
+        if gap.cursor is None:
+            walked.clear()
+        walked.add(gap.cursor)
+        return gap.cursor if page.cursor in walked else page.cursor
+
+    async def _keep(self, page: Page, *, known: Micros | None) -> Kept:
+        """Store the items of a page. What is not newer than `known` nearly always is known, so look before.
+
+        What comes late makes the walk go on. It is written together with the state: else a kill between the
+        two would make it look as if it had been known all along.
+        """
+        older = [item for item in page.items if known is not None and item.time <= known]
+        unknown = await self._store.unknown(self._id, older) if older else []
+        late = [item for item in unknown if known is not None and item.time < known]
+        at_once = [item for item in (*page.items, *page.pinned) if known is None or item.time > known]
+        at_once += [item for item in page.pinned if known is not None and item.time <= known]
+        at_once += [item for item in unknown if item.time == known] + late[:-MOST_OWED]
+        found = await self._store.keep(self._id, at_once)
+        return Kept([*found, *late[-MOST_OWED:]], late[-MOST_OWED:])
+
+    async def _write(self, edit: Edit, page: Page | None = None, kept: Kept = NOTHING) -> None:
         """Count what a page brought, make the state follow it, and end the poll when nothing is left."""
-        new, bad = len(found or ()), 0 if page is None else page.set_aside
+        new, bad = len(kept.found), 0 if page is None else page.set_aside
         self._new += new
-        self._fresh += sum(self._mark is not None and item.time > self._mark for item in found or ())
-        self._links += sum(len(item.links) for item in found or ())
+        self._fresh += sum(self._mark is not None and item.time > self._mark for item in kept.found)
+        self._links += sum(len(item.links) for item in kept.found)
         self._set_aside += bad
 
         def after(account: Account) -> Account:
@@ -188,19 +221,19 @@ class Poll:
             is_over = not account.gaps or self._pages >= self._polling.max_pages_per_user
             return self._settled(account, now) if is_over else account
 
-        await self._held.write(after)
+        await self._held.write(after, [Keep(record=record_of(item, self._id)) for item in kept.owed])
 
     def _settled(self, account: Account, now: Micros) -> Account:
         """How long ago the last poll was tells how often the account posts; the first poll tells nothing."""
         elapsed = None if self._mark is None or self._last is None else max(now - self._last, 1)
-        return settling.settled(account, found=self._new, fresh=self._fresh, elapsed=elapsed, now=now)
+        return settling.settled(
+            account, found=self._new, fresh=self._fresh, elapsed=elapsed, got_on=self._got_on, now=now
+        )
 
 
-def _reading(page: Page, found: list[Item], *, is_resumed: bool = False) -> Reading:
+def _reading(page: Page, cursor: str | None, kept: Kept) -> Reading:
     return Reading(
-        cursor=page.cursor,
-        newest=page.newest,
-        oldest=page.oldest,
-        found=tuple(item.time for item in found if item not in page.pinned),
-        is_resumed=is_resumed,
+        cursor=cursor,
+        times=tuple(item.time for item in page.items),
+        found=tuple(item.time for item in kept.found if item not in page.pinned),
     )

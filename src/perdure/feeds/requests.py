@@ -25,6 +25,9 @@ RESERVE = 0.1
 """The part of a limit that is left to others who share the address."""
 UNTOLD: Micros = 60 * 1_000_000
 """How long to wait when a source refuses for its rate, and does not say until when."""
+SHORTEST: Micros = 1_000_000
+LONGEST: Micros = 3600 * 1_000_000
+"""A source's word counts within these: clocks differ, and headers can say anything."""
 
 
 class Budget:
@@ -43,6 +46,7 @@ class Budget:
 
     def learn(self, *, limit: int | None, remaining: int, resets_at: Micros) -> None:
         """What the headers of an answer said. Answers overtake each other: of one window the least counts."""
+        resets_at = min(resets_at, self.clock() + LONGEST)
         if resets_at < self._resets_at:
             return
         is_same_window = resets_at == self._resets_at and self.remaining is not None
@@ -52,7 +56,8 @@ class Budget:
 
     def stop(self, until: Micros | None) -> None:
         """The source wants no more before this time."""
-        until = self.clock() + UNTOLD if until is None else until
+        now = self.clock()
+        until = now + UNTOLD if until is None else min(max(until, now + SHORTEST), now + LONGEST)
         self.waits_until = max(self.waits_until or 0, until)
 
     @asynccontextmanager
@@ -96,8 +101,14 @@ class Requests:
                     return await attempt()
             except RateLimited as error:
                 self.budget.stop(error.until)
-            except SourceUnavailable:
+            except SourceUnavailable as error:
                 if tried == self._retries:
                     raise
-                await anyio.sleep(self._backoff * 2**tried * uniform(0.8, 1.2))
+                await anyio.sleep(max(self._backoff * 2**tried * uniform(0.8, 1.2), self._wanted(error)))
                 tried += 1
+
+    def _wanted(self, error: SourceUnavailable) -> float:
+        """The seconds that the source itself wants to be left alone."""
+        if error.until is None:
+            return 0.0
+        return min(max(error.until - self.budget.clock(), 0), LONGEST) / 1e6

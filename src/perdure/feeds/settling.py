@@ -50,9 +50,11 @@ def read(account: Account, *, new: int, pages: int, set_aside: int, now: Micros)
     )
 
 
-def settled(account: Account, *, found: int, fresh: int, elapsed: Micros | None, now: Micros) -> Account:
-    """The poll is over. With a gap left the account is due at once. `fresh` of the items that it found are
-    newer than what was known before.
+def settled(
+    account: Account, *, found: int, fresh: int, elapsed: Micros | None, got_on: bool, now: Micros
+) -> Account:
+    """The poll is over. With a gap left the account is due at once, if it got on with one. `fresh` of the
+    items that it found are newer than what was known before.
     """
     interval = account.interval if elapsed is None else interval_after(account.interval, fresh, elapsed)
     return replace(
@@ -64,13 +66,14 @@ def settled(account: Account, *, found: int, fresh: int, elapsed: Micros | None,
         polls=account.polls + 1,
         quiet=0 if found else account.quiet + 1,
         interval=interval,
-        next_at=now if account.gaps else now + jittered(interval),
+        next_at=now if account.gaps and got_on else now + jittered(interval),
     )
 
 
 def failed(account: Account, error: FeedError, *, now: Micros) -> Account:
     """The poll came to nothing. What is known stays as it is."""
-    failures = account.failures + 1
+    turns = isinstance(error, AccountUnavailable) and account.status is not Status.UNAVAILABLE
+    failures = 1 if turns else account.failures + 1
     failing = replace(account, hold=None, failures=failures, reason=str(error), last_polled_at=now)
     if account.status is Status.SUSPENDED:
         return failing
@@ -98,7 +101,7 @@ def resumed(account: Account, *, now: Micros) -> Account:
 
 def reset(account: Account, *, now: Micros) -> Account:
     """Forget how far it was read. Its items stay, so nothing is stored twice."""
-    return replace(account, mark=None, gaps=(), etag=None, next_at=now, failures=0)
+    return replace(account, mark=None, since=None, gaps=(), etag=None, next_at=now, failures=0)
 
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:

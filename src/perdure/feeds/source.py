@@ -29,12 +29,9 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     """Records that could not be read."""
 
     @property
-    def newest(self) -> Micros | None:
-        return max((item.time for item in self.items), default=None)
-
-    @property
-    def oldest(self) -> Micros | None:
-        return min((item.time for item in self.items), default=None)
+    def reach(self) -> Micros | None:
+        """How far down it goes. Its last item tells; one in the middle may be dated wrongly."""
+        return self.items[-1].time if self.items else None
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Sequence
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from typing import TypeAlias
 
 from ..storage import (
@@ -21,8 +22,10 @@ from ..storage import (
 from ..tasks.store import system_clock
 from . import item as items
 from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
-from .errors import CorruptFeed, UnknownAccount
+from .errors import AccountBusy, AmbiguousName, CorruptFeed, UnknownAccount
 from .item import ITEMS, Item, item_in
+
+log = logging.getLogger("perdure.feeds")
 
 Edit: TypeAlias = Callable[[Account], Account]
 
@@ -57,10 +60,12 @@ class FeedStore:
         name = name.removeprefix("@")
         if name.startswith("did:"):
             return await self.get(name)
-        async for stored in self.accounts():
-            if stored.account.handle.lower() == name.lower():
-                return stored
-        raise UnknownAccount(name)
+        found = [each async for each in self.accounts() if each.account.handle.lower() == name.lower()]
+        if len(found) > 1:  # one was renamed, and the other took its name
+            raise AmbiguousName(name, [each.account.account_id for each in found])
+        if not found:
+            raise UnknownAccount(name)
+        return found[0]
 
     async def accounts(self, status: Status | None = None) -> AsyncGenerator[Stored]:
         """All of them, in the order in which they were added."""
@@ -69,16 +74,14 @@ class FeedStore:
         while records := await self.storage.page(
             ACCOUNTS, after=after, limit=PAGE, now=self.clock(), tag=tag
         ):
-            for record in records:
-                yield Stored.read(record)
+            for stored in _readable(records):
+                yield stored
             after = records[-1].position
 
     async def due(self, limit: int) -> list[Stored]:
         """Accounts whose time has come, the most overdue first."""
         now = self.clock()
-        return [
-            Stored.read(record) for record in await self.storage.due(POLLS, until=now, limit=limit, now=now)
-        ]
+        return list(_readable(await self.storage.due(POLLS, until=now, limit=limit, now=now)))
 
     async def edit(self, account_id: str, edit: Edit) -> Account:
         """Change an account, whatever others do to it meanwhile."""
@@ -86,12 +89,12 @@ class FeedStore:
             stored = await self.get(account_id)
             if (written := await self.write(stored, edit(stored.account))) is not None:
                 return written.account
-        raise CorruptFeed(account_id, f"others changed it {EDIT_ATTEMPTS} times in a row")
+        raise AccountBusy(account_id)
 
-    async def write(self, stored: Stored, account: Account) -> Stored | None:
-        """Write the account if it is still as it was read. None: it is not."""
+    async def write(self, stored: Stored, account: Account, also: Sequence[Change] = ()) -> Stored | None:
+        """Write the account, and what goes with it, if it is still as it was read. None: it is not."""
         after, change = stored.becoming(account)
-        committed = await self.storage.commit([change], now=self.clock())
+        committed = await self.storage.commit([change, *also], now=self.clock())
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
@@ -100,6 +103,8 @@ class FeedStore:
             stored = await self.get(account_id)
             if isinstance(await self._delete([stored.record]), Committed):
                 break
+        else:
+            raise AccountBusy(account_id)
         if with_items:
             await self._remove_items(account_id)
 
@@ -151,3 +156,12 @@ class FeedStore:
     async def count_items(self, account_id: str | None = None) -> int:
         counts = await self.storage.counts(ITEMS, account_id, now=self.clock())
         return sum(counts.values())
+
+
+def _readable(records: Sequence[Record]) -> Iterator[Stored]:
+    """One that cannot be read is no reason not to poll the others."""
+    for record in records:
+        try:
+            yield Stored.read(record)
+        except CorruptFeed as error:
+            log.warning("passed over: %s", error)

@@ -6,7 +6,8 @@ close. The five rules:
 
 1. Items are stored before the state says that they were read.
 2. The mark rises to the newest item that was read, and never falls; no clock of ours has a part in it.
-3. A page reaches a floor when it holds an item older than that. Items at exactly the mark are read again.
+3. A page reaches a floor when its last item is older than that. The floor is a minute below the mark: within
+   that, items are seldom in order, and those at exactly the mark are read again.
 4. Below the floor the walk goes on only while it finds items that nobody knew, and at most `LATE` deep.
 5. A walk ends below its floor, where there is no cursor, or where the cursor repeats.
 """
@@ -20,8 +21,12 @@ from ..storage import Micros
 from .account import Account, Gap
 from .settings import MINUTE, Polling
 
+SLACK: Micros = MINUTE
+"""How far below the mark everything is read again: writers' clocks differ."""
 LATE: Micros = 30 * MINUTE
 """How far behind the newest known item one that comes late is still looked for."""
+EARLY: Micros = 60 * MINUTE
+"""How far ahead of our clock an item may be, and still raise the mark: else one wrong time would hide all."""
 
 MOST_GAPS = 16
 MOST_REFUSALS = 2
@@ -32,34 +37,53 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
     """What a page said, once its items are stored."""
 
     cursor: str | None
-    newest: Micros | None
-    oldest: Micros | None
+    times: tuple[Micros, ...] = ()
+    """Of its items, as it shows them."""
     found: tuple[Micros, ...] = ()
-    """The times of the items that nobody knew."""
-    is_resumed: bool = False
-    """Whether its cursor was remembered from an earlier poll. The source may no longer know it."""
+    """Of those that nobody knew."""
+
+    @property
+    def reach(self) -> Micros | None:
+        return self.times[-1] if self.times else None
+
+    def newest(self, now: Micros) -> Micros | None:
+        return max((time for time in self.times if time <= now + EARLY), default=None)
 
 
 def after_head(account: Account, read: Reading, *, now: Micros, polling: Polling) -> Account:
     """The newest page was read: raise the mark, and remember the rest if known items were not reached."""
-    if account.mark is None:
-        floor = depth = max(0, now - polling.lookback)
-    else:
-        floor, depth = account.mark, account.mark - LATE
-    rest = _rest(Gap(floor=floor, depth=depth), read)
-    marks = [mark for mark in (account.mark, read.newest) if mark is not None]
+    since = max(0, now - polling.lookback) if account.since is None else account.since
+    whole = Gap(floor=since, depth=since)
+    if account.mark is not None:
+        whole = Gap(floor=account.mark - SLACK, depth=account.mark - LATE)
+    rest = _rest(whole, read)
     gaps = account.gaps if rest is None else _bounded((rest, *account.gaps))
-    return replace(account, mark=max(marks, default=None), gaps=gaps)
+    return replace(account, since=since, mark=_raised(account, read, now), gaps=gaps)
 
 
-def after_gap(account: Account, gap: Gap, read: Reading) -> Account:
+def says_all(account: Account, read: Reading) -> bool:
+    """Whether a newest page holds everything that the next poll would look for, if nothing were new."""
+    if read.cursor is None:
+        return True
+    return read.reach is not None and account.mark is not None and read.reach < account.mark - SLACK
+
+
+def after_gap(account: Account, gap: Gap, read: Reading, *, now: Micros) -> Account:
     """A page of a gap was read: the gap gets smaller, or is closed. It holds something newer than the mark
-    where the newest page was empty and not the last.
+    where the newest page was empty and not the last; then the mark rises, if nothing below it is left out.
     """
+    if gap not in account.gaps:
+        return account
     after = _with(account, gap, _rest(gap, read))
-    if None in (account.mark, read.newest) or gap not in account.gaps or gap.floor > (account.mark or 0):
+    known = account.since if account.mark is None else account.mark
+    if known is None or gap.floor > known:
         return after
-    return replace(after, mark=max(account.mark or 0, read.newest or 0))
+    return replace(after, mark=_raised(account, read, now))
+
+
+def _raised(account: Account, read: Reading, now: Micros) -> Micros | None:
+    marks = [mark for mark in (account.mark, read.newest(now)) if mark is not None]
+    return max(marks, default=None)
 
 
 def after_refusal(account: Account, gap: Gap) -> Account:
@@ -77,17 +101,23 @@ def back_to(account: Account, since: Micros, *, now: Micros) -> Account:
 
 def _rest(gap: Gap, read: Reading) -> Gap | None:
     """What is left of a walk after a page."""
-    if read.cursor is None and read.oldest is None and read.is_resumed and not gap.rewalked:
+    if read.cursor is None and not read.times and gap.cursor is not None and not gap.rewalked:
         return replace(gap, cursor=None, refusals=0, rewalked=True)  # so answers a source to a foreign cursor
     if read.cursor is None or read.cursor == gap.cursor:
         return None
-    if read.oldest is None or read.oldest >= gap.floor or _finds_late_ones(gap, read, read.oldest):
+    if read.reach is None or read.reach >= gap.floor or _finds_late_ones(gap, read, read.reach):
         return replace(gap, cursor=read.cursor, refusals=0)
     return None
 
 
-def _finds_late_ones(gap: Gap, read: Reading, oldest: Micros) -> bool:
-    return oldest >= gap.depth and any(time < gap.floor for time in read.found)
+def late_below(gap: Gap) -> Micros | None:
+    """The time below which what nobody knew comes late. None: nothing is known where this gap goes."""
+    return gap.floor + SLACK if gap.depth < gap.floor else None
+
+
+def _finds_late_ones(gap: Gap, read: Reading, reach: Micros) -> bool:
+    below = late_below(gap)
+    return below is not None and reach >= gap.depth and any(time < below for time in read.found)
 
 
 def _with(account: Account, gap: Gap, rest: Gap | None) -> Account:

@@ -65,7 +65,8 @@ def refusal(status: int, headers: Mapping[str, str], body: bytes, *, actor: str,
         return RateLimited(retry_at(headers, now))
     if told is None or status >= 500 or status == 408:
         kind = SourceFailed if status == 500 else SourceUnavailable
-        return kind(f"status {status}{f': {told.error} {told.message}' if told else ''}")
+        reason = f"status {status}{f': {told.error} {told.message}' if told else ''}"
+        return kind(reason, until=retry_at(headers, now) if "retry-after" in headers else None)
     return _meaning(status, told, actor)(f"{told.message or told.error} ({status} {told.error})")
 
 

@@ -5,6 +5,7 @@ An answer that is late, cut off or unreadable is as good as none: SourceUnavaila
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
@@ -122,7 +123,7 @@ class Client:
                 response.status_code, response.headers, response.content, actor=actor, now=now
             )
         try:
-            return Answer(decoder.decode(response.content), response.headers.get("etag"))
+            return Answer(_decoded(decoder, response.content), response.headers.get("etag"))
         except (ValueError, RecursionError) as error:
             raise SourceUnavailable(f"{request.url.path}: the answer is not readable: {error}") from error
 
@@ -139,3 +140,17 @@ class Client:
         if (told := answers.allowance(headers)) is not None:
             limit, remaining, resets_at = told
             self._requests.budget.learn(limit=limit, remaining=remaining, resets_at=resets_at)
+
+
+def _decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
+    """Half of a pair of surrogates in one post must not cost the whole page."""
+    try:
+        return decoder.decode(content)
+    except ValueError:
+        return decoder.decode(_HALF.sub(rb"\\ufffd", content))
+
+
+_HALF = re.compile(
+    rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+)

@@ -61,7 +61,9 @@ def _reading(
 def _check(settings: BlueskySettings) -> None:
     for name, url in (("service", settings.service), ("pds", settings.pds)):
         if not _is_address(url):
-            raise InvalidSettings(f"bluesky.{name}", f"must be an http or https address, not {url!r}")
+            raise InvalidSettings(f"bluesky.{name}", "must be an http or https address, without a password")
+    if settings.identifier is not None and not _is_private(settings.pds):
+        raise InvalidSettings("bluesky.pds", "must be https: a password goes there")
     hints = settings.hints
     if hints is not None and hints != TIMELINE and not hints.startswith("at://"):
         raise InvalidSettings("bluesky.hints", f"must be `timeline` or a list's at:// address, not {hints!r}")
@@ -76,7 +78,13 @@ def _is_address(url: str) -> bool:
         parsed = httpx2.URL(url)
     except httpx2.InvalidURL:
         return False
-    return parsed.scheme in ("http", "https") and bool(parsed.host)
+    return parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.userinfo
+
+
+def _is_private(url: str) -> bool:
+    """Whether nobody on the way can read what is sent there."""
+    parsed = httpx2.URL(url)
+    return parsed.scheme == "https" or parsed.host in ("127.0.0.1", "::1", "localhost")
 
 
 def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:

@@ -62,12 +62,14 @@ class Bluesky:
     async def follows(self, actor: str) -> AsyncGenerator[Profile]:
         """Whom somebody follows."""
         asked: dict[str, str | int] = {"actor": actor.removeprefix("@"), "limit": PAGE}
+        used: set[str] = set()
         while True:
             answer = await self._got("app.bsky.graph.getFollows", asked, _follows)
             for profile in reading.profiles_of(answer.follows):
                 yield profile
-            if not answer.cursor or answer.cursor == asked.get("cursor"):
+            if not answer.cursor or answer.cursor in used:
                 return
+            used.add(answer.cursor)
             asked["cursor"] = answer.cursor
 
     async def written(self, account_id: str, *, after: str | None = None) -> AsyncGenerator[Page]:
@@ -75,9 +77,11 @@ class Bluesky:
         collection and the key to go on after.
         """
         at = after if after is not None else f"{POST}/"
+        used: set[str] = set()
         while at is not None:
+            used.add(at)
             page = await self._written_after(account_id, at)
-            if page.cursor == at:
+            if page.cursor in used:
                 raise SourceUnavailable(f"the records of {account_id} do not end: the cursor repeats")
             at = page.cursor
             yield page

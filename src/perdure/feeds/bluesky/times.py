@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 
 from ...storage import Micros
 
+_FORM = re.compile(r"\s*\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d|\s*$)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DIGITS = {letter: value for value, letter in enumerate("234567abcdefghijklmnopqrstuvwxyz")}
 _KEY_LENGTH = 13
@@ -13,10 +15,10 @@ _CLOCK_BITS = 10
 
 
 def micros_of(written: object) -> Micros | None:
-    """A time in any form of ISO 8601; without an offset it is UTC, and before 1970 it is 1970. None: it is
-    no time. People's programs write it, so it may be anything.
+    """A time as the server itself reads it: a date with dashes, and a time of day. Without an offset it is
+    UTC, and before 1970 it is 1970. None: it is no time. People's programs write it, so it may be anything.
     """
-    if not isinstance(written, str):
+    if not isinstance(written, str) or not _FORM.match(written):
         return None
     try:
         time = datetime.fromisoformat(written.strip().upper())
