@@ -3,14 +3,15 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
 JUDGES := tests/mcp/judges/node_modules/.package-lock.json
+BROWSER := .venv/.browser
 SERVERS := .venv/share/perdure/servers/node_modules/.package-lock.json
 
-.PHONY: run test check parity sabotage crash faults soak bench format clean
+.PHONY: run test check parity sabotage crash faults soak bench docs format clean
 
 run: $(READY)
-	@$(BIN)/python -m perdure.demo
+	@$(BIN)/perdure serve
 
-test: check $(JUDGES) $(SERVERS)
+test: check $(JUDGES) $(SERVERS) $(BROWSER)
 	@$(BIN)/pytest -q -n 3
 	@$(BIN)/python -m tools.parity --brief
 
@@ -40,12 +41,15 @@ soak: crash faults
 bench: $(READY) $(SERVERS)
 	@$(BIN)/python -m benchmarks
 
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: $(READY)
 	@$(BIN)/ruff format --quiet .
 	@$(BIN)/ruff check --fix --quiet .
 
 clean:
-	rm -rf .venv tests/mcp/judges/node_modules
+	rm -rf .venv site tests/mcp/judges/node_modules
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -57,6 +61,10 @@ $(READY): pyproject.toml constraints.txt
 $(JUDGES): tests/mcp/judges/package.json tests/mcp/judges/package-lock.json | $(READY)
 	@echo "installing the public suites that judge perdure"
 	@$(BIN)/python -m tests.mcp.judges.install && touch $@
+
+$(BROWSER): tests/web/browser.py | $(READY)
+	@echo "looking for a browser"
+	@$(BIN)/python -m tests.web.browser > $@ || { rm -f $@; exit 1; }
 
 $(SERVERS): src/perdure/storage/kit/servers/install.py | $(READY)
 	@echo "installing the servers that speak DynamoDB"

@@ -1,8 +1,8 @@
 """`make bench`: measure everything, print one table, and write it into RESULTS.md.
 
 `--quick` runs small sizes to see that all of it works; its numbers are too rough to be kept. `--only`
-measures a part of it (`store`, `runtime`, `wire`, `engines` or `feeds`), prints that, and leaves RESULTS.md
-as it is.
+measures a part of it (`store`, `runtime`, `wire`, `engines`, `feeds` or `dashboard`), prints that, and leaves
+RESULTS.md as it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from . import claims, durable, footprint, idle, listing, processing, reaction, running
+from . import claims, dashboard, durable, footprint, idle, listing, processing, reaction, running
 from .engines import contest as engines
 from .engines import lives, pages, timers
 from .feeds import cycles, simulated
@@ -42,6 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     engines: engines.Effort
     cycles: cycles.Effort
     crowd: simulated.Effort
+    dashboard: dashboard.Effort
 
 
 FULL = Plan(
@@ -62,7 +63,8 @@ FULL = Plan(
         timers=timers.Effort(calls=5, rounds=61, claims=25),
     ),
     cycles=cycles.Effort(accounts=342, first=5, idle=9),
-    crowd=simulated.Effort(accounts=100_000, hours=12),
+    crowd=simulated.Effort(accounts=100_000, hours=6),
+    dashboard=dashboard.Effort(stored=100_000, first=9, tasks=2048, rounds=11),
 )
 QUICK = Plan(
     lives=durable.Effort(alone=16, together=256, rounds=5),
@@ -83,6 +85,7 @@ QUICK = Plan(
     ),
     cycles=cycles.Effort(accounts=342, first=2, idle=3),
     crowd=simulated.Effort(accounts=2000, hours=8),
+    dashboard=dashboard.Effort(stored=20_000, first=3, tasks=512, rounds=3),
 )
 
 
@@ -141,12 +144,18 @@ async def measure_feeds(plan: Plan, folder: Path) -> Findings:
     return Findings(lines=[*lines, *more], sheets=sheets)
 
 
+async def measure_dashboard(plan: Plan, folder: Path) -> Findings:
+    say("the dashboard ...")
+    return Findings(lines=await dashboard.measure(folder, plan.dashboard))
+
+
 PARTS: dict[str, Callable[[Plan, Path], Awaitable[Findings]]] = {
     "store": measure_store,
     "runtime": measure_runtime,
     "wire": measure_wire,
     "engines": measure_engines,
     "feeds": measure_feeds,
+    "dashboard": measure_dashboard,
 }
 
 

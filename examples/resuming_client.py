@@ -1,9 +1,9 @@
 """A client that may be stopped at any time: it keeps the handle of its task in a file, and resumes it.
 
-    python examples/resuming_client.py [ENDPOINT]
+    python examples/resuming_client.py [ENDPOINT [SECONDS]]
 
-The endpoint is that of `make run` if none is given. Stop the client while the report is written, start it
-again, and it goes on waiting for the same report.
+The endpoint is that of `perdure serve` if none is given, and the report takes a minute if not told otherwise.
+Stop the client while the report is written, start it again, and it goes on waiting for the same report.
 """
 
 import sys
@@ -20,23 +20,21 @@ from perdure.mcp.client import ClientTasks, Handle, TaskState
 KEPT = Path("report.handle")
 
 
-async def main(endpoint: str) -> None:
+async def main(endpoint: str, seconds: float) -> None:
     tasks = ClientTasks(push=True)
     async with Client(endpoint, extensions=[tasks]) as client:
         if KEPT.exists():
             print(f"resuming the task in {KEPT}")
             handle = tasks.resume(client, KEPT.read_text())
         else:
-            handle = await start(tasks, client)
-        result = await handle.wait(
-            on_state=lambda state: print(f"    {state.status_message or state.status}")
-        )
+            handle = await start(tasks, client, seconds)
+        result = await handle.wait(on_state=Show())
         KEPT.unlink()
         print(text_of(result))
 
 
-async def start(tasks: ClientTasks, client: Client) -> Handle:
-    handle = await tasks.start(client, "build_report", {"year": 2026})
+async def start(tasks: ClientTasks, client: Client, seconds: float) -> Handle:
+    handle = await tasks.start(client, "build_report", {"year": 2026, "seconds": seconds})
     if isinstance(handle, CallToolResult):
         raise SystemExit(text_of(handle))
     KEPT.write_text(handle.save())
@@ -61,8 +59,9 @@ def text_of(result: CallToolResult) -> str:
 
 
 if __name__ == "__main__":
+    endpoint = sys.argv[1] if sys.argv[1:] else "http://127.0.0.1:8000/mcp"
     try:
-        anyio.run(main, sys.argv[1] if sys.argv[1:] else "http://127.0.0.1:8000/mcp")
+        anyio.run(main, endpoint, float(sys.argv[2]) if sys.argv[2:] else 60.0)
     except* KeyboardInterrupt:
         print("stopped; the task goes on")
     except* (httpx2.TransportError, MCPError) as gone:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perdure.storage import (
+    About,
     Address,
     Change,
     Committed,
@@ -67,6 +68,9 @@ class Forwarding(Engine):
 
     async def maintain(self, *, repair: bool) -> Maintenance:
         return await (await self.line("maintain")).maintain(repair=repair)
+
+    async def about(self) -> About:
+        return await self.storage.about()
 
     async def close(self) -> None:
         await self.storage.close()

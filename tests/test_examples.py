@@ -80,10 +80,12 @@ class Program:
 
 
 @asynccontextmanager
-async def running(directory: Path, *arguments: str) -> AsyncGenerator[Program]:
+async def running(
+    directory: Path, *arguments: str, environment: Mapping[str, str] = os.environ
+) -> AsyncGenerator[Program]:
     """`python` with these arguments, in this directory; killed at the end of the block if it still runs."""
     process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, cwd=directory, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        sys.executable, *arguments, cwd=directory, env={**environment, "PYTHONUNBUFFERED": "1"},
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     program = Program(process)
@@ -347,20 +349,15 @@ async def _has_read(fake: FakeProcess, pages: int) -> bool:
 
 # resuming_client.py
 
-DEMO = """
-import sys
-from perdure.demo import make_server
-make_server(sys.argv[1], seconds_a_page=float(sys.argv[2])).run("streamable-http", port=int(sys.argv[3]))
-"""
+SERVING = ("-m", "perdure.cli", "serve")
 
 
 @asynccontextmanager
-async def demo(directory: Path, *, seconds_a_page: float, port: int | None = None) -> AsyncGenerator[Served]:
-    """The server of `make run`, which writes faster."""
+async def sampled(directory: Path, *options: str, port: int | None = None) -> AsyncGenerator[Served]:
+    """`perdure serve` with its sample tools, at a port of its own."""
     port = port or free_port()
-    storage = f"sqlite:///{directory / 'demo.db'}"
-    async with running(directory, "-c", DEMO, storage, str(seconds_a_page), str(port)) as program:
-        await until_open(program, port)
+    async with running(directory, *SERVING, "--port", str(port), *options) as program:
+        await program.until_said("Ctrl-C stops it.")
         yield Served(program, port)
 
 
@@ -369,8 +366,8 @@ CLIENT = str(EXAMPLES / "resuming_client.py")
 
 async def test_resuming_client_is_stopped_and_goes_on_waiting_for_the_same_report(tmp_path: Path) -> None:
     kept = tmp_path / "report.handle"
-    async with demo(tmp_path, seconds_a_page=0.4) as server:
-        async with running(tmp_path, CLIENT, server.url) as client:
+    async with sampled(tmp_path, "--no-dashboard") as server:
+        async with running(tmp_path, CLIENT, server.url, "5") as client:
             await client.until_said("writing page 2 of 12")
             code = await client.end(signal.SIGINT)
             assert (code, "Traceback" in client.said) == (0, False), client.said
@@ -390,13 +387,13 @@ async def test_resuming_client_gets_its_report_from_a_server_that_was_killed_mea
     tmp_path: Path,
 ) -> None:
     port = free_port()
-    async with demo(tmp_path, seconds_a_page=0.3, port=port) as server:
-        async with running(tmp_path, CLIENT, server.url) as client:
+    async with sampled(tmp_path, "--no-dashboard", port=port) as server:
+        async with running(tmp_path, CLIENT, server.url, "4") as client:
             await client.until_said("writing page 3 of 12")
             await client.end(signal.SIGINT)
         await server.program.end(signal.SIGKILL)
     async with (
-        demo(tmp_path, seconds_a_page=0.3, port=port) as server,
+        sampled(tmp_path, "--no-dashboard", port=port) as server,
         running(tmp_path, CLIENT, server.url) as client,
     ):
         assert await client.ended() == 0, client.said

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import anyio
 import typer
+from msgspec.structs import asdict
 
 from ..runtime import App
 from ..storage import migrate_storage
@@ -18,12 +19,19 @@ from ..storage.copying import Progress
 from ..storage.errors import CannotOpen
 from .feeds import feeds
 from .loading import CannotLoad, load_app
+from .options import Json
 from .saying import console, log_to_stderr, say, told
-from .storages import copy_all, examine
+from .serve import serve
+from .servers import versions
+from .storages import copy_all, examine, lines_of_health
+from .tasks import tasks
+from .telling import tell_document
 from .worker import work
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
+commands.add_typer(tasks)
 commands.add_typer(feeds)
+commands.command()(serve)
 
 
 @commands.callback()
@@ -85,17 +93,18 @@ def doctor(
     url: _Url,
     *,
     recount: Annotated[bool, typer.Option("--recount", help="set wrong counters right")] = False,
+    json: Json = False,
 ) -> None:
     """Look for damage, and give back room. Fails if something is wrong and was not set right."""
     with told():
         health = anyio.run(partial(examine, url, repair=recount))
-    for finding in health.findings:
-        say(finding)
-    if health.remaining:
-        say("some of it cannot be set right" if recount else "wrong counters are set right by --recount")
+    if json:
+        tell_document({"versions": versions(), "is_well": health.is_well, **asdict(health)})
+    else:
+        for line in (versions(), *lines_of_health(health, recount=recount)):
+            say(line)
+    if not health.is_well:
         raise typer.Exit(1)
-    records = f"{health.records} records"
-    say(f"set right, among {records}" if health.findings else f"all is well with {records}")
 
 
 def _useful(app: App) -> App:

@@ -16,19 +16,25 @@ class CannotLoad(Exception):
 
 
 def load_app(name: str) -> App:
-    """The `App` that is called this; modules of the current directory are found too."""
-    module_name, colon, attribute = name.partition(":")
-    if not (module_name and colon and attribute):
-        raise CannotLoad(f"{name!r} names no app; write it as module:app")
-    folder = str(Path.cwd())
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
-    app = getattr(_import(module_name), attribute, None)
-    if app is None:
-        raise CannotLoad(f"the module {module_name} has no {attribute!r}")
+    """The `App` that is called this."""
+    app = load(name, "app")
     if not isinstance(app, App):
         raise CannotLoad(f"{name} is a {type(app).__name__}, not a perdure.runtime.App")
     return app
+
+
+def load(name: str, what: str) -> object:
+    """What is called this; modules of the current directory are found too."""
+    module_name, colon, attribute = name.partition(":")
+    if not (module_name and colon and attribute):
+        raise CannotLoad(f"{name!r} names no {what}; write it as module:{what}")
+    folder = str(Path.cwd())
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    found = getattr(_import(module_name), attribute, None)
+    if found is None:
+        raise CannotLoad(f"the module {module_name} has no {attribute!r}")
+    return found
 
 
 def _import(name: str) -> ModuleType:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
 from hashlib import blake2b
+from secrets import token_hex
 from urllib.parse import urlsplit
 
 import msgspec
 
 from ..feeds.account import ACCOUNTS
 from ..feeds.item import ITEMS
-from ..storage import Space, open_storage
+from ..runtime import RuntimeConfig
+from ..storage import Delete, Insert, Record, Space, Storage, open_storage
 from ..storage.copying import Told, copy
 from ..tasks.idempotency import KEYS
 from ..tasks.listing import SETTINGS
 from ..tasks.snapshot import LEASES, TASKS
+from ..tasks.store import system_clock
+from .servers import Place, place_of
 
 SPACES = (SETTINGS, KEYS, TASKS, LEASES, ACCOUNTS, ITEMS)
 """Everything that perdure stores."""
@@ -39,6 +44,20 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     remaining: tuple[str, ...]
     """What still is."""
     records: int
+    engine: str
+    server: Place
+    """What the server tells of itself."""
+    write: float
+    """Seconds that writing a record and removing it took: so it may write."""
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether the server's clock is further from ours than workers allow for."""
+        return self.server.is_apart(RuntimeConfig().clock_skew)
+
+    @property
+    def is_well(self) -> bool:
+        return not (self.remaining or self.is_apart)
 
 
 async def examine(url: str, *, repair: bool) -> Health:
@@ -46,5 +65,55 @@ async def examine(url: str, *, repair: bool) -> Health:
     async with await open_storage(url) as storage:
         found = (await storage.maintain(repair=repair)).findings
         remaining = (await storage.maintain()).findings if repair and found else found
+        write = await _try_to_write(storage)
         counts = [await storage.counts(space, now=0) for space in SPACES]
-    return Health(findings=found, remaining=remaining, records=sum(sum(each.values()) for each in counts))
+        engine, place = storage.name, await place_of(storage)
+    return Health(
+        findings=found,
+        remaining=remaining,
+        records=sum(sum(each.values()) for each in counts),
+        engine=engine,
+        server=place,
+        write=write,
+    )
+
+
+async def _try_to_write(storage: Storage) -> float:
+    """Write a record and remove it again; raises what the storage says where that is not allowed."""
+    now = system_clock()
+    probe = Record(space=SETTINGS, partition="perdure", key=f"doctor-{token_hex(8)}", order=now, body="{}")
+    began = time.monotonic()
+    await storage.commit([Insert(record=probe)], now=now)
+    await storage.commit([Delete(before=probe)], now=now)
+    return time.monotonic() - began
+
+
+def lines_of_health(health: Health, *, recount: bool) -> Iterator[str]:
+    """How the storage is, for people."""
+    yield from _lines_of_place(health)
+    yield from health.findings
+    if health.remaining:
+        yield "some of it cannot be set right" if recount else "wrong counters are set right by --recount"
+    if health.is_apart:
+        yield "the clocks are further apart than workers allow for (clock_skew); set them by NTP"
+    if health.is_well:
+        what = "set right, among" if health.findings else "all is well with"
+        yield f"{what} {health.records} records"
+
+
+def _lines_of_place(health: Health) -> Iterator[str]:
+    server = health.server
+    yield f"storage {health.engine}{server.version and f', {server.version}'}; its schema is ours"
+    yield f"writing a record and removing it took {health.write * 1000:.0f} ms"
+    if server.ahead is not None:
+        word = "ahead of" if server.ahead > 0 else "behind"
+        yield f"its clock is {abs(server.ahead):.3f} s {word} ours (within {server.margin:.3f} s)"
+
+
+def is_missing(url: str) -> bool:
+    """Whether this names a file that is not there: opening it would make it."""
+    if not url.startswith("sqlite:"):
+        return False
+    from ..storage.sqlite.location import parse  # noqa: PLC0415 (only for this engine)
+
+    return not parse(url).path.exists()

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from jsonschema import Draft202012Validator, validate
-from jsonschema.exceptions import SchemaError, ValidationError
 from mcp_types import SERVER_INFO_META_KEY
-from referencing.exceptions import Unresolvable
 
 from ..runtime import Runtime
 from ..storage import Micros
-from ..tasks import InputKind, Owner, Snapshot, StoreConfig, TaskRecord, edits
+from ..tasks import Owner, Snapshot, StoreConfig, TaskRecord, edits
 from ..tasks.codec import JsonLike
-from ..tasks.errors import MalformedAnswer
-from ..tasks.inputs import Input
+from ..tasks.forms import check_form
 from .background import Background
 from .callers import Callers
 from .durable import Durable
@@ -22,9 +18,6 @@ from .hosts import Host
 from .pacing import Pacing
 from .protocol import Wire
 from .refusals import not_set_up
-
-MOST_SAID = 200
-"""Characters of a reason in which a client may find its own words again."""
 
 
 class Service:
@@ -84,23 +77,7 @@ class Service:
             if answers:
                 changed = edits.answer(changed, answers, now=now, config=config)  # bounds before forms
             for key in task.outstanding.keys() - changed.outstanding.keys():
-                _check_form(key, task.inputs[key], answers[key])
+                check_form(key, task.inputs[key], answers[key])
             return changed
 
         return await store.mutate(owner, task_id, lambda read: store.edit(read, edit))
-
-
-def _check_form(key: str, asked: Input, answer: JsonLike) -> None:
-    """What a person filled in must be what the form asks for."""
-    if asked.kind is not InputKind.ELICITATION or not isinstance(answer, Mapping):
-        return
-    params = asked.params
-    schema = params.get("requestedSchema") if isinstance(params, dict) else None
-    if answer.get("action") != "accept" or not isinstance(schema, dict):
-        return
-    try:
-        validate(answer.get("content") or {}, schema, Draft202012Validator)
-    except ValidationError as error:
-        raise MalformedAnswer(key, error.message[:MOST_SAID]) from error
-    except (SchemaError, Unresolvable, RecursionError):
-        return  # the tool's own fault, and no reason to refuse an answer

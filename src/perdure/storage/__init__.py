@@ -3,7 +3,7 @@
 Read `record` (the words), then `contract` (the promises), then an engine: `memory` is the plainest.
 """
 
-from .contract import Engine, Maintenance, Watch
+from .contract import About, Engine, Maintenance, Watch
 from .opening import migrate_storage, open_storage, register_engine
 from .port import Storage
 from .record import (
@@ -31,6 +31,7 @@ from .record import (
 )
 
 __all__ = [
+    "About",
     "Address",
     "Answer",
     "Change",

@@ -91,6 +91,15 @@ class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
     """What is wrong with the storage, one sentence each; none if all is well."""
 
 
+class About(msgspec.Struct, frozen=True, kw_only=True):
+    """What keeps the records, for people."""
+
+    server: str = ""
+    """Its name and version, where it tells them."""
+    time: Micros | None = None
+    """What its clock shows. None: it has none of its own, or does not tell."""
+
+
 class Engine(ABC):
     """What an engine implements: seven verbs, `maintain` and `close`. Arguments are already checked."""
 
@@ -126,6 +135,10 @@ class Engine(ABC):
         """Give back room that is no longer used, and look for damage. `repair` sets counters right that
         disagree with the records they count; what was found is told in any case.
         """
+
+    async def about(self) -> About:
+        """What the server tells of itself, if there is one and it is asked easily."""
+        return About()
 
     @abstractmethod
     async def close(self) -> None:

@@ -12,7 +12,7 @@ from typing import Self
 
 import anyio
 
-from .contract import Engine, Maintenance, Watch
+from .contract import About, Engine, Maintenance, Watch
 from .errors import InvalidArgument, StorageClosed
 from .record import (
     Address,
@@ -148,6 +148,11 @@ class Storage:
         """Give back room that is no longer used, and look for damage; count anew if asked to."""
         self._check_open()
         return await self._engine.maintain(repair=repair)
+
+    async def about(self) -> About:
+        """What keeps the records: the name, version and clock of a server. Nothing may depend on it."""
+        self._check_open()
+        return await self._engine.about()
 
     async def close(self) -> None:
         """Release everything, even while the caller is being stopped."""

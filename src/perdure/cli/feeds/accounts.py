@@ -8,12 +8,14 @@ from typing import Annotated
 import typer
 
 from ...feeds import Settings, settling
+from ..options import DryRun, Json
 from ..saying import say
+from ..telling import counted, harmless
 from . import changing
 from .changing import Step, Steps
 from .opening import bluesky, opened
-from .options import DryRun, File, Json, Name, Names, Url, done, feeds
-from .telling import counted, harmless, tell_json
+from .options import File, Name, Names, Url, done, feeds
+from .telling import tell_json
 
 UNCHANGED = "dry run: nothing was changed"
 

@@ -10,10 +10,10 @@ from ...feeds import Account, FeedStore, Settings
 from ...feeds.auditing import Audit, audit
 from ...feeds.errors import NotAuthorized, SourceError
 from ...feeds.source import AuditSource
+from ..telling import counted, harmless, shortened
+from ..times import minute
 from .changing import name_in
 from .opening import bluesky, opened
-from .telling import counted, harmless, shortened
-from .times import minute
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):

@@ -9,9 +9,9 @@ import msgspec
 from ...feeds import Account, FeedStore, Item, Shared, Status, Summary, most_shared, summary_of
 from ...feeds.errors import UnknownAccount
 from ...storage import Micros
+from ..telling import counted, harmless, shortened, table
+from ..times import duration, minute, when
 from .changing import name_in
-from .telling import counted, harmless, shortened
-from .times import duration, minute, when
 
 MOST_FAILING = 20
 MOST_SHARERS = 8
@@ -89,12 +89,6 @@ def _lines_of_failing(failing: Sequence[Failing]) -> Iterator[str]:
         yield f"  {harmless(each.handle)}: {times}, {each.status}: {harmless(each.reason)}"
     if len(failing) > MOST_FAILING:
         yield f"  and {len(failing) - MOST_FAILING} more; --json tells all"
-
-
-def table(*rows: tuple[str, str]) -> Iterator[str]:
-    width = max(len(name) for name, _ in rows)
-    for name, value in rows:
-        yield f"{name:<{width}}  {value}"
 
 
 def _next_poll(at: Micros | None, now: Micros) -> str:

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from ...feeds import Budget, FeedStore, Settings, read_settings
 from ...storage import open_storage
 from ..saying import CannotDo
+from ..storages import is_missing
 
 if TYPE_CHECKING:
     from ...feeds.bluesky import Bluesky
@@ -39,17 +40,9 @@ def _usual() -> Path | None:
 @asynccontextmanager
 async def opened(settings: Settings, *, makes: bool = False) -> AsyncGenerator[FeedStore]:
     """The store. A file that is not there yet is made only by somebody who has something to put into it."""
-    url = "memory:" if not makes and _is_missing(settings.storage) else settings.storage
+    url = "memory:" if not makes and is_missing(settings.storage) else settings.storage
     async with await open_storage(url) as storage:
         yield FeedStore(storage)
-
-
-def _is_missing(url: str) -> bool:
-    if not url.startswith("sqlite:"):
-        return False
-    from ...storage.sqlite.location import parse  # noqa: PLC0415 (only for this engine)
-
-    return not parse(url).path.exists()
 
 
 @asynccontextmanager

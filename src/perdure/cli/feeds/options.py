@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import io
-import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
@@ -14,6 +12,7 @@ import typer
 
 from ...feeds import Settings
 from ..saying import told
+from ..telling import bear_any_letter
 from .opening import settings_of
 
 T = TypeVar("T")
@@ -27,8 +26,6 @@ File = Annotated[
 Url = Annotated[
     str | None, typer.Option("--storage", metavar="URL", help="sqlite:///..., postgresql://..., redis://...")
 ]
-Json = Annotated[bool, typer.Option("--json", help="tell it as JSON, on standard output")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="log every step")]
 Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="a handle or a DID")]
 Names = Annotated[list[str], typer.Argument(metavar="ACCOUNT", help="handles or DIDs")]
@@ -40,9 +37,7 @@ Limit = Annotated[int, typer.Option("--limit", min=1, help="how many at most")]
 @feeds.callback()
 def of_feeds() -> None:
     """Poll feeds without missing or repeating a post, and look at what was found."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a post may hold any letter, and a terminal not show it
+    bear_any_letter()
 
 
 def done(file: Path | None, url: str | None, work: Callable[[Settings], Awaitable[T]]) -> T:

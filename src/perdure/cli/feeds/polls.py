@@ -10,15 +10,17 @@ import typer
 
 from ...feeds import Account, FeedStore, Outcome, Polled, Settings
 from ...tasks.store import system_clock
+from ..options import DryRun, Json
 from ..saying import CannotDo, log_to_stderr, say, told
+from ..telling import counted, harmless
+from ..times import minute, moment
 from . import auditing, running
 from .auditing import Audited
 from .changing import name_in
 from .opening import opened
-from .options import DryRun, File, Json, MaybeName, Name, Since, Url, Verbose, done, feeds
+from .options import File, MaybeName, Name, Since, Url, Verbose, done, feeds
 from .running import Backfill
-from .telling import counted, event_of, harmless, lines_of, tell_json
-from .times import minute, moment
+from .telling import event_of, lines_of, tell_json
 
 MOST_NAMED = 20
 

@@ -16,8 +16,9 @@ from rich.text import Text
 from ...feeds import Budget, Cycle, Outcome
 from ...storage import Micros
 from ..saying import console, say
-from .telling import counted, event_of, lines_of, tell_json, waiting
-from .times import clock
+from ..telling import counted
+from ..times import clock
+from .telling import event_of, lines_of, tell_json, waiting
 
 _COLOURS = {"[INITIAL]": "cyan", "[POLL]": "green", "[SKIP]": "yellow", "[ERROR]": "red"}
 

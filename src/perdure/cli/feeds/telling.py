@@ -1,4 +1,4 @@
-"""What is told of feeds: to programs as JSON, to people as lines, in which what others wrote is harmless."""
+"""What is told of feeds: to programs as JSON, to people as lines."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import cast
 
 import msgspec
-import typer
 
 from ...feeds import Failed, Outcome, Polled, Skipped
 from ...storage import Micros
-from .times import iso
+from ..telling import harmless, tell_document
+from ..times import iso
 
 _TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "last_at"} | {
     "mark",
@@ -24,25 +24,9 @@ _TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "l
 """Fields that are times, and are told as such."""
 
 
-def harmless(text: str) -> str:
-    """On one line, and without anything that a terminal would obey."""
-    flat = " ".join(text.split())
-    return "".join(letter for letter in flat if letter.isprintable())
-
-
-def shortened(text: str, most: int) -> str:
-    flat = harmless(text)
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
-
-
-def tell(text: str) -> None:
-    """What was asked for, on standard output."""
-    typer.echo(text)
-
-
 def tell_json(value: object) -> None:
     """One document, on one line."""
-    typer.echo(msgspec.json.encode(plain(value)))
+    tell_document(plain(value))
 
 
 def plain(value: object) -> object:
@@ -118,10 +102,6 @@ def _polled(outcome: Polled, handle: str, *, always: bool) -> Iterator[str]:
         yield f"{label} {handle}: {counts}"
     if outcome.set_aside:
         yield f"[POLL] {handle}: {outcome.set_aside} records could not be read, and were set aside"
-
-
-def counted(count: int, one: str, many: str | None = None) -> str:
-    return f"{count:,} {one if count == 1 else many or f'{one}s'}".replace(",", " ")
 
 
 def waiting(until: Micros) -> dict[str, object]:

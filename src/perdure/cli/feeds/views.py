@@ -8,13 +8,15 @@ import typer
 
 from ...feeds import FeedStore, Settings
 from ...feeds.item import Kind
+from ..options import Json
 from ..saying import say
+from ..telling import tell
+from ..times import moment
 from . import looking
 from .looking import Found, Inspected, Ranked, State
 from .opening import opened
-from .options import File, Json, Limit, MaybeName, Name, Since, Url, done, feeds
-from .telling import tell, tell_json
-from .times import moment
+from .options import File, Limit, MaybeName, Name, Since, Url, done, feeds
+from .telling import tell_json
 
 
 @feeds.command()

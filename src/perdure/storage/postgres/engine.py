@@ -14,7 +14,7 @@ from itertools import islice
 import anyio
 import asyncpg
 
-from ..contract import Engine, Maintenance, Watch
+from ..contract import About, Engine, Maintenance, Watch
 from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageFailed, StorageFull
 from ..grouping import Grouping, own_copy
 from ..record import (
@@ -127,6 +127,10 @@ class PostgresEngine(Engine):
 
     async def maintain(self, *, repair: bool) -> Maintenance:
         return await maintain(self._connections, repair=repair)
+
+    async def about(self) -> About:
+        (row,) = await self._connections.read(self._sql("about"))
+        return About(server=f"PostgreSQL {row['version']}", time=row["micros"])
 
     async def close(self) -> None:
         await self._news.close()

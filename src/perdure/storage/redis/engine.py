@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
-from ..contract import Engine, Maintenance, Watch
+from ..contract import About, Engine, Maintenance, Watch
 from ..record import (
     Address,
     Change,
@@ -92,6 +92,9 @@ class RedisEngine(Engine):
 
     async def maintain(self, *, repair: bool) -> Maintenance:
         return await self._upkeep.run(repair=repair)
+
+    async def about(self) -> About:
+        return await self._upkeep.about()
 
     async def close(self) -> None:
         self._signals.close()

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from ..contract import Maintenance
+from ..contract import About, Maintenance
 from ..errors import StorageCorrupt, StorageError
 from ..record import Address, Space
 from .keys import NUL, Keys, Range, names_in
@@ -65,6 +65,15 @@ class Upkeep:
                     if key.kind in INDEXES:
                         stale[key.kind] += await self._stale(key, repair=repair)
         return Maintenance(findings=tuple(_findings(missing, stale)))
+
+    async def about(self) -> About:
+        """What the first node tells of itself, as far as this user may ask it."""
+        node = (await self._layout.places())[0]
+        info, told = await node.ask(("INFO", "server"), ("TIME",))
+        if not (isinstance(info, bytes) and isinstance(told, list)):
+            return About()
+        seconds, micros = (int(part) for part in cast("list[bytes]", told))
+        return About(server=_version_in(info), time=seconds * 1_000_000 + micros)
 
     async def _scan(self, node: Node) -> AsyncIterator[list[_Key]]:
         """All keys of a node, some at a time."""
@@ -140,3 +149,10 @@ def _findings(missing: Mapping[bytes, int], stale: Mapping[bytes, int]) -> Itera
             yield f"{missing[kind]} records are not in {name}"
         if stale[kind]:
             yield f"{stale[kind]} entries in {name} belong to no record"
+
+
+def _version_in(info: bytes) -> str:
+    facts = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
+    if "valkey_version" in facts:
+        return f"Valkey {facts['valkey_version']}"
+    return f"Redis {facts.get('redis_version', '')}".strip()

@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Mapping, Sequence
 
-from ..contract import Engine, Maintenance, Watch
+from ..contract import About, Engine, Maintenance, Watch
 from ..record import (
     Address,
     Change,
@@ -130,6 +130,9 @@ class SqliteEngine(Engine):
         if repair:
             await self._writer.run(lambda transaction: transaction.recount())
         return maintenance
+
+    async def about(self) -> About:
+        return About(server=f"SQLite {sqlite3.sqlite_version}")
 
     async def close(self) -> None:
         self._signals.close()

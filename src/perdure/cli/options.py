@@ -1,0 +1,10 @@
+"""The options that several families of commands share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+Json = Annotated[bool, typer.Option("--json", help="tell it as JSON, on standard output")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="say what would be done, and change nothing")]

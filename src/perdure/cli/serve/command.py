@@ -1,0 +1,95 @@
+"""The command and its options."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import typer
+
+from ..loading import CannotLoad
+from ..saying import CannotDo, log_to_stderr, say, told
+from .listening import checked_token
+
+if TYPE_CHECKING:
+    from .finding import Hosted
+
+DEFAULT_URL = "sqlite:///perdure.db"
+
+_Server = Annotated[
+    str | None,
+    typer.Argument(metavar="MODULE:SERVER", help="your own server; without one, tools to try are served"),
+]
+_Url = Annotated[
+    str, typer.Option("--url", envvar="PERDURE_URL", help="where the tasks of the sample tools are kept")
+]
+_Host = Annotated[str, typer.Option("--host", help="the address to listen at")]
+_Port = Annotated[
+    int | None,
+    typer.Option("--port", min=1, max=65535, help="8000 if not given, or the next one that is free"),
+]
+_Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token", envvar="PERDURE_TOKEN", help="what callers must know; needed beyond this machine"
+    ),
+]
+_ReadOnly = Annotated[bool, typer.Option("--read-only", help="the dashboard shows, and changes nothing")]
+_Dashboard = Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="the dashboard, at /")]
+_SampleFeeds = Annotated[
+    bool,
+    typer.Option("--sample-feeds/--no-sample-feeds", help="feeds of made-up people, or those of Bluesky"),
+]
+_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="log every step")]
+
+
+def serve(
+    context: typer.Context,
+    server: _Server = None,
+    *,
+    url: _Url = DEFAULT_URL,
+    host: _Host = "127.0.0.1",
+    port: _Port = None,
+    token: _Token = None,
+    read_only: _ReadOnly = False,
+    dashboard: _Dashboard = True,
+    sample_feeds: _SampleFeeds = True,
+    verbose: _Verbose = False,
+) -> None:
+    """Serve durable tools over streamable HTTP, with a dashboard beside them, until Ctrl-C or SIGTERM."""
+    from .finding import sample_server  # noqa: PLC0415 (with MCP, which the other commands need not load)
+    from .running import Plan, run  # noqa: PLC0415
+
+    log_to_stderr(verbose=verbose)
+    with told():
+        plan = Plan(
+            host=host,
+            port=port,
+            token=checked_token(host, token),
+            read_only=read_only,
+            dashboard=dashboard,
+        )
+        if server is None:
+            hosted = sample_server(url, host, made_up=sample_feeds, known_caller=plan.token is not None)
+        else:
+            _only_for_samples(context, "url", "sample_feeds")
+            hosted = _own(server, host)
+        anyio.run(run, plan, hosted, say)
+
+
+def _own(name: str, host: str) -> Hosted:
+    from .finding import named_server  # noqa: PLC0415 (as above)
+
+    try:
+        return named_server(name, host)
+    except CannotLoad as error:
+        raise CannotDo(str(error)) from error
+
+
+def _only_for_samples(context: typer.Context, *options: str) -> None:
+    """A server of one's own says itself where its tasks are. A variable may be meant for other commands."""
+    for option in options:
+        source = context.get_parameter_source(option)
+        if source is not None and source.name == "COMMANDLINE":
+            name = option.replace("_", "-")
+            raise CannotDo(f"--{name} is for the sample tools; leave it out, your server decides that itself")

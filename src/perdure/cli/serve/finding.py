@@ -1,0 +1,111 @@
+"""Whose server it is: the one with the sample tools, or the user's own. Either has tasks, which the dashboard
+shows.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, cast
+
+from mcp.server import MCPServer
+from mcp.server.lowlevel import Server
+from starlette.applications import Starlette
+
+from ...feeds import FeedSource
+from ...mcp import Tasks
+from ...mcp.middleware import Middleware
+from ...mcp.service import Service
+from ...runtime import App
+from ...samples import Reader, make_server, sample_reader
+from ...samples.server import IMPATIENT
+from ...tasks import Owner
+from ..feeds.opening import bluesky, settings_of
+from ..loading import CannotLoad, load
+
+PATH = "/mcp"
+BEARER = Owner.client("perdure serve", "token")
+"""Whoever knows the token of the sample server: one owner, who can list tasks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Hosted:
+    """A server, ready to be run."""
+
+    name: str
+    app: Starlette
+    service: Service
+    """Its tasks."""
+    storage: str | None = None
+    """Where they are, if it was this command that was told so."""
+
+    @property
+    def is_sample(self) -> bool:
+        return self.storage is not None
+
+
+def sample_server(url: str, host: str, *, made_up: bool, known_caller: bool) -> Hosted:
+    """The tools to try, whose tasks are kept there."""
+    tasks = Tasks(url, runtime=IMPATIENT, identify=(lambda _: BEARER) if known_caller else None)
+    server = make_server(tasks, sample_reader() if made_up else _bluesky_reader())
+    app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+    return Hosted(name=server.name, app=app, service=_service_in(server.middleware, server.name), storage=url)
+
+
+def _bluesky_reader() -> Reader:
+    """As the settings of `perdure feeds` say, where there are any in this folder."""
+    settings = settings_of(None, None)
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[FeedSource]:
+        async with bluesky(settings) as source:
+            yield source
+
+    return Reader(opened=opened, polling=settings.polling)
+
+
+def named_server(name: str, host: str) -> Hosted:
+    """The server that the user calls this."""
+    found = load(name, "server")
+    if isinstance(found, MCPServer):
+        server = cast("MCPServer[Any]", found)
+        app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+        return Hosted(name=server.name, app=app, service=_service_in(server.middleware, name))
+    if isinstance(found, Server):
+        server = cast("Server[Any]", found)
+        app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+        return Hosted(name=server.name, app=app, service=_service_in(server.middleware, name))
+    return _of_fastmcp(found, name)
+
+
+def _of_fastmcp(found: object, name: str) -> Hosted:
+    """FastMCP may not be installed; an object of its own is only there when it is."""
+    if "fastmcp" not in sys.modules:
+        raise CannotLoad(_no_server(found, name))
+    from fastmcp import FastMCP  # noqa: PLC0415 (the extra may be missing)
+
+    if not isinstance(found, FastMCP):
+        raise CannotLoad(_no_server(found, name))
+    server = cast("FastMCP[Any]", found)
+    # There is no public way to its low-level server; `perdure.mcp.fastmcp` goes the same one.
+    low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+    app = server.http_app(path=PATH, transport="streamable-http", host_origin_protection="auto")
+    return Hosted(name=server.name, app=app, service=_service_in(low_level.middleware, name))
+
+
+def _no_server(found: object, name: str) -> str:
+    if isinstance(found, App):
+        return f"{name} is a perdure.runtime.App, which has no tools; run it with: perdure worker {name}"
+    if isinstance(found, Tasks):
+        return f"{name} is the Tasks of a server; name the server itself"
+    return f"{name} is a {type(found).__name__}, neither an MCPServer nor a FastMCP server"
+
+
+def _service_in(middleware: Sequence[object], name: str) -> Service:
+    """The tasks that have joined a server: each of its requests passes through them."""
+    for each in middleware:
+        if isinstance(each, Middleware):
+            return each._service  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+    raise CannotLoad(f"{name} has no durable tasks; make it with MCPServer(..., **Tasks(url).attach())")

@@ -1,0 +1,75 @@
+"""Where the server listens, and what one must know to be answered there."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import suppress
+from errno import EADDRINUSE
+from ipaddress import ip_address
+
+from ..saying import CannotDo
+
+FIRST_PORT, LAST_PORT = 8000, 8099
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach it."""
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def checked_token(host: str, token: str | None) -> str | None:
+    """The token, if there is one. Beyond this machine there has to be."""
+    if not token:
+        if not is_loopback(host):
+            raise CannotDo(
+                f"{host} can be reached by others, who would need no password; "
+                "give a token, with --token or in the variable PERDURE_TOKEN"
+            )
+        return None
+    if not token.isascii() or not token.isprintable() or " " in token:
+        raise CannotDo("the token must be of ASCII letters, digits and signs, without spaces")
+    return token
+
+
+def bound(host: str, port: int | None) -> socket.socket:
+    """A socket at this port; where none was asked for, at the first one that is free, so that a server that
+    is started again is where it was.
+    """
+    for each in range(FIRST_PORT, LAST_PORT + 1) if port is None else (port,):
+        try:
+            return _bind(host, each)
+        except socket.gaierror as error:
+            raise CannotDo(f"--host {host} is no address: {error.strerror}") from error
+        except OSError as error:
+            if error.errno != EADDRINUSE:
+                raise CannotDo(f"cannot listen at {host}, port {each}: {error.strerror}") from error
+    if port is None:
+        raise CannotDo(f"the ports {FIRST_PORT} to {LAST_PORT} of {host} are all taken; name one with --port")
+    raise CannotDo(f"port {port} of {host} is taken; name another with --port, or none to get a free one")
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    family, kind, protocol, _, address = found[0]
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(128)  # else another that asks for the same port may still get it
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def address_of(listener: socket.socket, host: str) -> str:
+    """Where a person of this machine finds it: http://host:port."""
+    port = listener.getsockname()[1]
+    with suppress(ValueError):
+        if ip_address(host).is_unspecified:
+            return f"http://127.0.0.1:{port}"
+        if ip_address(host).version == 6:
+            return f"http://[{host}]:{port}"
+    return f"http://{host}:{port}"

@@ -1,0 +1,102 @@
+"""How the server starts, and how it ends: told once, in good order; told twice, dead."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+from collections.abc import AsyncIterator, Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import anyio
+import uvicorn
+
+from ..worker import STOPPING
+from .finding import Hosted
+from .greeting import greeting
+from .listening import address_of, bound
+from .site import Site, check_dashboard
+
+PATIENCE = 2
+"""Seconds for open connections, after everything that they wait for has ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What was asked for."""
+
+    host: str
+    port: int | None
+    token: str | None
+    read_only: bool
+    dashboard: bool
+
+
+class Listener(uvicorn.Server):
+    """A uvicorn that leaves signals to us, and says when it can be reached."""
+
+    def __init__(self, site: Site) -> None:
+        super().__init__(
+            uvicorn.Config(
+                site,
+                lifespan="off",
+                log_config=None,
+                log_level="critical",  # a connection that we cut at the end is no error
+                access_log=False,
+                timeout_graceful_shutdown=PATIENCE,
+            )
+        )
+        self.when_reachable: Callable[[], None] = lambda: None
+
+    @contextmanager
+    def capture_signals(self) -> Generator[None]:
+        yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self.when_reachable()
+
+
+async def run(plan: Plan, hosted: Hosted, say: Callable[[str], None]) -> None:
+    """Serve until told to stop."""
+    if plan.dashboard:
+        check_dashboard()
+    site = Site(hosted, host=plan.host, token=plan.token, read_only=plan.read_only, dashboard=plan.dashboard)
+    with bound(plan.host, plan.port) as listener, anyio.open_signal_receiver(*STOPPING) as signals:
+        server = Listener(site)
+        server.when_reachable = lambda: say(
+            greeting(plan, hosted, address_of(listener, plan.host), site.storage.name)
+        )
+        async with site.running():
+            serving = asyncio.create_task(server.serve([listener]))
+            impatient = await _told(signals, serving, say)
+            server.should_exit = True  # nobody new is let in, while everything that others wait for ends
+        await serving
+        impatient.cancel()
+    say("stopped; what was not finished goes on at the next start")
+
+
+async def _told(
+    signals: AsyncIterator[signal.Signals], serving: asyncio.Task[None], say: Callable[[str], None]
+) -> asyncio.Task[None]:
+    """Wait until told to stop, and listen for being told again."""
+    telling = asyncio.create_task(_next(signals))
+    await asyncio.wait({telling, serving}, return_when=asyncio.FIRST_COMPLETED)
+    if serving.done():
+        telling.cancel()
+        serving.result()
+        raise RuntimeError("the server ended by itself")
+    say(f"{telling.result().name}: finishing what runs; once more to stop at once")
+    return asyncio.create_task(_stop_dead_on_the_next(signals, say))
+
+
+async def _next(signals: AsyncIterator[signal.Signals]) -> signal.Signals:
+    return await anext(signals)
+
+
+async def _stop_dead_on_the_next(signals: AsyncIterator[signal.Signals], say: Callable[[str], None]) -> None:
+    await anext(signals)
+    say("stopped dead; what ran is recovered at the next start")
+    os._exit(1)

@@ -1,0 +1,136 @@
+"""What stands at which path: the server at /mcp, /health for whoever watches over it, else the dashboard."""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse
+from starlette.routing import Match
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from ...feeds.account import ACCOUNTS
+from ...storage import Storage
+from ...storage.errors import StorageError
+from ...tasks.snapshot import TASKS
+from ..saying import CannotDo
+from .finding import Hosted
+from .listening import is_loopback
+
+HEALTH = "/health"
+
+
+class Site:
+    """One application of two. It answers as long as it is `running`."""
+
+    def __init__(
+        self, hosted: Hosted, *, host: str, token: str | None, read_only: bool, dashboard: bool
+    ) -> None:
+        self._hosted = hosted
+        self._host = host
+        self._token = token
+        self._read_only = read_only
+        self._has_dashboard = dashboard
+        self._server: ASGIApp = hosted.app
+        self._dashboard: ASGIApp | None = None
+        self._storage: Storage | None = None
+
+    @property
+    def storage(self) -> Storage:
+        """Where the tasks are, while it runs."""
+        return self._hosted.service.runtime.store.storage
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        """With the server's own lifespan, which opens the storage; the dashboard is of the same one."""
+        app = self._hosted.app
+        async with app.router.lifespan_context(app):
+            if self._token is not None and not self._hosted.service.host.is_authenticated:
+                self._server = Gate(app, self._token)
+            async with self._shown():
+                self._storage = self.storage
+                try:
+                    yield
+                finally:
+                    self._storage = None
+
+    @asynccontextmanager
+    async def _shown(self) -> AsyncGenerator[None]:
+        if not self._has_dashboard:
+            yield
+            return
+        from ...web import LOOPBACK, Dashboard  # noqa: PLC0415 (the extra may be missing)
+
+        dashboard = Dashboard(
+            self.storage,
+            feeds=await self._has_feeds(),
+            token=self._token,
+            read_only=self._read_only,
+            hosts=LOOPBACK if is_loopback(self._host) else None,
+        )
+        self._dashboard = dashboard.app
+        async with dashboard.running():
+            yield
+
+    async def _has_feeds(self) -> bool:
+        return self._hosted.is_sample or any((await self.storage.counts(ACCOUNTS, now=0)).values())
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self._answering(scope)(scope, receive, send)
+
+    def _answering(self, scope: Scope) -> ASGIApp:
+        """Who answers. A path that the user's own server has is the server's."""
+        if self._storage is None:
+            return JSONResponse({"status": "stopping"}, 503)
+        if _serves(self._hosted.app, scope) or (self._dashboard is None and scope["path"] != HEALTH):
+            return self._server
+        if scope["path"] == HEALTH or self._dashboard is None:
+            return self._tell_health
+        return self._dashboard
+
+    async def _tell_health(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Whether the storage answers. Tells nothing else, and so needs no token."""
+        try:
+            await self.storage.counts(TASKS, "health", now=0)
+        except StorageError:
+            answer = JSONResponse({"status": "the storage does not answer"}, 503)
+        else:
+            answer = JSONResponse({"status": "ok"})
+        await answer(scope, receive, send)
+
+
+def _serves(app: Starlette, scope: Scope) -> bool:
+    return any(route.matches(scope)[0] is not Match.NONE for route in app.routes)
+
+
+class Gate:
+    """Lets in only those who know the token, as `Authorization: Bearer`."""
+
+    def __init__(self, app: ASGIApp, token: str) -> None:
+        self._app = app
+        self._wanted = f"bearer {token}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if self._knows(scope):
+            await self._app(scope, receive, send)
+            return
+        refusal = JSONResponse({"error": "unauthorized"}, 401, {"WWW-Authenticate": "Bearer"})
+        await refusal(scope, receive, send)
+
+    def _knows(self, scope: Scope) -> bool:
+        given: bytes = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        scheme, _, token = given.partition(b" ")
+        return hmac.compare_digest(scheme.lower() + b" " + token.strip(), self._wanted)
+
+
+def check_dashboard() -> None:
+    """Say what is missing before anything is opened."""
+    try:
+        from ... import web  # noqa: F401, PLC0415  # pyright: ignore[reportUnusedImport]
+    except ModuleNotFoundError as error:
+        raise CannotDo(
+            f"{error.name} is not installed; install the dashboard with: pip install 'perdure[web]', "
+            "or leave it out with --no-dashboard"
+        ) from error

@@ -1,0 +1,101 @@
+"""The options that these commands share, and how each of them is run."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
+from contextlib import asynccontextmanager, contextmanager
+from functools import partial
+from typing import Annotated, TypeVar
+
+import anyio
+import typer
+
+from ...operating import Operator, TooShort
+from ...storage import open_storage
+from ...storage.errors import PerdureError
+from ...tasks import Status
+from ...tasks.errors import NotFound, TaskError
+from ..saying import CannotDo, say, told
+from ..storages import is_missing
+from ..telling import bear_any_letter, harmless
+
+T = TypeVar("T")
+USUAL = "sqlite:///perdure.db"
+
+tasks = typer.Typer(name="tasks", no_args_is_help=True)
+
+
+def _ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
+    """The newest tasks that begin so, for shells that complete."""
+
+    async def work(operator: Operator) -> list[tuple[str, str]]:
+        found = (await operator.tasks(limit=100)).rows
+        return [(row.task_id, harmless(f"{row.name}, {row.state}")) for row in found]
+
+    try:
+        found = anyio.run(partial(_worked, context.params.get("url") or USUAL, work))
+    except (PerdureError, CannotDo):
+        return []
+    return [each for each in found if each[0].startswith(incomplete)]
+
+
+Url = Annotated[
+    str,
+    typer.Option("--url", envvar="PERDURE_URL", help="sqlite:///..., postgresql://..., redis://..., ..."),
+]
+Id = Annotated[
+    str, typer.Argument(metavar="ID", help="its id, or the first 6 letters or more", autocompletion=_ids)
+]
+MaybeId = Annotated[
+    str | None,
+    typer.Argument(metavar="ID", help="one task; else the newest ones", autocompletion=_ids),
+]
+Statuses = Annotated[
+    list[Status] | None, typer.Option("--status", help="only of this status; may be given again")
+]
+Name = Annotated[
+    str | None, typer.Option("--name", help="only of this function, tool or method", show_default=False)
+]
+Limit = Annotated[int, typer.Option("--limit", min=1, max=200, help="how many at most")]
+
+
+@tasks.callback()
+def of_tasks() -> None:
+    """Everybody's tasks: list them, watch, cancel, answer and remove them."""
+    bear_any_letter()
+
+
+def done(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
+    """Do it to a storage. What cannot be done is told in one line: 1 where a task refused, else 2."""
+    with told(), _refused():
+        return anyio.run(partial(_worked, url, work))
+
+
+@contextmanager
+def _refused() -> Generator[None]:
+    try:
+        yield
+    except NotFound as error:
+        say("perdure: there is no such task, or no more; `perdure tasks list` shows those that there are")
+        raise typer.Exit(1) from error
+    except TooShort as error:
+        raise CannotDo(str(error)) from error
+    except TaskError as error:
+        say(f"perdure: {harmless(str(error))}{'; try again' if error.retryable else ''}")
+        raise typer.Exit(1) from error
+
+
+async def _worked(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
+    async with _opened(url) as operator:
+        return await work(operator)
+
+
+@asynccontextmanager
+async def _opened(url: str) -> AsyncGenerator[Operator]:
+    """Nothing is made by somebody who only looks."""
+    if url == "memory:":
+        raise CannotDo("the storage memory: is within one process; name a file or a server with --url")
+    if is_missing(url):
+        raise CannotDo(f"there is no storage {url}; name yours with --url, or in PERDURE_URL")
+    async with await open_storage(url) as storage:
+        yield Operator(storage)

@@ -1,0 +1,109 @@
+"""Tasks as JSON, for programs: times as ISO 8601, and what the task carries as it is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from ...operating import Bucket, Changes, Detail, Event, Question, Row, Rows, Stats, outcome_of
+from ...storage import Micros
+from ..times import iso
+
+
+def row(row: Row) -> dict[str, Any]:
+    return {
+        "task_id": row.task_id,
+        "status": row.status,
+        "state": row.state,
+        "name": row.name,
+        "owner": row.owner,
+        "owner_kind": row.owner_kind,
+        "created_at": iso(row.created_at),
+        "updated_at": iso(row.updated_at),
+        "finished_at": _time(row.finished_at),
+        "age_seconds": row.age / 1e6,
+        "progress": None if row.progress is None else _progress(row),
+        "attempts": row.attempts,
+        "held": row.is_held,
+        "cancelling": row.is_cancelling,
+        "open_questions": row.open_questions,
+        "message": row.message,
+        "version": row.version,
+    }
+
+
+def _progress(row: Row) -> dict[str, Any] | None:
+    return None if row.progress is None else {"done": row.progress.done, "total": row.progress.total}
+
+
+def _time(at: Micros | None) -> str | None:
+    return None if at is None else iso(at)
+
+
+def rows(page: Rows) -> dict[str, Any]:
+    return {"tasks": [row(each) for each in page.rows], "corrupt": list(page.corrupt), "next": page.next}
+
+
+def detail(seen: Detail) -> dict[str, Any]:
+    held = seen.lease
+    return {
+        **row(seen.row),
+        "method": seen.method,
+        "arguments": seen.arguments,
+        "variables": seen.variables,
+        "last_failure": seen.last_failure,
+        "ttl_ms": seen.ttl,
+        "expires_at": _time(seen.expires_at),
+        "timeline": [_event(each) for each in seen.timeline],
+        "questions": [_question(each) for each in seen.questions],
+        "outcome": outcome_of(seen.outcome),
+        "lease": None if held is None else {"holder": held.holder, "until": iso(held.until)},
+    }
+
+
+def _event(event: Event) -> dict[str, Any]:
+    return {"at": iso(event.at), "event": event.kind, "note": event.note}
+
+
+def _question(question: Question) -> dict[str, Any]:
+    return {
+        "key": question.key,
+        "kind": question.kind,
+        "asked_at": iso(question.asked_at),
+        "params": question.params,
+    }
+
+
+def changes(seen: Changes) -> list[dict[str, Any]]:
+    """An event for each row."""
+    return [
+        *({"event": "changed", **row(each)} for each in seen.changed),
+        *({"event": "gone", "task_id": each.task_id} for each in seen.gone),
+    ]
+
+
+def stats(seen: Stats) -> dict[str, Any]:
+    ended = seen.throughput
+    return {
+        "counts": {status.value: count for status, count in seen.counts.items()},
+        "held": seen.held,
+        "waiting": seen.waiting,
+        "expired": seen.expired,
+        "oldest_waiting": None if seen.oldest_waiting is None else row(seen.oldest_waiting),
+        "oldest_asking": None if seen.oldest_asking is None else row(seen.oldest_asking),
+        "workers": [{**msgspec.structs.asdict(each), "until": iso(each.until)} for each in seen.workers],
+        "throughput": {
+            "since": iso(ended.since),
+            "until": iso(ended.until),
+            "ended": ended.ended,
+            "per_minute": ended.per_minute,
+            "median_seconds": None if ended.median is None else ended.median / 1e6,
+            "is_whole": ended.is_whole,
+            "buckets": [_bucket(each) for each in ended.buckets],
+        },
+    }
+
+
+def _bucket(bucket: Bucket) -> dict[str, Any]:
+    return {**msgspec.structs.asdict(bucket), "at": iso(bucket.at)}

@@ -1,0 +1,138 @@
+"""Tasks in a terminal: a table, still or live; elsewhere a line for each change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self
+
+from msgspec.structs import replace
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from ...operating import Changes, Row
+from ...storage import Micros
+from ...tasks import Status
+from ..telling import harmless, tell, tell_document
+from ..times import clock, duration, iso
+from . import shapes
+from .lines import line_of, progress_of
+
+SHOWN_ID = 12
+"""Letters of an id that are shown where there is little room; they are enough to find it."""
+_COLOURS = {
+    "waiting": "dim",
+    "working": "cyan",
+    "cancelling": "yellow",
+    "input required": "magenta",
+    "completed": "green",
+    "failed": "red",
+    "cancelled": "yellow",
+}
+
+screen = Console(highlight=False, emoji=False)
+
+
+def can_move() -> bool:
+    return screen.is_terminal and not screen.is_dumb_terminal
+
+
+def table_of(rows: Iterable[Row]) -> Table:
+    shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", expand=False)
+    for name in ("id", "state", "name", "age"):
+        shown.add_column(name, no_wrap=True)
+    shown.add_column("progress", no_wrap=True, min_width=8)
+    shown.add_column("owner", no_wrap=True)
+    shown.add_column("message", no_wrap=True, overflow="ellipsis", ratio=1)
+    for row in rows:
+        shown.add_row(*_cells(row))
+    return shown
+
+
+def _cells(row: Row) -> tuple[RenderableType, ...]:
+    return (
+        Text(row.task_id[:SHOWN_ID]),
+        Text(row.state, style=_COLOURS[row.state]),
+        Text(harmless(row.name)),
+        Text(duration(row.age)),
+        _progress(row),
+        Text(row.owner, style="dim"),
+        Text(harmless(row.message or "")),
+    )
+
+
+def _progress(row: Row) -> RenderableType:
+    if row.share is None:
+        return Text(progress_of(row))
+    cell = Table.grid(padding=(0, 1))
+    cell.add_row(ProgressBar(total=1.0, completed=row.share, width=10), Text(progress_of(row)))
+    return cell
+
+
+class Lines:
+    """A line for each row that changed. Of those that went there is nothing to say."""
+
+    def tell(self, changes: Changes, now: Micros) -> None:
+        for row in changes.changed:
+            tell(f"{clock(now)}  {line_of(row)}")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return
+
+
+class JsonLines(Lines):
+    """An event on each line."""
+
+    def tell(self, changes: Changes, now: Micros) -> None:
+        for event in shapes.changes(changes):
+            tell_document({"at": iso(now), **event})
+
+
+class LiveTable(Lines):
+    """The rows as they are, which grow older before one's eyes."""
+
+    def __init__(self, clock: Callable[[], Micros]) -> None:
+        self._clock = clock
+        self._rows: tuple[Row, ...] = ()
+        self._live = Live(get_renderable=self._shown, console=screen, refresh_per_second=2)
+
+    def tell(self, changes: Changes, now: Micros) -> None:  # noqa: ARG002
+        self._rows = changes.page.rows
+        self._live.refresh()
+
+    def _shown(self) -> RenderableType:
+        now = self._clock()
+        if not self._rows:
+            return Text("no tasks yet; they are shown as they come")
+        return table_of(_aged(row, now) for row in self._rows)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+
+def _aged(row: Row, now: Micros) -> Row:
+    return row if row.status in _ENDED else replace(row, age=max(0, now - row.created_at))
+
+
+_ENDED = frozenset(status for status in Status if status.is_terminal)
+
+
+def shown(clock: Callable[[], Micros], *, json: bool) -> Lines:
+    """As it suits who looks at it."""
+    if json:
+        return JsonLines()
+    return LiveTable(clock) if can_move() else Lines()

@@ -1,0 +1,34 @@
+"""Operating: what those who run the servers do to everybody's tasks. The commands and the dashboard use it.
+
+Read `operator` (all that can be done), then `rows` and `details` (what is shown of a task, and what is not).
+"""
+
+from .details import Detail, Event, Held, Question, outcome_of
+from .errors import AmbiguousId, NotAsked, TooShort
+from .figures import Bucket, Stats, Throughput, Worker
+from .listing import Rows
+from .operator import Operator
+from .purging import Purge
+from .rows import Row
+from .watching import Changes, Pace
+
+__all__ = [
+    "AmbiguousId",
+    "Bucket",
+    "Changes",
+    "Detail",
+    "Event",
+    "Held",
+    "NotAsked",
+    "Operator",
+    "Pace",
+    "Purge",
+    "Question",
+    "Row",
+    "Rows",
+    "Stats",
+    "Throughput",
+    "TooShort",
+    "Worker",
+    "outcome_of",
+]

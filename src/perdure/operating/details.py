@@ -1,0 +1,157 @@
+"""One task in full: what it was given, what it asked, what happened to it when, and how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ..runtime.lease import HELD, Lease
+from ..storage import Micros, Record
+from ..tasks import Failure, InputKind, Json, Outcome, Snapshot, Success, TaskRecord
+from ..tasks.inputs import Input
+from .rows import Row
+
+Happening: TypeAlias = Literal[
+    "created", "asked", "answered", "cancel requested", "finished", "next attempt", "expires"
+]
+
+
+class Event(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that the record tells the time of. The last two kinds are still to come."""
+
+    at: Micros
+    kind: Happening
+    note: str = ""
+
+
+class Question(msgspec.Struct, frozen=True, kw_only=True):
+    """What the task waits to be told."""
+
+    key: str
+    kind: InputKind
+    message: str
+    schema: dict[str, Json] | None
+    """Of the form that is to be filled in, where one was given."""
+    params: Json
+    """All that was asked, as the protocol has it."""
+    asked_at: Micros
+
+
+class Held(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease that somebody holds."""
+
+    task_id: str
+    handle: str
+    holder: str
+    until: Micros
+
+    @property
+    def worker(self) -> str:
+        """The worker whose claim it is."""
+        return self.holder.rpartition("#")[0] or self.holder
+
+
+class Detail(msgspec.Struct, frozen=True, kw_only=True):
+    """A task, as far as it is an operator's business. What people answered is not."""
+
+    row: Row
+    method: str
+    arguments: Json
+    """Of a tool its arguments; of anything else all its parameters."""
+    variables: dict[str, Json]
+    last_failure: str | None
+    ttl: int | None
+    """Milliseconds from creation, as the client asked; None: for ever."""
+    expires_at: Micros | None
+    timeline: tuple[Event, ...]
+    """By time; what is still to come is at its end."""
+    questions: tuple[Question, ...]
+    """Those that are open."""
+    outcome: Outcome | None
+    """A `Success` with its `value`, or a `Failure` with `code`, `message` and `data`."""
+    lease: Held | None
+
+
+def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
+    task, record = snapshot.task, snapshot.record
+    return Detail(
+        row=row,
+        method=task.original_method,
+        arguments=_arguments(task),
+        variables=dict(task.variables),
+        last_failure=task.last_failure,
+        ttl=task.ttl,
+        expires_at=record.expires_at,
+        timeline=tuple(sorted(_events(task, record), key=lambda event: event.at)),
+        questions=tuple(_question(key, asked) for key, asked in _open(task).items()),
+        outcome=task.outcome,
+        lease=None if lease is None else held_of(lease, row.handle),
+    )
+
+
+def held_of(lease: Record, handle: str) -> Held | None:
+    """What a lease says; none where nobody holds it."""
+    if lease.tag != HELD:
+        return None
+    try:
+        told = msgspec.json.decode(lease.body, type=Lease)
+    except msgspec.MsgspecError:
+        return None  # nothing that a worker wrote
+    if told.holder is None or told.until is None:
+        return None
+    return Held(task_id=lease.key, handle=handle, holder=told.holder, until=told.until)
+
+
+def _arguments(task: TaskRecord) -> Json:
+    params = task.original_params
+    if task.original_method == "tools/call" and isinstance(params, dict):
+        return params.get("arguments")
+    return params
+
+
+def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
+    yield Event(at=task.created_at, kind="created")
+    for key, asked in task.inputs.items():
+        yield Event(at=asked.asked_at, kind="asked", note=key)
+        if asked.answered_at is not None:
+            yield Event(at=asked.answered_at, kind="answered", note=key)
+    if task.cancel_requested_at is not None:
+        yield Event(at=task.cancel_requested_at, kind="cancel requested")
+    if task.finished_at is not None:
+        yield Event(at=task.finished_at, kind="finished", note=task.status.value)
+    if task.run_at is not None and not task.is_terminal:
+        yield Event(at=task.run_at, kind="next attempt", note=task.last_failure or "")
+    if record.expires_at is not None:
+        yield Event(at=record.expires_at, kind="expires")
+
+
+def _open(task: TaskRecord) -> dict[str, Input]:
+    return {} if task.is_terminal else task.outstanding
+
+
+def _question(key: str, asked: Input) -> Question:
+    params = asked.params
+    fields = params if isinstance(params, dict) else {}
+    message, schema = fields.get("message"), fields.get("requestedSchema")
+    return Question(
+        key=key,
+        kind=asked.kind,
+        message=message if isinstance(message, str) else "",
+        schema=schema if isinstance(schema, dict) else None,
+        params=params,
+        asked_at=asked.asked_at,
+    )
+
+
+def outcome_of(outcome: Outcome | None) -> dict[str, Json] | None:
+    """An outcome as JSON: `{"result": ...}` or `{"error": {"code", "message", "data"}}`."""
+    match outcome:
+        case Success():
+            return {"result": outcome.value}
+        case Failure():
+            error: dict[str, Json] = {"code": outcome.code, "message": outcome.message, "data": outcome.data}
+            return {"error": error}
+        case None:
+            return None

@@ -1,0 +1,192 @@
+"""Everybody's tasks, the newest first, a page at a time; and one of them by its id alone."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Sequence
+from heapq import merge
+
+import msgspec
+
+from ..storage import Micros, Position, Record, Storage
+from ..tasks import Owner, Snapshot, Status
+from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, NotFound
+from ..tasks.listing import DEFAULT_LIMIT, MOST_EXAMINED, MOST_LIMIT
+from ..tasks.owner import partition_of
+from ..tasks.record import is_task_id
+from ..tasks.snapshot import TASKS, address_of
+from .errors import AmbiguousId, TooShort
+from .handles import Sealer
+from .rows import Row, is_named
+
+LEAST_PREFIX = 6
+WHOLE_ID = 32
+"""The letters of an id as perdure makes them: so many are no prefix."""
+
+_position = msgspec.json.Decoder(tuple[int, str, str])
+
+
+class Rows(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of a list."""
+
+    rows: tuple[Row, ...]
+    corrupt: tuple[str, ...] = ()
+    """Ids in its stretch under which something stands that is no task."""
+    next: str | None = None
+    """Give this as `after` to go on, if there may be more."""
+
+
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks to list. Statuses have an index; a page by name may be short and still have a next."""
+
+    statuses: frozenset[Status] | None = None
+    name: str | None = None
+
+    @property
+    def tags(self) -> list[str | None]:
+        return [None] if self.statuses is None else [status.value for status in sorted(self.statuses)]
+
+
+class Stretch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one look at the list found."""
+
+    snapshots: tuple[Snapshot, ...]
+    corrupt: tuple[str, ...]
+    after: Position | None
+
+
+async def stretch_of(
+    storage: Storage,
+    wanted: Wanted,
+    *,
+    after: Position | None = None,
+    limit: int = DEFAULT_LIMIT,
+    now: Micros,
+) -> Stretch:
+    """Up to `limit` tasks after a position, among at most 1 000 records."""
+    if type(limit) is not int or not 1 <= limit <= MOST_LIMIT:
+        raise InvalidValue("limit", f"must be 1 to {MOST_LIMIT}, not {limit}")
+    page = _Page(wanted, limit)
+    examined = 0
+    while not page.is_full and examined < MOST_EXAMINED:
+        size = limit + 1 if wanted.name is None else MOST_LIMIT
+        records = await _newest(storage, wanted.tags, page.position or after, size, now)
+        examined += len(records)
+        page.take(records)
+        if not page.is_full and len(records) < size:
+            return page.ended(None)
+    return page.ended(page.position)
+
+
+class _Page:
+    """A page being filled. It is full when something came that has no room."""
+
+    def __init__(self, wanted: Wanted, limit: int) -> None:
+        self._wanted = wanted
+        self._limit = limit
+        self._found: list[Snapshot] = []
+        self._corrupt: list[str] = []
+        self.is_full = False
+        self.position: Position | None = None
+
+    def take(self, records: Sequence[Record]) -> None:
+        for record in records:
+            snapshot = read(record)
+            if snapshot is not None and not self._admits(snapshot):
+                self.position = record.position
+                continue
+            if len(self._found) + len(self._corrupt) == self._limit:
+                self.is_full = True
+                return
+            self.position = record.position
+            if snapshot is None:
+                self._corrupt.append(record.key)
+            else:
+                self._found.append(snapshot)
+
+    def _admits(self, snapshot: Snapshot) -> bool:
+        return self._wanted.name is None or is_named(snapshot.task, self._wanted.name)
+
+    def ended(self, after: Position | None) -> Stretch:
+        return Stretch(snapshots=tuple(self._found), corrupt=tuple(self._corrupt), after=after)
+
+
+def read(record: Record) -> Snapshot | None:
+    """The task, or none where what is stored is no task."""
+    try:
+        return Snapshot.read(record)
+    except CorruptRecord:
+        return None
+
+
+async def _newest(
+    storage: Storage, tags: Collection[str | None], after: Position | None, size: int, now: Micros
+) -> list[Record]:
+    """The newest after a position, of any of these tags: a seek for each, merged in their order."""
+    pages = await asyncio.gather(
+        *(storage.page(TASKS, after=after, limit=size, tag=tag, descending=True, now=now) for tag in tags)
+    )
+    merged = merge(*pages, key=lambda record: record.position, reverse=True)
+    return [record for record, _ in zip(merged, range(size), strict=False)]
+
+
+def cursor_of(position: Position | None, sealer: Sealer) -> str | None:
+    return None if position is None else sealer.seal(msgspec.json.encode(position).decode())
+
+
+def position_of(cursor: str | None, sealer: Sealer) -> Position | None:
+    if cursor is None:
+        return None
+    plain = sealer.unseal(cursor)
+    if plain is None:
+        raise InvalidCursor
+    return Position(*_position.decode(plain))
+
+
+# By id
+
+
+async def find(storage: Storage, text: str, *, now: Micros) -> Snapshot:
+    """The task whose id is this, or begins with it.
+
+    A whole id of the local user, or of a caller without a name, costs one read. Any other is looked for among
+    all tasks, the newest first; a part of one among all of them to the last, to be sure that it is the only
+    one.
+    """
+    if not is_task_id(text) or len(text) < LEAST_PREFIX:
+        raise TooShort(LEAST_PREFIX)
+    is_whole = len(text) >= WHOLE_ID
+    if is_whole and (direct := await _direct(storage, text, now)) is not None:
+        return direct
+    found: list[Record] = []
+    async for record in _every(storage, now):
+        if record.key.startswith(text):
+            found.append(record)
+            if is_whole or len(found) > 1:
+                break
+    return Snapshot.read(_only(text, found))
+
+
+def _only(text: str, found: Sequence[Record]) -> Record:
+    if not found:
+        raise NotFound
+    if len(found) > 1:
+        raise AmbiguousId(text, sorted(record.key for record in found))
+    return found[0]
+
+
+async def _direct(storage: Storage, text: str, now: Micros) -> Snapshot | None:
+    if not is_task_id(text):
+        return None
+    owners = (Owner.local(), Owner.anonymous())
+    places = [address_of(partition_of(owner, text), text) for owner in owners]
+    records = await storage.get_many(places, now=now)
+    return next((Snapshot.read(record) for record in records if record is not None), None)
+
+
+async def _every(storage: Storage, now: Micros) -> AsyncIterator[Record]:
+    after: Position | None = None
+    while records := await storage.page(TASKS, after=after, limit=MOST_LIMIT, descending=True, now=now):
+        after = records[-1].position
+        for record in records:
+            yield record

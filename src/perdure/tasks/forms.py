@@ -1,0 +1,32 @@
+"""Whether what somebody filled in is what the form asks for, by its JSON schema."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from jsonschema import Draft202012Validator, validate
+from jsonschema.exceptions import SchemaError, ValidationError
+from referencing.exceptions import Unresolvable
+
+from .codec import JsonLike
+from .errors import MalformedAnswer
+from .inputs import Input, InputKind
+
+MOST_SAID = 200
+"""Characters of a reason in which a client may find its own words again."""
+
+
+def check_form(key: str, asked: Input, answer: JsonLike) -> None:
+    """Raise where an accepted form does not fit its schema."""
+    if asked.kind is not InputKind.ELICITATION or not isinstance(answer, Mapping):
+        return
+    params = asked.params
+    schema = params.get("requestedSchema") if isinstance(params, dict) else None
+    if answer.get("action") != "accept" or not isinstance(schema, dict):
+        return
+    try:
+        validate(answer.get("content") or {}, schema, Draft202012Validator)
+    except ValidationError as error:
+        raise MalformedAnswer(key, error.message[:MOST_SAID]) from error
+    except (SchemaError, Unresolvable, RecursionError):
+        return  # the tool's own fault, and no reason to refuse an answer

@@ -1,0 +1,172 @@
+"""The first page: how everything is, and how it was of late; and the page of workers and leases."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from ..operating import Operator, Row, Throughput
+from ..operating import figures as counted
+from ..operating.handles import Sealer, key_of
+from ..operating.rows import row_of
+from ..storage import Micros
+from ..tasks import Snapshot
+from .guarding import base_of
+from .sampling import SECOND, Moment, Sampler, moments_of
+from .screens import Screen
+from .site import Site
+from .tasks import WORDS
+
+FRESH: Micros = 5 * SECOND
+"""For how long what a long look told is not asked again."""
+MOST_LEASES = 200
+
+
+class Span(msgspec.Struct, frozen=True):
+    """How far back a chart goes, and in what steps."""
+
+    name: str
+    label: str
+    width: Micros
+    parts: int
+    step: str
+
+
+SPANS = {
+    span.name: span
+    for span in (
+        Span("10m", "10 minutes", 10 * SECOND, 60, "10 seconds"),
+        Span("1h", "1 hour", 60 * SECOND, 60, "minute"),
+        Span("24h", "24 hours", 1800 * SECOND, 48, "half hour"),
+    )
+}
+
+
+class _Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What it takes a long look to know."""
+
+    at: Micros
+    throughput: Throughput
+    held: int
+    workers: int
+    waiting: Row | None
+    asking: Row | None
+
+
+class OverviewPages:
+    def __init__(self, site: Site, operator: Operator, sampler: Sampler, clock: Callable[[], Micros]) -> None:
+        self._site = site
+        self._operator = operator
+        self._sampler = sampler
+        self._clock = clock
+        self._sealer: Sealer | None = None
+        self._told: dict[str, _Told] = {}
+        self._looking = asyncio.Lock()
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/", self._overview),
+            Route("/events/overview", self._overview_events),
+            Route("/workers", self._workers),
+            Route("/events/workers", self._workers_events),
+        ]
+
+    # How everything is
+
+    async def _overview(self, request: Request) -> Response:
+        span = _span_in(request)
+        return self._site.page(
+            request,
+            "overview",
+            screen=await self._overview_screen(base_of(request), span),
+            events=f"/events/overview?span={span.name}",
+            context={"span": span, "spans": list(SPANS.values())},
+        )
+
+    async def _overview_events(self, request: Request) -> Response:
+        span, base = _span_in(request), base_of(request)
+        return await self._site.updates(request, lambda: self._overview_screen(base, span))
+
+    async def _overview_screen(self, base: str, span: Span) -> Screen:
+        counts, told = await self._operator.counts(), await self._lately(span)
+        moments = moments_of(told.throughput.buckets, self._sampler.samples, span.width)
+        contexts: dict[str, Mapping[str, object]] = {
+            "figures": {"counts": counts, "words": WORDS, "base": base},
+            "ended": {"moments": moments, "span": span},
+            "underway": {"moments": moments, "span": span},
+            "facts": {"base": base, "told": told, "ended": _ended_in(moments), "span": span},
+        }
+        return Screen({name: self._site.piece(name, name, each) for name, each in contexts.items()})
+
+    async def _lately(self, span: Span) -> _Told:
+        """What a long look told, no longer ago than `FRESH`.
+
+        It ends at a whole step, so that a column stands for the same stretch of time whenever it is drawn.
+        """
+        async with self._looking:
+            now = self._clock()
+            end = (now // span.width + 1) * span.width
+            told = self._told.get(span.name)
+            if told is None or told.throughput.until != end or now >= told.at + FRESH:
+                told = self._told[span.name] = await self._look(span, end, now)
+            return told
+
+    async def _look(self, span: Span, end: Micros, now: Micros) -> _Told:
+        storage = self._operator.storage
+        throughput, leases, waiting, asking = await asyncio.gather(
+            counted.throughput_of(storage, window=span.width * span.parts, parts=span.parts, now=end),
+            self._operator.leases(),
+            counted.oldest_waiting(storage, now),
+            counted.oldest_asking(storage, now),
+        )
+        return _Told(
+            at=now,
+            throughput=throughput,
+            held=len(leases),
+            workers=len(counted.workers_of(leases, now)),
+            waiting=None if waiting is None else await self._row(waiting),
+            asking=None if asking is None else await self._row(asking),
+        )
+
+    async def _row(self, snapshot: Snapshot) -> Row:
+        if self._sealer is None:
+            self._sealer = Sealer(await key_of(self._operator.storage, self._clock()), "handle")
+        return row_of(snapshot, now=self._clock(), handle_of=self._sealer.seal)
+
+    # Who works
+
+    async def _workers(self, request: Request) -> Response:
+        screen = await self._workers_screen(base_of(request))
+        return self._site.page(request, "workers", screen=screen, events="/events/workers")
+
+    async def _workers_events(self, request: Request) -> Response:
+        base = base_of(request)
+        return await self._site.updates(request, lambda: self._workers_screen(base))
+
+    async def _workers_screen(self, base: str) -> Screen:
+        leases = await self._operator.leases()
+        workers = {"workers": counted.workers_of(leases, self._clock())}
+        held = {"leases": leases[:MOST_LEASES], "total": len(leases), "base": base}
+        return Screen(
+            {
+                "workers": self._site.piece("workers", "workers", workers),
+                "leases": self._site.piece("leases", "leases", held),
+            }
+        )
+
+
+def _span_in(request: Request) -> Span:
+    span = SPANS.get(request.query_params.get("span", "10m"))
+    if span is None:
+        raise HTTPException(404, f"There are charts of {', '.join(SPANS)}.")
+    return span
+
+
+def _ended_in(moments: list[Moment]) -> int:
+    return sum(moment.completed + moment.failed + moment.cancelled for moment in moments)

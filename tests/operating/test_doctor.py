@@ -1,0 +1,74 @@
+"""What `perdure doctor` tells of the place: versions, whether it may write, and how the clocks stand."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perdure.cli.servers import Place, place_of
+from perdure.storage import open_storage
+
+from ..storage.subjects import new_url
+from .commanding import PATIENCE, environment
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize(
+    ("engine", "named"),
+    [("sqlite", r"SQLite 3\.\d+"), ("postgres", r"PostgreSQL \d+"), ("redis", r"(Valkey|Redis) \d+")],
+)
+async def test_a_server_tells_its_version_and_its_clock(engine: str, named: str, tmp_path: Path) -> None:
+    url = await new_url(engine, tmp_path)
+    async with await open_storage(url) as storage:
+        told = await place_of(storage)
+    assert re.match(named, told.version)
+    if engine == "sqlite":
+        assert told.ahead is None  # it has no other clock than ours
+    else:
+        assert told.ahead is not None
+        assert abs(told.ahead) <= told.margin + 0.01  # the server is on this machine, and rounds
+
+
+def test_clocks_are_apart_only_where_no_slow_answer_explains_it() -> None:
+    for ahead, margin, expected in (
+        (2.5, 0.1, True),
+        (-2.5, 0.1, True),
+        (2.5, 0.6, False),
+        (1.9, 0.0, False),
+        (None, 0.0, False),
+    ):
+        assert Place(version="x", ahead=ahead, margin=margin).is_apart(2.0) is expected
+
+
+async def test_doctor_tells_the_place_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    url = await new_url("postgres", tmp_path)
+    said = await doctor(url)
+    for line in (
+        r"perdure \S+, mcp \d\S+, python 3\.\d+\.\d+\n",
+        r"storage postgres\w*, PostgreSQL \d\S*.*; its schema is ours\n",
+        r"writing a record and removing it took \d+ ms\n",
+        r"its clock is \d\.\d+ s (ahead of|behind) ours \(within \d\.\d+ s\)\n",
+        r"all is well with 0 records\n$",
+    ):
+        assert re.search(line, said), said
+    told = msgspec.json.decode(await doctor(url, "--json", out=True))
+    assert told["server"]["version"].startswith("PostgreSQL")
+    assert (told["findings"], told["records"]) == ([], 0)
+
+
+async def doctor(url: str, *options: str, out: bool = False) -> str:
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "perdure.cli", "doctor", *options, url),
+        env=environment(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    told, said = await asyncio.wait_for(process.communicate(), PATIENCE)
+    assert process.returncode == 0, said
+    return (told if out else said).decode()

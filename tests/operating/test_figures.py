@@ -1,0 +1,70 @@
+"""The figures are those of the tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.operating import Operator
+from perdure.runtime.lease import Holder
+from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
+
+from ..tasks.samples import ANA, BOB, SECOND, Clock, created
+from .test_looking import QUESTION
+
+pytestmark = pytest.mark.anyio
+
+RUNS = NewTask(method="tools/call", function="f")
+
+
+async def test_waiting_held_and_asking_tasks_are_told_apart(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    for worker in ("a#1", "a#2", "b#1"):
+        holder = Holder(worker, 10 * SECOND, clock)
+        await store.create(ANA, RUNS, lease=lambda task, holder=holder: holder.take(task, None))
+        clock.advance(4 * SECOND)
+    waits, _ = await created(store, 2, BOB, RUNS)
+    (asks,) = await created(store, 1)
+    await store.ask(asks, {"q": QUESTION})
+    seen = await operator.stats()
+    assert seen.counts == {
+        Status.WORKING: 5,
+        Status.INPUT_REQUIRED: 1,
+        Status.COMPLETED: 0,
+        Status.FAILED: 0,
+        Status.CANCELLED: 0,
+    }
+    assert (seen.held, seen.waiting) == (3, 3)
+    assert seen.oldest_waiting is not None
+    assert seen.oldest_waiting.created_at == waits.task.created_at
+    assert seen.oldest_asking is not None
+    assert seen.oldest_asking.task_id == asks.task.task_id
+    assert [(each.name, each.held, each.overdue) for each in seen.workers] == [("a", 2, 1), ("b", 1, 0)]
+
+
+async def test_what_ended_is_counted_in_the_part_of_the_window_in_which_it_ended(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    tasks = await created(store, 4)
+    await store.finish(tasks[0], Success.of(1))  # before the window
+    clock.advance(30 * SECOND)
+    await store.finish(tasks[1], Success.of(1))
+    clock.advance(40 * SECOND)
+    await store.finish(tasks[2], Failure.of(-1, "no"))
+    await store.cancel(tasks[3])
+    clock.advance(10 * SECOND)
+    seen = await operator.throughput(60 * SECOND, parts=3)
+    assert [(each.completed, each.failed, each.cancelled) for each in seen.buckets] == [
+        (1, 0, 0),
+        (0, 0, 0),
+        (0, 1, 1),
+    ]
+    assert seen.ended == seen.per_minute == 3
+    assert seen.median == 70 * SECOND
+    assert seen.is_whole
+
+
+async def test_a_storage_without_tasks_has_figures_too(operator: Operator) -> None:
+    seen = await operator.stats()
+    assert (sum(seen.counts.values()), seen.held, seen.waiting, seen.workers) == (0, 0, 0, ())
+    assert (seen.oldest_waiting, seen.throughput.median, seen.throughput.ended) == (None, None, 0)

@@ -1,0 +1,246 @@
+"""What an operator sees of everybody's tasks, and what nobody is shown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from perdure.operating import AmbiguousId, Operator, Row, TooShort, outcome_of
+from perdure.runtime.lease import Holder
+from perdure.storage import Record
+from perdure.storage.kit.samples import put
+from perdure.tasks import (
+    InputKind,
+    InputRequest,
+    NewTask,
+    Owner,
+    Progress,
+    Status,
+    Success,
+    TaskId,
+    TaskStore,
+)
+from perdure.tasks.errors import InvalidCursor, InvalidValue, NotFound
+from perdure.tasks.snapshot import TASKS
+
+from ..tasks.samples import ANA, BOB, CALL, SECOND, Clock, created
+
+pytestmark = pytest.mark.anyio
+
+SECRET = "the-subject-of-a-token"  # noqa: S105 - the point is that it is not told
+FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+QUESTION = InputRequest(
+    kind=InputKind.ELICITATION, params={"message": "Whose name?", "requestedSchema": FORM}
+)
+
+
+async def walked(
+    operator: Operator, limit: int, *, statuses: Sequence[Status] | None = None, name: str | None = None
+) -> list[Row]:
+    """All rows, page by page."""
+    page = await operator.tasks(statuses=statuses, name=name, limit=limit)
+    rows = list(page.rows)
+    while page.next is not None:
+        page = await operator.tasks(statuses=statuses, name=name, limit=limit, after=page.next)
+        rows += page.rows
+    return rows
+
+
+# Lists
+
+
+async def test_everybodys_tasks_are_listed_the_newest_first_and_each_once(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    ids: list[str] = []
+    for owner in (ANA, BOB, Owner.local(), Owner.anonymous(), ANA, BOB):
+        clock.advance(SECOND)
+        ids += [each.task.task_id for each in await created(store, 1, owner)]
+    for limit in (1, 2, 5, 6, 50):
+        assert [row.task_id for row in await walked(operator, limit)] == ids[::-1]
+
+
+async def test_several_statuses_make_one_list_in_the_order_of_creation(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    expected: list[str] = []
+    for number in range(9):
+        clock.advance(SECOND)
+        (task,) = await created(store, 1)
+        if number % 3 == 0:
+            await store.finish(task, Success.of(number))
+        elif number % 3 == 1:
+            await store.cancel(task)
+        if number % 3 < 2:
+            expected.append(task.task.task_id)
+    wanted = [Status.COMPLETED, Status.CANCELLED]
+    for limit in (1, 4, 50):
+        rows = await walked(operator, limit, statuses=wanted)
+        assert [row.task_id for row in rows] == expected[::-1]
+    assert {row.status for row in await walked(operator, 4, statuses=wanted)} == set(wanted)
+
+
+async def test_a_name_is_that_of_the_function_the_tool_or_the_method(
+    store: TaskStore, operator: Operator
+) -> None:
+    await store.create(ANA, NewTask(method="tools/call", params={"name": "tool"}, function="runs"))
+    await store.create(ANA, NewTask(method="tools/call", params={"name": "tool"}))
+    await store.create(ANA, NewTask(method="prompts/get", params=[1]))
+    found = {name: len(await walked(operator, 1, name=name)) for name in ("runs", "tool", "prompts/get", "x")}
+    assert found == {"runs": 1, "tool": 2, "prompts/get": 1, "x": 0}
+    assert sorted(row.name for row in await walked(operator, 50)) == ["prompts/get", "runs", "tool"]
+
+
+async def test_a_row_says_how_far_and_how_old_a_task_is(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    (task,) = await created(store, 1)
+    task = await store.report(task, message="half", progress=Progress(done=6, total=12))
+    clock.advance(3 * SECOND)
+    (row,) = (await operator.tasks()).rows
+    assert (row.age, row.share, row.message, row.state) == (3 * SECOND, 0.5, "half", "waiting")
+    await store.finish(task, Success.of(1))
+    clock.advance(9 * SECOND)
+    (row,) = (await operator.tasks()).rows
+    assert (row.age, row.state) == (3 * SECOND, "completed")
+
+
+async def test_what_cannot_be_read_is_named_and_does_not_hide_the_rest(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    await created(store, 2)
+    broken = Record(space=TASKS, partition="p", key="broken", order=clock.now, body="{}", tag="working")
+    await put(store.storage, broken, now=clock.now)
+    page = await operator.tasks()
+    assert len(page.rows) == 2
+    assert page.corrupt == ("broken",)
+
+
+async def test_a_cursor_of_somewhere_else_is_refused(store: TaskStore, operator: Operator) -> None:
+    await created(store, 2)
+    page = await operator.tasks(limit=1)
+    assert page.next is not None
+    for forged in ("", "x", page.next[:-2], page.rows[0].handle, "é"):
+        with pytest.raises(InvalidCursor):
+            await operator.tasks(after=forged)
+    with pytest.raises(InvalidValue):
+        await operator.tasks(limit=201)
+
+
+# Whose it is
+
+
+async def test_nothing_that_is_shown_says_whose_a_task_is(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    owners = [
+        Owner.user(f"https://{SECRET}", SECRET),
+        Owner.client("", SECRET),
+        Owner.session(SECRET),
+    ]
+    for owner in owners:
+        task = await store.create(
+            owner,
+            NewTask(
+                method="tools/call",
+                meta={"token": SECRET},
+                session_id=SECRET,
+                idempotency_key=SECRET,
+                function="f",
+            ),
+            lease=lambda task: Holder("w#1", SECOND, clock).take(task, None),
+        )
+        task = await store.ask(task, {"q": QUESTION})
+        await store.answer(task, {"q": {"action": "accept", "content": {"name": SECRET}}})
+    page = await operator.tasks(limit=2)
+    seen = [page, await operator.stats(), await operator.leases()]
+    seen += [await operator.get(row.handle, row.task_id) for row in page.rows]
+    assert len(seen) == 5
+    assert SECRET not in repr(seen)
+    assert len({row.owner for row in (await operator.tasks()).rows}) == 3
+    assert (await operator.tasks()).rows[0].owner in {owner.digest for owner in owners}
+
+
+async def test_a_handle_is_the_same_for_every_replica_and_good_for_one_owner(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    (anas,), (bobs,) = await created(store, 1, ANA), await created(store, 1, BOB)
+    rows = {row.task_id: row for row in (await operator.tasks()).rows}
+    other = Operator(store.storage, clock)
+    handle = rows[anas.task.task_id].handle
+    assert (await other.get(handle, anas.task.task_id)).row == rows[anas.task.task_id]
+    for wrong, task_id in (
+        (handle, bobs.task.task_id),
+        (handle[:-1], anas.task.task_id),
+        ("", "x"),
+        (handle, ""),
+    ):
+        with pytest.raises(NotFound):
+            await other.get(wrong, task_id)
+
+
+# One task
+
+
+async def test_a_task_is_found_by_the_first_letters_of_its_id(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    ids = iter(
+        ["abcdef00", "abcdef11", "0123456789abcdef0123456789abcdef", "fedcba9876543210fedcba9876543210"]
+    )
+    named = TaskStore(store.storage, store.config, clock=clock, new_id=lambda: TaskId(next(ids)))
+    for owner in (ANA, BOB, ANA, Owner.anonymous()):
+        await named.create(owner, CALL)
+    assert (await operator.find("abcdef0")).row.task_id == "abcdef00"
+    assert (await operator.find("012345")).row.task_id == "0123456789abcdef0123456789abcdef"
+    assert (await operator.find("fedcba9876543210fedcba9876543210")).row.owner_kind == "anonymous"
+    with pytest.raises(AmbiguousId, match="abcdef00 and abcdef11"):
+        await operator.find("abcdef")
+    for few in ("abcde", "", "../../x", "abc%ef"):
+        with pytest.raises(TooShort):
+            await operator.find(few)
+    for absent in ("ffffff", "f" * 32, "abcdef000"):
+        with pytest.raises(NotFound):
+            await operator.find(absent)
+
+
+async def test_one_task_is_told_from_its_creation_to_its_end(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    task = await store.create(
+        ANA,
+        msgspec.structs.replace(CALL, function="build_report", variables={"page": 3}),
+        lease=lambda task: Holder("host-1-ab#7", SECOND, clock).take(task, None),
+    )
+    clock.advance(SECOND)
+    task = await store.ask(task, {"first": QUESTION, "second": QUESTION})
+    clock.advance(SECOND)
+    task = await store.answer(task, {"first": {"action": "decline"}})
+    (row,) = (await operator.tasks()).rows
+    seen = await operator.get(row.handle, row.task_id)
+    assert seen.arguments == {"year": 2026}
+    assert seen.variables == {"page": 3}
+    assert [(each.key, each.message, each.schema) for each in seen.questions] == [
+        ("second", "Whose name?", FORM)
+    ]
+    assert seen.lease is not None
+    assert (seen.lease.worker, seen.lease.until) == ("host-1-ab", task.task.created_at + SECOND)
+    clock.advance(SECOND)
+    task = await store.request_cancel(task)
+    clock.advance(SECOND)
+    await store.finish(task, Success.of({"pages": 12}))
+    seen = await operator.get(row.handle, row.task_id)
+    began = task.task.created_at
+    assert [(event.kind, event.note, (event.at - began) // SECOND) for event in seen.timeline[:-1]] == [
+        ("created", "", 0),
+        ("asked", "first", 1),
+        ("asked", "second", 1),
+        ("answered", "first", 2),
+        ("cancel requested", "", 3),
+        ("finished", "completed", 4),
+    ]
+    assert seen.timeline[-1].kind == "expires"
+    assert outcome_of(seen.outcome) == {"result": {"pages": 12}}
+    assert seen.questions == ()

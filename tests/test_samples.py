@@ -1,0 +1,117 @@
+"""The source of made-up people keeps to what a feed source is, in whatever process it is asked."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.feeds import FeedSource, FeedStore, Item, Page, Polled, Poller, Polling, normalised, settling
+from perdure.feeds.errors import AccountUnavailable, CursorRefused
+from perdure.feeds.settings import HOUR, MINUTE
+from perdure.samples import SampleSource, sample_reader
+from perdure.samples.source import BEGAN, packaged_world
+from perdure.storage import Micros, open_storage
+
+pytestmark = pytest.mark.anyio
+
+ADA = "did:example:ada"
+
+
+class Clock:
+    def __init__(self, now: Micros) -> None:
+        self.now = now
+
+    def __call__(self) -> Micros:
+        return self.now
+
+
+def source_at(now: Micros) -> SampleSource:
+    return SampleSource(clock=Clock(now))
+
+
+async def page_of(source: SampleSource, *, limit: int = 100, cursor: str | None = None) -> Page:
+    page = await source.page(ADA, limit=limit, cursor=cursor)
+    assert page is not None
+    return page
+
+
+async def everything(source: SampleSource, limit: int) -> list[Item]:
+    found, cursor = list[Item](), None
+    while True:
+        page = await page_of(source, limit=limit, cursor=cursor)
+        found += page.items
+        if page.cursor is None:
+            return found
+        cursor = page.cursor
+
+
+@pytest.mark.parametrize("limit", [1, 7, 100])
+async def test_pages_of_any_size_give_the_whole_feed_newest_first(limit: int) -> None:
+    found = await everything(source_at(BEGAN + 4 * HOUR), limit)
+    assert len(found) == 4 * 60 // 11 + 1
+    assert [item.time for item in found] == sorted((item.time for item in found), reverse=True)
+    assert len({item.uri for item in found}) == len(found)
+    assert found[-1].time == BEGAN
+
+
+async def test_a_post_is_the_same_whenever_it_is_read() -> None:
+    early, late = source_at(BEGAN + HOUR), source_at(BEGAN + 900 * HOUR)
+    before, after = await everything(early, 100), await everything(late, 100)
+    assert after[-len(before) :] == before
+
+
+async def test_nobody_has_posted_before_they_began() -> None:
+    page = await page_of(source_at(BEGAN - 1))
+    assert (page.items, page.cursor) == ((), None)
+
+
+async def test_a_feed_without_news_is_not_told_again() -> None:
+    clock = Clock(BEGAN + HOUR)
+    source = SampleSource(clock=clock)
+    etag = (await page_of(source)).etag
+    assert await source.page(ADA, limit=10, etag=etag) is None
+    clock.now += 11 * MINUTE
+    assert await source.page(ADA, limit=10, etag=etag) is not None
+
+
+async def test_what_it_does_not_have_it_refuses() -> None:
+    source = source_at(BEGAN + HOUR)
+    with pytest.raises(AccountUnavailable):
+        await source.page("did:plc:somebody", limit=10)
+    with pytest.raises(CursorRefused):
+        await source.page(ADA, limit=10, cursor="yesterday")
+
+
+async def test_people_are_found_by_id_and_by_handle() -> None:
+    source = source_at(BEGAN + HOUR)
+    found = await source.profiles([ADA, "grace.example", "nobody.example"])
+    assert {profile.handle for profile in found} == {"ada.example", "grace.example"}
+    assert {profile.posts for profile in found if profile.account_id == ADA} == {6}
+
+
+def test_what_they_share_is_written_as_links_are_stored() -> None:
+    urls = [told.url for told in packaged_world().reading]
+    assert [normalised(url) for url in urls] == urls
+
+
+async def test_a_poller_reads_all_of_it_and_nothing_twice() -> None:
+    clock = Clock(BEGAN + 48 * HOUR)
+    source: FeedSource = SampleSource(clock=clock)
+    async with await open_storage("memory:") as storage:
+        store = FeedStore(storage, clock=clock)
+        poller = Poller(store, source, Polling(posts_per_page=10))
+        (ada,) = await source.profiles([ADA])
+        await store.add(settling.new_account(ada, now=clock.now, polling=Polling()))
+        first = await poller.poll(await store.get(ADA))
+        clock.now += 110 * MINUTE
+        second = await poller.poll(await store.get(ADA))
+
+    assert isinstance(first, Polled)
+    assert isinstance(second, Polled)
+    assert first.new >= 24 * 60 // 11
+    assert second.new == 10
+
+
+def test_each_reader_leaves_the_accounts_of_the_other_alone() -> None:
+    made_up = sample_reader()
+    assert made_up.reads(ADA)
+    assert not made_up.reads("did:plc:somebody")

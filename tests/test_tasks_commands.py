@@ -1,0 +1,233 @@
+"""`perdure tasks ...`, as real processes: what they say, what they do, and with what they end."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perdure.runtime import Runtime
+from perdure.storage import open_storage
+from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskStore
+
+from .operating.commanding import HOSTILE, a_server, environment, folder_url, refused, run, terminal
+from .storage.subjects import new_url
+from .tasks.samples import CALL
+
+pytestmark = pytest.mark.anyio
+
+SUBJECT = "ana-of-the-token"
+ANA = Owner.user("https://issuer.example", SUBJECT)
+FILLED = {"name": "Ana", "pages": 3, "colour": "blue", "signed": True}
+
+
+async def asking(runtime: Runtime) -> Snapshot:
+    """A task that has asked."""
+    made = await runtime.submit("sign", owner=ANA)
+    async for state in runtime.watch(ANA, made.task.task_id):
+        if state.task.outstanding:
+            return state
+    raise AssertionError("it never asked")
+
+
+def is_harmless(text: str) -> bool:
+    return all(letter.isprintable() or letter == "\n" for letter in text)
+
+
+# Looking
+
+
+async def test_tasks_are_listed_shown_and_counted_without_saying_whose_they_are(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        store = TaskStore(storage)
+        hostile = NewTask(
+            method="tools/call",
+            params={"name": f"t{HOSTILE}", "arguments": {"a": HOSTILE}},
+            session_id=SUBJECT,
+        )
+        first = await store.create(ANA, hostile)
+        done = await store.create(Owner.local(), CALL)
+        await store.finish(done, Success.of({"pages": 12}))
+    listed = await run(url, "list")
+    assert [line.split()[:2] for line in listed.out.splitlines()] == [
+        [done.task.task_id, "completed"],
+        [first.task.task_id, "waiting"],
+    ]
+    page = (await run(url, "list", "--json", "--limit", "1")).document
+    assert [each["task_id"] for each in page["tasks"]] == [done.task.task_id]
+    rest = (await run(url, "list", "--json", "--after", page["next"])).document
+    assert [each["task_id"] for each in rest["tasks"]] == [first.task.task_id]
+    assert rest["next"] is None
+    shown = await run(url, "show", first.task.task_id[:8])
+    seen = await run(url, "show", first.task.task_id, "--json")
+    assert seen.document["arguments"] == {"a": HOSTILE}
+    assert seen.document["owner"] == ANA.digest
+    ended = await run(url, "show", done.task.task_id)
+    assert re.search(r'^result\n  \{\n    "pages": 12\n', ended.out, re.MULTILINE)
+    told = await run(url, "stats", "--json")
+    assert (told.document["counts"]["completed"], told.document["waiting"]) == (1, 1)
+    assert re.search(r"^tasks +2: 1 working, .* 1 completed", (await run(url, "stats")).out)
+    for each in (listed, shown, seen, ended, told):
+        assert SUBJECT not in each.out + each.err
+        assert is_harmless(each.out), each.out
+
+
+async def test_a_terminal_shows_the_tasks_as_they_change(tmp_path: Path) -> None:
+    async with a_server(folder_url(tmp_path)) as runtime:
+        made = await runtime.submit("count", owner=ANA)
+        async with terminal(folder_url(tmp_path), "watch") as shown:
+            await shown.until(r"id +state +name +age +progress +owner +message")
+            text = await shown.until(r"working +count +\d+ s +.* at \d+")
+            first = int(re.findall(r" at (\d+)", text)[-1])
+            while int(re.findall(r" at (\d+)", shown.text)[-1]) == first:
+                await shown.until(rf"(?s){re.escape(shown.text)}.+")
+            await runtime.cancel(ANA, made.task.task_id)
+            await shown.until(r"cancelled +count")
+            shown.interrupt()
+            assert await shown.ended() == 0
+    assert made.task.task_id[:12] in shown.text
+    for obeyed in ("\x1b]0;", "\x9b", "\u202e"):
+        assert obeyed not in shown.seen
+    assert shown.seen.count("\x1b[?25l") == shown.seen.count("\x1b[?25h") == 1  # the cursor is back
+
+
+async def test_watching_one_task_ends_as_the_task_does(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with a_server(url) as runtime:
+        asked = await asking(runtime)
+        watching = asyncio.create_task(run(url, "watch", asked.task.task_id, "--json"))
+        key = next(iter(asked.task.outstanding))
+        await runtime.answer(ANA, asked.task.task_id, {key: {"action": "accept", "content": FILLED}})
+        assert '"state":"completed"' in (await watching).out.splitlines()[-1]
+        other = await asking(runtime)
+        await runtime.cancel(ANA, other.task.task_id)
+        told = await run(url, "watch", other.task.task_id, code=1)
+        assert re.search(rf"UTC  {other.task.task_id}  cancelled ", told.out)
+
+
+# Answering
+
+
+@pytest.mark.parametrize("engine", ["sqlite", "postgres"])
+async def test_a_question_is_answered_field_by_field_in_a_terminal(engine: str, tmp_path: Path) -> None:
+    url = await new_url(engine, tmp_path)
+    async with a_server(url) as runtime:
+        asked = await asking(runtime)
+        async with terminal(url, "answer", asked.task.task_id) as shown:
+            for prompt, typed in (
+                (r"Whose name.*\?\r\n(.*\n)*name \(of whom.*\): ", "Ana"),
+                (r"pages: ", "many"),
+                (r"pages must be of type integer, as JSON has it\r\npages: ", "3"),
+                (r"colour \[red, blue\]: ", "green"),
+                (r"choose one of these\r\ncolour \[red, blue\]: ", "blue"),
+                (r"note, may be empty: ", ""),
+                (r"signed \[yes, no\], else True: ", ""),
+            ):
+                await shown.until(prompt)
+                shown.type(f"{typed}\n")
+            await shown.until("answered; the task goes on")
+            assert await shown.ended() == 0
+        ended = await runtime.wait(ANA, asked.task.task_id, 30)
+    assert isinstance(ended.task.outcome, Success)
+    assert ended.task.outcome.value == FILLED
+    for obeyed in ("\x1b]0;", "\x9b", "\u202e"):
+        assert obeyed not in shown.seen
+
+
+async def test_an_answer_comes_from_the_command_line_and_must_fit_the_form(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with a_server(url) as runtime:
+        asked = await asking(runtime)
+        task_id = asked.task.task_id
+        said = await refused(url, "answer", task_id, code=2)
+        assert "name=value" in said
+        said = await refused(url, "answer", task_id, "name=Ana", "pages=3", "colour=green", code=1)
+        assert "'green' is not one of ['red', 'blue']" in said
+        await refused(url, "answer", task_id, "pages=many", code=2)
+        await refused(url, "answer", task_id, "--value", "{", code=2)
+        assert await runtime.get(ANA, task_id) == asked
+        await run(url, "answer", task_id[:10], "name=Ana", "pages=3", "colour=blue", "signed=yes")
+        ended = await runtime.wait(ANA, task_id, 30)
+        assert ended.task.outcome == Success.of(FILLED)
+        assert "asks nothing" in await refused(url, "answer", task_id, "name=Ana", code=1)
+        declined = await asking(runtime)
+        row = (await run(url, "answer", declined.task.task_id, "--decline", "--json")).document
+        assert row["open_questions"] == 0
+        assert (await runtime.wait(ANA, declined.task.task_id, 30)).task.outcome == Success.of({})
+
+
+# Cancelling and removing
+
+
+async def test_a_task_is_cancelled_once(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        store = TaskStore(storage)
+        made = await store.create(ANA, CALL)
+        assert "it is cancelled" in (await run(url, "cancel", made.task.task_id[:6])).err
+        assert (await store.get(ANA, made.task.task_id)).task.status is Status.CANCELLED
+    assert "the task is cancelled, which is final" in await refused(url, "cancel", made.task.task_id, code=1)
+
+
+async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        store = TaskStore(storage)
+        kept = await store.create(ANA, CALL)
+        for _ in range(2):
+            await store.finish(await store.create(ANA, CALL), Success.of(1))
+        options = ("--older-than", "0s")
+        told = await run(url, "purge", *options, "--dry-run")
+        assert told.err == "0 expired tasks would be removed\n2 ended tasks would be removed\n"
+        assert len((await store.list(ANA)).tasks) == 3
+        report = (await run(url, "purge", *options, "--json")).document
+        assert report == {"expired": 0, "ended": 2, "dry_run": False}
+        assert [each.task.task_id for each in (await store.list(ANA)).tasks] == [kept.task.task_id]
+
+
+# What cannot be done
+
+
+async def test_what_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    assert "name yours with --url" in await refused(url, "list", code=2)
+    assert not (tmp_path / "tasks.db").exists()
+    async with await open_storage(url):
+        pass
+    assert "there is no such task" in await refused(url, "show", "0123456789", code=1)
+    assert "at least 6 letters" in await refused(url, "show", "012", code=2)
+    assert "invalid cursor" in await refused(url, "list", "--after", "x", code=1)
+    assert "within one process" in await refused("memory:", "list", code=2)
+    secret = "hunter2"  # noqa: S105 - the point is that it is not told
+    assert secret not in await refused(f"postgresql://u:{secret}@127.0.0.1:1/db", "list", code=2)
+
+
+async def test_a_shell_completes_commands_statuses_and_ids(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        made = await TaskStore(storage).create(ANA, CALL)
+    for words, expected in (
+        ("tasks ", ["list", "show", "watch", "stats", "cancel", "answer", "purge"]),
+        ("tasks list --status ", [status.value for status in Status]),
+        (f"tasks show {made.task.task_id[:3]}", [made.task.task_id]),
+    ):
+        assert completions(url, words) == expected
+
+
+def completions(url: str, words: str) -> list[str]:
+    """What bash offers behind these words."""
+    asking = {"COMP_WORDS": f"perdure {words}", "COMP_CWORD": str(len(words.split(" ")))}
+    completed = subprocess.run(
+        [str(Path(sys.executable).with_name("perdure"))],
+        env={**environment(url), "_PERDURE_COMPLETE": "complete_bash", **asking},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    return completed.stdout.split()

@@ -1,0 +1,60 @@
+"""What a page has to say to a reader with a terminal: its fenced blocks, in order.
+
+A Python block with a title is a file of that name, a block of `sh` is typed into a terminal, and a block of
+`text` behind one is what is seen there. Other blocks are not run.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+DOCS = Path(__file__).parents[2] / "docs"
+_FENCE = re.compile(r"^```(?P<words>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
+_TITLE = re.compile(r'title="([^"]+)"')
+
+
+@dataclass(frozen=True)
+class Block:
+    """A fenced block."""
+
+    language: str
+    title: str | None
+    text: str
+
+
+def blocks_of(page: Path) -> list[Block]:
+    return [_block(found["words"], found["text"]) for found in _FENCE.finditer(page.read_text("utf-8"))]
+
+
+def _block(words: str, text: str) -> Block:
+    title = _TITLE.search(words)
+    return Block(words.partition(" ")[0], None if title is None else title[1], text)
+
+
+def runnable_pages() -> list[Path]:
+    """The pages that have commands to type."""
+    return [page for page in every_page() if any(block.language == "sh" for block in blocks_of(page))]
+
+
+def every_page() -> list[Path]:
+    return sorted(DOCS.rglob("*.md"))
+
+
+def name_of(page: Path) -> str:
+    return page.relative_to(DOCS).as_posix()
+
+
+def is_seen(expected: str, output: str) -> bool:
+    """Whether these lines are there, in this order. Three dots stand for anything, also for whole lines."""
+    remaining = iter(output.splitlines())
+    return all(
+        any(_pattern(line).search(each) for each in remaining)
+        for line in expected.splitlines()
+        if line.strip() != "..."
+    )
+
+
+def _pattern(line: str) -> re.Pattern[str]:
+    return re.compile(r"^\s*" + ".*".join(map(re.escape, line.strip().split("..."))) + r"\s*$")

@@ -1,0 +1,135 @@
+"""A dashboard over real tasks on SQLite, whose work goes on when the test says so; as such, or over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import httpx2
+import uvicorn
+from starlette.types import ASGIApp
+
+from perdure.runtime import App, Failed, Runtime, Task
+from perdure.storage import Storage, open_storage
+from perdure.tasks import Owner, Snapshot
+from perdure.web import Dashboard
+
+from ..runtime.replicas import QUICK
+
+PAGES = 4
+ME = Owner.user("https://id.example", "ana <secret>")
+ORIGIN = "http://127.0.0.1"
+FORM = {
+    "type": "object",
+    "required": ["name", "colour"],
+    "properties": {
+        "name": {"type": "string", "title": "Full name", "description": "As it is to be printed."},
+        "colour": {"type": "string", "enum": ["ink", "teal"], "title": "Colour"},
+        "copies": {"type": "integer", "minimum": 1, "title": "Copies"},
+        "weight": {"type": "number", "title": "Weight"},
+        "signed": {"type": "boolean", "title": "Signed"},
+    },
+}
+
+
+class Desk:
+    """What a test does: submit work, let it go on, see what became of it."""
+
+    def __init__(self, storage: Storage, runtime: Runtime, pages: asyncio.Semaphore) -> None:
+        self.storage = storage
+        self.runtime = runtime
+        self._pages = pages
+
+    async def submit(self, function: str, year: int = 2026) -> str:
+        return (await self.runtime.submit(function, {"year": year}, owner=ME)).task.task_id
+
+    def turn_page(self) -> None:
+        """Let a report go on by a page."""
+        self._pages.release()
+
+    async def until(self, task_id: str, *statuses: str) -> Snapshot:
+        async for snapshot in self.runtime.watch(ME, task_id):
+            if snapshot.task.status in statuses:
+                return snapshot
+        raise AssertionError(f"the task was never {statuses}")
+
+
+@asynccontextmanager
+async def at_a_desk(folder: Path) -> AsyncGenerator[Desk]:
+    pages = asyncio.Semaphore(0)
+    async with (
+        await open_storage(f"sqlite:///{folder / 'tasks.db'}") as storage,
+        _app(storage, pages).open() as runtime,
+    ):
+        yield Desk(storage, runtime, pages)
+
+
+def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
+    app = App(storage, runtime=QUICK)
+
+    @app.function(attempts=2)
+    async def build_report(year: int, task: Task) -> str:
+        for page in range(1, PAGES + 1):
+            await task.report(f"page {page} of <{year}>", page, PAGES)
+            await task.set_variables({"page": page})
+            await pages.acquire()
+        return f"{PAGES} pages"
+
+    @app.function
+    async def sign_report(year: int, task: Task) -> dict[str, object]:
+        answer = await task.elicit(f"Whose name goes on <{year}>?", FORM)
+        return {"action": answer.action, "content": answer.values}
+
+    @app.function
+    async def print_report(year: int) -> str:
+        raise Failed(-32001, f"no paper for <{year}>", {"tray": 2})
+
+    return app
+
+
+@asynccontextmanager
+async def visiting(dashboard: Dashboard) -> AsyncGenerator[httpx2.AsyncClient]:
+    """A browser, as far as cookies go, that speaks to the application itself."""
+    transport = httpx2.ASGITransport(app=dashboard.app)
+    async with (
+        dashboard.running(),
+        httpx2.AsyncClient(transport=transport, base_url=ORIGIN, headers={"accept": "text/html"}) as client,
+    ):
+        yield client
+
+
+@asynccontextmanager
+async def served(app: ASGIApp) -> AsyncGenerator[str]:
+    """The address of a real server, which ends in good order."""
+    server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=0, log_level="warning"))
+    serving = asyncio.create_task(server.serve())
+    while not server.started:
+        assert not serving.done()
+        await asyncio.sleep(0.01)
+    try:
+        yield f"http://127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await asyncio.wait_for(serving, 20)
+
+
+def form_key_in(html: str) -> str:
+    found = re.search(r'name="form_key" value="([^"]+)"', html)
+    assert found
+    return found[1]
+
+
+async def path_of(client: httpx2.AsyncClient, task_id: str) -> str:
+    """The page of a task, as the list links to it."""
+    found = re.search(rf'href="(/tasks/[^/"]+/{task_id})"', (await client.get("/tasks")).text)
+    assert found
+    return found[1]
+
+
+async def post(client: httpx2.AsyncClient, page: str, below: str, /, **fields: str) -> httpx2.Response:
+    """Send a form as the page has it."""
+    key = form_key_in((await client.get(page)).text)
+    return await client.post(page + below, data={"form_key": key, **fields})

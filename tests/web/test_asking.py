@@ -1,0 +1,91 @@
+"""A form is made from a schema, and what is filled in has the types that the schema asks for."""
+
+from __future__ import annotations
+
+import pytest
+from starlette.datastructures import ImmutableMultiDict
+
+from perdure.tasks import Json
+from perdure.web.asking import Field, NotAnAnswer, content_of, fields_of
+
+
+def only(schema: dict[str, Json], *, required: bool = False) -> Field:
+    (field,) = fields_of({"properties": {"x": schema}, "required": ["x"] if required else []})
+    return field
+
+
+def filled(field: Field, *texts: str) -> dict[str, Json]:
+    return content_of((field,), ImmutableMultiDict([(field.posted_as, text) for text in texts]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "value"),
+    [
+        ({"type": "string"}, "Ana", "Ana"),
+        ({}, "Ana", "Ana"),
+        ({"type": "integer"}, "12", 12),
+        ({"type": "number"}, "1.5", 1.5),
+        ({"type": "number"}, "2", 2),
+        ({"type": "boolean"}, "true", True),
+        ({"type": "string", "enum": ["a", "b"]}, "b", "b"),
+        ({"enum": [1, 2]}, "2", 2),
+        ({"oneOf": [{"const": "r", "title": "Red"}]}, "r", "r"),
+        ({"type": "object"}, '{"a": [1]}', {"a": [1]}),
+    ],
+)
+def test_each_control_gives_a_value_of_its_type(schema: dict[str, Json], text: str, value: Json) -> None:
+    content = filled(only(schema), text)
+    assert content == {"x": value}
+    assert type(content["x"]) is type(value)
+
+
+def test_several_may_be_chosen_of_a_list_of_choices() -> None:
+    field = only({"type": "array", "items": {"enum": ["a", "b", "c"]}})
+    assert filled(field, "a", "c") == {"x": ["a", "c"]}
+
+
+def test_what_is_optional_and_empty_is_left_out() -> None:
+    assert filled(only({"type": "string"}), "") == {}
+    assert filled(only({"type": "integer"})) == {}
+
+
+def test_a_box_that_is_not_ticked_is_false() -> None:
+    assert filled(only({"type": "boolean"})) == {"x": False}
+
+
+@pytest.mark.parametrize(
+    ("schema", "text", "problem"),
+    [
+        ({"type": "string"}, " ", "is needed"),
+        ({"type": "integer"}, "1.5", "must be an integer"),
+        ({"type": "number"}, "nan", "must be a number"),
+        ({"type": "number"}, "many", "must be a number"),
+        ({"enum": ["a"]}, "b", "is not one of the choices"),
+    ],
+)
+def test_what_is_no_answer_is_named_by_its_field(schema: dict[str, Json], text: str, problem: str) -> None:
+    with pytest.raises(NotAnAnswer) as caught:
+        filled(only(schema, required=True), text)
+    assert caught.value.problems == {"x": problem}
+
+
+def test_required_fields_come_first_in_the_order_of_their_list() -> None:
+    schema: Json = {"properties": {"a": {}, "b": {}, "c": {}}, "required": ["c", "b"]}
+    assert [(field.name, field.required) for field in fields_of(schema)] == [
+        ("c", True),
+        ("b", True),
+        ("a", False),
+    ]
+
+
+def test_a_field_tells_what_the_schema_says_of_it() -> None:
+    field = only(
+        {"type": "integer", "title": "Copies", "description": "How many", "default": 3, "minimum": 1}
+    )
+    assert (field.label, field.description, field.default) == ("Copies", "How many", "3")
+    assert field.bounds == {"step": "1", "min": "1"}
+
+
+@pytest.mark.parametrize("schema", [None, [], "x", {"properties": []}, {"properties": {"x": None}}])
+def test_a_schema_that_is_none_makes_a_form_all_the_same(schema: Json) -> None:
+    fields_of(schema)

@@ -1,0 +1,136 @@
+"""An open page is told what has changed, and only that; many open pages cost what one does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator
+from contextlib import aclosing, asynccontextmanager
+from typing import TypedDict
+
+import httpx2
+import pytest
+from markupsafe import Markup
+
+from perdure.storage import Storage
+from perdure.storage.memory import MemoryEngine
+from perdure.tasks import NewTask, Owner, TaskStore
+from perdure.tasks.snapshot import TASKS
+from perdure.web import Dashboard
+from perdure.web.live import Live
+from perdure.web.screens import Screen
+
+from .desk import ME, Desk, form_key_in, path_of, served
+
+pytestmark = pytest.mark.anyio
+
+
+class Told(TypedDict):
+    pieces: dict[str, str]
+    lists: dict[str, list[str]]
+
+
+@asynccontextmanager
+async def listening(client: httpx2.AsyncClient, path: str) -> AsyncGenerator[AsyncGenerator[Told]]:
+    async with client.stream("GET", path, timeout=20) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        async with aclosing(_told(answer)) as told:
+            yield told
+
+
+async def _told(answer: httpx2.Response) -> AsyncGenerator[Told]:
+    async for line in answer.aiter_lines():
+        if line.startswith("data: {") and line != "data: {}":
+            yield json.loads(line.removeprefix("data: "))
+
+
+async def test_an_open_list_is_sent_the_rows_that_changed_and_the_new_ones(desk: Desk) -> None:
+    first, second = await desk.submit("build_report"), await desk.submit("sign_report")
+    await desk.until(second, "input_required")
+    async with (
+        served(Dashboard(desk.storage).app) as address,
+        httpx2.AsyncClient(base_url=address) as client,
+        listening(client, "/events/tasks") as told,
+    ):
+        whole = await anext(told)
+        assert set(whole["pieces"]) == {"tabs", "more", f"task-{first}", f"task-{second}"}
+        seen: set[str] = set()
+        desk.turn_page()
+        async for change in told:
+            seen |= set(change["pieces"])
+            if "page 2 of" in change["pieces"].get(f"task-{first}", ""):
+                break
+        assert seen == {f"task-{first}"}
+        third = await desk.submit("build_report", 2027)
+        change = await anext(change async for change in told if "rows" in change["lists"])
+        assert change["lists"]["rows"] == [f"task-{each}" for each in (third, second, first)]
+        assert f"task-{second}" not in change["pieces"]
+
+
+async def test_forms_that_are_sent_later_are_the_browsers_own(desk: Desk) -> None:
+    task_id = await desk.submit("build_report")
+    async with served(Dashboard(desk.storage).app) as address, httpx2.AsyncClient(base_url=address) as client:
+        page = await path_of(client, task_id)
+        key = form_key_in((await client.get(page)).text)
+        async with listening(client, f"/events{page}") as told:
+            assert form_key_in((await anext(told))["pieces"]["summary"]) == key
+
+
+async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(desk: Desk) -> None:
+    task_id = await desk.submit("print_report")
+    await desk.runtime.wait(ME, task_id, 10)
+    async with served(Dashboard(desk.storage).app) as address, httpx2.AsyncClient(base_url=address) as client:
+        page = await path_of(client, task_id)
+        async with client.stream("GET", f"/events{page}", timeout=20) as answer:
+            lines = answer.aiter_lines()
+            async for line in lines:
+                if line == "event: screen":
+                    break
+            assert await TaskStore(desk.storage).delete(ME, task_id)
+            rest = [line async for line in lines]  # it ends by itself
+        assert "event: over" in rest
+        assert (await client.get(f"/events{page}")).status_code == 404
+
+
+async def test_a_server_ends_though_pages_are_open(desk: Desk) -> None:
+    async with httpx2.AsyncClient() as client:
+        async with served(Dashboard(desk.storage).app) as address:
+            stream = client.stream("GET", f"{address}/events/tasks", timeout=20)
+            answer = await stream.__aenter__()
+            async for line in answer.aiter_lines():
+                if line == "event: screen":
+                    break
+        await stream.__aexit__(None, None, None)
+
+
+async def test_all_who_look_at_a_page_share_one_look() -> None:
+    looks = 0
+
+    async def draw() -> Screen:
+        nonlocal looks
+        looks += 1
+        return Screen({"count": Markup("{}").format(looks)})
+
+    async def first_three(live: Live) -> list[str]:
+        async with aclosing(live.changes("page", draw)) as changes:
+            return [str((await anext(changes)).pieces["count"]) for _ in range(3)]
+
+    async with Storage(MemoryEngine()) as storage:
+        live = Live(storage, [TASKS])
+        async with live.running():
+            seen = await asyncio.gather(*(first_three(live) for _ in range(20)))
+            assert seen == [["1", "2", "3"]] * 20
+            before = looks
+            await asyncio.sleep(0)
+            store = TaskStore(storage)
+            await store.create(Owner.local(), NewTask(method="tools/call"))
+            async with aclosing(live.changes("other", draw)) as changes:
+                await anext(changes)  # a look took place, and nobody looks at `page` any more
+            assert looks == before + 1
+
+
+async def test_only_what_differs_is_a_change() -> None:
+    before = Screen({"a": Markup("1"), "b": Markup("2")}, {"rows": ("a", "b")})
+    after = Screen({"a": Markup("1"), "b": Markup("3"), "c": Markup("4")}, {"rows": ("c", "a", "b")})
+    assert after.since(before) == Screen({"b": Markup("3"), "c": Markup("4")}, {"rows": ("c", "a", "b")})
+    assert after.since(after).is_empty

@@ -1,0 +1,279 @@
+"""What the pages show of real tasks, what can be done through them, and what looking costs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+import httpx2
+import pytest
+
+from perdure.feeds import FeedStore
+from perdure.storage import Micros, PageRequest, Record, Space, Storage
+from perdure.storage.memory import MemoryEngine
+from perdure.tasks import NewTask, Owner, Status, Success, TaskStore
+from perdure.web import Dashboard
+
+from . import feeding
+from .desk import ME, ORIGIN, Desk, path_of, post, visiting
+
+pytestmark = pytest.mark.anyio
+
+
+# The list
+
+
+async def test_the_list_shows_each_task_and_not_whose_it_is(desk: Desk, client: httpx2.AsyncClient) -> None:
+    task_id = await desk.submit("print_report")
+    await desk.runtime.wait(ME, task_id, 10)
+    page = (await client.get("/tasks")).text
+    assert "print_report" in page
+    assert task_id[:8] in page
+    assert ME.digest[:8] in page
+    assert "no paper for &lt;2026&gt;" in page
+    assert "secret" not in page
+    assert "id.example" not in page
+
+
+async def test_the_list_is_narrowed_by_status_and_by_name(desk: Desk, client: httpx2.AsyncClient) -> None:
+    printing, building = await desk.submit("print_report"), await desk.submit("build_report")
+    await desk.runtime.wait(ME, printing, 10)
+    failed = (await client.get("/tasks?status=failed")).text
+    assert (printing in failed, building in failed) == (True, False)
+    named = (await client.get("/tasks?name=build_report")).text
+    assert (printing in named, building in named) == (False, True)
+    assert (await client.get("/tasks?status=asleep")).status_code == 404
+
+
+async def test_the_list_is_paged_by_a_cursor_without_missing_or_repeating(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    made = {await desk.submit("build_report", year) for year in range(60)}
+    seen: list[str] = []
+    path = "/tasks"
+    while path:
+        page = (await client.get(path)).text
+        seen += re.findall(r'<tr id="task-(\w+)"', page)
+        following = re.search(r'rel="next" href="([^"]+)"', page)
+        path = following[1].replace("&amp;", "&") if following else ""
+    assert (len(seen), set(seen)) == (60, made)
+    assert (await client.get("/tasks?after=made-up")).status_code == 404
+
+
+async def test_an_id_or_its_beginning_leads_to_its_task(desk: Desk, client: httpx2.AsyncClient) -> None:
+    task_id = await desk.submit("build_report")
+    for text in (task_id, task_id[:8]):
+        found = await client.get(f"/tasks/find?id={text}")
+        assert found.headers["location"] == await path_of(client, task_id)
+    for text in ("ffffffff", "abc", "", "<b>"):
+        missed = await client.get(f"/tasks/find?id={text}")
+        assert (missed.status_code, "<b>" in missed.text) == (404, False)
+
+
+# One task
+
+
+async def test_a_tasks_page_tells_its_arguments_variables_attempts_and_times(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    task_id = await desk.submit("build_report")
+    async for snapshot in desk.runtime.watch(ME, task_id):
+        if snapshot.task.variables.get_int("page", 0):
+            break
+    page = (await client.get(await path_of(client, task_id))).text
+    assert "&#34;year&#34;: 2026" in page
+    assert "&#34;page&#34;: 1" in page
+    assert "<dt>Attempts</dt><dd>1</dd>" in page
+    assert "page 1 of &lt;2026&gt;" in page
+    assert '<progress max="1" value="0.2500"' in page
+    assert 'class="created"' in page
+
+
+async def test_a_tasks_page_tells_its_error(desk: Desk, client: httpx2.AsyncClient) -> None:
+    task_id = await desk.submit("print_report")
+    await desk.runtime.wait(ME, task_id, 10)
+    page = (await client.get(await path_of(client, task_id))).text
+    assert "<code>-32001</code> no paper for &lt;2026&gt;" in page
+    assert "&#34;tray&#34;: 2" in page
+    assert "/cancel" not in page
+
+
+async def test_cancelling_from_the_page_ends_the_task(desk: Desk, client: httpx2.AsyncClient) -> None:
+    task_id = await desk.submit("build_report")
+    page = await path_of(client, task_id)
+    assert (await post(client, page, "/cancel")).headers["location"] == page
+    assert (await desk.runtime.wait(ME, task_id, 10)).task.status == "cancelled"
+    key = await client.get(page)
+    assert "cancelled" in key.text
+
+
+async def asked(desk: Desk, client: httpx2.AsyncClient) -> tuple[str, str, str]:
+    """A task that waits for an answer, its page, and the key of its question."""
+    task_id = await desk.submit("sign_report")
+    snapshot = await desk.until(task_id, "input_required")
+    return task_id, await path_of(client, task_id), next(iter(snapshot.task.outstanding))
+
+
+async def test_a_question_is_answered_through_a_form_of_its_schema(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    task_id, page, key = await asked(desk, client)
+    html = (await client.get(page)).text
+    assert "Whose name goes on &lt;2026&gt;?" in html
+    assert "As it is to be printed." in html
+    fields = {"field.name": "Ana", "field.colour": "teal", "field.copies": "3", "field.weight": "1.5"}
+    sent = await post(client, page, "/answer", key=key, action="accept", **fields, **{"field.signed": "true"})
+    assert sent.status_code == 303
+    outcome = (await desk.runtime.wait(ME, task_id, 10)).task.outcome
+    assert isinstance(outcome, Success)
+    content = {"name": "Ana", "colour": "teal", "copies": 3, "weight": 1.5, "signed": True}
+    assert outcome.value == {"action": "accept", "content": content}
+
+
+async def test_a_question_is_declined(desk: Desk, client: httpx2.AsyncClient) -> None:
+    task_id, page, key = await asked(desk, client)
+    await post(client, page, "/answer", key=key, action="decline")
+    outcome = (await desk.runtime.wait(ME, task_id, 10)).task.outcome
+    assert isinstance(outcome, Success)
+    assert outcome.value == {"action": "decline", "content": {}}
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"field.name": "", "field.colour": "teal"}, "Full name is needed"),
+        ({"field.name": "Ana", "field.colour": "red"}, "Colour is not one of the choices"),
+        (
+            {"field.name": "Ana", "field.colour": "ink", "field.copies": "0"},
+            "0 is less than the minimum of 1",
+        ),
+    ],
+)
+async def test_what_does_not_fit_the_schema_is_said_and_what_was_typed_stays(
+    desk: Desk, client: httpx2.AsyncClient, fields: dict[str, str], problem: str
+) -> None:
+    task_id, page, key = await asked(desk, client)
+    refused = await post(client, page, "/answer", key=key, action="accept", **fields)
+    assert (refused.status_code, problem in refused.text) == (422, True)
+    assert f'value="{fields["field.name"]}"' in refused.text
+    assert (await desk.runtime.get(ME, task_id)).task.status == Status.INPUT_REQUIRED
+
+
+async def test_a_question_that_nobody_asked_cannot_be_answered(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    _, page, _ = await asked(desk, client)
+    assert (await post(client, page, "/answer", key="other", action="decline")).status_code == 409
+
+
+async def test_a_task_that_is_not_there_is_a_page_that_is_not_there(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    page = await path_of(client, await desk.submit("build_report"))
+    handle = page.split("/")[2]
+    for path in (f"/tasks/{handle}/{'0' * 32}", f"/tasks/made-up/{page.split('/')[3]}", "/tasks/x/y", "/x"):
+        missed = await client.get(path)
+        assert (missed.status_code, "Not found" in missed.text) == (404, True)
+
+
+# How everything is
+
+
+async def test_the_overview_counts_and_tells_what_ended(desk: Desk, client: httpx2.AsyncClient) -> None:
+    for _ in range(3):
+        await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
+    await asked(desk, client)
+    for span in ("10m", "1h", "24h"):
+        page = (await client.get(f"/?span={span}")).text
+        assert '<span class="count">3</span> <span class="status failed">' in page
+        columns = re.findall(r"</th><td>(\d+)</td><td>(\d+)</td><td>(\d+)</td></tr>", page)
+        assert sum(int(failed) for _, failed, _ in columns) == 3
+        assert re.search(r'without an answer</dt><dd><a href="/tasks/[^"]+">sign_report</a>', page)
+    assert (await client.get("/?span=2y")).status_code == 404
+
+
+async def test_workers_and_their_leases_are_shown(desk: Desk, client: httpx2.AsyncClient) -> None:
+    task_id = await desk.submit("build_report")
+    page = (await client.get("/workers")).text
+    assert desk.runtime.name in page
+    assert (await path_of(client, task_id)) in page
+
+
+async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk: Desk) -> None:
+    await feeding.feed(FeedStore(desk.storage))
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        accounts = (await client.get("/feeds")).text
+        assert "the account was &lt;deactivated&gt;" in accounts
+        (one,) = re.findall(r'href="(/feeds/accounts/[^"]+)">ben.example', accounts)
+        assert "2026-01-01" in (await client.get(one)).text
+        items = (await client.get("/feeds/items")).text
+        assert "&lt;b&gt;what&lt;/b&gt;" in items
+        assert "javascript:" not in items
+        links = (await client.get("/feeds/links")).text
+        assert re.search(rf'class="count"[^>]*>3</span>\s*<div><a href="{feeding.URL}"', links)
+        assert "javascript:" not in links
+        assert (await client.get("/feeds/accounts/did:plc:nobody")).status_code == 404
+
+
+async def test_without_feeds_there_are_no_pages_of_them(client: httpx2.AsyncClient) -> None:
+    assert (await client.get("/feeds")).status_code == 404
+    assert "Feeds" not in (await client.get("/")).text
+
+
+async def test_a_storage_that_is_away_is_said_so_and_nothing_of_it_is_shown() -> None:
+    storage = Storage(MemoryEngine())
+    async with visiting(Dashboard(storage)) as client:
+        await storage.close()
+        for path in ("/", "/tasks", "/workers", "/tasks/x/y"):
+            answer = await client.get(path)
+            assert (answer.status_code, "does not answer" in answer.text) == (503, True)
+
+
+class Broken(MemoryEngine):
+    """Fails as no engine should."""
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[str, int]:
+        raise ZeroDivisionError("a secret of the engine")
+
+
+async def test_what_nobody_expected_is_a_page_without_a_stack_and_with_all_headers() -> None:
+    dashboard = Dashboard(Storage(Broken()))
+    transport = httpx2.ASGITransport(app=dashboard.app, raise_app_exceptions=False)
+    async with httpx2.AsyncClient(transport=transport, base_url=ORIGIN) as client:
+        answer = await client.get("/tasks")
+    assert (answer.status_code, "secret" in answer.text) == (500, False)
+    assert "default-src 'none'" in answer.headers["content-security-policy"]
+
+
+# What looking costs
+
+
+class Counting(MemoryEngine):
+    """Remembers what it was asked to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        self.read.append(f"page of {wanted.limit}")
+        return await super().page(wanted, now=now)
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[str, int]:
+        self.read.append("counts")
+        return await super().counts(space, partition, now=now)
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/tasks?status=working"])
+async def test_a_page_of_many_tasks_reads_one_page_and_the_counts(path: str) -> None:
+    engine = Counting()
+    async with Storage(engine) as storage:
+        store = TaskStore(storage)
+        for _ in range(90):
+            await store.create(Owner.local(), NewTask(method="tools/call"))
+        dashboard = Dashboard(storage)
+        async with visiting(dashboard) as client:
+            await client.get(path)  # makes the keys of cursors and handles
+            engine.read.clear()
+            assert (await client.get(path)).status_code == 200
+    assert sorted(engine.read) == ["counts", "page of 51"]

@@ -1,0 +1,44 @@
+"""The charts show what ended tasks tell, and what was sampled where they tell nothing any more."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.operating import Bucket
+from perdure.tasks import Status
+from perdure.web.sampling import COARSE, FINE, SECOND, Counts, Sample, Sampler, moments_of
+
+WIDTH = 10 * SECOND
+
+
+def sample(seconds: int, **counts: int) -> Sample:
+    return Sample(seconds * SECOND, {Status(name): count for name, count in counts.items()})
+
+
+def test_what_was_forgotten_meanwhile_is_still_in_the_chart() -> None:
+    told = [Bucket(at=0, completed=1), Bucket(at=WIDTH)]
+    sampled = [sample(1, completed=5), sample(8, completed=9), sample(12, completed=2)]
+    assert [moment.completed for moment in moments_of(told, sampled, WIDTH)] == [4, 0]
+
+
+def test_what_was_under_way_is_that_of_the_last_sample_and_unknown_without_one() -> None:
+    told = [Bucket(at=0), Bucket(at=WIDTH), Bucket(at=2 * WIDTH)]
+    moments = moments_of(told, [sample(11, working=3), sample(19, working=5, input_required=1)], WIDTH)
+    assert [(each.working, each.input_required) for each in moments] == [(None, None), (5, 1), (None, None)]
+
+
+@pytest.mark.anyio
+async def test_samples_of_two_days_take_no_more_room_than_those_of_one() -> None:
+    now = [0]
+
+    async def counts() -> Counts:
+        return {Status.WORKING: 1}
+
+    sampler = Sampler(counts, lambda: now[0])
+    for _ in range(2 * 24 * 3600 // 60):
+        now[0] += 60 * SECOND
+        await sampler.take()
+    samples = sampler.samples
+    assert len(samples) <= FINE + COARSE
+    assert samples[-1].at - samples[0].at >= 23 * 3600 * SECOND
+    assert [each.at for each in samples] == sorted({each.at for each in samples})
