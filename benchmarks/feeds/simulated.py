@@ -98,9 +98,9 @@ async def _simulate(effort: Effort) -> tuple[list[Line], list[Sheet]]:
     crowd = Crowd(Budget(polling.connections, clock=clock), polling)
     store = FeedStore(Storage(MemoryEngine()), clock=clock)
     tracemalloc.start()
-    await _add_all(store, crowd, effort.accounts)
-    kept = tracemalloc.get_traced_memory()[0]
     watch = Lateness(clock)
+    await _add_all(store, crowd, effort.accounts, watch)
+    kept = tracemalloc.get_traced_memory()[0]
     poller = asyncio.create_task(Poller(store, crowd, polling, tell=watch.note).run())
     await asyncio.sleep(effort.hours * 3600)
     poller.cancel()
@@ -110,7 +110,7 @@ async def _simulate(effort: Effort) -> tuple[list[Line], list[Sheet]]:
     return _told(effort, crowd, watch, await store.count_items(), kept, grown)
 
 
-async def _add_all(store: FeedStore, crowd: Crowd, count: int) -> None:
+async def _add_all(store: FeedStore, crowd: Crowd, count: int, watch: Lateness) -> None:
     """As if they had been polled before: first polls spread over the longest interval."""
     chance = Random(2)
     for number in range(count):
@@ -118,6 +118,7 @@ async def _add_all(store: FeedStore, crowd: Crowd, count: int) -> None:
         account = settling.new_account(profile, now=store.clock(), polling=Polling())
         first = store.clock() + round(chance.random() * settling.LONGEST)
         await store.add(msgspec.structs.replace(account, next_at=first, interval=settling.LONGEST))
+        watch.expect(account.account_id, first)
 
 
 class Lateness:
@@ -130,9 +131,12 @@ class Lateness:
 
     def note(self, outcome: Outcome) -> None:
         account: Account = outcome.account
-        if (due := self._next.get(account.account_id)) is not None:
-            self.parts.append(max(0, self._clock() - due) / account.interval)
-        self._next[account.account_id] = account.next_at
+        late = max(0, self._clock() - self._next[account.account_id])
+        self.parts.append(late / account.interval)
+        self.expect(account.account_id, account.next_at)
+
+    def expect(self, account_id: str, at: Micros) -> None:
+        self._next[account_id] = at
 
 
 def _told(

@@ -444,6 +444,8 @@ async def test_without_a_feed_of_many_there_are_no_hints(bluesky: Bluesky) -> No
         (BlueskySettings(service="public.api.bsky.app"), "bluesky.service"),
         (BlueskySettings(pds="ftp://bsky.social"), "bluesky.pds"),
         (BlueskySettings(service="http://[::1"), "bluesky.service"),
+        (BlueskySettings(service="https://me:secret@bsky.example"), "bluesky.service"),
+        (BlueskySettings(identifier="anna.test", pds="http://bsky.example"), "bluesky.pds"),
         (BlueskySettings(hints="everybody"), "bluesky.hints"),
         (BlueskySettings(hints="timeline"), "bluesky.hints"),
         (BlueskySettings(identifier="anna.test"), "bluesky.identifier"),
