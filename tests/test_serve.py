@@ -455,8 +455,13 @@ async def test_a_server_of_ones_own_is_served_with_a_dashboard_on_its_own_storag
     assert not (tmp_path / "perdure.db").exists()
 
 
-async def test_a_token_guards_a_server_of_ones_own_that_lets_in_everybody(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(OWN_SERVER)
+DECLARED = OWN_LOW_LEVEL.replace("install(server)", "install(server, authenticated=True)")
+"""Whose user checks callers, in a transport that is not the one that is served."""
+
+
+@pytest.mark.parametrize("code", [OWN_SERVER, DECLARED], ids=["sdk", "low-level"])
+async def test_a_token_guards_a_server_of_ones_own_that_lets_in_everybody(tmp_path: Path, code: str) -> None:
+    (tmp_path / "own.py").write_text(code)
     async with (
         sampled(tmp_path, "own:server", "--token", TOKEN) as server,
         Modern(server.url) as stranger,

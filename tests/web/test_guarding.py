@@ -11,6 +11,7 @@ from starlette.routing import Mount, Route
 
 from perdure.storage import open_storage
 from perdure.web import Dashboard
+from perdure.web.sessions import Sessions
 
 from .desk import ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
 
@@ -205,3 +206,23 @@ async def test_an_empty_token_is_refused() -> None:
     async with await open_storage("memory:") as storage:
         with pytest.raises(ValueError, match="empty"):
             Dashboard(storage, token=" " * 8)
+
+
+async def test_without_a_token_nobody_on_another_machine_is_answered_whatever_name_he_says(
+    desk: Desk,
+) -> None:
+    dashboard = Dashboard(desk.storage)
+    transport = httpx2.ASGITransport(app=dashboard.app, client=("192.0.2.7", 4711))
+    async with dashboard.running(), httpx2.AsyncClient(transport=transport, base_url=ORIGIN) as stranger:
+        assert (await stranger.get("/tasks")).status_code == 403
+    with_token = httpx2.ASGITransport(
+        app=Dashboard(desk.storage, token=TOKEN).app, client=("192.0.2.7", 4711)
+    )
+    async with httpx2.AsyncClient(transport=with_token, base_url=ORIGIN) as known:
+        assert (await known.get("/tasks", headers=BEARER)).status_code == 200
+
+
+def test_what_a_form_carries_follows_from_no_token_where_there_is_none() -> None:
+    first, second = Sessions(None), Sessions(None)
+    assert first.form_key("b") != second.form_key("b")
+    assert Sessions(TOKEN).form_key("b") == Sessions(TOKEN).form_key("b")

@@ -159,17 +159,20 @@ async def _oldest(
 # What ends
 
 
-async def throughput_of(storage: Storage, *, window: Micros, parts: int, now: Micros) -> Throughput:
-    """What ended within the window, among the newest 1 000 tasks of each way to end.
+async def throughput_of(
+    storage: Storage, *, window: Micros, parts: int, now: Micros, until: Micros | None = None
+) -> Throughput:
+    """What ended within the window before `until` (now), among the newest 1 000 tasks of each way to end.
 
     Nothing is indexed by its end, so this looks at the tasks themselves.
     """
     looked = await asyncio.gather(*(_ended(storage, status, now) for status in ENDED))
-    since = now - window
-    late = [task for tasks, _ in looked for task in tasks if since <= (task.finished_at or 0) <= now]
+    until = now if until is None else until
+    since = until - window
+    late = [task for tasks, _ in looked for task in tasks if since <= (task.finished_at or 0) <= until]
     return Throughput(
         since=since,
-        until=now,
+        until=until,
         buckets=_buckets(late, since, window, parts),
         median=_median([(task.finished_at or now) - task.created_at for task in late]),
         is_whole=all(whole for _, whole in looked),

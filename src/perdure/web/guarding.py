@@ -1,7 +1,8 @@
 """Who may ask, and what every answer says to the browser: an ASGI middleware in front of all pages.
 
 - The Host header names a host that we are (else a page elsewhere could point its own name at loopback).
-- With a token, only who has it: in the Authorization header, or in a cookie that the login form sets.
+- Without a token, only this machine may ask. With one, only who has it: in the Authorization header, or in a
+  cookie that the login form sets.
 - A request that changes something comes from our own pages, and not at all in read-only mode. Its form is
   checked where it is read, in `forms`.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection
+from ipaddress import ip_address
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -78,6 +80,8 @@ class Guard:
     def _refusal(self, request: Request, browser: str, *, has_token: bool) -> Response | None:
         if not self._is_our_host(request):
             return _refused(421, "This server does not go by that name.")
+        if not self._sessions.are_needed and not _is_near(request):
+            return _refused(403, "Without a token this server answers its own machine alone.")
         if not has_token and not self._is_let_in(request, browser):
             return _to_login(request)
         if request.method in ("GET", "HEAD"):
@@ -106,6 +110,14 @@ class Guard:
             return True
         session = request.cookies.get(SESSION, "")
         return self._sessions.is_open(browser, session, now=self._clock())
+
+
+def _is_near(request: Request) -> bool:
+    """Whether it was sent from this machine. A proxy on it speaks for others: then there must be a token."""
+    try:
+        return request.client is not None and ip_address(request.client.host).is_loopback
+    except ValueError:
+        return False
 
 
 def path_of(request: Request) -> str:

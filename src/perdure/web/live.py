@@ -75,11 +75,11 @@ class Live:
         self._spaces = spaces
         self._views: dict[str, View] = {}
         self._wanted = asyncio.Event()
-        self._is_running = False
+        self.is_running = False
 
     @property
     def has_room(self) -> bool:
-        return self._is_running and sum(view.browsers for view in self._views.values()) < MOST_PAGES
+        return self.is_running and sum(view.browsers for view in self._views.values()) < MOST_PAGES
 
     async def changes(self, name: str, draw: Draw) -> AsyncGenerator[Screen]:
         """What a page of this name shows, drawn by the first who opened it."""
@@ -97,11 +97,11 @@ class Live:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         looking = asyncio.create_task(self._look_forever())
-        self._is_running = True
+        self.is_running = True
         try:
             yield
         finally:
-            self._is_running = False
+            self.is_running = False
             looking.cancel()
             with suppress(asyncio.CancelledError):
                 await looking

@@ -120,7 +120,9 @@ class OverviewPages:
     async def _look(self, span: Span, end: Micros, now: Micros) -> _Told:
         storage = self._operator.storage
         throughput, leases, waiting, asking = await asyncio.gather(
-            counted.throughput_of(storage, window=span.width * span.parts, parts=span.parts, now=end),
+            counted.throughput_of(
+                storage, window=span.width * span.parts, parts=span.parts, now=now, until=end
+            ),
             self._operator.leases(),
             counted.oldest_waiting(storage, now),
             counted.oldest_asking(storage, now),

@@ -1,7 +1,8 @@
 """What a browser shows to be let in, and to prove that a form came from our own page. Pure.
 
 Nothing is kept on the server: a cookie holds chance, and everything else is authenticated with a key that
-follows from the token. So a restart logs nobody out, and replicas with the same token agree.
+follows from the token, slowly, so that nobody finds a token by trying many on what a page shows. So a restart
+logs nobody out, and replicas with the same token agree. Without a token the key is chance.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ class Sessions:
         if token is not None and not token.strip():
             raise ValueError("the dashboard's token is empty; give one that nobody guesses, or None for none")
         self._token = token
-        self._key = hashlib.blake2b((token or "").encode(), digest_size=32, person=b"perdure-web").digest()
+        self._key = secrets.token_bytes(32) if token is None else _key_of(token)
 
     @property
     def are_needed(self) -> bool:
@@ -55,3 +56,7 @@ class Sessions:
 
     def _mac(self, *parts: str) -> str:
         return hmac.new(self._key, "\0".join(parts).encode(), hashlib.sha256).hexdigest()
+
+
+def _key_of(token: str) -> bytes:
+    return hashlib.scrypt(token.encode(), salt=b"perdure-web", n=2**14, r=8, p=1, dklen=32)

@@ -107,7 +107,8 @@ class Site:
                 yield ServerSentEvent(change.as_json(keys), event="screen")
         finally:
             await changes.aclose()
-        yield ServerSentEvent("{}", event="over")
+        if self.live.is_running:  # what it showed is gone; where the server ends, the browser is to come back
+            yield ServerSentEvent("{}", event="over")
 
     def _keys_of(self, request: Request) -> dict[str, str]:
         return {self._key_word: self.sessions.form_key(request.state.browser)}

@@ -38,6 +38,10 @@ class Hosted:
     app: Starlette
     service: Service
     """Its tasks."""
+    checks_callers: bool = True
+    """Whether the app brings along the authentication that its server declares. That of a low-level server
+    stands in a transport of its user's, which is not the one that is served here.
+    """
     storage: str | None = None
     """Where they are, if it was this command that was told so."""
 
@@ -76,7 +80,8 @@ def named_server(name: str, host: str) -> Hosted:
     if isinstance(found, Server):
         server = cast("Server[Any]", found)
         app = server.streamable_http_app(streamable_http_path=PATH, host=host)
-        return Hosted(name=server.name, app=app, service=_service_in(server.middleware, name))
+        service = _service_in(server.middleware, name)
+        return Hosted(name=server.name, app=app, service=service, checks_callers=False)
     return _of_fastmcp(found, name)
 
 

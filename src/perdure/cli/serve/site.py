@@ -47,7 +47,8 @@ class Site:
         """With the server's own lifespan, which opens the storage; the dashboard is of the same one."""
         app = self._hosted.app
         async with app.router.lifespan_context(app):
-            if self._token is not None and not self._hosted.service.host.is_authenticated:
+            is_guarded = self._hosted.checks_callers and self._hosted.service.host.is_authenticated
+            if self._token is not None and not is_guarded:
                 self._server = Gate(app, self._token)
             async with self._shown():
                 self._storage = self.storage

@@ -58,10 +58,17 @@ function arrange(list, names, pieces) {
   });
 }
 
+// A browser comes back by itself when a connection breaks, and not when it is refused, as by a server that is
+// just starting or full.
+const COME_BACK = 3000;
+
 export function follow(path, changed) {
   const source = new EventSource(path);
   source.onopen = () => stand("live");
-  source.onerror = () => stand("lost");
+  source.onerror = () => {
+    stand("lost");
+    if (source.readyState === EventSource.CLOSED) setTimeout(() => follow(path, changed), COME_BACK);
+  };
   source.addEventListener("screen", (event) => {
     stand("live");
     const { pieces, lists } = JSON.parse(event.data);
