@@ -508,15 +508,18 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
 async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_run(
     replicas: Replicas,
 ) -> None:
-    app, wire, go_on = new_app(), Wire(), asyncio.Event()
+    app, wire = new_app(), Wire()
+    begun, go_on = asyncio.Event(), asyncio.Event()
 
     @app.function()
     async def work() -> str:
+        begun.set()
         await go_on.wait()
         return "done"
 
     async with wired(replicas, wire, app) as runtime:
         made = await runtime.submit("work")
+        await begun.wait()
         wire.before = times(1000, BUSY, lambda _: True)
         await asyncio.sleep(3 * QUICK.lease)
         wire.mend()

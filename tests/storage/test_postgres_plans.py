@@ -128,4 +128,4 @@ def test_the_statements_of_every_verb_are_looked_at() -> None:
     assert len(PAGES) == 8
     news = {"announce_listener", "news"}
     upkeep = {"analyze", "drop_zero_counts", "recount", "repair_count", "repair_lock", "repair_total"}
-    assert {*STATEMENTS} == {*VALUES, *upkeep, "commit", "purge", "look", "version", *news}
+    assert {*STATEMENTS} == {*VALUES, *upkeep, "about", "commit", "purge", "look", "version", *news}
