@@ -21,6 +21,7 @@ from .browser import browsing
 from .desk import ME, PAGES, Desk, served
 
 pytestmark = pytest.mark.anyio
+expect.set_options(timeout=20_000)  # milliseconds; the machine may be busy
 
 Keep: TypeAlias = Callable[[Page, str], Awaitable[None]]
 Scheme: TypeAlias = Literal["light", "dark"]
@@ -123,6 +124,8 @@ async def test_a_task_is_cancelled_only_if_one_is_sure(desk: Desk, page: Page, k
     task_id = await desk.submit("build_report")
     await page.goto("/tasks")
     await page.locator(f"#task-{task_id}").get_by_role("link").click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(task_id)
+    await expect(page.locator("#live")).to_have_text("live")  # the script that asks is there
     page.once("dialog", _dismiss)
     await page.get_by_role("button", name="Cancel task").click()
     assert (await desk.runtime.get(ME, task_id)).task.cancel_requested_at is None
