@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
-from perdure.cli.serve.command import DEFAULT_URL
+from perdure.cli.options import DEFAULT_URL
 from perdure.cli.serve.listening import FIRST_PORT
 from perdure.cli.serve.site import HEALTH
 from perdure.storage.sqlite.location import parse

@@ -2,33 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-
 import pytest
 
 from perdure.operating import Operator
 from perdure.storage import Storage
 from perdure.storage.kit import Subject
-from perdure.tasks import StoreConfig, TaskStore
 
-from ..storage.subjects import ENGINES
+from ..tasks.conftest import clock, store, subject
 from ..tasks.samples import Clock
 
-
-@pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-async def subject(on_engine: str, anyio_backend: str) -> AsyncGenerator[Subject]:
-    async with ENGINES[on_engine]() as opened:
-        yield opened
-
-
-@pytest.fixture
-async def store(subject: Subject, clock: Clock) -> TaskStore:
-    return TaskStore(subject.storage, StoreConfig(allow_anonymous=True), clock=clock)
+__all__ = ["clock", "store", "subject"]
+"""The fixtures of the tests of tasks, which are ours too."""
 
 
 @pytest.fixture

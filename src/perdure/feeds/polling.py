@@ -85,13 +85,9 @@ async def poll(
         except NotAuthorized:
             raise
         except SourceError as error:
-            account = await held.write(partial(_failed, error=error, now=store.clock()))
+            account = await held.write(partial(settling.failed, error=error, now=store.clock()))
             is_gone = isinstance(error, AccountUnavailable | InvalidActor)
             return Skipped(account, error) if is_gone else Failed(account, error)
-
-
-def _failed(account: Account, *, error: SourceError, now: Micros) -> Account:
-    return settling.failed(account, error, now=now)
 
 
 class Kept(msgspec.Struct, frozen=True):
@@ -198,14 +194,15 @@ class Poll:
         What comes late makes the walk go on. It is written together with the state: else a kill between the
         two would make it look as if it had been known all along.
         """
-        older = [item for item in page.items if known is not None and item.time <= known]
-        unknown = await self._store.unknown(self._id, older) if older else []
-        late = [item for item in unknown if known is not None and item.time < known]
-        at_once = [item for item in (*page.items, *page.pinned) if known is None or item.time > known]
-        at_once += [item for item in page.pinned if known is not None and item.time <= known]
-        at_once += [item for item in unknown if item.time == known] + late[:-MOST_OWED]
-        found = await self._store.keep(self._id, at_once)
-        return Kept([*found, *late[-MOST_OWED:]], late[-MOST_OWED:])
+        if known is None:
+            return Kept(await self._store.keep(self._id, (*page.items, *page.pinned)), [])
+        newer = [item for item in page.items if item.time > known]
+        unknown = await self._store.unknown(self._id, [item for item in page.items if item.time <= known])
+        late = [item for item in unknown if item.time < known]
+        level = [item for item in unknown if item.time == known]
+        owed = late[-MOST_OWED:]
+        at_once = (*newer, *page.pinned, *level, *late[:-MOST_OWED])
+        return Kept([*await self._store.keep(self._id, at_once), *owed], owed)
 
     async def _write(self, edit: Edit, page: Page | None = None, kept: Kept = NOTHING) -> None:
         """Count what a page brought, make the state follow it, and end the poll when nothing is left."""

@@ -28,11 +28,6 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: int = 0
     """Records that could not be read."""
 
-    @property
-    def reach(self) -> Micros | None:
-        """How far down it goes. Its last item tells; one in the middle may be dated wrongly."""
-        return self.items[-1].time if self.items else None
-
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """An account, as the source describes it."""

@@ -44,6 +44,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reach(self) -> Micros | None:
+        """How far down it goes. Its last item tells; one in the middle may be dated wrongly."""
         return self.times[-1] if self.times else None
 
     def newest(self, now: Micros) -> Micros | None:

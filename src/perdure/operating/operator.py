@@ -97,23 +97,35 @@ class Operator:
         handles, _ = await self._seals()
         return await figures.leases_in(self.storage, self.clock(), handles.seal)
 
-    async def throughput(self, window: Micros = HOUR, *, parts: int = 60) -> Throughput:
-        """What ended of late, in equal parts of the window. Looks at up to 3 000 tasks."""
-        return await figures.throughput_of(self.storage, window=window, parts=parts, now=self.clock())
+    async def throughput(
+        self, window: Micros = HOUR, *, parts: int = 60, until: Micros | None = None
+    ) -> Throughput:
+        """What ended of late, in equal parts of the window, which ends now, or at a time that is said. Looks
+        at up to 3 000 tasks.
+        """
+        return await figures.throughput_of(
+            self.storage, window=window, parts=parts, now=self.clock(), until=until
+        )
+
+    async def oldest_waiting(self) -> Row | None:
+        """Who has waited for a worker longest."""
+        return await self._row_or_none(await figures.oldest_waiting(self.storage, self.clock()))
+
+    async def oldest_asking(self) -> Row | None:
+        """Who has waited for an answer longest."""
+        return await self._row_or_none(await figures.oldest_asking(self.storage, self.clock()))
 
     async def stats(self, window: Micros = HOUR, *, parts: int = 60) -> Stats:
         """All figures at once."""
         now = self.clock()
         counts, leases = await self.counts(), await self.leases()
         held = await figures.held_in(self.storage, now)
-        waiting = await figures.oldest_waiting(self.storage, now)
-        asking = await figures.oldest_asking(self.storage, now)
         return Stats(
             counts=counts,
             held=held,
             waiting=max(0, sum(counts[status] for status in ACTIVE) - held),
-            oldest_waiting=None if waiting is None else await self._row(waiting),
-            oldest_asking=None if asking is None else await self._row(asking),
+            oldest_waiting=await self.oldest_waiting(),
+            oldest_asking=await self.oldest_asking(),
             workers=figures.workers_of(leases, now),
             expired=await figures.expired_in(self.storage, now),
             throughput=await self.throughput(window, parts=parts),
@@ -194,6 +206,9 @@ class Operator:
     async def _row(self, snapshot: Snapshot) -> Row:
         handles, _ = await self._seals()
         return row_of(snapshot, now=self.clock(), handle_of=handles.seal)
+
+    async def _row_or_none(self, snapshot: Snapshot | None) -> Row | None:
+        return None if snapshot is None else await self._row(snapshot)
 
     async def _detail(self, snapshot: Snapshot) -> Detail:
         lease = await self.storage.get(lease_address_of(snapshot.record), now=self.clock())

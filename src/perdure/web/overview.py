@@ -13,10 +13,7 @@ from starlette.routing import BaseRoute, Route
 
 from ..operating import Operator, Row, Throughput
 from ..operating import figures as counted
-from ..operating.handles import Sealer, key_of
-from ..operating.rows import row_of
 from ..storage import Micros
-from ..tasks import Snapshot
 from .guarding import base_of
 from .sampling import SECOND, Moment, Sampler, moments_of
 from .screens import Screen
@@ -65,7 +62,6 @@ class OverviewPages:
         self._operator = operator
         self._sampler = sampler
         self._clock = clock
-        self._sealer: Sealer | None = None
         self._told: dict[str, _Told] = {}
         self._looking = asyncio.Lock()
 
@@ -118,28 +114,20 @@ class OverviewPages:
             return told
 
     async def _look(self, span: Span, end: Micros, now: Micros) -> _Told:
-        storage = self._operator.storage
         throughput, leases, waiting, asking = await asyncio.gather(
-            counted.throughput_of(
-                storage, window=span.width * span.parts, parts=span.parts, now=now, until=end
-            ),
+            self._operator.throughput(span.width * span.parts, parts=span.parts, until=end),
             self._operator.leases(),
-            counted.oldest_waiting(storage, now),
-            counted.oldest_asking(storage, now),
+            self._operator.oldest_waiting(),
+            self._operator.oldest_asking(),
         )
         return _Told(
             at=now,
             throughput=throughput,
             held=len(leases),
             workers=len(counted.workers_of(leases, now)),
-            waiting=None if waiting is None else await self._row(waiting),
-            asking=None if asking is None else await self._row(asking),
+            waiting=waiting,
+            asking=asking,
         )
-
-    async def _row(self, snapshot: Snapshot) -> Row:
-        if self._sealer is None:
-            self._sealer = Sealer(await key_of(self._operator.storage, self._clock()), "handle")
-        return row_of(snapshot, now=self._clock(), handle_of=self._sealer.seal)
 
     # Who works
 

@@ -8,13 +8,12 @@ import anyio
 import typer
 
 from ..loading import CannotLoad
+from ..options import DEFAULT_URL
 from ..saying import CannotDo, log_to_stderr, say, told
 from .listening import checked_token
 
 if TYPE_CHECKING:
     from .finding import Hosted
-
-DEFAULT_URL = "sqlite:///perdure.db"
 
 _Server = Annotated[
     str | None,

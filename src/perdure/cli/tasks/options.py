@@ -15,12 +15,12 @@ from ...storage import open_storage
 from ...storage.errors import PerdureError
 from ...tasks import Status
 from ...tasks.errors import NotFound, TaskError
+from ..options import DEFAULT_URL
 from ..saying import CannotDo, say, told
 from ..storages import is_missing
 from ..telling import bear_any_letter, harmless
 
 T = TypeVar("T")
-USUAL = "sqlite:///perdure.db"
 
 tasks = typer.Typer(name="tasks", no_args_is_help=True)
 
@@ -33,7 +33,7 @@ def _ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         return [(row.task_id, harmless(f"{row.name}, {row.state}")) for row in found]
 
     try:
-        found = anyio.run(partial(_worked, context.params.get("url") or USUAL, work))
+        found = anyio.run(partial(_worked, context.params.get("url") or DEFAULT_URL, work))
     except (PerdureError, CannotDo):
         return []
     return [each for each in found if each[0].startswith(incomplete)]

@@ -11,13 +11,13 @@ from ...operating import Changes, Detail, Operator, Rows, Stats
 from ...storage import Micros
 from ...tasks import Status
 from ...tasks.store import system_clock
-from ..options import Json
+from ..options import DEFAULT_URL, Json
 from ..saying import say
 from ..telling import tell, tell_document
 from ..times import moment
 from . import shapes
 from .lines import line_of, lines_of_detail, lines_of_stats
-from .options import USUAL, Id, Limit, MaybeId, Name, Statuses, Url, done, tasks
+from .options import Id, Limit, MaybeId, Name, Statuses, Url, done, tasks
 from .showing import can_move, screen, shown, table_of
 
 
@@ -28,7 +28,7 @@ def list_tasks(
     name: Name = None,
     after: Annotated[str | None, typer.Option("--after", help="go on where a list ended")] = None,
     limit: Limit = 50,
-    url: Url = USUAL,
+    url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """The newest tasks of everybody, owners hashed. A terminal shows a table; files get whole ids."""
@@ -57,7 +57,7 @@ def _tell_rows(page: Rows) -> None:
 
 
 @tasks.command()
-def show(task: Id, *, url: Url = USUAL, json: Json = False) -> None:
+def show(task: Id, *, url: Url = DEFAULT_URL, json: Json = False) -> None:
     """Everything about one task: arguments, variables, what happened, what it asks, how it ended."""
 
     async def work(operator: Operator) -> Detail:
@@ -77,7 +77,7 @@ def watch(
     status: Statuses = None,
     name: Name = None,
     limit: Limit = 20,
-    url: Url = USUAL,
+    url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """The newest tasks as they change, until Ctrl-C; or one to its end, which fails if the task does."""
@@ -112,7 +112,7 @@ def _alone(detail: Detail) -> Changes:
 def stats(
     *,
     window: Annotated[str, typer.Option("--window", metavar="TIME", help="30m, 1h, 7d")] = "1h",
-    url: Url = USUAL,
+    url: Url = DEFAULT_URL,
     json: Json = False,
 ) -> None:
     """How many tasks there are, who works, what waits the longest, and how much ended of late."""
