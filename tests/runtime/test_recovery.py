@@ -477,13 +477,16 @@ class Noting(InProcessExecutor):
 @row(64)
 async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: Replicas) -> None:
     """The lease in the storage may still be its own, but the run is over, and nobody would end the task."""
-    app, wire, go_on = new_app(), Wire(), asyncio.Event()
+    app, wire = new_app(), Wire()
+    begun, go_on = asyncio.Event(), asyncio.Event()
     told: list[Exception | None] = []
 
-    @app.function(attempts=2)
+    @app.function(attempts=5)
     async def deaf(task: Task) -> None:
-        if task.attempt == 2:
+        if begun.is_set():
             return
+        begun.set()
+        wire.before = times(1000, BUSY, lambda changes: True)
         while not go_on.is_set():
             with suppress(asyncio.CancelledError):
                 await go_on.wait()
@@ -493,9 +496,10 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
         except Exception as error:
             told.append(error)
 
-    wire.before = times(1000, BUSY, lambda changes: not creates_a_task(changes))
     async with wired(replicas, wire, app, executor=Noting) as runtime:
         made = await runtime.submit("deaf")
+        await begun.wait()
+        Noting.is_over.clear()  # set by now, if an attempt was late and never began
         await Noting.is_over.wait()
         wire.mend()
         go_on.set()
