@@ -18,6 +18,16 @@ def filled(field: Field, *texts: str) -> dict[str, Json]:
     return content_of((field,), ImmutableMultiDict([(field.posted_as, text) for text in texts]))
 
 
+def test_what_a_list_of_choices_holds_by_default_is_ticked() -> None:
+    field = only({"type": "array", "items": {"enum": ["a", "b", "c"]}, "default": ["a", "c"]})
+    assert (field.control, field.chosen) == ("choices", ("a", "c"))
+
+
+def test_json_that_is_nested_without_end_is_refused_in_words() -> None:
+    with pytest.raises(NotAnAnswer, match="nested too deeply"):
+        filled(only({"type": "object"}), "[" * 200_000)
+
+
 @pytest.mark.parametrize(
     ("schema", "text", "value"),
     [

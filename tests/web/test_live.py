@@ -11,12 +11,13 @@ from typing import TypedDict
 import httpx2
 import pytest
 from markupsafe import Markup
+from starlette.exceptions import HTTPException
 
 from perdure.storage import Storage
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
-from perdure.web import Dashboard
+from perdure.web import Dashboard, task
 from perdure.web.live import Live
 from perdure.web.screens import Screen
 
@@ -76,7 +77,10 @@ async def test_forms_that_are_sent_later_are_the_browsers_own(desk: Desk) -> Non
             assert form_key_in((await anext(told))["pieces"]["summary"]) == key
 
 
-async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(desk: Desk) -> None:
+async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(task, "RESTS", 0.0)
     task_id = await desk.submit("print_report")
     await desk.runtime.wait(ME, task_id, 10)
     async with served(Dashboard(desk.storage).app) as address, httpx2.AsyncClient(base_url=address) as client:
@@ -118,7 +122,7 @@ async def test_all_who_look_at_a_page_share_one_look() -> None:
         return Screen({"count": Markup("{}").format(looks)})
 
     async def first_three(live: Live) -> list[str]:
-        async with aclosing(live.changes("page", draw)) as changes:
+        async with aclosing(live.changes("page", await live.view("page", draw))) as changes:
             return [str((await anext(changes)).pieces["count"]) for _ in range(3)]
 
     async with Storage(MemoryEngine()) as storage:
@@ -130,9 +134,38 @@ async def test_all_who_look_at_a_page_share_one_look() -> None:
             await asyncio.sleep(0)
             store = TaskStore(storage)
             await store.create(Owner.local(), NewTask(method="tools/call"))
-            async with aclosing(live.changes("other", draw)) as changes:
+            async with aclosing(live.changes("other", await live.view("other", draw))) as changes:
                 await anext(changes)  # a look took place, and nobody looks at `page` any more
             assert looks == before + 1
+
+
+async def test_many_who_come_at_once_share_the_first_look_too() -> None:
+    looks = 0
+
+    async def draw() -> Screen:
+        nonlocal looks
+        await asyncio.sleep(0.01)
+        looks += 1
+        return Screen({})
+
+    async with Storage(MemoryEngine()) as storage:
+        live = Live(storage, [TASKS])
+        views = await asyncio.gather(*(live.view("page", draw) for _ in range(20)))
+    assert (looks, len(set(map(id, views)))) == (1, 1)
+
+
+async def test_a_page_that_may_no_longer_be_shown_ends() -> None:
+    screens = [Screen({"a": Markup("1")})]
+
+    async def draw() -> Screen:
+        if not screens:
+            raise HTTPException(404)
+        return screens.pop()
+
+    async with Storage(MemoryEngine()) as storage:
+        live = Live(storage, [TASKS])
+        async with live.running(), aclosing(live.changes("page", await live.view("page", draw))) as changes:
+            assert [dict(change.pieces) async for change in changes] == [{"a": "1"}]
 
 
 async def test_only_what_differs_is_a_change() -> None:

@@ -1,4 +1,4 @@
-"""What the pages show of real tasks, what can be done through them, and what looking costs."""
+"""What the pages show of real tasks, and what can be done through them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,14 @@ import httpx2
 import pytest
 
 from perdure.feeds import FeedStore
-from perdure.storage import Micros, PageRequest, Record, Space, Storage
+from perdure.storage import Micros, Space, Storage
 from perdure.storage.memory import MemoryEngine
-from perdure.tasks import NewTask, Owner, Status, Success, TaskStore
+from perdure.tasks import InputKind, InputRequest, NewTask, Status, StoreConfig, Success, TaskStore
+from perdure.tasks.inputs import ElicitationAnswer
 from perdure.web import Dashboard
 
 from . import feeding
-from .desk import ME, ORIGIN, Desk, path_of, post, visiting
+from .desk import FORM, ME, ORIGIN, Desk, path_of, post, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -159,6 +160,57 @@ async def test_what_does_not_fit_the_schema_is_said_and_what_was_typed_stays(
     assert (await desk.runtime.get(ME, task_id)).task.status == Status.INPUT_REQUIRED
 
 
+async def test_a_question_that_is_answered_elsewhere_links_there_and_is_only_confirmed(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    store = TaskStore(desk.storage)
+    made = await store.create(ME, NewTask(method="tools/call"))
+    params = {"mode": "url", "message": "Pay", "url": "https://pay.example/1", "elicitationId": "1"}
+    await store.ask(made, {"pay": InputRequest(kind=InputKind.ELICITATION, params=params)})
+    page = await path_of(client, made.task.task_id)
+    assert '<a href="https://pay.example/1" rel="noopener' in (await client.get(page)).text
+    assert (await post(client, page, "/answer", key="pay", action="accept")).status_code == 303
+    answered = (await store.get(ME, made.task.task_id)).task.inputs["pay"]
+    assert answered.answer == ElicitationAnswer(action="accept", content=None)
+
+
+async def test_a_link_that_is_none_of_the_web_is_shown_and_not_linked(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    store = TaskStore(desk.storage)
+    made = await store.create(ME, NewTask(method="tools/call"))
+    params = {"mode": "url", "message": "Pay", "url": "javascript:alert(1)", "elicitationId": "1"}
+    await store.ask(made, {"pay": InputRequest(kind=InputKind.ELICITATION, params=params)})
+    html = (await client.get(await path_of(client, made.task.task_id))).text
+    assert "javascript:alert(1)" in html
+    assert 'href="javascript' not in html
+
+
+async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    """What is typed into it would be gone, or stand below another question."""
+    store = TaskStore(desk.storage)
+    made = await store.create(ME, NewTask(method="tools/call"))
+    question = InputRequest(kind=InputKind.ELICITATION, params={"message": "?", "requestedSchema": FORM})
+    await store.ask(made, {"first": question, "second": question})
+    page = await path_of(client, made.task.task_id)
+    before = re.findall(r'<section id="(question-[^"]+)"', (await client.get(page)).text)
+    await post(client, page, "/answer", key="first", action="decline")
+    after = re.findall(r'<section id="(question-[^"]+)"', (await client.get(page)).text)
+    assert (len(set(before)), after) == (2, before[1:])
+
+
+async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_results(desk: Desk) -> None:
+    made = await TaskStore(desk.storage).create(ME, NewTask(method="tools/call"))
+    config = StoreConfig(result_retention_ms=7_200_000)
+    async with visiting(Dashboard(desk.storage, config=config)) as client:
+        await post(client, await path_of(client, made.task.task_id), "/cancel")
+    ended = await TaskStore(desk.storage).get(ME, made.task.task_id)
+    assert ended.task.finished_at is not None
+    assert ended.record.expires_at == ended.task.finished_at + 7_200_000_000
+
+
 async def test_a_question_that_nobody_asked_cannot_be_answered(
     desk: Desk, client: httpx2.AsyncClient
 ) -> None:
@@ -243,37 +295,3 @@ async def test_what_nobody_expected_is_a_page_without_a_stack_and_with_all_heade
         answer = await client.get("/tasks")
     assert (answer.status_code, "secret" in answer.text) == (500, False)
     assert "default-src 'none'" in answer.headers["content-security-policy"]
-
-
-# What looking costs
-
-
-class Counting(MemoryEngine):
-    """Remembers what it was asked to read."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.read: list[str] = []
-
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        self.read.append(f"page of {wanted.limit}")
-        return await super().page(wanted, now=now)
-
-    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[str, int]:
-        self.read.append("counts")
-        return await super().counts(space, partition, now=now)
-
-
-@pytest.mark.parametrize("path", ["/tasks", "/tasks?status=working"])
-async def test_a_page_of_many_tasks_reads_one_page_and_the_counts(path: str) -> None:
-    engine = Counting()
-    async with Storage(engine) as storage:
-        store = TaskStore(storage)
-        for _ in range(90):
-            await store.create(Owner.local(), NewTask(method="tools/call"))
-        dashboard = Dashboard(storage)
-        async with visiting(dashboard) as client:
-            await client.get(path)  # makes the keys of cursors and handles
-            engine.read.clear()
-            assert (await client.get(path)).status_code == 200
-    assert sorted(engine.read) == ["counts", "page of 51"]

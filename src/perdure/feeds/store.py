@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
-from typing import TypeAlias
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from typing import TypeAlias, TypeVar
 
 from ..storage import (
     Address,
@@ -28,10 +28,13 @@ from .item import ITEMS, Item, item_in
 log = logging.getLogger("perdure.feeds")
 
 Edit: TypeAlias = Callable[[Account], Account]
+T = TypeVar("T")
 
 EDIT_ATTEMPTS = 20
 TOGETHER = 25
 """Items in a commit."""
+AT_ONCE = 100
+"""Records that are read by their addresses."""
 PAGE = 500
 
 
@@ -77,6 +80,21 @@ class FeedStore:
             for stored in _readable(records):
                 yield stored
             after = records[-1].position
+
+    async def accounts_after(self, before: Stored | None, limit: int) -> tuple[list[Stored], bool]:
+        """The first of them, or the next after one that was read; and whether there are more."""
+        after = None if before is None else before.record.position
+        records = await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock())
+        return list(_readable(records[:limit])), len(records) > limit
+
+    async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
+        """The handles of these, as far as they are known here."""
+        found: dict[str, str] = {}
+        for some in batched([address_of(each) for each in dict.fromkeys(account_ids)], AT_ONCE):
+            records = await self.storage.get_many(some, now=self.clock())
+            read = _readable([record for record in records if record is not None])
+            found |= {stored.account.account_id: stored.account.handle for stored in read}
+        return found
 
     async def due(self, limit: int) -> list[Stored]:
         """Accounts whose time has come, the most overdue first."""
@@ -134,8 +152,8 @@ class FeedStore:
         """Those of these items that are not stored."""
         addresses = [items.address_of(item, account_id) for item in found]
         known: set[Address] = set()
-        for start in range(0, len(addresses), 100):
-            records = await self.storage.get_many(addresses[start : start + 100], now=self.clock())
+        for some in batched(addresses, AT_ONCE):
+            records = await self.storage.get_many(some, now=self.clock())
             known |= {record.address for record in records if record is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
 
@@ -156,6 +174,11 @@ class FeedStore:
     async def count_items(self, account_id: str | None = None) -> int:
         counts = await self.storage.counts(ITEMS, account_id, now=self.clock())
         return sum(counts.values())
+
+
+def batched(every: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """In parts of this size; itertools has it from Python 3.12 on."""
+    return (every[start : start + size] for start in range(0, len(every), size))
 
 
 def _readable(records: Sequence[Record]) -> Iterator[Stored]:

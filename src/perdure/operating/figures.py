@@ -9,7 +9,7 @@ import msgspec
 
 from ..runtime.lease import HELD
 from ..storage import Micros, Position, Record, Storage
-from ..tasks import Snapshot, Status, TaskRecord
+from ..tasks import Snapshot, Status
 from ..tasks.snapshot import LEASES, TASKS
 from .details import Held, held_of
 from .listing import read
@@ -19,7 +19,11 @@ ENDED = tuple(status for status in Status if status.is_terminal)
 MOST_LEASES = 1000
 MOST_EXAMINED = 1000
 """Tasks of each status that are looked at for the throughput."""
+MOST_LETTERS = 16 * 1024 * 1024
+"""Of their records, together."""
 PAGE = 200
+FIRST_PAGE = 20
+"""Tasks that are read before anybody knows how large they are."""
 HOUR: Micros = 3600 * 1_000_000
 
 
@@ -169,35 +173,63 @@ async def throughput_of(
     looked = await asyncio.gather(*(_ended(storage, status, now) for status in ENDED))
     until = now if until is None else until
     since = until - window
-    late = [task for tasks, _ in looked for task in tasks if since <= (task.finished_at or 0) <= until]
+    late = [task for tasks, _ in looked for task in tasks if since <= task.finished_at <= until]
     return Throughput(
         since=since,
         until=until,
         buckets=_buckets(late, since, window, parts),
-        median=_median([(task.finished_at or now) - task.created_at for task in late]),
+        median=_median([task.finished_at - task.created_at for task in late]),
         is_whole=all(whole for _, whole in looked),
     )
 
 
-async def _ended(storage: Storage, status: Status, now: Micros) -> tuple[list[TaskRecord], bool]:
+class _Ended(msgspec.Struct):
+    """Of a task that has ended no more than this is read."""
+
+    status: Status
+    created_at: Micros
+    finished_at: Micros
+
+
+_ended_in = msgspec.json.Decoder(_Ended)
+
+
+async def _ended(storage: Storage, status: Status, now: Micros) -> tuple[list[_Ended], bool]:
     """The newest tasks that ended so, and whether these are all."""
-    found: list[TaskRecord] = []
+    found: list[_Ended] = []
     after: Position | None = None
-    for _ in range(0, MOST_EXAMINED, PAGE):
+    looked, letters, size = 0, 0, FIRST_PAGE
+    while looked < MOST_EXAMINED and letters < MOST_LETTERS:
         records = await storage.page(
-            TASKS, after=after, limit=PAGE, tag=status.value, descending=True, now=now
+            TASKS, after=after, limit=size, tag=status.value, descending=True, now=now
         )
-        found += [snapshot.task for each in records if (snapshot := read(each)) is not None]
-        if len(records) < PAGE:
+        found += [task for each in records if (task := _read_end(each)) is not None]
+        if len(records) < size:
             return found, True
         after = records[-1].position
+        looked += len(records)
+        letters += sum(len(each.body) for each in records)
+        size = _next_size(looked, letters)
     return found, False
 
 
-def _buckets(tasks: Sequence[TaskRecord], since: Micros, window: Micros, parts: int) -> tuple[Bucket, ...]:
+def _next_size(looked: int, letters: int) -> int:
+    """As many as there is room for, if the next ones are as large as those before."""
+    room = (MOST_LETTERS - letters) * looked // max(1, letters)
+    return max(1, min(PAGE, room, MOST_EXAMINED - looked))
+
+
+def _read_end(record: Record) -> _Ended | None:
+    try:
+        return _ended_in.decode(record.body)
+    except msgspec.MsgspecError:
+        return None  # no task
+
+
+def _buckets(tasks: Sequence[_Ended], since: Micros, window: Micros, parts: int) -> tuple[Bucket, ...]:
     counts: list[dict[str, int]] = [{} for _ in range(parts)]
     for task in tasks:
-        place = min(parts - 1, ((task.finished_at or 0) - since) * parts // window)
+        place = min(parts - 1, (task.finished_at - since) * parts // window)
         counts[place][task.status.value] = counts[place].get(task.status.value, 0) + 1
     return tuple(_bucket(since + window * place // parts, each) for place, each in enumerate(counts))
 

@@ -146,12 +146,12 @@ def position_of(cursor: str | None, sealer: Sealer) -> Position | None:
 # By id
 
 
-async def find(storage: Storage, text: str, *, now: Micros) -> Snapshot:
+async def find(storage: Storage, text: str, *, among: int | None = None, now: Micros) -> Snapshot:
     """The task whose id is this, or begins with it.
 
     A whole id of the local user, or of a caller without a name, costs one read. Any other is looked for among
     all tasks, the newest first; a part of one among all of them to the last, to be sure that it is the only
-    one.
+    one. `among` ends that after so many.
     """
     if not is_task_id(text) or len(text) < LEAST_PREFIX:
         raise TooShort(LEAST_PREFIX)
@@ -159,7 +159,7 @@ async def find(storage: Storage, text: str, *, now: Micros) -> Snapshot:
     if is_whole and (direct := await _direct(storage, text, now)) is not None:
         return direct
     found: list[Record] = []
-    async for record in _every(storage, now):
+    async for record in _newest_of_all(storage, among, now):
         if record.key.startswith(text):
             found.append(record)
             if is_whole or len(found) > 1:
@@ -184,9 +184,15 @@ async def _direct(storage: Storage, text: str, now: Micros) -> Snapshot | None:
     return next((Snapshot.read(record) for record in records if record is not None), None)
 
 
-async def _every(storage: Storage, now: Micros) -> AsyncIterator[Record]:
+async def _newest_of_all(storage: Storage, most: int | None, now: Micros) -> AsyncIterator[Record]:
     after: Position | None = None
-    while records := await storage.page(TASKS, after=after, limit=MOST_LIMIT, descending=True, now=now):
-        after = records[-1].position
+    seen = 0
+    while most is None or seen < most:
+        size = MOST_LIMIT if most is None else min(MOST_LIMIT, most - seen)
+        records = await storage.page(TASKS, after=after, limit=size, descending=True, now=now)
         for record in records:
             yield record
+        if len(records) < size:
+            return
+        seen += size
+        after = records[-1].position

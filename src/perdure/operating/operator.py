@@ -81,16 +81,21 @@ class Operator:
         """One task in full: two reads. NotFound where it is gone."""
         return await self._detail(await self._snapshot(handle, task_id))
 
-    async def find(self, text: str) -> Detail:
+    async def find(self, text: str, *, among: int | None = None) -> Detail:
         """The task of this id, or of the only one that begins so (at least 6 letters).
 
-        Costs up to a walk over all tasks: see `listing.find`. Who has a handle uses `get`.
+        Costs up to a walk over all tasks, or over the newest so many: see `listing.find`. Who has a handle
+        uses `get`.
         """
-        return await self._detail(await listing.find(self.storage, text, now=self.clock()))
+        return await self._detail(await listing.find(self.storage, text, among=among, now=self.clock()))
 
     async def counts(self) -> dict[Status, int]:
         """How many tasks there are of each status, none left out. Cheap."""
         return await figures.counts_of(self.storage, self.clock())
+
+    async def held(self) -> int:
+        """How many tasks a worker has. Cheap."""
+        return await figures.held_in(self.storage, self.clock())
 
     async def leases(self) -> list[Held]:
         """Who holds which task, of the newest 1 000."""
@@ -119,7 +124,7 @@ class Operator:
         """All figures at once."""
         now = self.clock()
         counts, leases = await self.counts(), await self.leases()
-        held = await figures.held_in(self.storage, now)
+        held = await self.held()
         return Stats(
             counts=counts,
             held=held,

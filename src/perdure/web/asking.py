@@ -39,6 +39,8 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     control: Control
     required: bool = False
     default: str = ""
+    chosen: tuple[str, ...] = ()
+    """The choices that are ticked at first, as they are posted."""
     options: tuple[Option, ...] = ()
     input_type: str = "text"
     bounds: dict[str, str] = {}
@@ -94,6 +96,8 @@ def json_of(text: str) -> Json:
         return cast("Json", json.loads(text))
     except ValueError as error:
         raise ValueError(f"is not JSON: {error}") from error
+    except RecursionError as error:
+        raise ValueError("is nested too deeply") from error
 
 
 def _field(name: str, schema: Json, *, required: bool) -> Field:
@@ -107,6 +111,7 @@ def _field(name: str, schema: Json, *, required: bool) -> Field:
         control=control,
         required=required,
         default=_default(schema.get("default"), control),
+        chosen=_chosen_at_first(schema.get("default"), control),
         options=options,
         input_type=INPUT_TYPES.get(_text(schema.get("format")), "text"),
         bounds=_bounds(schema, control),
@@ -158,7 +163,11 @@ def _bounds(schema: Schema, control: Control) -> dict[str, str]:
 def _default(value: Json, control: Control) -> str:
     if value is None:
         return ""
-    return json.dumps(value) if control in ("json", "choices") else _text(value)
+    return json.dumps(value) if control == "json" else _text(value)
+
+
+def _chosen_at_first(value: Json, control: Control) -> tuple[str, ...]:
+    return tuple(map(_text, value)) if control == "choices" and isinstance(value, list) else ()
 
 
 def _value(field: Field, given: list[str]) -> Json:

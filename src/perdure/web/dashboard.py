@@ -3,8 +3,9 @@
 It is an application of its own, or mounted in another:
 
     dashboard = Dashboard(storage, token="...")
-    routes = [Mount("/mcp", mcp), Mount("/", dashboard.app)]
-    app = Starlette(routes=routes, lifespan=lambda _: dashboard.running())
+    app = Starlette(routes=[Mount("/dashboard", dashboard.app)], lifespan=lambda _: dashboard.running())
+
+Another application's own lifespan, such as that of an MCP server, has to be entered beside `running`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ..feeds.account import ACCOUNTS
 from ..operating import Operator
 from ..storage import Micros, Storage
 from ..storage.errors import StorageError
+from ..tasks import StoreConfig
 from ..tasks.errors import TaskError
 from ..tasks.snapshot import TASKS
 from ..tasks.store import system_clock
@@ -38,7 +40,8 @@ from .overview import OverviewPages
 from .sampling import Sampler
 from .sessions import LASTS, Sessions
 from .site import Site
-from .tasks import TaskPages
+from .task import TaskPages
+from .tasks import ListPages
 
 
 class Dashboard:
@@ -46,6 +49,7 @@ class Dashboard:
 
     `token`: what every request must show. `hosts`: the names that the server goes by, None for any; where it
     is not bound to loopback, give its own names, or a token. `read_only`: nothing is cancelled or answered.
+    `config`: that of the servers, where it is not the usual one.
     """
 
     def __init__(
@@ -56,11 +60,12 @@ class Dashboard:
         token: str | None = None,
         read_only: bool = False,
         hosts: Collection[str] | None = LOOPBACK,
+        config: StoreConfig = StoreConfig(),
         clock: Callable[[], Micros] = system_clock,
     ) -> None:
         self._clock = clock
         self._sessions = Sessions(token)
-        self._operator = Operator(storage, clock)
+        self._operator = Operator(storage, clock, config=config)
         self._sampler = Sampler(self._operator.counts, clock)
         self._live = Live(storage, [TASKS, ACCOUNTS] if feeds else [TASKS])
         self._site = Site(sessions=self._sessions, live=self._live, read_only=read_only, feeds=feeds)
@@ -90,6 +95,7 @@ class Dashboard:
             post("/login", self._log_in, self._sessions),
             post("/logout", self._log_out, self._sessions),
             *OverviewPages(self._site, self._operator, self._sampler, self._clock).routes(),
+            *ListPages(self._site, self._operator).routes(),
             *TaskPages(self._site, self._operator).routes(),
             *([] if self._feeds is None else FeedPages(self._site, self._feeds).routes()),
         ]

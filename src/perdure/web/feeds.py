@@ -3,25 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from itertools import islice
+from urllib.parse import urlencode
 
 import msgspec
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ..feeds import FeedStore, Item, Shared, most_shared, summary_of
+from ..feeds import Account, FeedStore, Item, Shared, Summary, most_shared, summary_of
+from ..feeds.account import Stored
 from ..feeds.errors import UnknownAccount
 from ..feeds.item import Link
 from ..storage import Micros
 from .guarding import base_of
-from .screens import Screen
+from .keeping import Kept
+from .screens import Screen, digest_of
 from .site import Site
+from .wording import is_web
 
-MOST_ACCOUNTS = 500
+PAGE = 200
+"""Accounts on one page."""
 MOST_ITEMS = 50
 MOST_LINKS = 25
+MOST_NAMED = 8
+"""Accounts that are named beside a link."""
 MOST_READ = 5000
 """Items that are looked at for the links that most share."""
 DAY: Micros = 24 * 3600 * 1_000_000
@@ -45,12 +52,14 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
 
     shared: Shared
     handles: tuple[str, ...]
+    """Of the first of them."""
 
 
 class FeedPages:
     def __init__(self, site: Site, store: FeedStore) -> None:
         self._site = site
         self._store = store
+        self._summary = Kept(self._look)
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -62,44 +71,60 @@ class FeedPages:
         ]
 
     async def _accounts(self, request: Request) -> Response:
-        screen = await self._accounts_screen(base_of(request))
-        return self._site.page(request, "feeds", screen=screen, events="/events/feeds")
+        after = request.query_params.get("after")
+        return self._site.page(
+            request,
+            "feeds",
+            screen=await self._accounts_screen(base_of(request), after),
+            events=f"/events/feeds?{urlencode({'after': after})}" if after else "/events/feeds",
+        )
 
     async def _accounts_events(self, request: Request) -> Response:
-        base = base_of(request)
-        return await self._site.updates(request, lambda: self._accounts_screen(base))
-
-    async def _accounts_screen(self, base: str) -> Screen:
-        everybody = [stored.account async for stored in self._store.accounts()]
-        items = await self._store.count_items()
-        summary = self._site.piece(
-            "feed_summary", "summary", {"summary": summary_of(everybody), "items": items}
+        after, base = request.query_params.get("after"), base_of(request)
+        return await self._site.updates(
+            request, f"feeds {after or ''}", lambda: self._accounts_screen(base, after)
         )
-        rows = {
-            f"account-{place}": self._site.piece(
-                "account_row", f"account-{place}", {"account": account, "base": base}, tag="tr"
-            )
-            for place, account in enumerate(islice(everybody, MOST_ACCOUNTS))
-        }
-        return Screen({"summary": summary, **rows}, {"rows": tuple(rows)})
 
-    async def _account(self, request: Request) -> Response:
+    async def _accounts_screen(self, base: str, after: str | None) -> Screen:
+        before = await self._stored(after) if after else None
+        found, has_more = await self._store.accounts_after(before, PAGE)
+        rows = {f"account-{digest_of(each.account.account_id)}": each.account for each in found}
+        more = {"last": found[-1].account if found and has_more else None, "after": after, "base": base}
+        summary = {"summary": await self._summary.told(), "items": await self._store.count_items()}
+        return Screen(
+            {
+                "summary": self._site.piece("feed_summary", "summary", summary),
+                "more": self._site.piece("more_accounts", "more", more),
+                **{name: self._row(name, account, base) for name, account in rows.items()},
+            },
+            {"rows": tuple(rows)},
+        )
+
+    def _row(self, name: str, account: Account, base: str) -> Markup:
+        return self._site.piece("account_row", name, {"account": account, "base": base}, tag="tr")
+
+    async def _look(self) -> Summary:
+        """Of all accounts, each of which is read."""
+        return summary_of([stored.account async for stored in self._store.accounts()])
+
+    async def _stored(self, account_id: str) -> Stored:
         try:
-            account = (await self._store.get(request.path_params["account_id"])).account
+            return await self._store.get(account_id)
         except UnknownAccount as error:
             raise HTTPException(404, "There is no such account.") from error
+
+    async def _account(self, request: Request) -> Response:
+        account = (await self._stored(request.path_params["account_id"])).account
         context = {
             "account": account,
             "items": await self._store.count_items(account.account_id),
-            "found": await self._newest(account.account_id, {account.account_id: account.handle}),
+            "found": await self._newest(account.account_id),
             "is_held": account.is_held(self._store.clock()),
         }
         return self._site.page(request, "account", context=context)
 
     async def _items(self, request: Request) -> Response:
-        return self._site.page(
-            request, "items", context={"found": await self._newest(None, await self._handles())}
-        )
+        return self._site.page(request, "items", context={"found": await self._newest(None)})
 
     async def _links(self, request: Request) -> Response:
         since = request.query_params.get("since", "24h")
@@ -107,28 +132,20 @@ class FeedPages:
             raise HTTPException(404, f"There are links of {', '.join(SINCE)}.")
         newest = self._store.newest(since=self._store.clock() - SINCE[since])
         shared = await most_shared(_some(newest, MOST_READ), limit=MOST_LINKS)
-        handles = await self._handles()
+        handles = await self._store.handles(name for each in shared for name in each.sharers[:MOST_NAMED])
         links = [_ranked(each, handles) for each in shared if is_web(each.url)]
         context = {"since": since, "spans": list(SINCE), "links": links}
         return self._site.page(request, "links", context=context)
 
-    async def _newest(self, account_id: str | None, handles: dict[str, str]) -> list[Found]:
-        return [
-            Found(account_id=owner, handle=handles.get(owner, owner), item=item)
-            async for owner, item in _some(self._store.newest(account_id), MOST_ITEMS)
-        ]
-
-    async def _handles(self) -> dict[str, str]:
-        return {each.account.account_id: each.account.handle async for each in self._store.accounts()}
-
-
-def is_web(url: str) -> bool:
-    """Whether a link may be a link here: what is stored may say anything."""
-    return url.startswith(("https://", "http://"))
+    async def _newest(self, account_id: str | None) -> list[Found]:
+        found = [each async for each in _some(self._store.newest(account_id), MOST_ITEMS)]
+        handles = await self._store.handles(owner for owner, _ in found)
+        return [Found(account_id=owner, handle=handles.get(owner, owner), item=item) for owner, item in found]
 
 
 def _ranked(shared: Shared, handles: dict[str, str]) -> Ranked:
-    return Ranked(shared=shared, handles=tuple(handles.get(each, each) for each in shared.sharers))
+    named = shared.sharers[:MOST_NAMED]
+    return Ranked(shared=shared, handles=tuple(handles.get(each, each) for each in named))
 
 
 async def _some(items: AsyncGenerator[tuple[str, Item]], most: int) -> AsyncGenerator[tuple[str, Item]]:

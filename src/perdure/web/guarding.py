@@ -3,6 +3,7 @@
 - The Host header names a host that we are (else a page elsewhere could point its own name at loopback).
 - Without a token, only this machine may ask. With one, only who has it: in the Authorization header, or in a
   cookie that the login form sets.
+- A page of another site may link here, and no more: its images and scripts are refused.
 - A request that changes something comes from our own pages, and not at all in read-only mode. Its form is
   checked where it is read, in `forms`.
 """
@@ -85,7 +86,7 @@ class Guard:
         if not has_token and not self._is_let_in(request, browser):
             return _to_login(request)
         if request.method in ("GET", "HEAD"):
-            return None
+            return None if _may_look(request) else _refused(403, "Another site asked for this page.")
         if not _is_from_here(request):
             return _refused(403, "This form was sent from another site.")
         if self._read_only and path_of(request) not in ALWAYS_POSTED:
@@ -135,6 +136,12 @@ def cookie_of(request: Request, name: str, value: str, lasts: Micros) -> str:
     where, age = base_of(request) or "/", lasts // 1_000_000
     secure = "; Secure" if request.url.scheme == "https" else ""
     return f"{name}={value}; Path={where}; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
+
+
+def _may_look(request: Request) -> bool:
+    """Another site may link here. It may not make a browser ask for pages that nobody sees."""
+    is_ours = request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+    return is_ours or request.headers.get("sec-fetch-dest") == "document"
 
 
 def _is_from_here(request: Request) -> bool:

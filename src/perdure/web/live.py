@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TypeAlias
 
 import anyio
+from starlette.exceptions import HTTPException
 
 from ..storage import Space, Storage
-from ..storage.errors import StorageClosed
-from ..tasks.errors import NotFound
+from ..storage.errors import StorageClosed, StorageError
+from ..tasks.errors import TaskError
 from .screens import Screen
 
 log = logging.getLogger("perdure.web")
@@ -34,18 +36,24 @@ MOST_PAGES = 200
 class View:
     """One page as several browsers see it."""
 
-    def __init__(self, draw: Draw) -> None:
+    def __init__(self, draw: Draw, screen: Screen) -> None:
         self.draw = draw
-        self.screen: Screen | None = None
+        self.screen = screen
         self.is_over = False
         self.browsers = 0
+        self._drawn_at = time.monotonic()
         self._changed = asyncio.Event()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it is what a look would find: somebody has it open, or it was drawn just now."""
+        return not self.is_over and (self.browsers > 0 or time.monotonic() - self._drawn_at < APART)
 
     def show(self, screen: Screen | None) -> None:
         """None: what it showed is gone."""
         if screen is None:
             self.is_over = True
-        elif self.screen is not None and screen.since(self.screen).is_empty:
+        elif screen is self.screen or screen.since(self.screen).is_empty:
             return
         else:
             self.screen = screen
@@ -57,7 +65,7 @@ class View:
         sent: Screen | None = None
         while True:
             changed = self._changed
-            if self.screen is not None and self.screen is not sent:
+            if self.screen is not sent:
                 difference = self.screen.since(sent)
                 sent = self.screen
                 yield difference
@@ -75,15 +83,24 @@ class Live:
         self._spaces = spaces
         self._views: dict[str, View] = {}
         self._wanted = asyncio.Event()
+        self._drawing = asyncio.Lock()
         self.is_running = False
 
     @property
     def has_room(self) -> bool:
         return self.is_running and sum(view.browsers for view in self._views.values()) < MOST_PAGES
 
-    async def changes(self, name: str, draw: Draw) -> AsyncGenerator[Screen]:
-        """What a page of this name shows, drawn by the first who opened it."""
-        view = self._views.setdefault(name, View(draw))
+    async def view(self, name: str, draw: Draw) -> View:
+        """A page of this name, drawn by the first who opened it. Raises what keeps it from being drawn."""
+        async with self._drawing:
+            self._views = {each: view for each, view in self._views.items() if view.is_fresh}
+            if name not in self._views:
+                self._views[name] = View(draw, await draw())
+            return self._views[name]
+
+    async def changes(self, name: str, view: View) -> AsyncGenerator[Screen]:
+        """What a view shows, for one who looks at it."""
+        view = self._views.setdefault(name, view)
         view.browsers += 1
         self._wanted.set()
         try:
@@ -125,7 +142,7 @@ class Live:
             watching = await stack.enter_async_context(anyio.create_task_group())
             for space in self._spaces:
                 watching.start_soon(self._listen, space, news)
-            while self._views:
+            while any(view.browsers for view in self._views.values()):
                 news.clear()
                 self._wanted.clear()
                 await self._draw_all()
@@ -150,12 +167,14 @@ class Live:
                 await anyio.sleep(APART / 2)
 
     async def _draw_all(self) -> None:
-        for view in list(self._views.values()):
+        for view in [view for view in self._views.values() if view.browsers]:
             try:
                 view.show(await view.draw())
-            except NotFound:
+            except (TaskError, HTTPException):  # it is gone, or not to be shown
                 view.show(None)
             except StorageClosed:
                 raise
+            except StorageError as error:
+                log.warning("a page of the dashboard could not be drawn: %s", error)
             except Exception:  # one page that cannot be drawn keeps the others from nothing
                 log.exception("a page of the dashboard could not be drawn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -15,13 +16,12 @@ from ..operating import Operator, Row, Throughput
 from ..operating import figures as counted
 from ..storage import Micros
 from .guarding import base_of
+from .keeping import Kept
 from .sampling import SECOND, Moment, Sampler, moments_of
 from .screens import Screen
 from .site import Site
-from .tasks import WORDS
+from .wording import WORDS
 
-FRESH: Micros = 5 * SECOND
-"""For how long what a long look told is not asked again."""
 MOST_LEASES = 200
 
 
@@ -48,10 +48,10 @@ SPANS = {
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes a long look to know."""
 
-    at: Micros
     throughput: Throughput
     held: int
     workers: int
+    """Those that hold the newest 1 000."""
     waiting: Row | None
     asking: Row | None
 
@@ -62,8 +62,7 @@ class OverviewPages:
         self._operator = operator
         self._sampler = sampler
         self._clock = clock
-        self._told: dict[str, _Told] = {}
-        self._looking = asyncio.Lock()
+        self._told = {span.name: Kept(partial(self._look, span)) for span in SPANS.values()}
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -87,7 +86,9 @@ class OverviewPages:
 
     async def _overview_events(self, request: Request) -> Response:
         span, base = _span_in(request), base_of(request)
-        return await self._site.updates(request, lambda: self._overview_screen(base, span))
+        return await self._site.updates(
+            request, f"overview {span.name}", lambda: self._overview_screen(base, span)
+        )
 
     async def _overview_screen(self, base: str, span: Span) -> Screen:
         counts, told = await self._operator.counts(), await self._lately(span)
@@ -101,30 +102,26 @@ class OverviewPages:
         return Screen({name: self._site.piece(name, name, each) for name, each in contexts.items()})
 
     async def _lately(self, span: Span) -> _Told:
-        """What a long look told, no longer ago than `FRESH`.
+        """What a long look told of the steps up to the one that goes on now."""
+        return await self._told[span.name].told(unless=lambda told: told.throughput.until != self._end(span))
 
-        It ends at a whole step, so that a column stands for the same stretch of time whenever it is drawn.
-        """
-        async with self._looking:
-            now = self._clock()
-            end = (now // span.width + 1) * span.width
-            told = self._told.get(span.name)
-            if told is None or told.throughput.until != end or now >= told.at + FRESH:
-                told = self._told[span.name] = await self._look(span, end, now)
-            return told
+    def _end(self, span: Span) -> Micros:
+        """A whole step, so that a column stands for the same stretch of time whenever it is drawn."""
+        return (self._clock() // span.width + 1) * span.width
 
-    async def _look(self, span: Span, end: Micros, now: Micros) -> _Told:
-        throughput, leases, waiting, asking = await asyncio.gather(
+    async def _look(self, span: Span) -> _Told:
+        end = self._end(span)
+        throughput, held, leases, waiting, asking = await asyncio.gather(
             self._operator.throughput(span.width * span.parts, parts=span.parts, until=end),
+            self._operator.held(),
             self._operator.leases(),
             self._operator.oldest_waiting(),
             self._operator.oldest_asking(),
         )
         return _Told(
-            at=now,
             throughput=throughput,
-            held=len(leases),
-            workers=len(counted.workers_of(leases, now)),
+            held=held,
+            workers=len(counted.workers_of(leases, self._clock())),
             waiting=waiting,
             asking=asking,
         )
@@ -137,12 +134,16 @@ class OverviewPages:
 
     async def _workers_events(self, request: Request) -> Response:
         base = base_of(request)
-        return await self._site.updates(request, lambda: self._workers_screen(base))
+        return await self._site.updates(request, "workers", lambda: self._workers_screen(base))
 
     async def _workers_screen(self, base: str) -> Screen:
-        leases = await self._operator.leases()
-        workers = {"workers": counted.workers_of(leases, self._clock())}
-        held = {"leases": leases[:MOST_LEASES], "total": len(leases), "base": base}
+        total, leases = await self._operator.held(), await self._operator.leases()
+        workers = {
+            "workers": counted.workers_of(leases, self._clock()),
+            "looked": len(leases),
+            "total": total,
+        }
+        held = {"leases": leases[:MOST_LEASES], "total": total, "base": base}
         return Screen(
             {
                 "workers": self._site.piece("workers", "workers", workers),

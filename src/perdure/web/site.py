@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import AsyncGenerator, Mapping
 
@@ -18,9 +19,11 @@ from ..tasks.errors import TaskError
 from . import wording
 from .forms import KEY
 from .guarding import HEADERS, base_of, path_of
-from .live import Draw, Live
+from .live import Draw, Live, View
 from .screens import Screen, digest_of, owned
 from .sessions import Sessions
+
+log = logging.getLogger("perdure.web")
 
 PING = 15
 """Seconds after which an open page is sent a sign of life."""
@@ -90,18 +93,22 @@ class Site:
         html = self._render(template, {**surroundings, **(context or {})})
         return HTMLResponse(owned(html, self._keys_of(request)), status)
 
-    async def updates(self, request: Request, draw: Draw) -> Response:
-        """The changes of a screen, as they come, for as long as the page is open."""
+    async def updates(self, request: Request, name: str, draw: Draw) -> Response:
+        """The changes of a screen, as they come, for as long as the page is open.
+
+        All who ask for the same name see the same screen.
+        """
         if not self.live.has_room:
             raise HTTPException(503, "Too many pages are open.")
-        name = f"{base_of(request)}{path_of(request)}?{request.url.query}"
-        return EventSourceResponse(self._events(name, draw, self._keys_of(request)), ping=PING)
+        name = f"{base_of(request)} {name}"
+        view = await self.live.view(name, draw)
+        return EventSourceResponse(self._events(name, view, self._keys_of(request)), ping=PING)
 
     async def _events(
-        self, name: str, draw: Draw, keys: Mapping[str, str]
+        self, name: str, view: View, keys: Mapping[str, str]
     ) -> AsyncGenerator[ServerSentEvent]:
         yield ServerSentEvent(comment="perdure", retry=RETRY)
-        changes = self.live.changes(name, draw)
+        changes = self.live.changes(name, view)
         try:
             async for change in changes:
                 yield ServerSentEvent(change.as_json(keys), event="screen")
@@ -116,6 +123,8 @@ class Site:
     async def failed(self, request: Request, error: Exception) -> Response:
         """What went wrong, in the words of who raised it; never a stack."""
         status, detail = _told(error)
+        if isinstance(error, StorageError):
+            log.warning("a page could not be shown: %s", error)
         context = {"title": _TITLES.get(status, "Not possible"), "detail": detail}
         answer = self.page(request, "error", status=status, context=context)
         answer.headers.update(HEADERS)  # what nobody expected is answered outside of the guard

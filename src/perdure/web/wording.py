@@ -1,4 +1,4 @@
-"""How times, spans, numbers and documents are written on a page. Pure; nothing here depends on the moment.
+"""How times, spans, numbers, links and documents are written on a page. Pure, and the same at any moment.
 
 A time is written in full, for the script to say how long ago it was: a piece whose words changed by
 themselves would be sent again and again.
@@ -12,8 +12,16 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from ..storage import Micros
+from ..tasks import Status
 from ..tasks.codec import Json
 
+WORDS = {
+    Status.WORKING: "working",
+    Status.INPUT_REQUIRED: "needs input",
+    Status.COMPLETED: "completed",
+    Status.FAILED: "failed",
+    Status.CANCELLED: "cancelled",
+}
 MOST_SHOWN = 64 * 1024
 """Letters of one document on a page."""
 
@@ -55,6 +63,11 @@ def number(value: float) -> str:
     """With narrow spaces between thousands."""
     whole = int(value) if float(value).is_integer() else round(value, 2)
     return f"{whole:,}".replace(",", "\u202f")
+
+
+def is_web(url: str) -> bool:
+    """Whether this may be a link on a page: what is stored may say anything."""
+    return url.startswith(("https://", "http://"))
 
 
 def document(value: Json) -> str:

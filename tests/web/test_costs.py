@@ -1,0 +1,165 @@
+"""What looking costs: as much as the page shows, and no more for who asks in an unkind way."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+import httpx2
+import pytest
+
+from perdure.feeds import FeedStore
+from perdure.operating import Detail, Operator
+from perdure.storage import Micros, PageRequest, Record, Space, Storage
+from perdure.storage.memory import MemoryEngine
+from perdure.tasks import NewTask, Owner, TaskStore
+from perdure.web import Dashboard, feeds, keeping, tasks
+from perdure.web.keeping import Kept
+from perdure.web.screens import Screen
+from perdure.web.task import Shown
+
+from . import feeding
+from .desk import ME, Desk, visiting
+
+pytestmark = pytest.mark.anyio
+
+
+class Counting(MemoryEngine):
+    """Remembers what it was asked to read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.read: list[str] = []
+
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        self.read.append(f"page of {wanted.limit}")
+        return await super().page(wanted, now=now)
+
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[str, int]:
+        self.read.append("counts")
+        return await super().counts(space, partition, now=now)
+
+
+@pytest.mark.parametrize("path", ["/tasks", "/tasks?status=working"])
+async def test_a_page_of_many_tasks_reads_one_page_and_the_counts(path: str) -> None:
+    engine = Counting()
+    async with Storage(engine) as storage:
+        store = TaskStore(storage)
+        for _ in range(90):
+            await store.create(Owner.local(), NewTask(method="tools/call"))
+        dashboard = Dashboard(storage)
+        async with visiting(dashboard) as client:
+            await client.get(path)  # makes the keys of cursors and handles
+            engine.read.clear()
+            assert (await client.get(path)).status_code == 200
+    assert sorted(engine.read) == ["counts", "page of 51"]
+
+
+async def test_an_id_is_looked_for_among_the_newest_tasks_alone(
+    desk: Desk, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tasks, "MOST_FOUND", 3)
+    old, newer, _ = [await desk.submit("build_report") for _ in range(3)]
+    assert (await client.get(f"/tasks/find?id={old[:8]}")).status_code == 303
+    await desk.submit("build_report")
+    assert (await client.get(f"/tasks/find?id={newer[:8]}")).status_code == 303
+    missed = await client.get(f"/tasks/find?id={old[:8]}")
+    assert (missed.status_code, "None of the newest 3 tasks" in missed.text) == (404, True)
+
+
+async def test_accounts_are_paged_without_missing_or_repeating(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "PAGE", 2)
+    await feeding.feed(FeedStore(desk.storage))
+    seen: list[str] = []
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        path = "/feeds"
+        while path:
+            page = (await client.get(path)).text
+            seen += re.findall(r'href="/feeds/accounts/[^"]+">([^<]+)<', page)
+            following = re.search(r'rel="next" href="([^"]+)"', page)
+            path = following[1] if following else ""
+        assert (await client.get("/feeds?after=did:plc:nobody")).status_code == 404
+        assert (await client.get("/events/feeds?after=did:plc:nobody")).status_code == 404
+    assert seen == ["anna.example", "ben.example", "cleo.example"]
+
+
+async def test_what_takes_long_to_know_is_asked_once_for_all_and_again_after_a_while(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = 0
+
+    async def look() -> int:
+        nonlocal looks
+        await asyncio.sleep(0)
+        looks += 1
+        return looks
+
+    kept = Kept(look)
+    assert await asyncio.gather(*(kept.told() for _ in range(5))) == [1] * 5
+    assert await kept.told(unless=lambda told: told == 1) == 2
+    monkeypatch.setattr(keeping, "LEAST", 0.0)
+    monkeypatch.setattr(keeping, "SHARE", 0)
+    kept = Kept(look)
+    assert (await kept.told(), await kept.told()) == (3, 4)
+
+
+async def test_a_look_that_took_long_is_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(keeping.time, "monotonic", lambda: now)
+
+    async def look() -> float:
+        nonlocal now
+        now += 3  # so long does it take
+        return now
+
+    kept = Kept(look)
+    first = await kept.told()
+    now += keeping.SHARE * 3 - 1
+    assert await kept.told() == first
+    now += 1
+    assert await kept.told() > first
+
+
+async def test_a_page_that_cannot_be_drawn_is_not_kept_up_to_date(client: httpx2.AsyncClient) -> None:
+    for path in ("/events/tasks?after=made-up", f"/events/tasks/made-up/{'0' * 32}"):
+        assert (await client.get(path)).status_code == 404
+
+
+async def test_a_task_that_did_not_change_is_not_drawn_again_and_one_that_ended_not_even_read(
+    desk: Desk,
+) -> None:
+    store, operator = TaskStore(desk.storage), Operator(desk.storage)
+    made = await store.create(ME, NewTask(method="tools/call"))
+    (row,) = (await operator.tasks()).rows
+    looks: list[Detail] = []
+    draws: list[Detail] = []
+
+    async def look() -> Detail:
+        looks.append(await operator.get(row.handle, row.task_id))
+        return looks[-1]
+
+    def draw(detail: Detail) -> Screen:
+        draws.append(detail)
+        return Screen({})
+
+    shown = Shown(look, draw)
+    assert await shown.draw() is await shown.draw()
+    assert (len(looks), len(draws)) == (2, 1)
+    await store.cancel(made)
+    for _ in range(5):
+        await shown.draw()
+    assert (len(looks), len(draws)) == (3, 2)
+
+
+async def test_another_site_may_link_here_and_not_make_a_browser_ask_in_secret(
+    client: httpx2.AsyncClient,
+) -> None:
+    for site in ("cross-site", "same-site"):
+        linked = {"sec-fetch-site": site, "sec-fetch-dest": "document", "sec-fetch-mode": "navigate"}
+        assert (await client.get("/tasks", headers=linked)).status_code == 200
+        for dest in ("image", "empty", "iframe", "script"):
+            hidden = {"sec-fetch-site": site, "sec-fetch-dest": dest}
+            assert (await client.get("/tasks/find?id=abcdef", headers=hidden)).status_code == 403
