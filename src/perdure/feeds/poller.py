@@ -130,15 +130,11 @@ class Poller:
 
     async def once(self) -> Cycle:
         """One cycle: poll every active account now, and those whose probe is due."""
-        cycle = Cycle()
-        await self._through(self._everybody(), cycle)
-        return cycle
+        return await self._through(self._everybody())
 
     async def run(self) -> None:
         """Poll for ever, each account at its time; keep the profiles fresh, and listen for hints."""
-        await _all_of(
-            self._through(self._whoever_is_due(), Cycle()), self._refresh_profiles(), self._take_hints()
-        )
+        await _all_of(self._through(self._whoever_is_due()), self._refresh_profiles(), self._take_hints())
 
     async def refresh_profiles(self) -> None:
         """Ask for the handles and post counts that were not asked for in a while."""
@@ -175,8 +171,9 @@ class Poller:
 
     # Many accounts
 
-    async def _through(self, accounts: AsyncIterable[Stored], cycle: Cycle) -> None:
+    async def _through(self, accounts: AsyncIterable[Stored]) -> Cycle:
         """Poll these, a number at once."""
+        cycle = Cycle()
         crew = self._settings.connections * AHEAD
         waiting: asyncio.Queue[Stored | None] = asyncio.Queue(crew)
 
@@ -188,6 +185,7 @@ class Poller:
                 await waiting.put(None)
 
         await _all_of(line_up(), *(self._work(waiting, cycle) for _ in range(crew)))
+        return cycle
 
     async def _work(self, waiting: asyncio.Queue[Stored | None], cycle: Cycle) -> None:
         while (stored := await waiting.get()) is not None:
@@ -264,7 +262,7 @@ class Poller:
             yield stale[start : start + PROFILES]
 
 
-async def _all_of(*works: Coroutine[None, None, None]) -> None:
+async def _all_of(*works: Coroutine[None, None, object]) -> None:
     """Until all have ended, or one has failed; then the others are stopped."""
     tasks = [asyncio.create_task(work) for work in works]
     try:

@@ -51,8 +51,8 @@ def add_feeds(server: MCPServer[object], tasks: Tasks, reader: Reader) -> None:
     async def shared_links(hours: Hours = 24, limit: Limit = 10) -> list[dict[str, Any]]:
         """The links that most of them share, and who they are."""
         kept = store()
-        handles = {each.account.account_id: each.account.handle async for each in kept.accounts()}
         shared = await most_shared(kept.newest(since=_ago(kept, hours)), limit=limit)
+        handles = await kept.handles(who for each in shared for who in each.sharers)
         return [
             {"url": each.url, "title": each.title, "sharers": [handles.get(who, who) for who in each.sharers]}
             for each in shared
