@@ -98,6 +98,22 @@ async def test_a_handle_that_two_accounts_had_is_not_guessed(store: FeedStore) -
         await store.find("anna.test")
 
 
+async def test_accounts_are_read_a_page_at_a_time_and_named_by_their_ids(store: FeedStore) -> None:
+    everybody = {f"did:plc:{number:03}": f"n{number}.test" for number in range(7)}
+    for name, handle in everybody.items():
+        await added(store, name, handle)
+        passes(store, 1)
+    await settle(store)
+    seen: list[str] = []
+    last, more = None, True
+    while more:
+        page, more = await store.accounts_after(last, 3)
+        seen += [each.account.account_id for each in page]
+        last = page[-1]
+    assert sorted(seen) == sorted(everybody)
+    assert await store.handles([*everybody, *everybody, "did:plc:nobody"]) == everybody
+
+
 async def test_what_is_no_account_is_passed_over(store: FeedStore, caplog: pytest.LogCaptureFixture) -> None:
     await added(store)
     broken = first(account("did:plc:broken"))[1].record
