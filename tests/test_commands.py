@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import perdure
@@ -32,10 +33,10 @@ RECORDS = [
 Ended = subprocess.CompletedProcess[str]
 
 
-def perdure_command(*arguments: str) -> Ended:
+def perdure_command(*arguments: str, folder: Path = ROOT) -> Ended:
     return subprocess.run(
         [sys.executable, "-m", "perdure.cli", *arguments],
-        cwd=ROOT,
+        cwd=folder,
         env={**os.environ, "COLUMNS": "200"},
         capture_output=True,
         text=True,
@@ -77,7 +78,24 @@ def test_migrate_makes_the_tables_and_does_nothing_the_second_time(tmp_path: Pat
         assert path.stat().st_size > 0
 
 
+def test_migrate_tells_programs(tmp_path: Path) -> None:
+    told = perdure_command("migrate", url_of(tmp_path / "records.db"), "--json")
+    assert (told.returncode, told.stdout, told.stderr) == (0, '{"is_ready":true}\n', "")
+
+
 # copy
+
+
+async def test_a_copy_is_told_to_programs_in_one_document(tmp_path: Path) -> None:
+    source = await file_of(tmp_path / "source.db", RECORDS)
+    told = perdure_command("copy", source, url_of(tmp_path / "target.db"), "--json")
+    assert (told.returncode, told.stderr) == (0, "")
+    count = len(HOSTILE_NAMES)
+    records = {str(space): count + (space == SPACES[-1]) for space in SPACES}
+    assert msgspec.json.decode(told.stdout) == {"is_same": True, "records": records}
+    taken = await file_of(tmp_path / "taken.db", [sample("another", space=SPACES[0])])
+    again = perdure_command("copy", source, taken, "--json")
+    expect(again, 2, "perdure: there are records in ")
 
 
 async def test_a_file_is_copied_to_another_and_back(tmp_path: Path) -> None:
@@ -179,13 +197,38 @@ OTHER = "memory:"
         ["copy", UNREACHABLE, OTHER],
         ["copy", OTHER, UNREACHABLE],
         ["doctor", UNREACHABLE],
-        ["doctor", f"{UNREACHABLE}?nonsense=1"],
-        ["doctor", f"postgres://{SECRET}@127.0.0.1:port/db"],
         ["doctor", f"postgresql://user@127.0.0.1:1/db?password={SECRET}"],
-        ["doctor", f"postgress://user:{SECRET}@127.0.0.1:1/db"],
         ["doctor", f"redis://:{SECRET}@127.0.0.1:1/0"],
-        ["doctor", f"redis://:{SECRET}@127.0.0.1:1/0?nonsense=1"],
+        ["doctor", f"{UNREACHABLE}?nonsense=1"],
         ["doctor", f"redis://127.0.0.1:1/0?password={SECRET}"],
+    ],
+    ids=" ".join,
+)
+def test_a_server_that_does_not_answer_is_worth_another_try_and_no_password_is_told(
+    arguments: list[str],
+) -> None:
+    ended = perdure_command(*arguments)
+    expect(ended, 1, "perdure: ")
+    assert ended.stderr.endswith("; try again in a while\n")
+    assert ended.stderr.count("\n") == 1
+    assert SECRET not in ended.stderr
+
+
+def test_a_worker_tells_in_one_sentence_that_its_storage_does_not_answer(tmp_path: Path) -> None:
+    app = f"from perdure.runtime import App\napp = App({UNREACHABLE!r})\n@app.function\ndef work(): ...\n"
+    (tmp_path / "mine.py").write_text(app)
+    ended = perdure_command("worker", "mine:app", folder=tmp_path)
+    expect(ended, 1, "perdure: ", "; try again in a while\n")
+    assert ended.stderr.count("\n") == 1
+    assert SECRET not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["doctor", f"postgres://{SECRET}@127.0.0.1:port/db"],
+        ["doctor", f"postgress://user:{SECRET}@127.0.0.1:1/db"],
+        ["doctor", f"redis://:{SECRET}@127.0.0.1:1/0?nonsense=1"],
     ],
     ids=" ".join,
 )

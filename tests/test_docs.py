@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import ast
+import fcntl
 import importlib
+import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 
@@ -20,6 +24,7 @@ from . import servers
 from .mcp.wire import is_open
 from .runtime.replicas import until
 from .tutorial.pages import DOCS, Block, blocks_of, every_page, is_seen, name_of, runnable_pages
+from .tutorial.ready import ready_python
 from .tutorial.terminal import Terminal, free_port, terminal
 
 pytestmark = pytest.mark.anyio
@@ -99,10 +104,47 @@ def pages_to_run() -> list[Path]:
     return [page for page in runnable_pages() if name_of(page) not in left_out]
 
 
+@pytest.fixture(scope="module")
+def ready(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    with ready_python(tmp_path_factory.mktemp("ready")) as folder:
+        yield folder
+
+
 @pytest.mark.parametrize("page", pages_to_run(), ids=name_of)
-async def test_what_a_page_tells_to_type_does_what_it_says(page: Path, tmp_path: Path) -> None:
-    async with terminal(tmp_path) as shell:
+async def test_what_a_page_tells_to_type_does_what_it_says(page: Path, ready: Path, tmp_path: Path) -> None:
+    async with terminal(tmp_path, ready) as shell:
         await Reader(page, tmp_path, shell).follow()
+
+
+SAY = "import os, sys; print(os.environ['WORD'], sys.argv, os.getcwd()); sys.exit(3)"
+
+
+async def test_what_a_page_runs_has_its_own_words_folder_variables_output_and_code(
+    ready: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "say.py").write_text(SAY, "utf-8")
+    async with terminal(tmp_path, ready) as shell:
+        assert await shell.run("WORD=first python say.py\nexport WORD=second\npython say.py a 'b c'") == 3
+        first, second = shell.look().splitlines()
+    assert first == f"first ['say.py'] {tmp_path}"
+    assert second == f"second ['say.py', 'a', 'b c'] {tmp_path}"
+
+
+async def test_what_a_page_runs_in_the_background_is_what_it_kills(ready: Path, tmp_path: Path) -> None:
+    (tmp_path / "stay.py").write_text(
+        "import os, time; print(os.getpid(), flush=True); time.sleep(60)", "utf-8"
+    )
+    async with terminal(tmp_path, ready) as shell:
+        await shell.run("python stay.py &\necho $!")
+
+        async def both_are_told() -> bool:
+            await shell.run("true")
+            return len(shell.shown.split()) == 2
+
+        await until(both_are_told, seconds=30)
+        background, process = shell.look().split()
+        assert background == process
+        assert await shell.run(f"kill -9 {process}\nwait {process}") == 128 + signal.SIGKILL
 
 
 def test_the_tutorial_and_the_guides_are_among_the_pages_that_are_run() -> None:
@@ -180,14 +222,23 @@ def test_every_decision_is_listed_under_its_title() -> None:
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The documentation, built as `make docs` does it. A link that leads nowhere fails it."""
-    target = tmp_path_factory.mktemp("site")
+    """The documentation, built once for all processes that test it."""
+    base = tmp_path_factory.getbasetemp()
+    target = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "site"
+    with target.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (target / "sitemap.xml").exists():
+            build(target)
+    return target
+
+
+def build(target: Path) -> None:
+    """As `make docs` does it. A link that leads nowhere fails it."""
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert built.returncode == 0, built.stdout + built.stderr
-    return target
 
 
 def test_every_page_is_on_the_site_and_in_its_navigation(site: Path) -> None:

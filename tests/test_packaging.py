@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import struct
 import subprocess
 import sys
 import tomllib
@@ -14,7 +15,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from email.message import Message
 from email.parser import Parser
-from functools import cache
+from functools import cache, partial
 from importlib.metadata import PackageNotFoundError, packages_distributions, requires
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,8 +27,10 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from perdure.cli.options import DEFAULT_URL
-from perdure.cli.serve.listening import FIRST_PORT
+from perdure.cli.serve.listening import FIRST_PORT, LEAST_LETTERS
 from perdure.cli.serve.site import HEALTH
+from perdure.storage import open_storage
+from perdure.storage.errors import StorageError
 from perdure.storage.sqlite.location import parse
 
 from .test_examples import free_port, sampled
@@ -302,7 +305,7 @@ def test_every_option_and_variable_of_the_container_is_one_of_serve(
         assert f"{option} " in help_of_serve
     told = {*variables(), *compose["services"]["server"]["environment"]}
     ours = {name for name in told if name.startswith("PERDURE_")}
-    assert ours == {"PERDURE_TOKEN", "PERDURE_URL"}
+    assert ours == {"PERDURE_TOKEN", "PERDURE_DASHBOARD_TOKEN", "PERDURE_URL"}
     assert all(f"[env var: {name}]" in help_of_serve for name in ours)
 
 
@@ -353,10 +356,35 @@ def test_the_server_waits_for_a_database_that_is_healthy(compose: Mapping[str, A
 
 
 def test_the_server_is_told_of_the_database_that_there_is(compose: Mapping[str, Any]) -> None:
-    told = compose["services"]["database"]["environment"]
-    url = compose["services"]["server"]["environment"]["PERDURE_URL"]
-    credentials = f"{told['POSTGRES_USER']}:{told['POSTGRES_PASSWORD']}"
-    assert url == f"postgresql://{credentials}@database:5432/{told['POSTGRES_DB']}"
+    told, server = (compose["services"][name]["environment"] for name in ("database", "server"))
+    url = f"postgresql://{told['POSTGRES_USER']}@database:5432/{told['POSTGRES_DB']}"
+    assert server["PERDURE_URL"] == url
+    assert server["PGPASSWORD"] == told["POSTGRES_PASSWORD"]
+
+
+@pytest.mark.anyio
+async def test_any_letter_may_stand_in_the_password_of_the_database(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver takes it from PGPASSWORD as it is: nothing in it is part of a URL."""
+    password = "a@b/c:d?e#f%41 g"  # noqa: S105 - the point is its letters
+    monkeypatch.setenv("PGPASSWORD", password)
+    asked: list[str] = []
+    async with await asyncio.start_server(partial(_asking_for_a_password, asked), "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(StorageError):
+            await open_storage(f"postgresql://perdure@127.0.0.1:{port}/perdure?sslmode=disable")
+    assert set(asked) == {password}
+
+
+async def _asking_for_a_password(
+    asked: list[str], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    """A server that asks for the password in clear text, and then hangs up."""
+    (length,) = struct.unpack(">I", await reader.readexactly(4))
+    await reader.readexactly(length - 4)
+    writer.write(b"R" + struct.pack(">II", 8, 3))
+    _, length = struct.unpack(">cI", await reader.readexactly(5))
+    asked.append((await reader.readexactly(length - 4)).rstrip(b"\0").decode())
+    writer.close()
 
 
 def test_what_the_database_stores_is_on_a_volume(compose: Mapping[str, Any]) -> None:
@@ -367,6 +395,7 @@ def test_what_the_database_stores_is_on_a_volume(compose: Mapping[str, Any]) -> 
 
 def test_nobody_starts_the_server_without_a_token(compose: Mapping[str, Any]) -> None:
     token = compose["services"]["server"]["environment"]["PERDURE_TOKEN"]
+    assert f"at least {LEAST_LETTERS} letters" in token
     assert token.startswith("${PERDURE_TOKEN:?")  # compose refuses where it is missing or empty
-    assert "PERDURE_TOKEN" not in variables()
+    assert not {"PERDURE_TOKEN", "PERDURE_DASHBOARD_TOKEN"} & variables().keys()
     assert command()[command().index("--host") + 1] == "0.0.0.0"  # noqa: S104 - which serve refuses without it

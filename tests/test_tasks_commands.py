@@ -12,7 +12,7 @@ import pytest
 
 from perdure.runtime import Runtime
 from perdure.storage import open_storage
-from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskStore
+from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore
 
 from .operating.commanding import HOSTILE, a_server, environment, folder_url, refused, run, terminal
 from .storage.subjects import new_url
@@ -146,7 +146,7 @@ async def test_an_answer_comes_from_the_command_line_and_must_fit_the_form(tmp_p
         task_id = asked.task.task_id
         said = await refused(url, "answer", task_id, code=2)
         assert "name=value" in said
-        said = await refused(url, "answer", task_id, "name=Ana", "pages=3", "colour=green", code=1)
+        said = await refused(url, "answer", task_id, "name=Ana", "pages=3", "colour=green", code=2)
         assert "'green' is not one of ['red', 'blue']" in said
         await refused(url, "answer", task_id, "pages=many", code=2)
         await refused(url, "answer", task_id, "--value", "{", code=2)
@@ -199,12 +199,24 @@ async def test_what_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     assert not (tmp_path / "tasks.db").exists()
     async with await open_storage(url):
         pass
-    assert "there is no such task" in await refused(url, "show", "0123456789", code=1)
+    assert "there is no such task" in await refused(url, "show", "0123456789", code=2)
     assert "at least 6 letters" in await refused(url, "show", "012", code=2)
-    assert "invalid cursor" in await refused(url, "list", "--after", "x", code=1)
+    assert "invalid cursor" in await refused(url, "list", "--after", "x", code=2)
     assert "within one process" in await refused("memory:", "list", code=2)
     secret = "hunter2"  # noqa: S105 - the point is that it is not told
-    assert secret not in await refused(f"postgresql://u:{secret}@127.0.0.1:1/db", "list", code=2)
+    unreachable = await refused(f"postgresql://u:{secret}@127.0.0.1:1/db", "list", code=1)
+    assert unreachable.endswith("; try again in a while\n")
+    assert secret not in unreachable
+
+
+async def test_letters_with_which_two_tasks_begin_name_neither(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        ids = iter(TaskId("abcdef" + digit * 26) for digit in "01")
+        store = TaskStore(storage, new_id=lambda: next(ids))
+        for _ in range(2):
+            await store.create(ANA, CALL)
+    assert "both begin with abcdef; give more of the id" in await refused(url, "show", "abcdef", code=2)
 
 
 async def test_a_shell_completes_commands_statuses_and_ids(tmp_path: Path) -> None:

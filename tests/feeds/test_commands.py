@@ -341,7 +341,6 @@ async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Pl
     [
         (["status", "--storage", "memory:"], "the storage memory: is forgotten at the end of the command"),
         (["status", "--storage", "mongodb://h/d"], "cannot open mongodb://h/d: its scheme names no engine"),
-        (["once", "--storage", "redis://127.0.0.1:1/0"], "127.0.0.1:1"),
         (["status", "--settings", "none.toml"], "none.toml: cannot be read"),
         (
             ["status", "--settings", "wrong.toml"],
@@ -364,6 +363,13 @@ async def test_a_mistake_is_told_in_one_sentence(place: Place, arguments: list[s
     assert ended.err.count("\n") == 1, ended.err
     assert said in ended.err
     assert ended.out == ""
+
+
+async def test_a_storage_that_does_not_answer_is_worth_another_try(place: Place) -> None:
+    ended = await place.feeds("once", "--storage", "redis://127.0.0.1:1/0", code=1)
+    assert ended.err.startswith("perdure: 127.0.0.1:1: cannot be reached")
+    assert ended.err.endswith("; try again in a while\n")
+    assert ended.err.count("\n") == 1, ended.err
 
 
 async def test_two_settings_files_in_a_folder_are_one_too_many(place: Place) -> None:

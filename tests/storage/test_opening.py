@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
 import pytest
 
-from perdure.storage import Engine, open_storage, register_engine
+from perdure.storage import Engine, exists, is_shared, open_storage, register_engine
 from perdure.storage.errors import CannotOpen, MissingExtra, UnknownScheme
 
 from .naive import NaiveEngine
+from .subjects import FIVE, new_url
 
 pytestmark = pytest.mark.anyio
 
@@ -38,6 +42,64 @@ async def test_an_engine_of_ones_own_opens_by_its_scheme() -> None:
     register_engine("naive", f"{__name__}:open_naive", install="naive-engine")
     async with await open_storage("naive:anything") as storage:
         assert storage.name == "naive"
+
+
+# What is known of a storage before it is opened, and what it tells of itself then
+
+
+@pytest.mark.parametrize("engine", FIVE)
+async def test_a_storage_says_whether_other_processes_see_its_records_and_where_they_stand(
+    engine: str, tmp_path: Path
+) -> None:
+    url = await new_url(engine, tmp_path)
+    assert is_shared(url) == (engine != "memory")
+    async with await open_storage(url) as storage:
+        about = await storage.about()
+    assert about.is_shared == is_shared(url)
+    assert about.place == (str(tmp_path / "tasks.db") if engine == "sqlite" else None)
+
+
+@pytest.mark.parametrize("engine", FIVE)
+async def test_only_a_file_that_opening_would_make_does_not_exist(engine: str, tmp_path: Path) -> None:
+    url = await new_url(engine, tmp_path)
+    assert exists(url) == (engine != "sqlite")
+    assert not is_anything_in(tmp_path)  # asking makes nothing
+    async with await open_storage(url):
+        assert exists(url)
+
+
+def is_anything_in(folder: Path) -> bool:
+    return any(folder.iterdir())
+
+
+async def test_a_relative_file_is_told_with_its_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with await open_storage("sqlite:///here.db?synchronous=normal") as storage:
+        assert (await storage.about()).place == str(tmp_path / "here.db")
+    assert exists("sqlite:///here.db")
+    assert not exists("sqlite:///there.db")
+
+
+@pytest.mark.parametrize("ask", [is_shared, exists])
+def test_nothing_is_said_of_a_scheme_that_names_no_engine(ask: Callable[[str], bool]) -> None:
+    with pytest.raises(UnknownScheme):
+        ask("oracle://host/db")
+
+
+async def test_an_engine_of_ones_own_is_shared_and_there_unless_it_says_otherwise() -> None:
+    register_engine("naive", f"{__name__}:open_naive", install="naive-engine")
+    assert (is_shared("naive:anything"), exists("naive:anything")) == (True, True)
+    async with await open_storage("naive:anything") as storage:
+        about = await storage.about()
+    assert (about.is_shared, about.place) == (True, None)
+    register_engine("shy", f"{__name__}:open_naive", install="x", existing="is_naive_there", is_shared=False)
+    assert (is_shared("shy:here"), exists("shy:here"), exists("shy:there")) == (False, True, False)
+
+
+def is_naive_there(url: str) -> bool:
+    return url == "shy:here"
 
 
 async def test_a_missing_driver_is_told_what_to_install() -> None:

@@ -12,6 +12,8 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
+from .ready import SHELL
+
 
 class Terminal:
     """One bash for a whole page, so that `$!` and variables are what they are to a reader."""
@@ -45,16 +47,21 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(folder: Path) -> AsyncGenerator[Terminal]:
-    """A shell in this folder, with the `python` and `perdure` of the tests. What it started ends with it."""
+async def terminal(folder: Path, ready: Path) -> AsyncGenerator[Terminal]:
+    """A shell in this folder, with the `python` and `perdure` of the tests: see `ready`. What it started ends
+    with it.
+    """
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "COLUMNS": "200", "PYTHONUNBUFFERED": ""}  # a line is one write
+    env["READY"] = str(ready)
     shell = await asyncio.create_subprocess_exec(
         "bash", "--noprofile", "--norc", cwd=folder, env=env, start_new_session=True,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     try:
-        yield Terminal(shell)
+        opened = Terminal(shell)
+        await opened.run(SHELL)
+        yield opened
     finally:
         with suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)

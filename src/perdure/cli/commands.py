@@ -14,9 +14,8 @@ import typer
 from msgspec.structs import asdict
 
 from ..runtime import App
-from ..storage import migrate_storage
+from ..storage import is_shared, migrate_storage
 from ..storage.copying import Progress
-from ..storage.errors import CannotOpen
 from .feeds import feeds
 from .loading import CannotLoad, load_app
 from .options import Json
@@ -47,11 +46,8 @@ def worker(
 ) -> None:
     """Run the tasks of an app, beside its server or alone, until SIGTERM."""
     log_to_stderr(verbose=verbose)
-    try:
+    with told():
         anyio.run(work, _useful(load_app(app)), say)
-    except (CannotLoad, CannotOpen) as error:
-        say(f"perdure: {error}")
-        raise typer.Exit(2) from error
     _leave()
 
 
@@ -59,11 +55,14 @@ _Url = Annotated[str, typer.Argument(metavar="URL", help="sqlite:///..., postgre
 
 
 @commands.command()
-def migrate(url: _Url) -> None:
+def migrate(url: _Url, *, json: Json = False) -> None:
     """Make or change the tables that a storage needs, and nothing else."""
     with told():
         anyio.run(migrate_storage, url)
-    say("the storage is ready")
+    if json:
+        tell_document({"is_ready": True})
+    else:
+        say("the storage is ready")
 
 
 @commands.command()
@@ -72,6 +71,7 @@ def copy(
     target: Annotated[str, typer.Argument(metavar="TO", help="the storage that is written; empty")],
     *,
     merge: Annotated[bool, typer.Option(help="let the target hold other records already")] = False,
+    json: Json = False,
 ) -> None:
     """Copy everything from one storage to another, and compare. Stop the servers of both before.
 
@@ -83,6 +83,9 @@ def copy(
             status.update(f"{progress.space}: {progress.records} records {progress.step}")
 
         counts = anyio.run(partial(copy_all, source, target, merge=merge, tell=tell))
+    if json:
+        tell_document({"is_same": True, "records": counts})
+        return
     for space, count in counts.items():
         say(f"{count:>9}  {space}")
     say("everything is there, to the byte")
@@ -111,8 +114,9 @@ def _useful(app: App) -> App:
     """The app, if a worker can do anything for it."""
     if not app.functions:
         raise CannotLoad("the app has no functions; register them with @app.function in the module it is in")
-    if app.url == "memory:":
-        raise CannotLoad("the storage memory: is within one process, and nobody could give this one work")
+    if isinstance(app.url, str) and not is_shared(app.url):
+        scheme = app.url.partition(":")[0]
+        raise CannotLoad(f"the storage {scheme}: is within one process, and nobody could give this one work")
     return app
 
 

@@ -9,9 +9,10 @@ from pathlib import Path
 from types import ModuleType
 
 from ..runtime import App
+from .ending import CannotDo
 
 
-class CannotLoad(Exception):
+class CannotLoad(CannotDo):
     """There is no such module or object. The message says what to do."""
 
 

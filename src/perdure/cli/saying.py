@@ -5,49 +5,66 @@ from __future__ import annotations
 import logging
 from collections.abc import Generator
 from contextlib import contextmanager
+from typing import cast
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from ..feeds.errors import CorruptFeed, FeedError, InvalidSettings, NotAuthorized, UnknownAccount
-from ..storage.errors import StorageError
+from ..feeds.errors import NotAuthorized
+from ..storage.errors import PerdureError
+from .ending import CannotDo, Expected, code_of
+from .telling import harmless, obeyed_by_none
 
 console = Console(stderr=True, highlight=False, emoji=False)
 
 
-class CannotDo(Exception):
-    """Something that cannot be done as it was asked for. The message says what to do."""
-
-
 def say(text: str) -> None:
-    console.print(text, soft_wrap=True, markup=False)
-
-
-_ASKED_WRONG = (CannotDo, StorageError, InvalidSettings, UnknownAccount, CorruptFeed)
-"""Until somebody changes the command, the settings or the storage, it stays so."""
+    """Say it to people. What others wrote in it does nothing to their terminal."""
+    console.print(obeyed_by_none(text), soft_wrap=True, markup=False)
 
 
 @contextmanager
 def told() -> Generator[None]:
-    """What could not be done, in one line."""
+    """What could not be done, in one line, and the code that says whose turn it is: see `ending`."""
     try:
         yield
-    except NotAuthorized as error:
-        say(f"perdure: {error}; check bluesky.identifier in the settings, and its app password")
-        raise typer.Exit(2) from error
-    except _ASKED_WRONG as error:
-        say(f"perdure: {error}")
-        raise typer.Exit(2) from error
-    except FeedError as error:
-        say(f"perdure: {error}{'; try again in a while' if error.retryable else ''}")
-        raise typer.Exit(1) from error
+    except (CannotDo, PerdureError, ExceptionGroup) as error:
+        reason = _reason_of(error)
+        if reason is None:
+            raise
+        say(f"perdure: {_sentence(reason)}")
+        raise typer.Exit(code_of(reason)) from error
+
+
+def _reason_of(error: Exception) -> Expected | None:
+    """The error that is to be told. Of several that came together, from a group of tasks, the first."""
+    if not isinstance(error, ExceptionGroup):
+        return error if isinstance(error, Expected) else None
+    group = cast("ExceptionGroup[Exception]", error)
+    reasons = [_reason_of(each) for each in group.exceptions]
+    return None if None in reasons else reasons[0]
+
+
+def _sentence(error: Expected) -> str:
+    if isinstance(error, CannotDo):  # our own words, which may go on with the lines where a module failed
+        return str(error)
+    if isinstance(error, NotAuthorized):
+        return f"{harmless(str(error))}; check bluesky.identifier in the settings, and its app password"
+    return f"{harmless(str(error))}{'; try again in a while' if error.retryable else ''}"
+
+
+class _Plain(logging.Formatter):
+    """Lines of the log, in which what others wrote does nothing to a terminal."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return obeyed_by_none(super().format(record))
 
 
 def log_to_stderr(*, verbose: bool) -> None:
     """In colour for people, a line each for files."""
-    logging.basicConfig(
-        format="%(message)s" if console.is_terminal else "%(asctime)s %(levelname)s %(message)s",
-        handlers=[RichHandler(console=console, show_path=False)] if console.is_terminal else None,
-    )
+    people = console.is_terminal
+    handler = RichHandler(console=console, show_path=False) if people else logging.StreamHandler()
+    handler.setFormatter(_Plain("%(message)s" if people else "%(asctime)s %(levelname)s %(message)s"))
+    logging.basicConfig(handlers=[handler])
     logging.getLogger("perdure").setLevel(logging.DEBUG if verbose else logging.INFO)

@@ -108,12 +108,3 @@ def _lines_of_place(health: Health) -> Iterator[str]:
     if server.ahead is not None:
         word = "ahead of" if server.ahead > 0 else "behind"
         yield f"its clock is {abs(server.ahead):.3f} s {word} ours (within {server.margin:.3f} s)"
-
-
-def is_missing(url: str) -> bool:
-    """Whether this names a file that is not there: opening it would make it."""
-    if not url.startswith("sqlite:"):
-        return False
-    from ..storage.sqlite.location import parse  # noqa: PLC0415 (only for this engine)
-
-    return not parse(url).path.exists()

@@ -19,6 +19,13 @@ def harmless(text: str) -> str:
     return "".join(letter for letter in flat if letter.isprintable())
 
 
+def obeyed_by_none(text: str) -> str:
+    """The same lines, without anything else that a terminal would obey."""
+    if text.isprintable():
+        return text
+    return "".join(letter for letter in text if letter.isprintable() or letter == "\n")
+
+
 def shortened(text: str, most: int) -> str:
     flat = harmless(text)
     return flat if len(flat) <= most else f"{flat[: most - 1]}…"

@@ -25,6 +25,11 @@ class Middleware:
         self._calls = Calls(service)
         self._listening = Listening(service)
 
+    @property
+    def service(self) -> Service:
+        """The tasks of the server that this was given to: who has only the server finds them here."""
+        return self._service
+
     async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
         if ctx.request_id is None:  # a notification
             return await call_next(ctx)

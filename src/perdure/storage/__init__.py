@@ -4,7 +4,7 @@ Read `record` (the words), then `contract` (the promises), then an engine: `memo
 """
 
 from .contract import About, Engine, Maintenance, Watch
-from .opening import migrate_storage, open_storage, register_engine
+from .opening import exists, is_shared, migrate_storage, open_storage, register_engine
 from .port import Storage
 from .record import (
     Address,
@@ -57,6 +57,8 @@ __all__ = [
     "Storage",
     "Tag",
     "Watch",
+    "exists",
+    "is_shared",
     "migrate_storage",
     "open_storage",
     "register_engine",

@@ -98,6 +98,10 @@ class About(msgspec.Struct, frozen=True, kw_only=True):
     """Its name and version, where it tells them."""
     time: Micros | None = None
     """What its clock shows. None: it has none of its own, or does not tell."""
+    place: str | None = None
+    """Where on this machine the records stand: the absolute path of a file. None: elsewhere, or in memory."""
+    is_shared: bool = True
+    """Whether another process that opens the same URL, now or later, sees the same records."""
 
 
 class Engine(ABC):

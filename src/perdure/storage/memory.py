@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from .contract import Engine, Maintenance, Watch
+from .contract import About, Engine, Maintenance, Watch
 from .errors import CannotOpen
 from .ordered import OrderedSet
 from .record import (
@@ -107,6 +107,9 @@ class MemoryEngine(Engine):
 
     async def maintain(self, *, repair: bool) -> Maintenance:  # noqa: ARG002 - nothing can be wrong here
         return Maintenance()
+
+    async def about(self) -> About:
+        return About(is_shared=False)
 
     async def close(self) -> None:
         self._signals.close()

@@ -24,13 +24,15 @@ class _Known(msgspec.Struct, frozen=True):
     function: str
     install: str
     migrator: str | None = None
+    existing: str | None = None
+    is_shared: bool = True
 
 
 _POSTGRES = _Known("perdure.storage.postgres", "open_engine", "perdure[postgres]", "migrate")
 _REDIS = _Known("perdure.storage.redis", "open_engine", "perdure[redis]")
 _known: dict[str, _Known] = {
-    "memory": _Known("perdure.storage.memory", "open_engine", "perdure"),
-    "sqlite": _Known("perdure.storage.sqlite", "open_engine", "perdure"),
+    "memory": _Known("perdure.storage.memory", "open_engine", "perdure", is_shared=False),
+    "sqlite": _Known("perdure.storage.sqlite", "open_engine", "perdure", existing="exists"),
     "postgres": _POSTGRES,
     "postgresql": _POSTGRES,
     "redis": _REDIS,
@@ -43,15 +45,25 @@ _known: dict[str, _Known] = {
 }
 
 
-def register_engine(scheme: str, opener: str, *, install: str, migrator: str | None = None) -> None:
+def register_engine(
+    scheme: str,
+    opener: str,
+    *,
+    install: str,
+    migrator: str | None = None,
+    existing: str | None = None,
+    is_shared: bool = True,
+) -> None:
     """Let URLs of this scheme open an engine of your own.
 
     `opener` is `"package.module:function"`, imported at the first use; `install` is what `pip install`
-    must be told where that module, or something it imports, is not there. `migrator` names a function of the
-    same module, where tables are to be made by hand: `async def migrate(url)`.
+    must be told where that module, or something it imports, is not there. Two more may name a function of the
+    same module: `migrator`, where tables are to be made by hand (`async def migrate(url)`), and `existing`,
+    where opening makes what is not there yet (`def exists(url) -> bool`). `is_shared` is False where each
+    process has records of its own.
     """
     module, _, function = opener.partition(":")
-    _known[scheme] = _Known(module, function, install, migrator)
+    _known[scheme] = _Known(module, function, install, migrator, existing, is_shared)
 
 
 async def open_storage(url: str) -> Storage:
@@ -72,6 +84,19 @@ async def migrate_storage(url: str) -> None:
         await (await open_storage(url)).close()
     else:
         await cast("Callable[[str], Awaitable[None]]", _load(url, known, known.migrator))(url)
+
+
+def is_shared(url: str) -> bool:
+    """Whether another process that opens this URL, now or later, sees the same records."""
+    return _find(url).is_shared
+
+
+def exists(url: str) -> bool:
+    """Whether there is something to open. False: opening this URL would make a new, empty file."""
+    known = _find(url)
+    if known.existing is None:
+        return True
+    return cast("Callable[[str], bool]", _load(url, known, known.existing))(url)
 
 
 def _find(url: str) -> _Known:

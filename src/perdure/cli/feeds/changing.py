@@ -15,7 +15,7 @@ from ...feeds.errors import AccountUnavailable, InvalidActor, RequestRefused, Un
 from ...feeds.source import FollowSource
 from ...feeds.store import Edit
 from ...storage import Micros
-from ..saying import CannotDo
+from ..ending import CannotDo
 
 PRUNED = "no longer followed by"
 """How the reason begins for which an account was suspended that somebody no longer follows."""

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ...feeds import Budget, FeedStore, Settings, read_settings
-from ...storage import open_storage
-from ..saying import CannotDo
-from ..storages import is_missing
+from ...storage import exists, is_shared, open_storage
+from ..ending import CannotDo
 
 if TYPE_CHECKING:
     from ...feeds.bluesky import Bluesky
@@ -25,8 +24,10 @@ def settings_of(file: Path | None, storage: str | None) -> Settings:
     path = _usual() if file is None else file
     settings = Settings() if path is None else read_settings(path)
     settings = settings if storage is None else replace(settings, storage=storage)
-    if settings.storage == "memory:":
-        raise CannotDo("the storage memory: is forgotten at the end of the command; name a file or a server")
+    if not is_shared(settings.storage):
+        scheme = settings.storage.partition(":")[0]
+        forgotten = f"the storage {scheme}: is forgotten at the end of the command"
+        raise CannotDo(f"{forgotten}; name a file or a server")
     return settings
 
 
@@ -40,7 +41,7 @@ def _usual() -> Path | None:
 @asynccontextmanager
 async def opened(settings: Settings, *, makes: bool = False) -> AsyncGenerator[FeedStore]:
     """The store. A file that is not there yet is made only by somebody who has something to put into it."""
-    url = "memory:" if not makes and is_missing(settings.storage) else settings.storage
+    url = settings.storage if makes or exists(settings.storage) else "memory:"
     async with await open_storage(url) as storage:
         yield FeedStore(storage)
 

@@ -10,8 +10,9 @@ import typer
 
 from ...feeds import Account, FeedStore, Outcome, Polled, Settings
 from ...tasks.store import system_clock
+from ..ending import CannotDo
 from ..options import DryRun, Json
-from ..saying import CannotDo, log_to_stderr, say, told
+from ..saying import log_to_stderr, say, told
 from ..telling import counted, harmless
 from ..times import minute, moment
 from . import auditing, running

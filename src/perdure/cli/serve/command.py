@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import anyio
 import typer
 
-from ..loading import CannotLoad
+from ..ending import CannotDo
 from ..options import DEFAULT_URL
-from ..saying import CannotDo, log_to_stderr, say, told
-from .listening import checked_token
-
-if TYPE_CHECKING:
-    from .finding import Hosted
+from ..saying import log_to_stderr, say, told
+from .listening import checked_token, needed_token
+from .plan import Plan
 
 _Server = Annotated[
     str | None,
@@ -33,6 +31,14 @@ _Token = Annotated[
         "--token", envvar="PERDURE_TOKEN", help="what callers must know; needed beyond this machine"
     ),
 ]
+_DashboardToken = Annotated[
+    str | None,
+    typer.Option(
+        "--dashboard-token",
+        envvar="PERDURE_DASHBOARD_TOKEN",
+        help="what opens the dashboard, and not the server; else --token opens both",
+    ),
+]
 _ReadOnly = Annotated[bool, typer.Option("--read-only", help="the dashboard shows, and changes nothing")]
 _Dashboard = Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="the dashboard, at /")]
 _SampleFeeds = Annotated[
@@ -50,39 +56,38 @@ def serve(
     host: _Host = "127.0.0.1",
     port: _Port = None,
     token: _Token = None,
+    dashboard_token: _DashboardToken = None,
     read_only: _ReadOnly = False,
     dashboard: _Dashboard = True,
     sample_feeds: _SampleFeeds = True,
     verbose: _Verbose = False,
 ) -> None:
     """Serve durable tools over streamable HTTP, with a dashboard beside them, until Ctrl-C or SIGTERM."""
-    from .finding import sample_server  # noqa: PLC0415 (with MCP, which the other commands need not load)
-    from .running import Plan, run  # noqa: PLC0415
-
     log_to_stderr(verbose=verbose)
     with told():
         plan = Plan(
             host=host,
             port=port,
-            token=checked_token(host, token),
+            token=needed_token(host, token),
+            dashboard_token=checked_token("dashboard's token", dashboard_token),
             read_only=read_only,
             dashboard=dashboard,
         )
-        if server is None:
-            hosted = sample_server(url, host, made_up=sample_feeds, known_caller=plan.token is not None)
-        else:
+        if server is not None:
             _only_for_samples(context, "url", "sample_feeds")
-            hosted = _own(server, host)
-        anyio.run(run, plan, hosted, say)
+        _serve(plan, server, url, made_up=sample_feeds)
 
 
-def _own(name: str, host: str) -> Hosted:
-    from .finding import named_server  # noqa: PLC0415 (as above)
+def _serve(plan: Plan, server: str | None, url: str, *, made_up: bool) -> None:
+    # with MCP, which takes long to load, and which the other commands do not need
+    from .finding import named_server, sample_server  # noqa: PLC0415
+    from .running import run  # noqa: PLC0415
 
-    try:
-        return named_server(name, host)
-    except CannotLoad as error:
-        raise CannotDo(str(error)) from error
+    if server is None:
+        hosted = sample_server(url, plan.host, made_up=made_up, known_caller=plan.token is not None)
+    else:
+        hosted = named_server(server, plan.host)
+    anyio.run(run, plan, hosted, say)
 
 
 def _only_for_samples(context: typer.Context, *options: str) -> None:

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from mcp.server import MCPServer
 from mcp.server.lowlevel import Server
+from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 
 from ...feeds import FeedSource
@@ -24,6 +25,7 @@ from ...samples.server import IMPATIENT
 from ...tasks import Owner
 from ..feeds.opening import bluesky, settings_of
 from ..loading import CannotLoad, load
+from .listening import names_of
 
 PATH = "/mcp"
 BEARER = Owner.client("perdure serve", "token")
@@ -54,8 +56,22 @@ def sample_server(url: str, host: str, *, made_up: bool, known_caller: bool) -> 
     """The tools to try, whose tasks are kept there."""
     tasks = Tasks(url, runtime=IMPATIENT, identify=(lambda _: BEARER) if known_caller else None)
     server = make_server(tasks, sample_reader() if made_up else _bluesky_reader())
-    app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+    app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(host))
     return Hosted(name=server.name, app=app, service=_service_in(server.middleware, server.name), storage=url)
+
+
+def _security(host: str) -> TransportSecuritySettings:
+    """The names that a request may call the server by. The SDK knows three names of loopback, and lets in
+    every name at any other address of it; and without a port it knows none.
+    """
+    names = names_of(host)
+    if names is None:
+        return TransportSecuritySettings(enable_dns_rebinding_protection=False)
+    hosts = [f"[{name}]" if ":" in name else name for name in names]
+    allowed = [written for each in hosts for written in (each, f"{each}:*")]
+    return TransportSecuritySettings(
+        allowed_hosts=allowed, allowed_origins=[f"http://{each}" for each in allowed]
+    )
 
 
 def _bluesky_reader() -> Reader:
@@ -75,11 +91,11 @@ def named_server(name: str, host: str) -> Hosted:
     found = load(name, "server")
     if isinstance(found, MCPServer):
         server = cast("MCPServer[Any]", found)
-        app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(host))
         return Hosted(name=server.name, app=app, service=_service_in(server.middleware, name))
     if isinstance(found, Server):
         server = cast("Server[Any]", found)
-        app = server.streamable_http_app(streamable_http_path=PATH, host=host)
+        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(host))
         service = _service_in(server.middleware, name)
         return Hosted(name=server.name, app=app, service=service, checks_callers=False)
     return _of_fastmcp(found, name)
@@ -112,5 +128,5 @@ def _service_in(middleware: Sequence[object], name: str) -> Service:
     """The tasks that have joined a server: each of its requests passes through them."""
     for each in middleware:
         if isinstance(each, Middleware):
-            return each._service  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
+            return each.service
     raise CannotLoad(f"{name} has no durable tasks; make it with MCPServer(..., **Tasks(url).attach())")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from ...storage import Storage
 from .finding import PATH, Hosted
 from .listening import is_loopback
-
-if TYPE_CHECKING:
-    from .running import Plan
+from .plan import Plan
 
 BEARER = "Authorization: Bearer $PERDURE_TOKEN"
 
@@ -26,7 +25,21 @@ DARE = (
 )
 
 
-def greeting(plan: Plan, hosted: Hosted, address: str, engine: str) -> str:
+class Stand(NamedTuple):
+    """Where the tasks are, as people are told."""
+
+    place: str
+    """A file, where it is one; of a server only what it is, since its URL may have a password."""
+    lasts: bool
+    """Whether the next process finds them there."""
+
+
+async def stand_of(storage: Storage) -> Stand:
+    about = await storage.about()
+    return Stand(about.place or storage.name, about.is_shared)
+
+
+def greeting(plan: Plan, hosted: Hosted, address: str, stand: Stand) -> str:
     endpoint = address + PATH
     has_token = plan.token is not None
     desktop = _desktop(hosted.name, endpoint, has_token=has_token)
@@ -35,12 +48,12 @@ def greeting(plan: Plan, hosted: Hosted, address: str, engine: str) -> str:
         f"{hosted.name}, served by perdure\n"
         f"{_dashboard(plan, address)}"
         f"    MCP         {endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)\n"
-        f"    storage     {_storage(hosted, engine)}\n"
+        f"    storage     {stand.place}   ({_promise(stand)})\n"
         f"{SAMPLES if hosted.is_sample else ''}\n"
         f"Claude Desktop, in claude_desktop_config.json:\n{desktop}\n"
         f"MCP Inspector:\n    {_inspector(endpoint, has_token=has_token)}\n"
         f"Python:\n{_python(endpoint, tool, has_token=has_token)}\n"
-        f"{DARE.format(pid=os.getpid()) if hosted.is_sample else ''}"
+        f"{DARE.format(pid=os.getpid()) if hosted.is_sample and stand.lasts else ''}"
         "Ctrl-C stops it."
     )
 
@@ -48,18 +61,15 @@ def greeting(plan: Plan, hosted: Hosted, address: str, engine: str) -> str:
 def _dashboard(plan: Plan, address: str) -> str:
     if not plan.dashboard:
         return ""
-    notes = ["read-only"] * plan.read_only + ["asks for the token"] * (plan.token is not None)
+    notes = ["read-only"] * plan.read_only
+    if plan.visitors_token is not None:
+        notes.append("asks for its own token" if plan.dashboard_token else "asks for the token")
     told = f"   ({', '.join(notes)})" if notes else ""
     return f"    dashboard   {address}/{told}\n"
 
 
-def _storage(hosted: Hosted, engine: str) -> str:
-    """The file, where it is one; of a server only what it is, since its URL may have a password."""
-    if hosted.storage is None or engine != "sqlite":
-        return engine
-    from ...storage.sqlite.location import parse  # noqa: PLC0415 (only for this engine)
-
-    return f"{parse(hosted.storage).path.absolute()}   (tasks survive in it)"
+def _promise(stand: Stand) -> str:
+    return "tasks survive in it" if stand.lasts else "tasks are gone when the server is"
 
 
 def _desktop(name: str, endpoint: str, *, has_token: bool) -> str:

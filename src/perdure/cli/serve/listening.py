@@ -7,9 +7,13 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from ipaddress import ip_address
 
-from ..saying import CannotDo
+from ..ending import CannotDo
 
 FIRST_PORT, LAST_PORT = 8000, 8099
+LEAST_LETTERS = 16
+MAKE_ONE = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+"""What this machine is called by everybody on it."""
 
 
 def is_loopback(host: str) -> bool:
@@ -19,17 +23,31 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def checked_token(host: str, token: str | None) -> str | None:
-    """The token, if there is one. Beyond this machine there has to be."""
+def names_of(host: str) -> tuple[str, ...] | None:
+    """The names that a request for this server may call it by: a page elsewhere could point a name of its own
+    at loopback. None: any, since others reach it, by names that we do not know, and it asks for a token.
+    """
+    return tuple(dict.fromkeys((*LOOPBACK, host))) if is_loopback(host) else None
+
+
+def needed_token(host: str, token: str | None) -> str | None:
+    """The token that opens everything, if there is one. Beyond this machine there has to be."""
+    if not token and not is_loopback(host):
+        raise CannotDo(
+            f"{host} can be reached by others, who would need no password; "
+            f"give a token, with --token or in the variable PERDURE_TOKEN, made with: {MAKE_ONE}"
+        )
+    return checked_token("token", token)
+
+
+def checked_token(what: str, token: str | None) -> str | None:
+    """A token that a header can carry and nobody guesses, or none."""
     if not token:
-        if not is_loopback(host):
-            raise CannotDo(
-                f"{host} can be reached by others, who would need no password; "
-                "give a token, with --token or in the variable PERDURE_TOKEN"
-            )
         return None
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise CannotDo("the token must be of ASCII letters, digits and signs, without spaces")
+        raise CannotDo(f"the {what} must be of ASCII letters, digits and signs, without spaces")
+    if len(token) < LEAST_LETTERS:
+        raise CannotDo(f"the {what} must have at least {LEAST_LETTERS} letters; make one with: {MAKE_ONE}")
     return token
 
 

@@ -8,30 +8,19 @@ import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 import anyio
 import uvicorn
 
 from ..worker import STOPPING
 from .finding import Hosted
-from .greeting import greeting
+from .greeting import greeting, stand_of
 from .listening import address_of, bound
+from .plan import Plan
 from .site import Site, check_dashboard
 
 PATIENCE = 2
 """Seconds for open connections, after everything that they wait for has ended."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan:
-    """What was asked for."""
-
-    host: str
-    port: int | None
-    token: str | None
-    read_only: bool
-    dashboard: bool
 
 
 class Listener(uvicorn.Server):
@@ -63,13 +52,12 @@ async def run(plan: Plan, hosted: Hosted, say: Callable[[str], None]) -> None:
     """Serve until told to stop."""
     if plan.dashboard:
         check_dashboard()
-    site = Site(hosted, host=plan.host, token=plan.token, read_only=plan.read_only, dashboard=plan.dashboard)
+    site = Site(hosted, plan)
     with bound(plan.host, plan.port) as listener, anyio.open_signal_receiver(*STOPPING) as signals:
         server = Listener(site)
-        server.when_reachable = lambda: say(
-            greeting(plan, hosted, address_of(listener, plan.host), site.storage.name)
-        )
         async with site.running():
+            told = greeting(plan, hosted, address_of(listener, plan.host), await stand_of(site.storage))
+            server.when_reachable = lambda: say(told)
             serving = asyncio.create_task(server.serve([listener]))
             impatient = await _told(signals, serving, say)
             server.should_exit = True  # nobody new is let in, while everything that others wait for ends

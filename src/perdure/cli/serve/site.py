@@ -15,9 +15,10 @@ from ...feeds.account import ACCOUNTS
 from ...storage import Storage
 from ...storage.errors import StorageError
 from ...tasks.snapshot import TASKS
-from ..saying import CannotDo
+from ..ending import CannotDo
 from .finding import Hosted
-from .listening import is_loopback
+from .listening import names_of
+from .plan import Plan
 
 HEALTH = "/health"
 
@@ -25,14 +26,9 @@ HEALTH = "/health"
 class Site:
     """One application of two. It answers as long as it is `running`."""
 
-    def __init__(
-        self, hosted: Hosted, *, host: str, token: str | None, read_only: bool, dashboard: bool
-    ) -> None:
+    def __init__(self, hosted: Hosted, plan: Plan) -> None:
         self._hosted = hosted
-        self._host = host
-        self._token = token
-        self._read_only = read_only
-        self._has_dashboard = dashboard
+        self._plan = plan
         self._server: ASGIApp = hosted.app
         self._dashboard: ASGIApp | None = None
         self._storage: Storage | None = None
@@ -48,8 +44,8 @@ class Site:
         app = self._hosted.app
         async with app.router.lifespan_context(app):
             is_guarded = self._hosted.checks_callers and self._hosted.service.host.is_authenticated
-            if self._token is not None and not is_guarded:
-                self._server = Gate(app, self._token)
+            if self._plan.token is not None and not is_guarded:
+                self._server = Gate(app, self._plan.token)
             async with self._shown():
                 self._storage = self.storage
                 try:
@@ -59,17 +55,18 @@ class Site:
 
     @asynccontextmanager
     async def _shown(self) -> AsyncGenerator[None]:
-        if not self._has_dashboard:
+        if not self._plan.dashboard:
             yield
             return
-        from ...web import LOOPBACK, Dashboard  # noqa: PLC0415 (the extra may be missing)
+        from ...web import Dashboard  # noqa: PLC0415 (the extra may be missing)
 
         dashboard = Dashboard(
             self.storage,
             feeds=await self._has_feeds(),
-            token=self._token,
-            read_only=self._read_only,
-            hosts=LOOPBACK if is_loopback(self._host) else None,
+            token=self._plan.visitors_token,
+            read_only=self._plan.read_only,
+            hosts=names_of(self._plan.host),
+            config=self._hosted.service.runtime.store.config,
         )
         self._dashboard = dashboard.app
         async with dashboard.running():

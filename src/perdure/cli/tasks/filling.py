@@ -10,7 +10,8 @@ import typer
 
 from ...operating import Detail, Question
 from ...tasks import InputKind, Json
-from ..saying import CannotDo, say
+from ..ending import CannotDo
+from ..saying import say
 from ..telling import harmless
 
 YES, NO = frozenset({"true", "yes", "y", "1"}), frozenset({"false", "no", "n", "0"})

@@ -10,14 +10,14 @@ from typing import Annotated, TypeVar
 import anyio
 import typer
 
-from ...operating import Operator, TooShort
-from ...storage import open_storage
+from ...operating import Operator
+from ...storage import exists, is_shared, open_storage
 from ...storage.errors import PerdureError
 from ...tasks import Status
-from ...tasks.errors import NotFound, TaskError
+from ...tasks.errors import NotFound
+from ..ending import CannotDo
 from ..options import DEFAULT_URL
-from ..saying import CannotDo, say, told
-from ..storages import is_missing
+from ..saying import told
 from ..telling import bear_any_letter, harmless
 
 T = TypeVar("T")
@@ -66,23 +66,19 @@ def of_tasks() -> None:
 
 
 def done(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
-    """Do it to a storage. What cannot be done is told in one line: 1 where a task refused, else 2."""
-    with told(), _refused():
+    """Do it to a storage. What cannot be done is told in one line."""
+    with told(), _with_remedy():
         return anyio.run(partial(_worked, url, work))
 
 
 @contextmanager
-def _refused() -> Generator[None]:
+def _with_remedy() -> Generator[None]:
+    """That no task is found says nothing to clients; operators are told where to look."""
     try:
         yield
     except NotFound as error:
-        say("perdure: there is no such task, or no more; `perdure tasks list` shows those that there are")
-        raise typer.Exit(1) from error
-    except TooShort as error:
-        raise CannotDo(str(error)) from error
-    except TaskError as error:
-        say(f"perdure: {harmless(str(error))}{'; try again' if error.retryable else ''}")
-        raise typer.Exit(1) from error
+        told_more = "there is no such task, or no more; `perdure tasks list` shows those that there are"
+        raise CannotDo(told_more) from error
 
 
 async def _worked(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
@@ -93,9 +89,10 @@ async def _worked(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
 @asynccontextmanager
 async def _opened(url: str) -> AsyncGenerator[Operator]:
     """Nothing is made by somebody who only looks."""
-    if url == "memory:":
-        raise CannotDo("the storage memory: is within one process; name a file or a server with --url")
-    if is_missing(url):
+    if not is_shared(url):
+        scheme = url.partition(":")[0]
+        raise CannotDo(f"the storage {scheme}: is within one process; name a file or a server with --url")
+    if not exists(url):
         raise CannotDo(f"there is no storage {url}; name yours with --url, or in PERDURE_URL")
     async with await open_storage(url) as storage:
         yield Operator(storage)

@@ -132,7 +132,7 @@ class SqliteEngine(Engine):
         return maintenance
 
     async def about(self) -> About:
-        return About(server=f"SQLite {sqlite3.sqlite_version}")
+        return About(server=f"SQLite {sqlite3.sqlite_version}", place=self._location.name)
 
     async def close(self) -> None:
         self._signals.close()

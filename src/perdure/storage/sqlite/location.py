@@ -51,6 +51,11 @@ def parse(url: str) -> Location:
     return Location(path=absolute, options=_options(url, parts.query))
 
 
+def exists(url: str) -> bool:
+    """Whether the file is there; opening the URL would make it otherwise."""
+    return parse(url).path.exists()
+
+
 def _options(url: str, query: str) -> Options:
     try:
         given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))

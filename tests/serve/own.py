@@ -1,0 +1,110 @@
+"""Servers of one's own, as texts: each stands in a file of the folder in which it is served."""
+
+from __future__ import annotations
+
+OWN_SERVER = '''
+import anyio
+from mcp.server import MCPServer, Server
+from perdure import Task, Tasks
+from perdure.runtime import App
+
+tasks = Tasks("sqlite:///own.db")
+server = MCPServer("kitchen", **tasks.attach())
+without = MCPServer("without tasks")
+app = App("sqlite:///own.db")
+text = "hello"
+unreachable = MCPServer("far", **Tasks("postgresql://user:hunter2@127.0.0.1:1/db").attach())
+
+
+@server.tool()
+@tasks.durable()
+async def brew(cups: int, task: Task) -> str:
+    """Brew."""
+    return f"{cups} cups of coffee"
+'''
+
+OWN_FASTMCP = '''
+from fastmcp import FastMCP
+from perdure import Task, Tasks
+from perdure.mcp.fastmcp import attach
+
+tasks = Tasks("memory:")
+server = FastMCP("kitchen")
+attach(tasks, server)
+
+
+@server.tool()
+@tasks.durable()
+async def brew(cups: int, task: Task) -> str:
+    """Brew."""
+    return f"{cups} cups of coffee"
+'''
+
+OWN_LOW_LEVEL = """
+from mcp.server.lowlevel import Server
+from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
+from perdure import Task, Tasks
+
+tasks = Tasks("memory:")
+
+
+@tasks.durable()
+async def brew(cups: int, task: Task) -> str:
+    return f"{cups} cups of coffee"
+
+
+async def list_tools(context, params):
+    schema = {"type": "object", "properties": {"cups": {"type": "integer"}}}
+    return ListToolsResult(tools=[Tool(name="brew", input_schema=schema)])
+
+
+async def call(context, params):
+    return CallToolResult(content=[TextContent(text=str(await brew(**params.arguments)))])
+
+
+server = Server("kitchen", on_list_tools=list_tools, on_call_tool=call)
+tasks.install(server)
+"""
+
+DECLARED = OWN_LOW_LEVEL.replace("install(server)", "install(server, authenticated=True)")
+"""Whose user checks callers, in a transport that is not the one that is served."""
+
+PATIENT = '''
+import anyio
+from mcp.server import MCPServer
+from perdure import Task, Tasks
+from perdure.runtime import RuntimeConfig
+
+tasks = Tasks("sqlite:///own.db", runtime=RuntimeConfig(heartbeat=0.5, clock_skew=0.5, drain=600))
+server = MCPServer("kitchen", **tasks.attach())
+
+
+@server.tool()
+@tasks.durable(retries=3)
+async def brew(task: Task) -> str:
+    """Brew, for as long as nobody has said that it is enough."""
+    await task.set_variables({"begun": True})
+    while not await anyio.Path("enough").exists():
+        await anyio.sleep(0.05)
+    return f"coffee, in attempt {task.attempt}"
+'''
+"""Waits ten minutes for what runs, when it is told to stop; and a worker that was lost is missed soon."""
+
+PAUSING = '''
+from mcp.server import MCPServer
+from perdure import Task, Tasks
+from perdure.runtime import Pause
+from perdure.tasks import InputKind, InputRequest, StoreConfig
+
+tasks = Tasks("sqlite:///own.db", store=StoreConfig(result_retention_ms=7_200_000))
+server = MCPServer("kitchen", **tasks.attach())
+
+
+@server.tool()
+@tasks.durable()
+async def brew(task: Task) -> str:
+    """Ask, and let go of the worker meanwhile."""
+    schema = {"type": "object", "properties": {"beans": {"type": "string"}}}
+    params = {"message": "Which beans?", "requestedSchema": schema}
+    raise Pause({"beans": InputRequest(kind=InputKind.ELICITATION, params=params)})
+'''

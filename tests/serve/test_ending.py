@@ -1,0 +1,120 @@
+"""How `perdure serve` ends: killed, told once, told twice. What was not finished goes on at the next one."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mcp.client import Client
+
+from perdure.mcp.client import ClientTasks, Handle
+
+from ..mcp.wire import Core
+from ..rows import row
+from ..runtime.replicas import until
+from ..test_examples import sampled, started, text_of, visiting
+from .own import PATIENT
+from .serving import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing
+
+pytestmark = pytest.mark.anyio
+
+WRITTEN = r"the report of 2026: 12 pages, written in {} attempt\(s\), the last from page (\d+)"
+
+
+# Being killed
+
+
+@row(97)
+async def test_a_report_is_finished_from_its_checkpoint_and_feeds_are_read_when_the_server_was_killed(
+    tmp_path: Path,
+) -> None:
+    async with sampled(tmp_path, "--no-dashboard") as server:
+        async with visiting(server.url) as (client, tasks):
+            feeds = await started(client, tasks, "read_feeds", {})
+            await until(lambda: has_read(feeds, 3))
+            report = await started(client, tasks, "build_report", REPORT)
+            await until(lambda: has_page(report, 4))
+        await server.program.end(signal.SIGKILL)
+    async with sampled(tmp_path, "--no-dashboard") as server, visiting(server.url) as (client, tasks):
+        written = await tasks.resume(client, report.save()).wait(60)
+        read = content_of(await tasks.resume(client, feeds.save()).wait(90))
+        again = content_of(await client.call_tool("read_feeds", {"accounts": ["ada.example"]}))
+        posts = content_of(await client.call_tool("recent_posts", {"limit": 200}))
+        links = content_of(await client.call_tool("shared_links", {"limit": 3}))
+
+    begun = re.fullmatch(WRITTEN.format(2), text_of(written))
+    assert begun is not None, written
+    assert int(begun[1]) > 4
+    assert read["accounts"] == 8
+    assert read["items"] > 300  # a day of eight people
+    assert 0 <= again["items"] - read["items"] <= 8  # what they posted meanwhile
+    _are_told_once_each(posts["result"], links["result"])
+
+
+def _are_told_once_each(posts: list[dict[str, Any]], most_shared: list[dict[str, Any]]) -> None:
+    uris = [post["uri"] for post in posts]
+    assert len(uris) == len(set(uris)) == 200
+    assert len(most_shared) == 3
+    assert len(most_shared[0]["sharers"]) > 1
+    assert all(name.endswith(".example") for name in most_shared[0]["sharers"])
+
+
+# Told once
+
+
+async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes_on_at_the_next_start(
+    tmp_path: Path,
+) -> None:
+    """One is told of each change of a task, another has a session open, a third looks at the dashboard. The
+    report that was stopped has lost no attempt. Ctrl-C ends it as SIGTERM does, while a report is written.
+    """
+    pushed = ClientTasks(push=True)
+    async with sampled(tmp_path) as server, anyone() as browser, Core(server.url) as core:
+        await core.send("tools/list")
+        events_path = server.url.removesuffix("/mcp") + "/events/tasks"
+        async with browser.stream("GET", events_path) as events:
+            assert events.status_code == 200
+            async with Client(server.url, extensions=[pushed]) as client:
+                report = await started(client, pushed, "build_report", {"year": 2026, "seconds": 18})
+                await until(lambda: has_page(report, 2), seconds=30)
+                code = await server.program.end(signal.SIGTERM)
+    ended_well(server.program, code)
+    assert "SIGTERM: finishing what runs" in server.program.said
+    async with sampled(tmp_path, "--no-dashboard") as server, visiting(server.url) as (client, tasks):
+        result = await tasks.resume(client, report.save()).wait(60)
+        other = await started(client, tasks, "build_report", LONG_REPORT)
+        await until(lambda: is_writing(other))
+        code = await server.program.end(signal.SIGINT)
+
+    assert re.fullmatch(WRITTEN.format(1), text_of(result)), result
+    ended_well(server.program, code)
+    assert "SIGINT: finishing what runs" in server.program.said
+
+
+# Told twice
+
+
+async def test_told_twice_it_stops_dead_and_the_next_start_finishes_the_task(tmp_path: Path) -> None:
+    """Whichever signal it is told with."""
+    (tmp_path / "own.py").write_text(PATIENT)
+    async with sampled(tmp_path, "own:server") as server:
+        async with visiting(server.url) as (client, tasks):
+            coffee = await started(client, tasks, "brew", {})
+            await until(lambda: _has_begun(coffee))
+        os.kill(server.program.pid, signal.SIGTERM)
+        await server.program.until_said("SIGTERM: finishing what runs; once more to stop at once")
+        code = await server.program.end(signal.SIGINT)
+    assert (code, "stopped dead" in server.program.said) == (1, True), server.program.said
+    (tmp_path / "enough").touch()
+    async with sampled(tmp_path, "own:server") as server, visiting(server.url) as (client, tasks):
+        result = await tasks.resume(client, coffee.save()).wait(60)
+
+    assert text_of(result) == "coffee, in attempt 2"
+
+
+async def _has_begun(handle: Handle) -> bool:
+    return (await handle.status()).variables.get("begun") is True

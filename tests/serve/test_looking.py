@@ -1,0 +1,268 @@
+"""What `perdure serve` says, whether that is true, and who is let in where. The servers are shared by several
+tests, none of which ends them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import socket
+import textwrap
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+
+from perdure.cli.serve.finding import sample_server
+from perdure.cli.serve.greeting import greeting, stand_of
+from perdure.cli.serve.plan import Plan
+from perdure.storage import open_storage
+
+from ..feeds.fake.process import fake_process
+from ..mcp.wire import Core, Modern
+from ..runtime.replicas import until
+from ..storage.subjects import FIVE, new_url
+from ..test_examples import Person, running, sampled, started, text_of, visiting
+from .serving import (
+    DASHBOARD_TOKEN,
+    LONG_REPORT,
+    TOKEN,
+    Background,
+    anyone,
+    content_of,
+    in_background,
+    is_writing,
+)
+
+pytestmark = pytest.mark.anyio
+
+PLAN = Plan(host="127.0.0.1", port=None, token=None, dashboard_token=None, read_only=False, dashboard=True)
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Generator[Background]:
+    """As it is without options, but for the file."""
+    folder = tmp_path_factory.mktemp("plain")
+    with in_background(folder, "--url", f"sqlite:///{folder / 'tried.db'}") as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Background]:
+    """Where others can reach it."""
+    with in_background(
+        tmp_path_factory.mktemp("guarded"),
+        host="0.0.0.0",  # noqa: S104 - the point of it
+        environment={"PERDURE_TOKEN": TOKEN},
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def two_tokens(tmp_path_factory: pytest.TempPathFactory) -> Generator[Background]:
+    """With a token for callers, and another for who may look, at an address that is not called localhost."""
+    folder = tmp_path_factory.mktemp("two_tokens")
+    options = ("--read-only", "--token", TOKEN)
+    told = {"PERDURE_DASHBOARD_TOKEN": DASHBOARD_TOKEN}
+    with in_background(folder, *options, host="127.0.0.2", environment=told) as server:
+        yield server
+
+
+# What it says
+
+
+async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background) -> None:
+    ada = Person(name="Ada")
+    async with visiting(plain.url, ada) as (client, tasks):
+        tools = {tool.name for tool in (await client.list_tools()).tools}
+        signed = await client.call_tool("sign_report", {"year": 2026})
+        printed = await client.call_tool("print_report", {"year": 2026})
+        report = await started(client, tasks, "build_report", LONG_REPORT)
+        await until(lambda: is_writing(report))
+        await report.cancel()
+
+    reports, feeds = {"build_report", "sign_report", "print_report"}, {"recent_posts", "shared_links"}
+    assert tools == reports | feeds | {"read_feeds"}
+    assert all(f"{tool}(" in plain.said for tool in tools)
+    assert text_of(signed) == "the report of 2026, signed by Ada"
+    assert printed.is_error
+    assert "out of paper" in text_of(printed)
+    assert f"storage     {plain.log.with_name('tried.db')}   (tasks survive in it)" in plain.said
+    assert plain.log.with_name("tried.db").exists()
+    assert f"kill -9 {plain.pid}" in plain.said
+    assert plain.url in plain.said
+
+
+@pytest.mark.parametrize("engine", FIVE)
+async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
+    engine: str, tmp_path: Path
+) -> None:
+    url = await new_url(engine, tmp_path)
+    hosted = sample_server(url, PLAN.host, made_up=True, known_caller=False)
+    async with await open_storage(url) as storage:
+        said = greeting(PLAN, hosted, "http://127.0.0.1:8000", await stand_of(storage))
+    place = str(tmp_path / "tasks.db") if engine == "sqlite" else engine
+    assert (f"    storage     {place}   (tasks survive in it)\n" in said) == (engine != "memory")
+    assert ("survive" in said, "kill -9" in said) == ((engine != "memory"),) * 2
+    assert url not in said or engine == "memory"
+
+
+async def test_its_snippets_connect(plain: Background, tmp_path: Path) -> None:
+    await _snippets_connect(plain, tmp_path, token=False)
+
+
+async def test_its_snippets_connect_with_a_token_that_they_do_not_tell(
+    guarded: Background, tmp_path: Path
+) -> None:
+    await _snippets_connect(guarded, tmp_path, token=True)
+    assert TOKEN not in guarded.said
+
+
+async def _snippets_connect(server: Background, folder: Path, *, token: bool) -> None:
+    desktop = json.loads(next(line for line in server.said.splitlines() if "mcpServers" in line))
+    snippet = re.search(r"Python:\n((?: {4}.*\n)+)", server.said)
+    assert snippet is not None, server.said
+    lines = textwrap.dedent(snippet[1]).replace('"build_report"', '"print_report"')
+    assert "out of paper" in await _run_snippet(folder, lines)
+    (entry,) = desktop["mcpServers"].values()
+    assert entry["command"] == "npx"
+    assert entry["args"][:3] == ["-y", "mcp-remote", server.url]
+    assert ("env" in entry) == token
+    inspector = f"npx @modelcontextprotocol/inspector@latest --transport http --server-url {server.url}"
+    assert inspector in server.said
+    assert ("--header" in server.said) == token
+
+
+async def _run_snippet(directory: Path, lines: str) -> str:
+    """What it prints, as `python -m asyncio` would run it."""
+    code = f"import asyncio\nasync def main():\n{textwrap.indent(lines, '    ')}\nasyncio.run(main())\n"
+    (directory / "snippet.py").write_text(code)
+    environment = {**os.environ, "PERDURE_TOKEN": TOKEN}
+    async with running(directory, "snippet.py", environment=environment) as program:
+        assert await program.ended() == 0, program.said
+    return program.said
+
+
+# Where it is
+
+
+async def test_it_finds_another_port_where_its_own_is_taken_and_needs_no_extra_without_a_dashboard(
+    tmp_path: Path,
+) -> None:
+    code = "import sys; sys.modules['jinja2'] = None; from perdure.cli import main; main()"
+    with socket.socket() as taken:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            taken.bind(("127.0.0.1", 8000))
+            taken.listen()
+        except OSError:
+            pass  # another has it, which is as good
+        async with running(tmp_path, "-c", code, "serve", "--no-dashboard") as program, anyone() as browser:
+            await program.until_said("Ctrl-C stops it.")
+            endpoint = re.search(r"http://127\.0\.0\.1:\d+/mcp", program.said)
+            assert endpoint is not None, program.said
+            async with visiting(endpoint[0]) as (client, _):
+                assert (await client.list_tools()).tools
+            root = endpoint[0].removesuffix("/mcp")
+            assert (await browser.get(f"{root}/")).status_code == 404
+            assert (await browser.get(f"{root}/health")).status_code == 200
+
+    assert ":8000/" not in endpoint[0]
+    assert "dashboard  " not in program.said
+
+
+@pytest.mark.parametrize(
+    ("name", "status"), [("127.0.0.2", 200), ("localhost", 200), ("[::1]", 200), ("evil.example", 421)]
+)
+async def test_at_another_address_of_loopback_it_answers_to_its_own_names(
+    two_tokens: Background, name: str, status: int
+) -> None:
+    """With a port and without, as a browser leaves out the usual one."""
+    async with anyone(DASHBOARD_TOKEN) as visitor, anyone(TOKEN) as caller:
+        for port in ("", ":8000"):
+            named = {"Host": f"{name}{port}"}
+            page = await visitor.get(f"{two_tokens.root}/tasks", headers=named)
+            listed = await caller.post(
+                two_tokens.url,
+                json={"jsonrpc": "2.0", "id": 1, "method": "ping"},
+                headers={
+                    **named,
+                    "accept": "application/json, text/event-stream",
+                    "Origin": f"http://{name}{port}",
+                },
+            )
+            assert page.status_code == status
+            assert (listed.status_code == 421) == (status == 421), listed.text
+            assert listed.status_code != 403, listed.text
+
+
+# Tokens
+
+
+async def test_beyond_this_machine_every_call_and_page_needs_the_token(guarded: Background) -> None:
+    async with anyone() as browser:
+        assert (await browser.get(guarded.root + "/health")).json() == {"status": "ok"}
+        assert TOKEN not in (await browser.get(guarded.root + "/")).text
+        assert (await browser.get(guarded.root + "/tasks")).status_code != 200
+        assert (await browser.post(guarded.url, json={})).status_code == 401
+    async with Modern(guarded.url, token="another") as stranger:  # noqa: S106
+        assert (await stranger.send("tools/list")).status == 401
+    async with Modern(guarded.url, token=TOKEN) as friend, Core(guarded.url, token=TOKEN) as older:
+        task_id = await friend.start("build_report", {"year": 2026, "seconds": 0})
+        await friend.until(task_id, "completed")
+        listed = (await older.send("tasks/list")).result["tasks"]
+    async with anyone(TOKEN) as bearer:
+        assert (await bearer.get(guarded.root + "/tasks")).status_code == 200
+
+    assert task_id in [task["taskId"] for task in listed]
+    assert "   (asks for the token)\n" in guarded.said
+
+
+async def test_a_token_of_the_dashboard_opens_that_alone_and_the_other_one_the_server_alone(
+    two_tokens: Background,
+) -> None:
+    for token, sees, calls in ((DASHBOARD_TOKEN, 200, 401), (TOKEN, 401, 200)):
+        async with anyone(token) as browser, Modern(two_tokens.url, token=token) as client:
+            assert (await browser.get(two_tokens.root + "/tasks")).status_code == sees
+            assert (await client.send("tools/list")).status == calls
+    assert TOKEN not in two_tokens.said
+    assert DASHBOARD_TOKEN not in two_tokens.said
+    assert f"dashboard   {two_tokens.root}/   (read-only, asks for its own token)\n" in two_tokens.said
+
+
+# The dashboard
+
+
+async def test_the_dashboard_shows_the_tasks_of_the_server_beside_it(plain: Background) -> None:
+    async with visiting(plain.url) as (client, _), anyone() as browser:
+        await client.call_tool("print_report", {"year": 2026})
+        page = await browser.get(plain.root + "/tasks")
+        rebound = await browser.get(plain.root + "/tasks", headers={"Host": "evil.example"})
+
+    assert page.status_code == 200
+    assert "print_report" in page.text
+    assert rebound.status_code == 421
+    assert f"dashboard   {plain.root}/\n" in plain.said
+
+
+# Bluesky instead of the samples
+
+
+async def test_without_the_sample_feeds_bluesky_is_read_and_made_up_people_are_left_alone(
+    plain: Background, tmp_path: Path
+) -> None:
+    """Two servers on one file, of which one makes up its people."""
+    url = f"sqlite:///{plain.log.with_name('tried.db')}"
+    async with visiting(plain.url) as (client, _):
+        made_up = content_of(await client.call_tool("read_feeds", {"accounts": ["ada.example"]}))
+    async with fake_process() as fake:
+        dids: list[str] = await fake.order("populate", accounts=2, posts=5, every=60_000_000)
+        (tmp_path / "feeds.toml").write_text(f'[bluesky]\nservice = "{fake.url}"\npds = "{fake.url}"\n')
+        async with (
+            sampled(tmp_path, "--no-dashboard", "--no-sample-feeds", "--url", url) as server,
+            visiting(server.url) as (client, _),
+        ):
+            found = content_of(await client.call_tool("read_feeds", {"accounts": dids}))
+
+    assert found == {"accounts": 2, "items": made_up["items"] + 10}

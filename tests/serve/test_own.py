@@ -1,0 +1,105 @@
+"""`perdure serve module:server`: servers of one's own, of each kind, with a dashboard on their storage."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from perdure.storage import open_storage
+from perdure.tasks import Snapshot, Status
+from perdure.tasks.snapshot import TASKS
+
+from ..mcp.wire import Modern
+from ..runtime.replicas import until
+from ..test_examples import EXAMPLES, SERVING, Served, free_port, running, sampled, started, text_of, visiting
+from ..web.desk import form_key_in, path_of
+from .own import DECLARED, OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER, PAUSING
+from .serving import TOKEN, anyone, ended_well
+
+pytestmark = pytest.mark.anyio
+
+ELSEWHERE = "127.0.0.2"
+"""An address of this machine that is not called localhost."""
+KINDS = pytest.mark.parametrize(
+    "code", [OWN_SERVER, OWN_FASTMCP, OWN_LOW_LEVEL], ids=["sdk", "fastmcp", "low-level"]
+)
+
+
+def root_of(server: Served) -> str:
+    return server.url.removesuffix("/mcp")
+
+
+@KINDS
+async def test_a_server_of_ones_own_is_served_where_it_is_asked_to_with_a_dashboard_on_its_own_storage(
+    tmp_path: Path, code: str
+) -> None:
+    (tmp_path / "own.py").write_text(code)
+    port = free_port()
+    options = ("own:server", "--host", ELSEWHERE, "--port", str(port))
+    async with running(tmp_path, *SERVING, *options) as program:
+        await program.until_said("Ctrl-C stops it.")
+        root = f"http://{ELSEWHERE}:{port}"
+        async with visiting(f"{root}/mcp") as (client, tasks), anyone() as browser:
+            handle = await started(client, tasks, "brew", {"cups": 2})
+            assert text_of(await handle.wait(30)) == "2 cups of coffee"
+            page = await browser.get(f"{root}/tasks")
+            rebound = {"Host": f"evil.example:{port}"}
+            assert (await browser.post(f"{root}/mcp", json={}, headers=rebound)).status_code == 421
+        code_of_end = await program.end(signal.SIGTERM)
+
+    assert "brew" in page.text
+    assert "kitchen, served by perdure" in program.said
+    assert "build_report" not in program.said
+    ended_well(program, code_of_end)
+    assert not (tmp_path / "perdure.db").exists()
+
+
+@pytest.mark.parametrize("code", [OWN_SERVER, DECLARED], ids=["sdk", "low-level"])
+async def test_a_token_guards_a_server_of_ones_own_that_lets_in_everybody(tmp_path: Path, code: str) -> None:
+    (tmp_path / "own.py").write_text(code)
+    async with (
+        sampled(tmp_path, "own:server", "--token", TOKEN) as server,
+        Modern(server.url) as stranger,
+        Modern(server.url, token=TOKEN) as friend,
+    ):
+        assert (await stranger.send("tools/list")).status == 401
+        assert (await friend.send("tools/list")).status == 200
+
+
+async def test_a_server_with_tokens_of_its_own_keeps_to_them(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text((EXAMPLES / "authenticated.py").read_text())
+    ada_token = "ada-secret"  # noqa: S105 - of the example
+    async with sampled(tmp_path, "own:server", "--token", TOKEN) as server:
+        async with Modern(server.url, token=TOKEN) as stranger, Modern(server.url, token=ada_token) as ada:
+            assert (await stranger.send("tools/list")).status == 401
+            assert (await ada.send("tools/list")).status == 200
+        async with anyone() as browser:
+            assert (await browser.get(root_of(server) + "/tasks")).status_code != 200
+
+
+async def test_what_the_dashboard_cancels_is_kept_for_as_long_as_the_server_keeps_results(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text(PAUSING)
+    async with sampled(tmp_path, "own:server") as server, visiting(server.url) as (client, tasks):
+        handle = await started(client, tasks, "brew", {})
+
+        async def asks() -> bool:
+            return (await handle.status()).status == "input_required"
+
+        await until(asks, seconds=30)
+        async with anyone() as browser:
+            browser.base_url = root_of(server)
+            browser.headers["accept"] = "text/html"
+            page = await path_of(browser, handle.task_id)
+            key = form_key_in((await browser.get(page)).text)
+            await browser.post(f"{page}/cancel", data={"form_key": key})
+    async with await open_storage(f"sqlite:///{tmp_path / 'own.db'}") as storage:
+        (record,) = await storage.page(TASKS, limit=10, now=0)
+
+    task = Snapshot.read(record).task
+    assert task.status is Status.CANCELLED
+    assert task.finished_at is not None
+    assert record.expires_at == task.finished_at + 7_200_000_000  # and not the usual hour

@@ -1,0 +1,183 @@
+"""With what a command ends, and what it says then, whatever went wrong."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+
+import pytest
+import typer
+
+from perdure.cli.ending import CannotDo, code_of
+from perdure.cli.saying import log_to_stderr, say, told
+from perdure.feeds.errors import (
+    AccountHeld,
+    AccountUnavailable,
+    AmbiguousName,
+    InvalidActor,
+    NotAuthorized,
+    RateLimited,
+    SourceUnavailable,
+    UnknownAccount,
+)
+from perdure.operating import AmbiguousId, NotAsked, TooShort
+from perdure.runtime import QueueFull
+from perdure.storage.errors import (
+    CannotOpen,
+    OutcomeUnknown,
+    PerdureError,
+    StorageBusy,
+    StorageCorrupt,
+    StorageFailed,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+)
+from perdure.tasks.errors import (
+    ConcurrentModification,
+    CorruptRecord,
+    InvalidCursor,
+    LimitExceeded,
+    MalformedAnswer,
+    NotFound,
+    TerminalTask,
+)
+
+from .operating.commanding import HOSTILE
+
+ASKED_WRONGLY = [
+    CannotDo("write it as module:app"),
+    CannotOpen("there", "it is not ours", "name another"),
+    StorageReadOnly("read-only"),
+    StorageFull("full"),
+    StorageCorrupt("damaged"),
+    NotFound(),
+    TooShort(6),
+    AmbiguousId("abcdef", ["abcdef0", "abcdef1"]),
+    InvalidCursor(),
+    MalformedAnswer("name", "green is no colour"),
+    LimitExceeded("answer", 1, 2),
+    CorruptRecord("id", "no JSON"),
+    UnknownAccount("who.test"),
+    AmbiguousName("who.test", ["did:a", "did:b"]),
+    InvalidActor("impossible"),
+    NotAuthorized("wrong password"),
+]
+NOT_NOW = [
+    StorageFailed("the disk"),
+    OutcomeUnknown("the line broke"),
+    TerminalTask("completed", "cancelled"),
+    NotAsked("name", []),
+    AccountUnavailable("deactivated"),
+]
+TRY_AGAIN = [
+    StorageBusy("others write"),
+    StorageUnavailable("no server"),
+    ConcurrentModification(1, 2),
+    QueueFull(9),
+    AccountHeld("who.test", "somebody"),
+    SourceUnavailable("no answer"),
+    RateLimited(None),
+]
+
+
+def said_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    """The code, and what stands on standard error; nothing on standard output."""
+    with pytest.raises(typer.Exit) as ended, told():
+        raise error
+    heard = capsys.readouterr()
+    assert heard.out == ""
+    return ended.value.exit_code, heard.err
+
+
+def name_of(error: Exception) -> str:
+    return type(error).__name__
+
+
+@pytest.mark.parametrize("error", ASKED_WRONGLY, ids=name_of)
+def test_what_cannot_be_done_as_it_was_asked_for_ends_with_2(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, said = said_of(error, capsys)
+    assert code == 2
+    assert said.startswith(f"perdure: {error}")
+    assert "try again" not in said
+
+
+@pytest.mark.parametrize("error", NOT_NOW, ids=name_of)
+def test_what_did_not_succeed_ends_with_1(error: Exception, capsys: pytest.CaptureFixture[str]) -> None:
+    assert said_of(error, capsys) == (1, f"perdure: {error}\n")
+
+
+@pytest.mark.parametrize("error", TRY_AGAIN, ids=name_of)
+def test_what_may_succeed_later_ends_with_1_and_says_so(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said_of(error, capsys) == (1, f"perdure: {error}; try again in a while\n")
+
+
+def below(kind: type[PerdureError]) -> Iterator[type[PerdureError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from below(each)
+
+
+KINDS = {str(kind): kind for kind in below(PerdureError) if kind.__module__.startswith("perdure.")}
+
+
+@pytest.mark.parametrize("kind", [KINDS[name] for name in sorted(KINDS)])
+def test_every_error_of_perdure_is_one_sentence_and_no_trace(
+    kind: type[PerdureError], capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = kind.__new__(kind)
+    error.args = ("the reason\nin two lines",)
+    code, said = said_of(error, capsys)
+    assert code == code_of(error) == (1 if kind.retryable else code)
+    assert said.startswith("perdure: the reason in two lines")
+    assert said.count("\n") == 1
+
+
+def test_what_went_wrong_in_a_group_of_tasks_is_told_like_any_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    group = ExceptionGroup("tasks", [ExceptionGroup("one", [StorageBusy("others write")]), NotFound()])
+    assert said_of(group, capsys) == (1, "perdure: others write; try again in a while\n")
+
+
+@pytest.mark.parametrize("error", [ValueError("ours"), ExceptionGroup("two", [NotFound(), ValueError()])])
+def test_a_mistake_of_our_own_is_shown_in_full(error: Exception) -> None:
+    with pytest.raises(type(error)), told():
+        raise error
+
+
+@pytest.mark.parametrize(
+    "error", [StorageFailed(f"x{HOSTILE}"), SourceUnavailable(f"x{HOSTILE}"), CannotDo(f"x{HOSTILE}")]
+)
+def test_a_terminal_obeys_nothing_that_others_wrote_into_an_error(
+    error: Exception, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, said = said_of(error, capsys)
+    assert said.rstrip("\n").isprintable()
+
+
+def test_a_terminal_obeys_nothing_that_others_wrote_and_lines_stay_lines(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    say(f"first{HOSTILE}\n    second\r\x1b[2J")
+    assert capsys.readouterr().err == "first]0;owned31m\n    second[2J\n"
+
+
+def test_a_terminal_obeys_nothing_that_others_wrote_into_a_line_of_the_log(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    root = logging.getLogger()
+    before, level = root.handlers[:], logging.getLogger("perdure").level
+    root.handlers = []
+    try:
+        log_to_stderr(verbose=False)
+        logging.getLogger("perdure").warning("it says %s", HOSTILE)
+    finally:
+        root.handlers = before
+        logging.getLogger("perdure").setLevel(level)
+    heard = capsys.readouterr().err
+    assert heard.endswith("WARNING it says ]0;owned31m\n")
