@@ -22,6 +22,7 @@ from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextCon
 from perdure.mcp.client import ClientTasks, Handle, TaskState
 
 from .feeds.fake.process import FakeProcess, fake_process
+from .forging import PIPE, STDOUT, Forged, forged
 from .mcp.wire import Core, Modern, is_open
 from .rows import row
 from .runtime.replicas import until
@@ -47,7 +48,7 @@ importlib.import_module(sys.argv[2]).server.run("streamable-http", port=int(sys.
 class Program:
     """A running program, and what it has said."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Forged) -> None:
         self._process = process
         self._reading = asyncio.create_task(self._read())
         self.said = ""
@@ -84,10 +85,8 @@ async def running(
     directory: Path, *arguments: str, environment: Mapping[str, str] = os.environ
 ) -> AsyncGenerator[Program]:
     """`python` with these arguments, in this directory; killed at the end of the block if it still runs."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, *arguments, cwd=directory, env={**environment, "PYTHONUNBUFFERED": "1"},
-        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
-    )  # fmt: skip
+    unbuffered = {**environment, "PYTHONUNBUFFERED": "1"}
+    process = await forged(*arguments, cwd=directory, env=unbuffered, stdout=PIPE, stderr=STDOUT)
     program = Program(process)
     try:
         yield program

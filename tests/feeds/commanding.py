@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -17,6 +16,7 @@ from perdure.feeds import Account, FeedStore, Item, Poller, Polling, Profile, re
 from perdure.feeds.bluesky import open_bluesky
 from perdure.storage import Micros, open_storage
 
+from ..forging import PIPE, Forged, forged
 from ..storage.sqlite_helpers import url_of
 from .fake import FakeBluesky
 from .world import World
@@ -74,14 +74,10 @@ class Place:
     async def json(self, *arguments: str, code: int = 0) -> Any:  # noqa: ANN401 - any JSON
         return (await self.feeds(*arguments, "--json", code=code)).document
 
-    async def start(self, *arguments: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "perdure.cli", "feeds", *arguments),
-            cwd=self.folder,
-            env={**environment(), **self.passwords},
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-        )
+    async def start(self, *arguments: str) -> Forged:
+        variables = {**environment(), **self.passwords}
+        command = ("-m", "perdure.cli", "feeds", *arguments)
+        return await forged(*command, cwd=self.folder, env=variables, stdout=PIPE, stderr=PIPE)
 
     def person(self, handle: str, posts: int = 0, *, every: Micros = MINUTE) -> str:
         """Somebody who has posted until now. The DID."""

@@ -10,7 +10,6 @@ import re
 import signal
 import sqlite3
 import struct
-import sys
 import termios
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -21,6 +20,7 @@ from msgspec.structs import replace
 from perdure.feeds import Status
 from perdure.feeds.account import Hold
 
+from ..forging import Forged, forged
 from ..runtime.replicas import until
 from .commanding import HOUR, PATIENCE, Place, a_place, environment, now
 from .fake import Fault
@@ -181,7 +181,7 @@ async def test_wrong_credentials_end_everything_at_once(place: Place, command: s
 # run
 
 
-async def said_by(process: asyncio.subprocess.Process, words: str) -> str:
+async def said_by(process: Forged, words: str) -> str:
     """Everything that it says up to a line with these words."""
     assert process.stderr is not None
     said = ""
@@ -192,7 +192,7 @@ async def said_by(process: asyncio.subprocess.Process, words: str) -> str:
     return said
 
 
-async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
+async def ended(process: Forged) -> tuple[int, str]:
     _, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     return process.returncode or 0, err.decode()
 
@@ -265,8 +265,8 @@ class Terminal:
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
 
     async def run(self, place: Place, *arguments: str) -> int:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "perdure.cli", "feeds", *arguments),
+        process = await forged(
+            *("-m", "perdure.cli", "feeds", *arguments),
             cwd=place.folder,
             env={**environment(), "TERM": "xterm-256color"},
             stdin=self._theirs,

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
-from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -17,6 +14,7 @@ from perdure.feeds import FeedStore, Polling, settling
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
+from ..forging import PIPE, Forged, forged
 from ..runtime.replicas import until
 from ..storage.subjects import FIVE, new_url
 from .fake.process import ROOT, FakeProcess, fake_process
@@ -28,13 +26,9 @@ HOLD = 3.0
 
 
 @asynccontextmanager
-async def poller(url: str, fake: FakeProcess) -> AsyncGenerator[Process]:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.feeds.poller_process", url, fake.url, str(HOLD)),
-        cwd=ROOT,
-        stdin=PIPE,
-        stdout=PIPE,
-    )
+async def poller(url: str, fake: FakeProcess) -> AsyncGenerator[Forged]:
+    command = ("-m", "tests.feeds.poller_process", url, fake.url, str(HOLD))
+    process = await forged(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
     assert process.stdout is not None
     assert process.stdin is not None
     assert (await process.stdout.readline()).strip() == b"ready"

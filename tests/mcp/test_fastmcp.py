@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 import sys
@@ -40,6 +39,7 @@ from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest, StoreConfig
 from perdure.tasks.errors import InvalidValue
 
+from ..forging import Forged, forged
 from ..rows import row
 from ..runtime.replicas import until
 from .fixture import make_server
@@ -766,7 +766,7 @@ else:
 class Program:
     """A server of FastMCP in a process of its own."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int) -> None:
+    def __init__(self, process: Forged, port: int) -> None:
         self._process = process
         self.url = f"http://127.0.0.1:{port}/mcp"
 
@@ -784,9 +784,7 @@ def _free_port() -> int:
 @asynccontextmanager
 async def program(storage: str) -> AsyncGenerator[Program]:
     port = _free_port()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", PROGRAM, storage, str(port), cwd=ROOT, env={**os.environ, "COLUMNS": "200"}
-    )
+    process = await forged("-c", PROGRAM, storage, str(port), cwd=ROOT)
     try:
         await until(lambda: is_open(port), seconds=60)
         yield Program(process, port)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from ..forging import PIPE, Forged, forged
 from ..rows import row
 from ..storage.subjects import FIVE, new_url
 from .wire import Answering, Core, Json, Modern, until_task
@@ -27,7 +27,7 @@ LOST = "the worker was lost while it ran the task"
 class Replica:
     """A server process, and clients of it."""
 
-    def __init__(self, process: asyncio.subprocess.Process, port: int, clients: AsyncExitStack) -> None:
+    def __init__(self, process: Forged, port: int, clients: AsyncExitStack) -> None:
         self._process = process
         self._clients = clients
         self.port = port
@@ -62,9 +62,7 @@ class Replicas:
 
 @asynccontextmanager
 async def _running(url: str, *options: str) -> AsyncGenerator[Replica]:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.mcp.replica", url, *options, cwd=ROOT, stdout=asyncio.subprocess.PIPE
-    )
+    process = await forged("-m", "tests.mcp.replica", url, *options, cwd=ROOT, stdout=PIPE)
     try:
         assert process.stdout is not None
         said = await asyncio.wait_for(process.stdout.readline(), 60)

@@ -9,7 +9,6 @@ import pty
 import re
 import signal
 import struct
-import sys
 import termios
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
@@ -20,6 +19,8 @@ import msgspec
 
 from perdure.runtime import App, Runtime, Task
 from perdure.tasks import Json
+
+from ..forging import PIPE, Forged, forged
 
 PATIENCE = 60.0
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e"
@@ -49,13 +50,8 @@ class Ended(msgspec.Struct, frozen=True):
 
 async def run(url: str, *arguments: str, code: int = 0) -> Ended:
     """A command run to its end, which must be this one, and no traceback."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "perdure.cli", "tasks", *arguments),
-        env=environment(url),
-        stdin=asyncio.subprocess.DEVNULL,
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    command = ("-m", "perdure.cli", "tasks", *arguments)
+    process = await forged(*command, env=environment(url), stdout=PIPE, stderr=PIPE)
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     ended = Ended(process.returncode or 0, out.decode(), err.decode())
     assert ended.code == code, ended
@@ -81,7 +77,7 @@ def environment(url: str | None = None) -> dict[str, str]:
 class Terminal:
     """A command in a terminal of its own, 120 letters wide, and somebody who types."""
 
-    def __init__(self, process: asyncio.subprocess.Process, screen: int) -> None:
+    def __init__(self, process: Forged, screen: int) -> None:
         self.seen = ""
         self._process = process
         self._screen = screen
@@ -125,8 +121,8 @@ class Terminal:
 async def terminal(url: str, *arguments: str) -> AsyncGenerator[Terminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "perdure.cli", "tasks", *arguments),
+    process = await forged(
+        *("-m", "perdure.cli", "tasks", *arguments),
         env={**environment(url), "TERM": "xterm-256color"},
         stdin=theirs,
         stdout=theirs,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import sys
 from pathlib import Path
 
 import msgspec
@@ -13,6 +12,7 @@ import pytest
 from perdure.cli.servers import Place, place_of
 from perdure.storage import open_storage
 
+from ..forging import PIPE, forged
 from ..storage.subjects import new_url
 from .commanding import PATIENCE, environment
 
@@ -63,12 +63,8 @@ async def test_doctor_tells_the_place_and_leaves_nothing_behind(tmp_path: Path) 
 
 
 async def doctor(url: str, *options: str, out: bool = False) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "perdure.cli", "doctor", *options, url),
-        env=environment(),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
-    )
+    command = ("-m", "perdure.cli", "doctor", *options, url)
+    process = await forged(*command, env=environment(), stdout=PIPE, stderr=PIPE)
     told, said = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert process.returncode == 0, said
     return (told if out else said).decode()

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+from ..forging import PIPE, Forged, forged
 from .replicas import QUICK
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 class WorkerProcess:
     """`perdure worker`, running."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: Forged) -> None:
         self._process = process
 
     @property
@@ -43,10 +43,7 @@ async def worker(
 ) -> AsyncGenerator[WorkerProcess]:
     """A worker process for a block; killed at its end if it still runs."""
     environment = {**os.environ, "PERDURE_URL": url, "PERDURE_DRAIN": str(drain), "COLUMNS": "200"}
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "perdure.cli", "worker", app,
-        cwd=ROOT, env=environment, stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
+    process = await forged("-m", "perdure.cli", "worker", app, cwd=ROOT, env=environment, stderr=PIPE)
     started = WorkerProcess(process)
     try:
         said = await started.line()

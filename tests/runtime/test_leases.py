@@ -29,13 +29,15 @@ from .doubles import (
     until_released,
     wired,
 )
-from .replicas import QUICK, Replicas, new_app, until, value_of, with_concurrency
+from .replicas import QUICK, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
 
 ASLEEP = replace(QUICK, heartbeat=60.0, poll_interval=60.0)
 """Of a worker that sends no heartbeat for the whole of a test."""
 MANY = StoreConfig(max_tasks_per_owner=1000)
+UNSWEPT = replace(QUICK, concurrency=8, sweep_interval=60.0)
+"""Of workers that race: nothing expires here, and a look at what did is dear on some engines."""
 
 
 def app_that_waits(go_on: asyncio.Event) -> App:
@@ -248,12 +250,13 @@ async def test_replicas_that_race_for_tasks_run_each_exactly_once(replicas: Repl
         return number
 
     creator = await replicas.start(app, work=False, limits=MANY)
-    made = [await creator.submit("work", {"number": number}) for number in range(200)]
+    numbers = range(80 if creator.store.storage.lag else 200)
+    made = [await creator.submit("work", {"number": number}) for number in numbers]
     for _ in range(4):
-        await replicas.start(app, with_concurrency(8), limits=MANY)
+        await replicas.start(app, UNSWEPT, limits=MANY)
     ended = [await creator.wait(ME, each.task.task_id, 30) for each in made]
-    assert [value_of(each) for each in ended] == list(range(200))
-    assert runs == Counter(range(200))
+    assert [value_of(each) for each in ended] == [*numbers]
+    assert runs == Counter(numbers)
     assert {each.task.attempts for each in ended} == {1}
 
 

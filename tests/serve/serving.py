@@ -1,11 +1,9 @@
-"""`perdure serve` for several tests: in the background of those that only look, and refused at once, in
-processes that have loaded everything before.
-"""
+"""`perdure serve` for several tests: in the background of those that only look, and refused at once."""
 
 from __future__ import annotations
 
+import asyncio
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -20,6 +18,7 @@ from mcp_types import CallToolResult
 
 from perdure.mcp.client import Handle
 
+from ..forging import PIPE, STDOUT, forged
 from ..test_examples import SERVING, Program, free_port
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - the point is that it is not told
@@ -116,61 +115,23 @@ def ended_well(program: Program, code: int) -> None:
 
 # Refused
 
-FORGE = """
-import json, os, signal, sys
-import perdure.cli.commands, perdure.cli.serve.running, perdure.web
-from perdure.cli import main
 
-for line in sys.stdin:
-    order = json.loads(line)
-    pid = os.fork()
-    if not pid:
-        signal.alarm(60)  # one that serves is not refused
-        os.chdir(order["folder"])
-        os.environ["COLUMNS"] = "300"
-        said = os.open(order["said"], os.O_WRONLY | os.O_CREAT)
-        os.dup2(said, 1)
-        os.dup2(said, 2)
-        sys.argv[1:] = ["serve", *order["arguments"]]
-        try:
-            main()
-        except SystemExit as ending:
-            sys.stderr.flush()
-            os._exit(ending.code)
-        os._exit(0)
-    print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
-"""
-"""Loads what every server needs, which takes longer than to refuse one, and then makes a process for each."""
+async def refused(folder: Path, *arguments: str, code: int = 2) -> str:
+    """What it says that is not served: one sentence, and it leaves no file behind."""
+    before = _files_in(folder)
+    variables = {**os.environ, "COLUMNS": "300", "PYTHONDONTWRITEBYTECODE": "1"}
+    process = await forged(*SERVING, *arguments, cwd=folder, env=variables, stdout=PIPE, stderr=STDOUT)
+    try:
+        told = (await asyncio.wait_for(process.communicate(), PATIENCE))[0].decode()
+    finally:
+        if process.returncode is None:  # one that serves is not refused
+            process.kill()
+    assert process.returncode == code, told
+    assert told.startswith("perdure: ")
+    assert "Traceback" not in told
+    assert _files_in(folder) == before
+    return told
 
 
-class Forge:
-    """Processes of `perdure serve` that end at once. Each is one of its own, with its code and its words."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._process = subprocess.Popen(
-            [sys.executable, "-B", "-c", FORGE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-
-    def refused(self, folder: Path, *arguments: str, code: int = 2) -> str:
-        """What it says: one sentence, and it leaves no file behind."""
-        before, said = sorted(folder.iterdir()), self._folder / "said.txt"
-        said.write_text("")
-        assert self._ended(folder, said, arguments) == code, said.read_text()
-        told = said.read_text()
-        assert told.startswith("perdure: ")
-        assert "Traceback" not in told
-        assert sorted(folder.iterdir()) == before
-        return told
-
-    def _ended(self, folder: Path, said: Path, arguments: tuple[str, ...]) -> int:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        order = {"folder": str(folder), "said": str(said), "arguments": arguments}
-        self._process.stdin.write(msgspec.json.encode(order).decode() + "\n")
-        self._process.stdin.flush()
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        self._process.send_signal(signal.SIGKILL)
-        self._process.communicate()
+def _files_in(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir())

@@ -5,29 +5,24 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Generator
 from pathlib import Path
 
 import pytest
 
+from ..forging import PIPE, forged
 from .own import OWN_SERVER
-from .serving import TOKEN, Forge
+from .serving import TOKEN, refused
+
+pytestmark = pytest.mark.anyio
 
 SHORT = "fifteen-letters"
 MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(24))"'
 
 
-@pytest.fixture(scope="module")
-def forge(tmp_path_factory: pytest.TempPathFactory) -> Generator[Forge]:
-    made = Forge(tmp_path_factory.mktemp("forge"))
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])  # noqa: S104 - refused
-def test_what_others_can_reach_needs_a_token(forge: Forge, tmp_path: Path, host: str) -> None:
-    assert f"{host} can be reached by others" in forge.refused(tmp_path, "--host", host)
-    assert f"{host} can be reached by others" in forge.refused(
+async def test_what_others_can_reach_needs_a_token(tmp_path: Path, host: str) -> None:
+    assert f"{host} can be reached by others" in await refused(tmp_path, "--host", host)
+    assert f"{host} can be reached by others" in await refused(
         tmp_path, "--host", host, "--dashboard-token", TOKEN
     )  # which guards the dashboard alone
 
@@ -35,31 +30,29 @@ def test_what_others_can_reach_needs_a_token(forge: Forge, tmp_path: Path, host:
 @pytest.mark.parametrize(
     ("option", "what"), [("--token", "the token"), ("--dashboard-token", "the dashboard's token")]
 )
-def test_a_token_that_no_header_can_carry_or_that_is_guessed_is_refused(
-    forge: Forge, tmp_path: Path, option: str, what: str
+async def test_a_token_that_no_header_can_carry_or_that_is_guessed_is_refused(
+    tmp_path: Path, option: str, what: str
 ) -> None:
-    said = forge.refused(tmp_path, option, "pass wörd of some length")
+    said = await refused(tmp_path, option, "pass wörd of some length")
     assert f"{what} must be of ASCII letters" in said
-    said = forge.refused(tmp_path, option, SHORT)
+    said = await refused(tmp_path, option, SHORT)
     assert f"{what} must have at least 16 letters; {MAKE_ONE}" in said
     assert SHORT not in said
 
 
-def test_the_token_that_is_made_as_told_is_long_enough(forge: Forge, tmp_path: Path) -> None:
-    made = subprocess.run(
-        [sys.executable, *MAKE_ONE.partition("python ")[2].replace('"', "").split(" ", 1)],
-        capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    said = forge.refused(tmp_path, "--token", made.stdout.strip(), "nowhere:server")
+async def test_the_token_that_is_made_as_told_is_long_enough(tmp_path: Path) -> None:
+    words = MAKE_ONE.partition("python ")[2].replace('"', "").split(" ", 1)
+    made = await (await forged(*words, stdout=PIPE)).communicate()
+    said = await refused(tmp_path, "--token", made[0].decode().strip(), "nowhere:server")
     assert "there is no module 'nowhere'" in said
 
 
-def test_a_port_that_was_asked_for_and_is_taken_is_refused(forge: Forge, tmp_path: Path) -> None:
+async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        said = forge.refused(tmp_path, "--port", port)
+        said = await refused(tmp_path, "--port", port)
     assert f"port {port} of 127.0.0.1 is taken; name another" in said
 
 
@@ -81,16 +74,16 @@ def test_a_port_that_was_asked_for_and_is_taken_is_refused(forge: Forge, tmp_pat
     ],
     ids=lambda value: "-".join(value)[:40] if isinstance(value, list) else "",  # pyright: ignore
 )
-def test_what_cannot_be_served_is_told_in_one_sentence(
-    forge: Forge, tmp_path: Path, arguments: list[str], because: str
+async def test_what_cannot_be_served_is_told_in_one_sentence(
+    tmp_path: Path, arguments: list[str], because: str
 ) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
-    assert because in forge.refused(tmp_path, *arguments)
+    assert because in await refused(tmp_path, *arguments)
 
 
-def test_a_database_that_does_not_answer_is_worth_another_try(forge: Forge, tmp_path: Path) -> None:
+async def test_a_database_that_does_not_answer_is_worth_another_try(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
-    said = forge.refused(tmp_path, "own:unreachable", code=1)
+    said = await refused(tmp_path, "own:unreachable", code=1)
     assert "cannot be reached" in said
     assert said.endswith("; try again in a while\n")
     assert "hunter2" not in said

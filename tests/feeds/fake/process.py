@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
-import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import httpx2
+
+from ...forging import PIPE, forged
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,12 +32,7 @@ class FakeProcess:
 @asynccontextmanager
 async def fake_process(*arguments: str) -> AsyncGenerator[FakeProcess]:
     """Runs until the end of the block. It also ends when this process does."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "tests.feeds.fake", *arguments),
-        cwd=ROOT,
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
+    process = await forged("-m", "tests.feeds.fake", *arguments, cwd=ROOT, stdin=PIPE, stdout=PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()
