@@ -6,7 +6,8 @@ its own words, folder, variables, streams, signals and end, which a test may kil
 
     process = await forged("-m", "tests.mcp.replica", url, cwd=ROOT, stdout=PIPE)
 
-is `asyncio.create_subprocess_exec(sys.executable, ...)`, but quicker. The commands of perdure themselves are
+is `asyncio.create_subprocess_exec(sys.executable, ...)`, but quicker; a shell says
+`python tests/forging.py --ask FORGE WORDS`. The commands of perdure themselves are
 not read before: what they print depends on the terminal that they find.
 """
 
@@ -115,14 +116,19 @@ async def forged(
     theirs = [child for child, _ in pipes]
     if stderr == STDOUT:
         theirs[2] = theirs[1]
-    ours = socket.socket(socket.AF_UNIX)
-    ours.connect(str(_forge()))
-    socket.send_fds(ours, [msgspec.json.encode(order)], theirs)
-    ours.shutdown(socket.SHUT_WR)
-    end, connection = await asyncio.open_unix_connection(sock=ours)
+    end, connection = await asyncio.open_unix_connection(sock=_ordered(str(the_forge()), order, theirs))
     process = Forged(int(await end.readline()), end, connection)
     await _join(process, pipes)
     return process
+
+
+def _ordered(forge: str, order: Order, streams: list[int]) -> socket.socket:
+    """Where it is told which process was made, and later with what it ended."""
+    connection = socket.socket(socket.AF_UNIX)
+    connection.connect(forge)
+    socket.send_fds(connection, [msgspec.json.encode(order)], streams)
+    connection.shutdown(socket.SHUT_WR)
+    return connection
 
 
 def _pipe(wanted: Stream, place: int) -> tuple[int, int | None]:
@@ -162,10 +168,10 @@ async def _writer(loop: asyncio.AbstractEventLoop, file: IO[bytes]) -> asyncio.S
 
 
 @cache
-def _forge() -> Path:
+def the_forge() -> Path:
     """Where the process that has read everything is asked. It ends when we do."""
     path = Path(tempfile.mkdtemp(prefix="forge")) / "socket"
-    command = [sys.executable, "-m", __name__, str(path)]
+    command = [sys.executable, "-m", __name__, "--forge", str(path)]
     process = subprocess.Popen(
         command,
         cwd=Path(__file__).parents[1],
@@ -203,7 +209,7 @@ class Forge:
             while True:
                 events = {key.fileobj for key, _ in selector.select()}
                 if sys.stdin in events:
-                    os._exit(0)
+                    self._end()
                 if self._ended in events:
                     self._tell_who_ended()
                 if self._listener in events and (child := self._fork()) is not None:
@@ -221,6 +227,11 @@ class Forge:
         self._waiting[pid] = connection
         connection.sendall(f"{pid}\n".encode())
         return None
+
+    def _end(self) -> None:
+        for pid in self._waiting:
+            os.kill(pid, signal.SIGKILL)
+        os._exit(0)
 
     def _forget(self, connection: socket.socket) -> None:
         """In a child: nothing of this is its own."""
@@ -284,10 +295,20 @@ def _run(words: list[str]) -> None:
             runpy.run_path(first, run_name="__main__")
 
 
+def ask(forge: str, words: list[str]) -> int:
+    """Have it run elsewhere, with our streams; with what it ended."""
+    order = Order(words, str(Path.cwd()), dict(os.environ))
+    with _ordered(forge, order, [0, 1, 2]).makefile() as told:
+        _pid, code = told
+    return int(code) % 256
+
+
 if __name__ == "__main__":
+    if sys.argv[1] == "--ask":
+        sys.exit(ask(sys.argv[2], sys.argv[3:]))
     for module in READ:
         import_module(module)
     gc.freeze()  # so that no child looks at it all when it ends
-    forge = Forge(sys.argv[1])
+    forge = Forge(sys.argv[2])
     print("ready", flush=True)
     become(*forge.next_child())

@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from . import servers
 from .mcp.wire import is_open
 from .runtime.replicas import until
 from .tutorial.pages import DOCS, Block, blocks_of, every_page, is_seen, name_of, runnable_pages
-from .tutorial.ready import ready_python
 from .tutorial.terminal import Terminal, free_port, terminal
 
 pytestmark = pytest.mark.anyio
@@ -104,37 +102,29 @@ def pages_to_run() -> list[Path]:
     return [page for page in runnable_pages() if name_of(page) not in left_out]
 
 
-@pytest.fixture(scope="module")
-def ready(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
-    with ready_python(tmp_path_factory.mktemp("ready")) as folder:
-        yield folder
-
-
 @pytest.mark.parametrize("page", pages_to_run(), ids=name_of)
-async def test_what_a_page_tells_to_type_does_what_it_says(page: Path, ready: Path, tmp_path: Path) -> None:
-    async with terminal(tmp_path, ready) as shell:
+async def test_what_a_page_tells_to_type_does_what_it_says(page: Path, tmp_path: Path) -> None:
+    async with terminal(tmp_path) as shell:
         await Reader(page, tmp_path, shell).follow()
 
 
 SAY = "import os, sys; print(os.environ['WORD'], sys.argv, os.getcwd()); sys.exit(3)"
 
 
-async def test_what_a_page_runs_has_its_own_words_folder_variables_output_and_code(
-    ready: Path, tmp_path: Path
-) -> None:
+async def test_what_a_page_runs_has_its_own_words_folder_variables_output_and_code(tmp_path: Path) -> None:
     (tmp_path / "say.py").write_text(SAY, "utf-8")
-    async with terminal(tmp_path, ready) as shell:
+    async with terminal(tmp_path) as shell:
         assert await shell.run("WORD=first python say.py\nexport WORD=second\npython say.py a 'b c'") == 3
         first, second = shell.look().splitlines()
     assert first == f"first ['say.py'] {tmp_path}"
     assert second == f"second ['say.py', 'a', 'b c'] {tmp_path}"
 
 
-async def test_what_a_page_runs_in_the_background_is_what_it_kills(ready: Path, tmp_path: Path) -> None:
+async def test_what_a_page_runs_in_the_background_is_what_it_kills(tmp_path: Path) -> None:
     (tmp_path / "stay.py").write_text(
         "import os, time; print(os.getpid(), flush=True); time.sleep(60)", "utf-8"
     )
-    async with terminal(tmp_path, ready) as shell:
+    async with terminal(tmp_path) as shell:
         await shell.run("python stay.py &\necho $!")
 
         async def both_are_told() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Any, Protocol, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
@@ -77,9 +78,14 @@ async def _no_time_passes(_: Micros) -> None:
 @asynccontextmanager
 async def client_of(endpoint: str) -> AsyncGenerator[Any]:
     """The driver's own client, to look behind the engine. Its methods are typed by another package."""
-    session = cast("Any", get_session())
-    async with session.create_client("dynamodb", endpoint_url=endpoint, region_name=REGION) as client:
+    async with _session().create_client("dynamodb", endpoint_url=endpoint, region_name=REGION) as client:
         yield client
+
+
+@cache
+def _session() -> Any:  # noqa: ANN401 - see client_of
+    """One for all: each would read the description of the service anew."""
+    return cast("Any", get_session())
 
 
 def table_of(url: str) -> str:

@@ -12,7 +12,14 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from .ready import SHELL
+from .. import forging
+
+SHELL = f"""
+python() {{ if [ "$BASHPID" = "$$" ]; then forged "$@"; else exec python "$@"; fi; }}
+perdure() {{ if [ "$BASHPID" = "$$" ]; then forged -m perdure.cli "$@"; else exec perdure "$@"; fi; }}
+forged() {{ command python {forging.__file__} --ask "$FORGE" "$@"; }}
+"""
+"""What ends by itself is forged; a server in the background is a process of the shell, which may kill it."""
 
 
 class Terminal:
@@ -47,13 +54,11 @@ class Terminal:
 
 
 @asynccontextmanager
-async def terminal(folder: Path, ready: Path) -> AsyncGenerator[Terminal]:
-    """A shell in this folder, with the `python` and `perdure` of the tests: see `ready`. What it started ends
-    with it.
-    """
+async def terminal(folder: Path) -> AsyncGenerator[Terminal]:
+    """A shell in this folder, with the `python` and `perdure` of the tests. What it started ends with it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "COLUMNS": "200", "PYTHONUNBUFFERED": ""}  # a line is one write
-    env["READY"] = str(ready)
+    env["FORGE"] = str(forging.the_forge())
     shell = await asyncio.create_subprocess_exec(
         "bash", "--noprofile", "--norc", cwd=folder, env=env, start_new_session=True,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

@@ -9,16 +9,17 @@ from importlib import import_module
 import msgspec
 
 from ..opening import open_storage
-from .contestants import Contest, contend, insert_until_killed
+from .contestants import Contest, contend, insert_until_killed, is_ready
 
 
 async def _main() -> None:
-    contest = msgspec.json.decode(sys.stdin.buffer.read(), type=Contest)
+    contest = msgspec.json.decode(sys.stdin.readline(), type=Contest)
     if contest.plugin is not None:
         import_module(contest.plugin)
     async with await open_storage(contest.url) as storage:
         if not contest.rounds:
             await insert_until_killed(storage)
+        await asyncio.to_thread(is_ready)
         won = await contend(storage, contest.rounds)
     sys.stdout.buffer.write(msgspec.json.encode(won))
 

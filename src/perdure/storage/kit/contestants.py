@@ -19,7 +19,7 @@ MOST_TRIES = 20_000
 
 
 class Contest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a process is told on its standard input."""
+    """What a process is told on its standard input, in one line."""
 
     url: str
     plugin: str | None
@@ -54,14 +54,31 @@ async def start_child(contest: Contest) -> Process:
     command = (sys.executable, "-m", "perdure.storage.kit")
     process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
     if process.stdin is not None:
-        process.stdin.write(msgspec.json.encode(contest))
-        process.stdin.close()
+        process.stdin.write(msgspec.json.encode(contest) + b"\n")
     return process
 
 
-async def run_child(contest: Contest) -> list[int]:
-    """The versions that a process of its own won."""
-    process = await start_child(contest)
+async def run_children(contest: Contest, count: int) -> list[list[int]]:
+    """The versions that each of so many processes won. None begins before all of them are ready."""
+    processes = await asyncio.gather(*[start_child(contest) for _ in range(count)])
+    try:
+        for process in processes:
+            await read_line(process)
+    finally:
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
+    return await asyncio.gather(*[_answer(process) for process in processes])
+
+
+def is_ready() -> None:
+    """Tell so, as a process that was started, and return when all are."""
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+async def _answer(process: Process) -> list[int]:
     answer, complaint = await process.communicate()
     if process.returncode:
         raise ContractBroken(f"a contending process failed:\n{complaint.decode()}")

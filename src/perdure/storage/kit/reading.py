@@ -108,12 +108,12 @@ async def walking_meets_what_stays_once_while_others_come_and_go(subject: Subjec
 @check(11, "settle")
 async def pages_over_all_partitions_are_in_true_order(subject: Subject) -> None:
     records = [
-        sample(f"k{n % 7}", partition=f"p{n * 7 % 11}", order=n // 6, tag="ab"[n % 2]) for n in range(60)
+        sample(f"k{n % 7}", partition=f"p{n * 7 % 11}", order=n // 6, tag="ab"[n % 2]) for n in range(24)
     ]
     await put(subject.storage, *records)
     wanted = sorted(records, key=lambda record: record.position)
     storage = await subject.settled()
-    for limit in (1, 7, 60):
+    for limit in (1, 7, 24):
         expect(await walk(storage, None, limit=limit), wanted, f"pages of {limit}")
         backwards = await walk(storage, None, limit=limit, descending=True)
         expect(backwards, wanted[::-1], f"pages of {limit}, backwards")

@@ -14,6 +14,8 @@ from .process import READY_WITHIN, Running, Server, ServerFailed, answers, free_
 SLOTS = 16384
 SERVICE = "perdure"
 """What the sentinels call the master that they watch."""
+PACE = {"publish-period": 200, "info-period": 500, "ask-period": 200}
+"""Milliseconds between what sentinels tell each other and ask the others; by default up to ten seconds."""
 
 
 def binary() -> Path:
@@ -77,6 +79,11 @@ class _Sentinel(Valkey):
     def command(self) -> list[str]:
         return [str(binary()), str(self._file), "--sentinel"]
 
+    def start(self) -> None:
+        super().start()
+        for name, period in PACE.items():
+            self.ask("SENTINEL", "DEBUG", name, str(period))
+
 
 class _Several(Running):
     """Servers that belong together."""
@@ -134,8 +141,9 @@ class ValkeySentinel(_Several):
 
     def __init__(self, sentinels: int = 3) -> None:
         super().__init__()
-        self.master = Valkey()
-        self.replica = Valkey({"replicaof": f"127.0.0.1 {self.master.port}", "repl-diskless-sync-delay": "0"})
+        at_once = {"repl-diskless-sync-delay": "0"}  # the one that leads would wait for more replicas
+        self.master = Valkey(at_once)
+        self.replica = Valkey({**at_once, "replicaof": f"127.0.0.1 {self.master.port}"})
         self.sentinels = [_Sentinel(self.master, sentinels // 2 + 1) for _ in range(sentinels)]
 
     @property
