@@ -37,7 +37,15 @@ from .serving import (
 
 pytestmark = pytest.mark.anyio
 
-PLAN = Plan(host="127.0.0.1", port=None, token=None, dashboard_token=None, read_only=False, dashboard=True)
+PLAN = Plan(
+    host="127.0.0.1",
+    port=None,
+    names=("127.0.0.1",),
+    token=None,
+    dashboard_token=None,
+    read_only=False,
+    dashboard=True,
+)
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +71,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Background]:
 def two_tokens(tmp_path_factory: pytest.TempPathFactory) -> Generator[Background]:
     """With a token for callers, and another for who may look, at an address that is not called localhost."""
     folder = tmp_path_factory.mktemp("two_tokens")
-    options = ("--read-only", "--token", TOKEN)
+    options = ("--read-only", "--token", TOKEN, "--name", "tasks.example")
     told = {"PERDURE_DASHBOARD_TOKEN": DASHBOARD_TOKEN}
     with in_background(folder, *options, host="127.0.0.2", environment=told) as server:
         yield server
@@ -99,7 +107,7 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
     engine: str, tmp_path: Path
 ) -> None:
     url = await new_url(engine, tmp_path)
-    hosted = sample_server(url, PLAN.host, made_up=True, known_caller=False)
+    hosted = sample_server(url, PLAN.names, made_up=True, known_caller=False)
     async with await open_storage(url) as storage:
         said = greeting(PLAN, hosted, "http://127.0.0.1:8000", await stand_of(storage))
     place = str(tmp_path / "tasks.db") if engine == "sqlite" else engine
@@ -173,7 +181,14 @@ async def test_it_finds_another_port_where_its_own_is_taken_and_needs_no_extra_w
 
 
 @pytest.mark.parametrize(
-    ("name", "status"), [("127.0.0.2", 200), ("localhost", 200), ("[::1]", 200), ("evil.example", 421)]
+    ("name", "status"),
+    [
+        ("127.0.0.2", 200),
+        ("localhost", 200),
+        ("[::1]", 200),
+        ("tasks.example", 200),  # by which a proxy passes it on
+        ("evil.example", 421),
+    ],
 )
 async def test_at_another_address_of_loopback_it_answers_to_its_own_names(
     two_tokens: Background, name: str, status: int

@@ -27,6 +27,12 @@ async def test_what_others_can_reach_needs_a_token(tmp_path: Path, host: str) ->
     )  # which guards the dashboard alone
 
 
+async def test_a_name_that_others_use_needs_a_token_and_is_no_address(tmp_path: Path) -> None:
+    assert "tasks.example can be reached by others" in await refused(tmp_path, "--name", "tasks.example")
+    said = await refused(tmp_path, "--name", "https://tasks.example", "--token", TOKEN)
+    assert "--name https://tasks.example is no name of a host; write it without https:// and port" in said
+
+
 @pytest.mark.parametrize(
     ("option", "what"), [("--token", "the token"), ("--dashboard-token", "the dashboard's token")]
 )

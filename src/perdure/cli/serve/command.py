@@ -10,7 +10,7 @@ import typer
 from ..ending import CannotDo
 from ..options import DEFAULT_URL
 from ..saying import log_to_stderr, say, told
-from .listening import checked_token, needed_token
+from .listening import checked_token, names_of, needed_token
 from .plan import Plan
 
 _Server = Annotated[
@@ -21,6 +21,12 @@ _Url = Annotated[
     str, typer.Option("--url", envvar="PERDURE_URL", help="where the tasks of the sample tools are kept")
 ]
 _Host = Annotated[str, typer.Option("--host", help="the address to listen at")]
+_Names = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--name", help="what others call this server, through a proxy on this machine; may be given again"
+    ),
+]
 _Port = Annotated[
     int | None,
     typer.Option("--port", min=1, max=65535, help="8000 if not given, or the next one that is free"),
@@ -54,6 +60,7 @@ def serve(
     *,
     url: _Url = DEFAULT_URL,
     host: _Host = "127.0.0.1",
+    name: _Names = None,
     port: _Port = None,
     token: _Token = None,
     dashboard_token: _DashboardToken = None,
@@ -68,7 +75,8 @@ def serve(
         plan = Plan(
             host=host,
             port=port,
-            token=needed_token(host, token),
+            names=names_of(host, name or ()),
+            token=needed_token(host, name or (), token),
             dashboard_token=checked_token("dashboard's token", dashboard_token),
             read_only=read_only,
             dashboard=dashboard,
@@ -84,9 +92,9 @@ def _serve(plan: Plan, server: str | None, url: str, *, made_up: bool) -> None:
     from .running import run  # noqa: PLC0415
 
     if server is None:
-        hosted = sample_server(url, plan.host, made_up=made_up, known_caller=plan.token is not None)
+        hosted = sample_server(url, plan.names, made_up=made_up, known_caller=plan.token is not None)
     else:
-        hosted = named_server(server, plan.host)
+        hosted = named_server(server, plan.names)
     anyio.run(run, plan, hosted, say)
 
 

@@ -5,10 +5,10 @@ shows.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from mcp.server import MCPServer
 from mcp.server.lowlevel import Server
@@ -25,7 +25,9 @@ from ...samples.server import IMPATIENT
 from ...tasks import Owner
 from ..feeds.opening import bluesky, settings_of
 from ..loading import CannotLoad, load
-from .listening import names_of
+
+Names: TypeAlias = tuple[str, ...] | None
+"""What requests may call the server; None: anything."""
 
 PATH = "/mcp"
 BEARER = Owner.client("perdure serve", "token")
@@ -52,26 +54,28 @@ class Hosted:
         return self.storage is not None
 
 
-def sample_server(url: str, host: str, *, made_up: bool, known_caller: bool) -> Hosted:
+def sample_server(url: str, names: Names, *, made_up: bool, known_caller: bool) -> Hosted:
     """The tools to try, whose tasks are kept there."""
     tasks = Tasks(url, runtime=IMPATIENT, identify=(lambda _: BEARER) if known_caller else None)
     server = make_server(tasks, sample_reader() if made_up else _bluesky_reader())
-    app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(host))
+    app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
     return Hosted(name=server.name, app=app, service=_service_in(server.middleware, server.name), storage=url)
 
 
-def _security(host: str) -> TransportSecuritySettings:
+def _security(names: Names) -> TransportSecuritySettings:
     """The names that a request may call the server by. The SDK knows three names of loopback, and lets in
     every name at any other address of it; and without a port it knows none.
     """
-    names = names_of(host)
     if names is None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
     hosts = [f"[{name}]" if ":" in name else name for name in names]
     allowed = [written for each in hosts for written in (each, f"{each}:*")]
-    return TransportSecuritySettings(
-        allowed_hosts=allowed, allowed_origins=[f"http://{each}" for each in allowed]
-    )
+    return TransportSecuritySettings(allowed_hosts=allowed, allowed_origins=_origins_of(allowed))
+
+
+def _origins_of(hosts: Iterable[str]) -> list[str]:
+    """A proxy may speak TLS for us."""
+    return [f"{scheme}://{each}" for each in hosts for scheme in ("http", "https")]
 
 
 def _bluesky_reader() -> Reader:
@@ -86,22 +90,22 @@ def _bluesky_reader() -> Reader:
     return Reader(opened=opened, polling=settings.polling)
 
 
-def named_server(name: str, host: str) -> Hosted:
+def named_server(name: str, names: Names) -> Hosted:
     """The server that the user calls this."""
     found = load(name, "server")
     if isinstance(found, MCPServer):
         server = cast("MCPServer[Any]", found)
-        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(host))
+        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
         return Hosted(name=server.name, app=app, service=_service_in(server.middleware, name))
     if isinstance(found, Server):
         server = cast("Server[Any]", found)
-        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(host))
+        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
         service = _service_in(server.middleware, name)
         return Hosted(name=server.name, app=app, service=service, checks_callers=False)
-    return _of_fastmcp(found, name)
+    return _of_fastmcp(found, name, names)
 
 
-def _of_fastmcp(found: object, name: str) -> Hosted:
+def _of_fastmcp(found: object, name: str, names: Names) -> Hosted:
     """FastMCP may not be installed; an object of its own is only there when it is."""
     if "fastmcp" not in sys.modules:
         raise CannotLoad(_no_server(found, name))
@@ -112,7 +116,13 @@ def _of_fastmcp(found: object, name: str) -> Hosted:
     server = cast("FastMCP[Any]", found)
     # There is no public way to its low-level server; `perdure.mcp.fastmcp` goes the same one.
     low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
-    app = server.http_app(path=PATH, transport="streamable-http", host_origin_protection="auto")
+    app = server.http_app(
+        path=PATH,
+        transport="streamable-http",
+        host_origin_protection="auto",
+        allowed_hosts=None if names is None else list(names),
+        allowed_origins=None if names is None else _origins_of(names),
+    )
     return Hosted(name=server.name, app=app, service=_service_in(low_level.middleware, name))
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import socket
+from collections.abc import Sequence
 from contextlib import suppress
 from errno import EADDRINUSE
 from ipaddress import ip_address
@@ -14,6 +16,7 @@ LEAST_LETTERS = 16
 MAKE_ONE = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """What this machine is called by everybody on it."""
+_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def is_loopback(host: str) -> bool:
@@ -23,18 +26,24 @@ def is_loopback(host: str) -> bool:
     return host == "localhost"
 
 
-def names_of(host: str) -> tuple[str, ...] | None:
+def names_of(host: str, others: Sequence[str]) -> tuple[str, ...] | None:
     """The names that a request for this server may call it by: a page elsewhere could point a name of its own
     at loopback. None: any, since others reach it, by names that we do not know, and it asks for a token.
     """
-    return tuple(dict.fromkeys((*LOOPBACK, host))) if is_loopback(host) else None
+    if not others and not is_loopback(host):
+        return None
+    for name in others:
+        if not _NAME.fullmatch(name):
+            raise CannotDo(f"--name {name} is no name of a host; write it without https:// and port")
+    return tuple(dict.fromkeys(name.lower() for name in (*LOOPBACK, host, *others)))
 
 
-def needed_token(host: str, token: str | None) -> str | None:
-    """The token that opens everything, if there is one. Beyond this machine there has to be."""
-    if not token and not is_loopback(host):
+def needed_token(host: str, others: Sequence[str], token: str | None) -> str | None:
+    """The token that opens everything, if there is one. Where others reach the server, there has to be."""
+    far = [*others, *([] if is_loopback(host) else [host])]
+    if not token and far:
         raise CannotDo(
-            f"{host} can be reached by others, who would need no password; "
+            f"{far[0]} can be reached by others, who would need no password; "
             f"give a token, with --token or in the variable PERDURE_TOKEN, made with: {MAKE_ONE}"
         )
     return checked_token("token", token)

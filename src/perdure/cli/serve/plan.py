@@ -11,6 +11,8 @@ class Plan:
 
     host: str
     port: int | None
+    names: tuple[str, ...] | None
+    """What requests may call the server; None: anything."""
     token: str | None
     """What callers must know."""
     dashboard_token: str | None

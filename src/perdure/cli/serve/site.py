@@ -17,7 +17,6 @@ from ...storage.errors import StorageError
 from ...tasks.snapshot import TASKS
 from ..ending import CannotDo
 from .finding import Hosted
-from .listening import names_of
 from .plan import Plan
 
 HEALTH = "/health"
@@ -65,7 +64,7 @@ class Site:
             feeds=await self._has_feeds(),
             token=self._plan.visitors_token,
             read_only=self._plan.read_only,
-            hosts=names_of(self._plan.host),
+            hosts=self._plan.names,
             config=self._hosted.service.runtime.store.config,
         )
         self._dashboard = dashboard.app

@@ -16,7 +16,7 @@ from .subject import ContractBroken, Subject, check, expect
 
 WRITERS = 8
 ROUNDS = 100
-ROUNDS_OF_PROCESSES = 40
+ROUNDS_OF_PROCESSES = 20
 """Fewer, because each round takes longer; processes begin together, and so contend in every one."""
 
 
