@@ -14,7 +14,8 @@ from perdure.operating import Detail, Operator
 from perdure.storage import Micros, PageRequest, Record, Space, Storage
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
-from perdure.web import Dashboard, feeds, keeping, tasks
+from perdure.tasks.snapshot import TASKS
+from perdure.web import Dashboard, feeds, keeping, live, tasks
 from perdure.web.keeping import Kept
 from perdure.web.screens import Screen
 from perdure.web.task import Shown
@@ -56,6 +57,17 @@ async def test_a_page_of_many_tasks_reads_one_page_and_the_counts(path: str) -> 
     assert sorted(engine.read) == ["counts", "page of 51"]
 
 
+async def test_links_are_those_of_the_newest_items_and_the_page_says_so(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await feeding.feed(FeedStore(desk.storage))
+    for most, is_said in ((11, True), (12, False)):
+        monkeypatch.setattr(feeds, "MOST_READ", most)
+        async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+            page = (await client.get("/feeds/links")).text
+            assert (feeding.URL in page, "than were looked at" in page) == (True, is_said)
+
+
 async def test_an_id_is_looked_for_among_the_newest_tasks_alone(
     desk: Desk, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,41 +98,73 @@ async def test_accounts_are_paged_without_missing_or_repeating(
     assert seen == ["anna.example", "ben.example", "cleo.example"]
 
 
-async def test_what_takes_long_to_know_is_asked_once_for_all_and_again_after_a_while(
+class Looking:
+    """Looks that take so long, by a clock of their own."""
+
+    def __init__(self, takes: float, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 100.0
+        self._takes = takes
+        self._looks = 0
+        monkeypatch.setattr(keeping.time, "monotonic", lambda: self.now)
+        self.kept = Kept(self._look)
+
+    async def _look(self) -> int:
+        self._looks += 1
+        self.now += self._takes
+        await asyncio.sleep(0)
+        return self._looks
+
+    async def told(self, *, after: float, is_old: bool = False) -> int:
+        self.now += after
+        return await self.kept.told(unless=lambda _: is_old)
+
+
+async def test_what_takes_a_look_to_know_is_asked_once_for_all_and_again_after_a_while(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks = 0
-
-    async def look() -> int:
-        nonlocal looks
-        await asyncio.sleep(0)
-        looks += 1
-        return looks
-
-    kept = Kept(look)
-    assert await asyncio.gather(*(kept.told() for _ in range(5))) == [1] * 5
-    assert await kept.told(unless=lambda told: told == 1) == 2
-    monkeypatch.setattr(keeping, "LEAST", 0.0)
-    monkeypatch.setattr(keeping, "SHARE", 0)
-    kept = Kept(look)
-    assert (await kept.told(), await kept.told()) == (3, 4)
+    looking = Looking(0.1, monkeypatch)
+    assert await asyncio.gather(*(looking.told(after=0) for _ in range(5))) == [1] * 5
+    assert await looking.told(after=keeping.LEAST - 1) == 1
+    assert await looking.told(after=1) == 2
+    assert await looking.told(after=2.5, is_old=True) == 3
 
 
-async def test_a_look_that_took_long_is_kept_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(keeping.time, "monotonic", lambda: now)
+async def test_a_look_that_took_long_is_kept_for_long_though_it_be_old(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looking = Looking(3, monkeypatch)
+    assert await looking.told(after=0) == 1
+    assert await looking.told(after=keeping.SHARE * 3 - 1, is_old=True) == 1
+    assert await looking.told(after=1) == 2
 
-    async def look() -> float:
-        nonlocal now
-        now += 3  # so long does it take
-        return now
 
-    kept = Kept(look)
-    first = await kept.told()
-    now += keeping.SHARE * 3 - 1
-    assert await kept.told() == first
-    now += 1
-    assert await kept.told() > first
+def test_pages_that_take_long_to_draw_are_drawn_more_seldom() -> None:
+    assert live.rest_after(0.001) == live.APART
+    assert live.rest_after(0.1) == pytest.approx(2.0)
+    assert live.rest_after(60) == live.LONGEST_APART
+
+
+async def test_no_more_pages_are_kept_up_to_date_than_there_is_room_for_though_all_come_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(live, "MOST_PAGES", 3)
+
+    async def draw() -> Screen:
+        await asyncio.sleep(0.01)
+        return Screen({})
+
+    async with Storage(MemoryEngine()) as storage:
+        pages = live.Live(storage, [TASKS])
+        async with pages.running():
+            let_in: list[bool] = []
+
+            async def come(number: int) -> None:
+                let_in.append(pages.has_room)
+                if let_in[-1]:
+                    await pages.view(f"page {number}", draw)
+
+            await asyncio.gather(*(come(number) for number in range(10)))
+    assert let_in.count(True) == 3
 
 
 async def test_a_page_that_cannot_be_drawn_is_not_kept_up_to_date(client: httpx2.AsyncClient) -> None:

@@ -54,7 +54,7 @@ async def test_the_login_form_sets_a_cookie_that_no_script_and_no_other_site_use
         assert (refused.status_code, "perdure_session" in client.cookies) == (403, False)
         let_in = await post(client, "/login", "", token=TOKEN, next="/tasks?status=failed")
         assert (let_in.status_code, let_in.headers["location"]) == (303, "/tasks?status=failed")
-        assert "HttpOnly; SameSite=Strict" in let_in.headers["set-cookie"]
+        assert "HttpOnly; SameSite=Lax" in let_in.headers["set-cookie"]
         assert TOKEN not in let_in.headers["set-cookie"]
         assert (await client.get("/tasks")).status_code == 200
 
@@ -80,6 +80,15 @@ async def test_a_cookie_that_was_made_up_opens_nothing(desk: Desk, forged: str) 
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         cookie = f"perdure_session={forged}".encode()
         assert (await client.get("/tasks", headers={b"cookie": cookie})).status_code == 303
+
+
+async def test_what_is_only_like_the_way_in_is_closed(desk: Desk) -> None:
+    async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
+        assert (await client.get("/loginx")).headers["location"] == "/login?next=/loginx"
+        missed = await client.get("/static/nothing.css")
+        assert (missed.status_code, "Log out" in missed.text) == (404, False)
+        wrong = await client.put("/login", headers=BEARER)
+        assert (wrong.status_code, "GET" in wrong.headers["allow"]) == (405, True)
 
 
 async def test_logging_out_closes(desk: Desk) -> None:
@@ -113,6 +122,7 @@ async def test_every_form_needs_the_key_of_its_browser(desk: Desk) -> None:
     [
         {"origin": "https://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},
     ],

@@ -13,11 +13,13 @@ import pytest
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
-from perdure.storage import Storage
+from perdure.storage import Space, Storage, Watch
+from perdure.storage.errors import StorageUnavailable
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
 from perdure.web import Dashboard, task
+from perdure.web import live as live_module
 from perdure.web.live import Live
 from perdure.web.screens import Screen
 
@@ -166,6 +168,39 @@ async def test_a_page_that_may_no_longer_be_shown_ends() -> None:
         live = Live(storage, [TASKS])
         async with live.running(), aclosing(live.changes("page", await live.view("page", draw))) as changes:
             assert [dict(change.pieces) async for change in changes] == [{"a": "1"}]
+
+
+class Hesitant(MemoryEngine):
+    """Cannot be listened to at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        self.asked += 1
+        if self.asked == 1:
+            raise StorageUnavailable("not yet")
+        return super().watch(space, partition, key)
+
+
+async def test_pages_go_on_after_something_that_nobody_expected(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(live_module, "AT_LEAST", 0.1)
+    monkeypatch.setattr(live_module, "APART", 0.05)
+    looks = 0
+
+    async def draw() -> Screen:
+        nonlocal looks
+        looks += 1
+        return Screen({"count": Markup("{}").format(looks)})
+
+    engine = Hesitant()
+    async with Storage(engine) as storage:
+        live = Live(storage, [TASKS])
+        async with live.running(), aclosing(live.changes("page", await live.view("page", draw))) as changes:
+            async with asyncio.timeout(20):
+                while engine.asked < 2 or looks < 5:
+                    await anext(changes)
 
 
 async def test_only_what_differs_is_a_change() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 from collections.abc import Mapping
 
@@ -211,6 +212,21 @@ async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_re
     assert ended.record.expires_at == ended.task.finished_at + 7_200_000_000
 
 
+@pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"', "[" * 100_000])
+async def test_what_cannot_be_stored_is_said_and_what_was_typed_stays(
+    desk: Desk, client: httpx2.AsyncClient, value: str
+) -> None:
+    store = TaskStore(desk.storage)
+    made = await store.create(ME, NewTask(method="tools/call"))
+    schema = {"type": "object", "properties": {"more": {"type": "object"}}}
+    params = {"message": "?", "requestedSchema": schema}
+    await store.ask(made, {"q": InputRequest(kind=InputKind.ELICITATION, params=params)})
+    page = await path_of(client, made.task.task_id)
+    typed = f'{{"a": {value}}}'
+    refused = await post(client, page, "/answer", key="q", action="accept", **{"field.more": typed})
+    assert (refused.status_code, value[:20] in html.unescape(refused.text)) == (422, True)
+
+
 async def test_a_question_that_nobody_asked_cannot_be_answered(
     desk: Desk, client: httpx2.AsyncClient
 ) -> None:
@@ -264,7 +280,9 @@ async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk
         links = (await client.get("/feeds/links")).text
         assert re.search(rf'class="count"[^>]*>3</span>\s*<div><a href="{feeding.URL}"', links)
         assert "javascript:" not in links
-        assert (await client.get("/feeds/accounts/did:plc:nobody")).status_code == 404
+        for nobody in ("did:plc:nobody", "%00", "x" * 3000):
+            assert (await client.get(f"/feeds/accounts/{nobody}")).status_code == 404
+            assert (await client.get(f"/feeds?after={nobody}")).status_code == 404
 
 
 async def test_without_feeds_there_are_no_pages_of_them(client: httpx2.AsyncClient) -> None:
@@ -288,10 +306,13 @@ class Broken(MemoryEngine):
         raise ZeroDivisionError("a secret of the engine")
 
 
-async def test_what_nobody_expected_is_a_page_without_a_stack_and_with_all_headers() -> None:
+async def test_what_nobody_expected_is_a_page_without_a_stack_and_with_all_headers_and_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     dashboard = Dashboard(Storage(Broken()))
     transport = httpx2.ASGITransport(app=dashboard.app, raise_app_exceptions=False)
     async with httpx2.AsyncClient(transport=transport, base_url=ORIGIN) as client:
         answer = await client.get("/tasks")
     assert (answer.status_code, "secret" in answer.text) == (500, False)
+    assert "a secret of the engine" in caplog.text
     assert "default-src 'none'" in answer.headers["content-security-policy"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure.operating import Bucket
 from perdure.tasks import Status
@@ -19,6 +21,30 @@ def test_what_was_forgotten_meanwhile_is_still_in_the_chart() -> None:
     told = [Bucket(at=0, completed=1), Bucket(at=WIDTH)]
     sampled = [sample(1, completed=5), sample(8, completed=9), sample(12, completed=2)]
     assert [moment.completed for moment in moments_of(told, sampled, WIDTH)] == [4, 0]
+
+
+def test_what_ended_just_before_a_sample_of_the_next_part_is_counted_once() -> None:
+    told = [Bucket(at=0, completed=1), Bucket(at=WIDTH)]
+    sampled = [sample(4, completed=0), sample(8, completed=0), sample(12, completed=1)]
+    assert [moment.completed for moment in moments_of(told, sampled, WIDTH)] == [1, 0]
+    told = [Bucket(at=0, completed=1), Bucket(at=WIDTH, completed=2)]
+    sampled = [
+        sample(4, completed=0),
+        sample(8, completed=0),
+        sample(12, completed=2),
+        sample(17, completed=6),
+    ]
+    assert [moment.completed for moment in moments_of(told, sampled, WIDTH)] == [1, 5]  # three are forgotten
+
+
+@given(st.lists(st.integers(0, 59), max_size=30), st.integers(0, 4))
+def test_as_many_are_counted_as_ended_whenever_samples_are_taken(ends: list[int], first: int) -> None:
+    """Where nothing is forgotten, tasks and samples tell the same, each in its own time."""
+    told = [Bucket(at=at * WIDTH, completed=sum(each // 10 == at for each in ends)) for at in range(6)]
+    times = range(first, 65, 5)
+    sampled = [sample(at, completed=sum(each <= at for each in ends)) for at in times]
+    counted = [moment.completed for moment in moments_of(told, sampled, WIDTH)]
+    assert counted == [bucket.completed for bucket in told]
 
 
 def test_what_was_under_way_is_that_of_the_last_sample_and_unknown_without_one() -> None:

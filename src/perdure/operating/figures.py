@@ -13,17 +13,14 @@ from ..tasks import Snapshot, Status
 from ..tasks.snapshot import LEASES, TASKS
 from .details import Held, held_of
 from .listing import read
+from .reading import Budget
 from .rows import Row
 
 ENDED = tuple(status for status in Status if status.is_terminal)
 MOST_LEASES = 1000
 MOST_EXAMINED = 1000
 """Tasks of each status that are looked at for the throughput."""
-MOST_LETTERS = 16 * 1024 * 1024
-"""Of their records, together."""
 PAGE = 200
-FIRST_PAGE = 20
-"""Tasks that are read before anybody knows how large they are."""
 HOUR: Micros = 3600 * 1_000_000
 
 
@@ -47,9 +44,13 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     failed: int = 0
     cancelled: int = 0
 
+    def of(self, status: Status) -> int:
+        """How many ended so."""
+        return int(getattr(self, status.value))
+
     @property
     def ended(self) -> int:
-        return self.completed + self.failed + self.cancelled
+        return sum(self.of(status) for status in ENDED)
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,25 +199,18 @@ async def _ended(storage: Storage, status: Status, now: Micros) -> tuple[list[_E
     """The newest tasks that ended so, and whether these are all."""
     found: list[_Ended] = []
     after: Position | None = None
-    looked, letters, size = 0, 0, FIRST_PAGE
-    while looked < MOST_EXAMINED and letters < MOST_LETTERS:
+    budget = Budget(MOST_EXAMINED, PAGE)
+    while not budget.is_spent:
+        size = budget.size
         records = await storage.page(
             TASKS, after=after, limit=size, tag=status.value, descending=True, now=now
         )
+        budget.take(records)
         found += [task for each in records if (task := _read_end(each)) is not None]
         if len(records) < size:
             return found, True
         after = records[-1].position
-        looked += len(records)
-        letters += sum(len(each.body) for each in records)
-        size = _next_size(looked, letters)
     return found, False
-
-
-def _next_size(looked: int, letters: int) -> int:
-    """As many as there is room for, if the next ones are as large as those before."""
-    room = (MOST_LETTERS - letters) * looked // max(1, letters)
-    return max(1, min(PAGE, room, MOST_EXAMINED - looked))
 
 
 def _read_end(record: Record) -> _Ended | None:

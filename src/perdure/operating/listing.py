@@ -17,6 +17,7 @@ from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS, address_of
 from .errors import AmbiguousId, TooShort
 from .handles import Sealer
+from .reading import Budget
 from .rows import Row, is_named
 
 LEAST_PREFIX = 6
@@ -63,15 +64,15 @@ async def stretch_of(
     limit: int = DEFAULT_LIMIT,
     now: Micros,
 ) -> Stretch:
-    """Up to `limit` tasks after a position, among at most 1 000 records."""
+    """Up to `limit` tasks after a position, among at most 1 000 records, or fewer if they are large."""
     if type(limit) is not int or not 1 <= limit <= MOST_LIMIT:
         raise InvalidValue("limit", f"must be 1 to {MOST_LIMIT}, not {limit}")
     page = _Page(wanted, limit)
-    examined = 0
-    while not page.is_full and examined < MOST_EXAMINED:
-        size = limit + 1 if wanted.name is None else MOST_LIMIT
+    budget = Budget(MOST_EXAMINED, MOST_LIMIT)
+    while not (page.is_full or budget.is_spent):
+        size = limit + 1 if wanted.name is None else budget.size
         records = await _newest(storage, wanted.tags, page.position or after, size, now)
-        examined += len(records)
+        budget.take(records)
         page.take(records)
         if not page.is_full and len(records) < size:
             return page.ended(None)

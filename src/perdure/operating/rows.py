@@ -8,7 +8,7 @@ import msgspec
 from msgspec import UnsetType
 
 from ..storage import Micros
-from ..tasks import Progress, Snapshot, Status, TaskRecord
+from ..tasks import Progress, Snapshot, Status, Success, TaskRecord
 from ..tasks.owner import Kind
 
 
@@ -35,6 +35,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a worker has it."""
     is_cancelling: bool
     """Somebody asked for its end, which has not come yet."""
+    has_error: bool
+    """It completed, and what it told its caller is that it could not do it: a result with `isError`."""
     open_questions: int
     message: str | None
     version: int
@@ -51,6 +53,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """The status in the words of people, and whether a worker has it."""
         if self.is_cancelling:
             return "cancelling"
+        if self.has_error:
+            return "completed, with an error"
         if self.status is not Status.WORKING:
             return self.status.value.replace("_", " ")
         return "working" if self.is_held else "waiting"
@@ -73,10 +77,27 @@ def row_of(snapshot: Snapshot, *, now: Micros, handle_of: Callable[[str], str]) 
         attempts=task.attempts,
         is_held=task.held,
         is_cancelling=task.cancel_requested_at is not None and not task.is_terminal,
+        has_error=_has_error(task),
         open_questions=0 if task.is_terminal else len(task.outstanding),
         message=task.status_message,
         version=snapshot.version,
     )
+
+
+class _Result(msgspec.Struct, rename="camel"):
+    is_error: bool = False
+
+
+_result = msgspec.json.Decoder(_Result)
+
+
+def _has_error(task: TaskRecord) -> bool:
+    if not isinstance(task.outcome, Success):
+        return False
+    try:
+        return _result.decode(task.outcome.result).is_error
+    except msgspec.MsgspecError:
+        return False  # it is no result of a tool
 
 
 class _Named(msgspec.Struct):

@@ -27,6 +27,8 @@ def check_form(key: str, asked: Input, answer: JsonLike) -> None:
     try:
         validate(answer.get("content") or {}, schema, Draft202012Validator)
     except ValidationError as error:
-        raise MalformedAnswer(key, error.message[:MOST_SAID]) from error
+        where = "/".join(str(each) for each in error.absolute_path)
+        reason = f"{where}: {error.message}" if where else error.message
+        raise MalformedAnswer(key, reason[:MOST_SAID]) from error
     except (SchemaError, Unresolvable, RecursionError):
         return  # the tool's own fault, and no reason to refuse an answer

@@ -187,7 +187,7 @@ def _value(field: Field, given: list[str]) -> Json:
         case "json":
             return json_of(text)
         case _:
-            return text
+            return text.replace("\r\n", "\n")  # as forms end their lines
 
 
 def _chosen(field: Field, text: str) -> Json:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from functools import partial
 from urllib.parse import urlencode
 
 import msgspec
@@ -55,11 +57,20 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first of them."""
 
 
+class Links(msgspec.Struct, frozen=True, kw_only=True):
+    """Those that most share."""
+
+    links: tuple[Ranked, ...]
+    is_whole: bool
+    """False where there were more items than were looked at."""
+
+
 class FeedPages:
     def __init__(self, site: Site, store: FeedStore) -> None:
         self._site = site
         self._store = store
         self._summary = Kept(self._look)
+        self._shared = {since: Kept(partial(self._look_at_links, since)) for since in SINCE}
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -130,15 +141,19 @@ class FeedPages:
         since = request.query_params.get("since", "24h")
         if since not in SINCE:
             raise HTTPException(404, f"There are links of {', '.join(SINCE)}.")
-        newest = self._store.newest(since=self._store.clock() - SINCE[since])
-        shared = await most_shared(_some(newest, MOST_READ), limit=MOST_LINKS)
-        handles = await self._store.handles(name for each in shared for name in each.sharers[:MOST_NAMED])
-        links = [_ranked(each, handles) for each in shared if is_web(each.url)]
-        context = {"since": since, "spans": list(SINCE), "links": links}
+        told = await self._shared[since].told()
+        context = {"since": since, "spans": list(SINCE), "told": told, "most": MOST_READ}
         return self._site.page(request, "links", context=context)
 
+    async def _look_at_links(self, since: str) -> Links:
+        reading = _Some(self._store.newest(since=self._store.clock() - SINCE[since]), MOST_READ)
+        shared = await most_shared(reading, limit=MOST_LINKS)
+        handles = await self._store.handles(name for each in shared for name in each.sharers[:MOST_NAMED])
+        links = tuple(_ranked(each, handles) for each in shared if is_web(each.url))
+        return Links(links=links, is_whole=not reading.left_some)
+
     async def _newest(self, account_id: str | None) -> list[Found]:
-        found = [each async for each in _some(self._store.newest(account_id), MOST_ITEMS)]
+        found = [each async for each in _Some(self._store.newest(account_id), MOST_ITEMS)]
         handles = await self._store.handles(owner for owner, _ in found)
         return [Found(account_id=owner, handle=handles.get(owner, owner), item=item) for owner, item in found]
 
@@ -148,14 +163,20 @@ def _ranked(shared: Shared, handles: dict[str, str]) -> Ranked:
     return Ranked(shared=shared, handles=tuple(handles.get(each, each) for each in named))
 
 
-async def _some(items: AsyncGenerator[tuple[str, Item]], most: int) -> AsyncGenerator[tuple[str, Item]]:
-    """The first of them."""
-    left = most
-    try:
-        async for each in items:
-            yield each
-            left -= 1
-            if not left:
-                return
-    finally:
-        await items.aclose()
+class _Some:
+    """The first of these items."""
+
+    def __init__(self, items: AsyncGenerator[tuple[str, Item]], most: int) -> None:
+        self._items = items
+        self._most = most
+        self.left_some = False
+
+    async def __aiter__(self) -> AsyncGenerator[tuple[str, Item]]:
+        left = self._most
+        async with aclosing(self._items) as items:
+            async for each in items:
+                if not left:
+                    self.left_some = True
+                    return
+                yield each
+                left -= 1

@@ -28,8 +28,6 @@ LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 BROWSER = "perdure_browser"
 SESSION = "perdure_session"
-OPEN_PATHS = ("/login", "/static/")
-"""What is shown to everybody: the way in."""
 ALWAYS_POSTED = ("/login", "/logout")
 """What read-only mode lets through: it changes nothing but the browser's own cookie."""
 
@@ -73,17 +71,18 @@ class Guard:
         known = request.cookies.get(BROWSER, "")
         browser = known if _NAME.fullmatch(known) else self._sessions.new_browser()
         has_token = self._has_token(request)
-        scope.setdefault("state", {}).update(browser=browser, has_token=has_token)
-        answer = self._refusal(request, browser, has_token=has_token) or self._app
+        is_known = has_token or self._is_known(request, browser)
+        scope.setdefault("state", {}).update(browser=browser, has_token=has_token, is_known=is_known)
+        answer = self._refusal(request, is_known=is_known) or self._app
         cookie = None if browser == known else cookie_of(request, BROWSER, browser, LASTS)
         await answer(scope, receive, _with_headers(send, path_of(request), cookie))
 
-    def _refusal(self, request: Request, browser: str, *, has_token: bool) -> Response | None:
+    def _refusal(self, request: Request, *, is_known: bool) -> Response | None:
         if not self._is_our_host(request):
             return _refused(421, "This server does not go by that name.")
         if not self._sessions.are_needed and not _is_near(request):
             return _refused(403, "Without a token this server answers its own machine alone.")
-        if not has_token and not self._is_let_in(request, browser):
+        if not is_known and not _is_way_in(request):
             return _to_login(request)
         if request.method in ("GET", "HEAD"):
             return None if _may_look(request) else _refused(403, "Another site asked for this page.")
@@ -106,11 +105,17 @@ class Guard:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
         return kind.lower() == "bearer" and self._sessions.is_token(given.strip())
 
-    def _is_let_in(self, request: Request, browser: str) -> bool:
-        if not self._sessions.are_needed or path_of(request).startswith(OPEN_PATHS):
+    def _is_known(self, request: Request, browser: str) -> bool:
+        if not self._sessions.are_needed:
             return True
         session = request.cookies.get(SESSION, "")
         return self._sessions.is_open(browser, session, now=self._clock())
+
+
+def _is_way_in(request: Request) -> bool:
+    """What is shown to everybody."""
+    path = path_of(request)
+    return path == "/login" or path.startswith("/static/")
 
 
 def _is_near(request: Request) -> bool:
@@ -132,10 +137,13 @@ def base_of(request: Request) -> str:
 
 
 def cookie_of(request: Request, name: str, value: str, lasts: Micros) -> str:
-    """A Set-Cookie header of a plain value. No script reads it, and no other site's request carries it."""
+    """A Set-Cookie header of a plain value. No script reads it, and no other site's form carries it.
+
+    A link of another site does: else who follows one would be a new browser, and logged out.
+    """
     where, age = base_of(request) or "/", lasts // 1_000_000
     secure = "; Secure" if request.url.scheme == "https" else ""
-    return f"{name}={value}; Path={where}; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
+    return f"{name}={value}; Path={where}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"
 
 
 def _may_look(request: Request) -> bool:
@@ -149,7 +157,7 @@ def _is_from_here(request: Request) -> bool:
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    return origin is None or origin.partition("://")[2] == request.headers.get("host")
 
 
 def _to_login(request: Request) -> Response:

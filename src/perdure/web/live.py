@@ -19,6 +19,7 @@ from starlette.exceptions import HTTPException
 from ..storage import Space, Storage
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks.errors import TaskError
+from .keeping import SHARE
 from .screens import Screen
 
 log = logging.getLogger("perdure.web")
@@ -27,6 +28,8 @@ Draw: TypeAlias = Callable[[], Awaitable[Screen]]
 
 APART = 0.5
 """Seconds between two looks, however much happens."""
+LONGEST_APART = 10.0
+"""However long a look takes."""
 AT_LEAST = 2.0
 """Seconds after which is looked even if no change was heard of: hearing is a hint."""
 MOST_PAGES = 200
@@ -84,19 +87,29 @@ class Live:
         self._views: dict[str, View] = {}
         self._wanted = asyncio.Event()
         self._drawing = asyncio.Lock()
+        self._coming = 0
+        """Who has asked for a page and is not shown it yet."""
         self.is_running = False
 
     @property
     def has_room(self) -> bool:
-        return self.is_running and sum(view.browsers for view in self._views.values()) < MOST_PAGES
+        looking = sum(view.browsers for view in self._views.values())
+        return self.is_running and looking + self._coming < MOST_PAGES
 
     async def view(self, name: str, draw: Draw) -> View:
         """A page of this name, drawn by the first who opened it. Raises what keeps it from being drawn."""
-        async with self._drawing:
-            self._views = {each: view for each, view in self._views.items() if view.is_fresh}
-            if name not in self._views:
-                self._views[name] = View(draw, await draw())
-            return self._views[name]
+        self._coming += 1
+        try:
+            async with self._drawing:
+                return await self._view(name, draw)
+        finally:
+            self._coming -= 1
+
+    async def _view(self, name: str, draw: Draw) -> View:
+        self._views = {each: view for each, view in self._views.items() if view.is_fresh}
+        if name not in self._views:
+            self._views[name] = View(draw, await draw())
+        return self._views[name]
 
     async def changes(self, name: str, view: View) -> AsyncGenerator[Screen]:
         """What a view shows, for one who looks at it."""
@@ -126,14 +139,16 @@ class Live:
                 view.show(None)
 
     async def _look_forever(self) -> None:
-        while True:
+        is_open = True
+        while is_open:
             await self._wanted.wait()
             try:
                 await self._look_while_wanted()
-            except StorageClosed:
-                return
-            except Exception:
+            except* StorageClosed:
+                is_open = False
+            except* Exception:
                 log.exception("the dashboard could not look for changes")
+                self._wanted.set()  # whoever looks is still there
                 await anyio.sleep(AT_LEAST)
 
     async def _look_while_wanted(self) -> None:
@@ -145,8 +160,9 @@ class Live:
             while any(view.browsers for view in self._views.values()):
                 news.clear()
                 self._wanted.clear()
+                began = time.monotonic()
                 await self._draw_all()
-                await anyio.sleep(APART)
+                await anyio.sleep(rest_after(time.monotonic() - began))
                 with anyio.move_on_after(AT_LEAST - APART):
                     await self._any_of(news, self._wanted)
             watching.cancel_scope.cancel()
@@ -178,3 +194,8 @@ class Live:
                 log.warning("a page of the dashboard could not be drawn: %s", error)
             except Exception:  # one page that cannot be drawn keeps the others from nothing
                 log.exception("a page of the dashboard could not be drawn")
+
+
+def rest_after(took: float) -> float:
+    """So that looking takes a twentieth of the time at most, however much is open."""
+    return min(LONGEST_APART, max(APART, SHARE * took))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from itertools import pairwise
@@ -18,7 +18,7 @@ import msgspec
 from ..operating import Bucket
 from ..operating.figures import ENDED
 from ..storage import Micros
-from ..storage.errors import StorageClosed
+from ..storage.errors import StorageClosed, StorageError
 from ..tasks import Status
 
 log = logging.getLogger("perdure.web")
@@ -80,6 +80,8 @@ class Sampler:
                 await self.take()
             except StorageClosed:
                 return
+            except StorageError as error:
+                log.warning("the dashboard could not take a sample: %s", error)
             except Exception:
                 log.exception("the dashboard could not take a sample")
             await asyncio.sleep(EVERY)
@@ -99,31 +101,40 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
 def moments_of(told: Iterable[Bucket], samples: Iterable[Sample], width: Micros) -> list[Moment]:
     """What ended tasks tell, and what was sampled, side by side.
 
-    Both may know of too few that ended: tasks are forgotten, and between two samples as many may have been
-    forgotten as ended. Neither knows of too many, so the larger is right, or nearer to it.
+    Either may know of too few that ended: tasks are forgotten, and between two samples as many may have been
+    forgotten as ended. So the larger counts. A sample sees an end up to five seconds late: what a part of the
+    time already has by its tasks is not counted again in the next one.
     """
-    by_place: dict[Micros, list[Sample]] = {}
-    rises: dict[Micros, dict[Status, int]] = {}
     kept = list(samples)
-    for sample in kept:
-        by_place.setdefault(sample.at // width, []).append(sample)
-    for before, after in pairwise(kept):
-        risen = rises.setdefault(after.at // width, dict.fromkeys(ENDED, 0))
+    last = {sample.at // width: sample.counts for sample in kept}
+    rises = _rises(kept, width)
+    moments: list[Moment] = []
+    early: dict[Status, int] = {}
+    for bucket in told:
+        place = bucket.at // width
+        by_tasks = {status: bucket.of(status) for status in ENDED}
+        risen = {status: max(0, rises[place][status] - early.get(status, 0)) for status in ENDED}
+        early = {each: max(0, by_tasks[each] - risen[each]) for each in ENDED} if place in last else {}
+        ended = {status.value: max(by_tasks[status], risen[status]) for status in ENDED}
+        moments.append(_moment(bucket.at, ended, last.get(place)))
+    return moments
+
+
+def _rises(samples: list[Sample], width: Micros) -> defaultdict[Micros, Counter[Status]]:
+    """By how much the counts of ended tasks rose in each part of the time, seen by its samples."""
+    rises: defaultdict[Micros, Counter[Status]] = defaultdict(Counter)
+    for before, after in pairwise(samples):
         for status in ENDED:
-            risen[status] += max(0, after.counts.get(status, 0) - before.counts.get(status, 0))
-    return [
-        _moment(bucket, by_place.get(bucket.at // width), rises.get(bucket.at // width)) for bucket in told
-    ]
+            rises[after.at // width][status] += max(
+                0, after.counts.get(status, 0) - before.counts.get(status, 0)
+            )
+    return rises
 
 
-def _moment(bucket: Bucket, sampled: list[Sample] | None, risen: Mapping[Status, int] | None) -> Moment:
-    risen = risen or {}
-    last = sampled[-1].counts if sampled else None
+def _moment(at: Micros, ended: Mapping[str, int], last: Counts | None) -> Moment:
     return Moment(
-        at=bucket.at,
-        completed=max(bucket.completed, risen.get(Status.COMPLETED, 0)),
-        failed=max(bucket.failed, risen.get(Status.FAILED, 0)),
-        cancelled=max(bucket.cancelled, risen.get(Status.CANCELLED, 0)),
+        at=at,
+        **ended,
         working=None if last is None else last.get(Status.WORKING, 0),
         input_required=None if last is None else last.get(Status.INPUT_REQUIRED, 0),
     )

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from ..storage.errors import StorageError
+from ..storage.errors import InvalidArgument, StorageError
 from ..tasks import Status
 from ..tasks.errors import TaskError
 from . import wording
@@ -88,7 +88,7 @@ class Site:
             "here": path_of(request),
             "screen": screen,
             "events": None if events is None else base_of(request) + events,
-            "is_logged_in": template != "login",
+            "is_logged_in": request.state.is_known and template != "login",
         }
         html = self._render(template, {**surroundings, **(context or {})})
         return HTMLResponse(owned(html, self._keys_of(request)), status)
@@ -123,16 +123,22 @@ class Site:
     async def failed(self, request: Request, error: Exception) -> Response:
         """What went wrong, in the words of who raised it; never a stack."""
         status, detail = _told(error)
-        if isinstance(error, StorageError):
+        if status == 503:
             log.warning("a page could not be shown: %s", error)
+        if status == 500:
+            log.error("a page could not be shown", exc_info=error)
         context = {"title": _TITLES.get(status, "Not possible"), "detail": detail}
         answer = self.page(request, "error", status=status, context=context)
         answer.headers.update(HEADERS)  # what nobody expected is answered outside of the guard
+        if isinstance(error, HTTPException):
+            answer.headers.update(error.headers or {})
         return answer
 
 
 def _told(error: Exception) -> tuple[int, str]:
     match error:
+        case HTTPException(status_code=404, detail="Not Found") | InvalidArgument():
+            return 404, "There is no such page."
         case HTTPException():
             return error.status_code, error.detail
         case StorageError():

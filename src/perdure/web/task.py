@@ -15,7 +15,7 @@ from starlette.routing import BaseRoute, Route
 from ..operating import Detail, Held, NotAsked, Operator, Question, outcome_of
 from ..tasks import InputKind
 from ..tasks.codec import Json
-from ..tasks.errors import LimitExceeded, MalformedAnswer, NotFound, TerminalTask
+from ..tasks.errors import InvalidValue, LimitExceeded, MalformedAnswer, NotFound, TerminalTask
 from .asking import Field, NotAnAnswer, content_of, fields_of, json_of
 from .forms import Form, post
 from .guarding import base_of
@@ -126,7 +126,7 @@ class TaskPages:
             await self._operator.answer(detail.row.handle, detail.row.task_id, key, value)
         except NotAnAnswer as error:
             return self._page(request, detail, _Tried(key, form, error.problems))
-        except (MalformedAnswer, LimitExceeded) as error:
+        except (MalformedAnswer, InvalidValue, LimitExceeded) as error:
             return self._page(request, detail, _Tried(key, form, {"": str(error)}))
         except (NotAsked, TerminalTask) as error:
             raise HTTPException(

@@ -94,7 +94,9 @@ class ListPages:
                 row = (await self._operator.find(text, among=MOST_FOUND)).row
         except NotFound as error:
             raise HTTPException(
-                404, f"None of the newest {MOST_FOUND:,} tasks has an id that begins with {text!r}."
+                404,
+                f"None of the newest {MOST_FOUND:,} tasks has an id that begins with {text!r}; "
+                "`perdure tasks show` looks at all.",
             ) from error
         except TaskError as error:
             raise HTTPException(404, f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
