@@ -14,6 +14,7 @@ from perdure.storage.kit.samples import put
 from perdure.tasks import (
     InputKind,
     InputRequest,
+    Json,
     NewTask,
     Owner,
     Progress,
@@ -105,6 +106,24 @@ async def test_a_row_says_how_far_and_how_old_a_task_is(
     clock.advance(9 * SECOND)
     (row,) = (await operator.tasks()).rows
     assert (row.age, row.state) == (3 * SECOND, "completed")
+
+
+@pytest.mark.parametrize(
+    ("result", "state"),
+    [
+        ({"content": [], "isError": True}, "completed, with an error"),
+        ({"content": [], "isError": False}, "completed"),
+        ({"isError": "no result of a tool"}, "completed"),
+        ([True], "completed"),
+    ],
+)
+async def test_a_task_whose_tool_could_not_do_it_is_told_apart(
+    store: TaskStore, operator: Operator, result: Json, state: str
+) -> None:
+    (task,) = await created(store, 1)
+    await store.finish(task, Success.of(result))
+    (row,) = (await operator.tasks()).rows
+    assert (row.status, row.state, row.has_error) == (Status.COMPLETED, state, state != "completed")
 
 
 async def test_what_cannot_be_read_is_named_and_does_not_hide_the_rest(
