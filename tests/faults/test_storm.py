@@ -19,7 +19,7 @@ from .weather import WEATHERS, stage
 
 pytestmark = pytest.mark.anyio
 
-PLAN = Plan(seed=7, seconds=6)
+PLAN = Plan(seed=7, seconds=4)
 
 
 @pytest.mark.parametrize(

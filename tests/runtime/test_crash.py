@@ -41,7 +41,7 @@ N = TypeVar("N", bound=TaskNote)
 
 def plan_in(folder: Path, **changes: object) -> Plan:
     plan = Plan(
-        url=f"sqlite:///{folder / 'tasks.db'}", folder=folder / "journals", seed=7, seconds=14, kills=16
+        url=f"sqlite:///{folder / 'tasks.db'}", folder=folder / "journals", seed=7, seconds=8, kills=9
     )
     plan.folder.mkdir()
     return replace(plan, **changes)
@@ -49,10 +49,15 @@ def plan_in(folder: Path, **changes: object) -> Plan:
 
 # The storm
 
+FEW: dict[str, object] = {"cast": ("worker", "worker", "server", "client"), "kills": 4}
+"""For an engine on which a process takes so long to begin that more would die before they did anything."""
+
 
 @pytest.mark.parametrize("engine", [engine for engine in FIVE if engine != "memory"])
 async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(tmp_path: Path, engine: str) -> None:
-    case = Case(await storm.run(plan_in(tmp_path, url=await new_url(engine, tmp_path))))
+    changes = FEW if engine == "dynamodb" else {}
+    plan = plan_in(tmp_path, url=await new_url(engine, tmp_path), **changes)
+    case = Case(await storm.run(plan))
     assert breaches(case) == {}
     met = numbers(case)
     needed = ("tasks taken from lost workers", "of several attempts", "answers heard", "cancelled")
