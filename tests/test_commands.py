@@ -1,4 +1,4 @@
-"""`perdure migrate`, `copy` and `doctor`, as real processes: what they say, and with what they end."""
+"""`perdure migrate`, `copy`, `doctor` and `worker`, as real processes: what they say, and how they end."""
 
 from __future__ import annotations
 
@@ -8,18 +8,23 @@ import sqlite3
 import subprocess
 import sys
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import msgspec
 import pytest
 
 import perdure
 from perdure.cli.storages import SPACES
+from perdure.cli.urls import shown
 from perdure.storage import Record, open_storage
 from perdure.storage.copying import COPIES
 from perdure.storage.kit.samples import HOSTILE_NAMES, NOW, put, sample
 
+from .serve.own import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 from .storage.sqlite_helpers import url_of
+from .storage.subjects import new_url
 
 pytestmark = pytest.mark.anyio
 
@@ -95,7 +100,7 @@ async def test_a_copy_is_told_to_programs_in_one_document(tmp_path: Path) -> Non
     assert msgspec.json.decode(told.stdout) == {"is_same": True, "records": records}
     taken = await file_of(tmp_path / "taken.db", [sample("another", space=SPACES[0])])
     again = perdure_command("copy", source, taken, "--json")
-    expect(again, 2, "perdure: there are records in ")
+    expect(again, 2, f"perdure: cannot copy into {taken}: there are records in ")
 
 
 async def test_a_file_is_copied_to_another_and_back(tmp_path: Path) -> None:
@@ -115,7 +120,8 @@ async def test_a_target_that_is_not_empty_is_refused_unless_asked_to_merge(tmp_p
     source = await file_of(tmp_path / "source.db", RECORDS)
     target = await file_of(tmp_path / "target.db", [other, RECORDS[0]])
     before = await records_in(target)
-    expect(perdure_command("copy", source, target), 2, f"there are records in {SPACES[0]!r}", "merge")
+    refused = f"perdure: cannot copy into {target}: there are records in {SPACES[0]!r} already; "
+    expect(perdure_command("copy", source, target), 2, refused, "--merge")
     assert await records_in(target) == before
     expect(perdure_command("copy", "--merge", source, target), 0, "everything is there")
     assert sorted(await records_in(target), key=str) == sorted([*RECORDS, other], key=str)
@@ -127,6 +133,70 @@ async def test_merging_with_a_different_record_fails_and_names_it(tmp_path: Path
     target = await file_of(tmp_path / "target.db", [different])
     ended = perdure_command("copy", "--merge", source, target)
     expect(ended, 2, f"{different.space}/{different.partition}/{different.key}: it is not the same record;")
+
+
+async def test_a_target_that_is_refused_is_named_without_its_password(tmp_path: Path) -> None:
+    source, target = await file_of(tmp_path / "source.db", RECORDS), await new_url("postgres", tmp_path)
+    expect(perdure_command("copy", source, target), 0, "everything is there")
+    parts = urlsplit(target)
+    place = f"{parts.hostname}:{parts.port}{parts.path}"
+    secret = parts._replace(netloc=f"{parts.username}:{SECRET}@{parts.hostname}:{parts.port}").geturl()
+    ended = perdure_command("copy", source, f"{secret}&pool=2")
+    expect(ended, 2, f"perdure: cannot copy into postgresql://{place}: there are records in ")
+    assert SECRET not in ended.stderr
+
+
+def files_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir())
+
+
+async def test_a_source_that_is_not_there_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
+    ended = perdure_command("copy", "sqlite:///nope.db", "sqlite:///target.db", folder=tmp_path)
+    expect(ended, 2, "perdure: there is no storage sqlite:///nope.db; ")
+    assert ended.stderr.count("\n") == 1
+    assert files_in(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "arguments", [["copy", "FILE", "memory:"], ["copy", "memory:", "NEW"], ["doctor", "memory:"]]
+)
+async def test_records_that_are_gone_with_the_process_are_not_looked_after(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    names = {"FILE": await file_of(tmp_path / "file.db"), "NEW": url_of(tmp_path / "new.db")}
+    ended = perdure_command(*(names.get(each, each) for each in arguments))
+    expect(ended, 2, "perdure: the storage memory: is within one process; name a file or a server\n")
+    assert "new.db" not in files_in(tmp_path)
+
+
+@pytest.mark.parametrize("options", [[], ["--merge"]], ids=" ".join)
+async def test_a_storage_is_not_copied_onto_itself_however_it_is_written(
+    tmp_path: Path, options: list[str]
+) -> None:
+    source = await file_of(tmp_path / "source.db", RECORDS)
+    (tmp_path / "link.db").symlink_to(tmp_path / "source.db")
+    for other in (
+        source,
+        "sqlite:///source.db?busy_timeout=7",
+        "sqlite:///../source.db",
+        "sqlite:///link.db",
+    ):
+        (tmp_path / "below").mkdir(exist_ok=True)
+        folder = tmp_path / "below" if ".." in other else tmp_path
+        ended = perdure_command("copy", *options, source, other, folder=folder)
+        expect(ended, 2, f"perdure: {other.partition('?')[0]} is the storage that is to be copied; ")
+        assert ended.stderr.count("\n") == 1
+        assert "empty" not in ended.stderr
+        assert sorted(await records_in(source), key=str) == sorted(RECORDS, key=str)
+
+
+async def test_a_database_is_not_copied_onto_itself_by_another_name(tmp_path: Path) -> None:
+    url = await new_url("postgres", tmp_path)
+    expect(perdure_command("copy", await file_of(tmp_path / "source.db", RECORDS), url), 0)
+    again = url.replace("postgresql://", "postgres://").replace("127.0.0.1", "localhost")
+    assert again != url
+    expect(perdure_command("copy", "--merge", url, again), 2, " is the storage that is to be copied; ")
+    assert sorted(await records_in(url), key=str) == sorted(RECORDS, key=str)
 
 
 def test_everything_that_perdure_stores_is_copied() -> None:
@@ -177,6 +247,41 @@ async def test_doctor_fails_where_counting_anew_does_not_help(tmp_path: Path) ->
         assert "set right, among" not in ended.stderr
 
 
+def test_doctor_makes_no_file_where_there_is_none(tmp_path: Path) -> None:
+    ended = perdure_command("doctor", "sqlite:///missing.db", "--json", folder=tmp_path)
+    expect(ended, 2, "perdure: there is no storage sqlite:///missing.db; ")
+    assert ended.stderr.count("\n") == 1
+    assert files_in(tmp_path) == []
+
+
+# worker
+
+
+@pytest.mark.parametrize(
+    "code", [OWN_SERVER, OWN_FASTMCP, OWN_LOW_LEVEL], ids=["sdk", "fastmcp", "low-level"]
+)
+def test_a_worker_that_is_given_a_server_says_how_that_is_served(tmp_path: Path, code: str) -> None:
+    (tmp_path / "own.py").write_text(code)
+    ended = perdure_command("worker", "own:server", folder=tmp_path)
+    expect(ended, 2, "perdure: own:server is an MCP server, not a perdure.runtime.App; ")
+    assert ended.stderr.endswith("; run it with: perdure serve own:server\n")
+
+
+def test_a_worker_that_is_given_anything_else_says_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OWN_SERVER)
+    ended = perdure_command("worker", "own:text", folder=tmp_path)
+    expect(ended, 2, "perdure: own:text is a str, not a perdure.runtime.App\n")
+
+
+# perdure itself
+
+
+def test_it_tells_its_version() -> None:
+    told = perdure_command("--version")
+    assert (told.returncode, told.stderr) == (0, "")
+    assert told.stdout.startswith(f"perdure {version('perdure')}, mcp {version('mcp')}, python 3.")
+
+
 # What cannot be opened
 
 
@@ -187,15 +292,12 @@ def test_a_url_that_names_no_engine_is_told_in_one_line() -> None:
     assert ended.stderr.count("\n") == 1
 
 
-OTHER = "memory:"
-
-
 @pytest.mark.parametrize(
     "arguments",
     [
         ["migrate", UNREACHABLE],
-        ["copy", UNREACHABLE, OTHER],
-        ["copy", OTHER, UNREACHABLE],
+        ["copy", UNREACHABLE, "FILE"],
+        ["copy", "FILE", UNREACHABLE],
         ["doctor", UNREACHABLE],
         ["doctor", f"postgresql://user@127.0.0.1:1/db?password={SECRET}"],
         ["doctor", f"redis://:{SECRET}@127.0.0.1:1/0"],
@@ -204,10 +306,11 @@ OTHER = "memory:"
     ],
     ids=" ".join,
 )
-def test_a_server_that_does_not_answer_is_worth_another_try_and_no_password_is_told(
-    arguments: list[str],
+async def test_a_server_that_does_not_answer_is_worth_another_try_and_no_password_is_told(
+    tmp_path: Path, arguments: list[str]
 ) -> None:
-    ended = perdure_command(*arguments)
+    file = await file_of(tmp_path / "other.db")
+    ended = perdure_command(*(file if each == "FILE" else each for each in arguments))
     expect(ended, 1, "perdure: ")
     assert ended.stderr.endswith("; try again in a while\n")
     assert ended.stderr.count("\n") == 1
@@ -236,3 +339,22 @@ def test_a_password_is_never_told(arguments: list[str]) -> None:
     ended = perdure_command(*arguments)
     expect(ended, 2, "perdure: ")
     assert SECRET not in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("sqlite:///some/tasks.db?synchronous=full", "sqlite:///some/tasks.db"),
+        (f"postgresql://user:{SECRET}@host:5432/db", "postgresql://host:5432/db"),
+        (f"postgresql://one:1,two:2/db?password={SECRET}", "postgresql://one:1,two:2/db"),
+        (f"redis+cluster://:{SECRET}@one:1,two:2", "redis+cluster://one:1,two:2"),
+        # in which it is not plain where the password ends
+        (f"postgresql://user:pass/{SECRET}@host/db", "postgresql:..."),
+        (f"postgresql://user:{SECRET}?pass@host/db", "postgresql:..."),
+        (f"postgresql://user:pass@{SECRET}@host/db", "postgresql:..."),
+        (f"redis://host/0?password=pass@{SECRET}", "redis:..."),
+        (f"redis:{SECRET}@host", "redis:..."),
+    ],
+)
+def test_a_storage_is_named_without_its_password(url: str, told: str) -> None:
+    assert shown(url) == told

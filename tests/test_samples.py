@@ -1,13 +1,18 @@
-"""The source of made-up people keeps to what a feed source is, in whatever process it is asked."""
+"""The source of made-up people keeps to what a feed source is, in whatever process it is asked; and what the
+sample tools say at the end.
+"""
 
 from __future__ import annotations
 
 import pytest
+from mcp.client import Client
 
 from perdure.feeds import FeedSource, FeedStore, Item, Page, Polled, Poller, Polling, normalised, settling
 from perdure.feeds.errors import AccountUnavailable, CursorRefused
 from perdure.feeds.settings import HOUR, MINUTE
-from perdure.samples import SampleSource, sample_reader
+from perdure.mcp import Tasks
+from perdure.mcp.client import ClientTasks, Handle, TaskState
+from perdure.samples import SampleSource, make_server, sample_reader
 from perdure.samples.source import BEGAN, packaged_world
 from perdure.storage import Micros, open_storage
 
@@ -115,3 +120,22 @@ def test_each_reader_leaves_the_accounts_of_the_other_alone() -> None:
     made_up = sample_reader()
     assert made_up.reads(ADA)
     assert not made_up.reads("did:plc:somebody")
+
+
+# The tools
+
+
+async def test_a_task_that_is_done_says_so_and_shows_a_full_bar() -> None:
+    told = ClientTasks()
+    tasks = Tasks("memory:")
+    async with Client(make_server(tasks, sample_reader(latency=0)), extensions=[told]) as client:
+        report = await told.start(client, "build_report", {"year": 2026, "seconds": 0})
+        feeds = await told.start(client, "read_feeds", {})
+        states: list[TaskState] = []
+        for handle in (report, feeds):
+            assert isinstance(handle, Handle)
+            await handle.wait(60)
+            states.append(await handle.status())
+
+    assert [state.status_message for state in states] == ["12 pages written", "8 account(s) read"]
+    assert [state.progress for state in states] == [{"done": each, "total": each} for each in (12, 8)]

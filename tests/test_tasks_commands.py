@@ -96,6 +96,27 @@ async def test_a_terminal_shows_the_tasks_as_they_change(tmp_path: Path) -> None
     assert shown.seen.count("\x1b[?25l") == shown.seen.count("\x1b[?25h") == 1  # the cursor is back
 
 
+FAILED = {"content": [{"type": "text", "text": "out of paper"}], "isError": True}
+
+
+async def test_a_result_that_tells_of_an_error_is_no_success_to_who_looks(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        store = TaskStore(storage)
+        printed = (await store.create(ANA, CALL)).task.task_id
+        await store.finish(await store.get(ANA, printed), Success.of(FAILED))
+    state = "completed, with an error"
+    assert (await run(url, "list")).out.startswith(f"{printed}  {state}  ")
+    assert re.search(rf"^state +{state}$", (await run(url, "show", printed)).out, re.MULTILINE)
+    document = (await run(url, "show", printed, "--json")).document
+    assert (document["status"], document["state"], document["has_error"]) == ("completed", state, True)
+    assert f"  {state}  " in (await run(url, "watch", printed, code=1)).out
+    for command in (("list",), ("watch", printed)):
+        async with terminal(url, *command) as shown:
+            assert await shown.ended() == (command != ("list",))
+        assert f"\x1b[31m{state}\x1b[0m" in shown.seen
+
+
 async def test_watching_one_task_ends_as_the_task_does(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
     async with a_server(url) as runtime:
@@ -147,7 +168,13 @@ async def test_an_answer_comes_from_the_command_line_and_must_fit_the_form(tmp_p
         said = await refused(url, "answer", task_id, code=2)
         assert "name=value" in said
         said = await refused(url, "answer", task_id, "name=Ana", "pages=3", "colour=green", code=2)
-        assert "'green' is not one of ['red', 'blue']" in said
+        assert "the answer does not fit: colour: 'green' is not one of ['red', 'blue']; " in said
+        key = next(iter(asked.task.outstanding))
+        assert key not in said  # nobody has given it, and it says nothing
+        said = await refused(url, "answer", task_id, "pages=3", "colour=blue", code=2)
+        assert "the answer does not fit: 'name' is a required property; " in said
+        said = await refused(url, "answer", task_id, "--value", '{"name": "\\u009b31m\\n"}', code=2)
+        assert is_harmless(said)
         await refused(url, "answer", task_id, "pages=many", code=2)
         await refused(url, "answer", task_id, "--value", "{", code=2)
         assert await runtime.get(ANA, task_id) == asked

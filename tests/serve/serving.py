@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import subprocess
 import sys
 import time
@@ -41,6 +42,13 @@ class Background(msgspec.Struct, frozen=True):
     @property
     def url(self) -> str:
         return f"{self.root}/mcp"
+
+    @property
+    def file(self) -> Path:
+        """Where its tasks are, as it says."""
+        told = re.search(r"^ +storage +(\S+) ", self.said, re.MULTILINE)
+        assert told is not None, self.said
+        return Path(told[1])
 
     @property
     def said(self) -> str:

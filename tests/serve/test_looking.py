@@ -4,11 +4,11 @@ tests, none of which ends them.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
 import socket
-import textwrap
 from collections.abc import Generator
 from pathlib import Path
 
@@ -17,9 +17,12 @@ import pytest
 from perdure.cli.serve.finding import sample_server
 from perdure.cli.serve.greeting import greeting, stand_of
 from perdure.cli.serve.plan import Plan
+from perdure.operating import Operator
 from perdure.storage import open_storage
+from perdure.tasks import Status
 
 from ..feeds.fake.process import fake_process
+from ..forging import PIPE, STDOUT, forged
 from ..mcp.wire import Core, Modern
 from ..runtime.replicas import until
 from ..storage.subjects import FIVE, new_url
@@ -89,6 +92,8 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
         report = await started(client, tasks, "build_report", LONG_REPORT)
         await until(lambda: is_writing(report))
         await report.cancel()
+    async with await open_storage(f"sqlite:///{plain.file}") as storage:
+        unprinted = (await Operator(storage).tasks(name="print_report", limit=1)).rows
 
     reports, feeds = {"build_report", "sign_report", "print_report"}, {"recent_posts", "shared_links"}
     assert tools == reports | feeds | {"read_feeds"}
@@ -96,6 +101,7 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
     assert text_of(signed) == "the report of 2026, signed by Ada"
     assert printed.is_error
     assert "out of paper" in text_of(printed)
+    assert [row.state for row in unprinted] == ["completed, with an error"]
     assert f"storage     {plain.log.with_name('tried.db')}   (tasks survive in it)" in plain.said
     assert plain.log.with_name("tried.db").exists()
     assert f"kill -9 {plain.pid}" in plain.said
@@ -129,10 +135,9 @@ async def test_its_snippets_connect_with_a_token_that_they_do_not_tell(
 
 async def _snippets_connect(server: Background, folder: Path, *, token: bool) -> None:
     desktop = json.loads(next(line for line in server.said.splitlines() if "mcpServers" in line))
-    snippet = re.search(r"Python:\n((?: {4}.*\n)+)", server.said)
+    snippet = re.search(r'^Python, in "python -m asyncio":\n((?:.+\n)+\n)', server.said, re.MULTILINE)
     assert snippet is not None, server.said
-    lines = textwrap.dedent(snippet[1]).replace('"build_report"', '"print_report"')
-    assert "out of paper" in await _run_snippet(folder, lines)
+    assert "MCPError: The task was cancelled\n" in await _pasted(server, folder, snippet[1])
     (entry,) = desktop["mcpServers"].values()
     assert entry["command"] == "npx"
     assert entry["args"][:3] == ["-y", "mcp-remote", server.url]
@@ -142,14 +147,31 @@ async def _snippets_connect(server: Background, folder: Path, *, token: bool) ->
     assert ("--header" in server.said) == token
 
 
-async def _run_snippet(directory: Path, lines: str) -> str:
-    """What it prints, as `python -m asyncio` would run it."""
-    code = f"import asyncio\nasync def main():\n{textwrap.indent(lines, '    ')}\nasyncio.run(main())\n"
-    (directory / "snippet.py").write_text(code)
+async def _pasted(server: Background, folder: Path, lines: str) -> str:
+    """What `python -m asyncio` prints of these lines. The report that they ask for takes a minute, and is
+    cancelled after two pages: that is ten seconds, and longer than clients wait unless they are told to.
+    """
+    (folder / "pasted").write_text(lines)
     environment = {**os.environ, "PERDURE_TOKEN": TOKEN}
-    async with running(directory, "snippet.py", environment=environment) as program:
-        assert await program.ended() == 0, program.said
-    return program.said
+    with (folder / "pasted").open("rb") as pasted:
+        process = await forged(
+            *("-m", "asyncio"), cwd=folder, env=environment, stdin=pasted, stdout=PIPE, stderr=STDOUT
+        )
+    async with await open_storage(f"sqlite:///{server.file}") as storage:
+        operator = Operator(storage)
+
+        async def is_cancelled() -> bool:
+            assert process.returncode is None, await process.communicate()
+            found = await operator.tasks(statuses=[Status.WORKING], name="build_report")
+            writing = [row for row in found.rows if not row.is_cancelling and (row.share or 0) >= 2 / 12]
+            for row in writing:
+                await operator.cancel(row.handle, row.task_id)
+            return bool(writing)
+
+        await until(is_cancelled, seconds=60)
+    out, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, out
+    return out.decode()
 
 
 # Where it is
@@ -244,6 +266,33 @@ async def test_a_token_of_the_dashboard_opens_that_alone_and_the_other_one_the_s
     assert TOKEN not in two_tokens.said
     assert DASHBOARD_TOKEN not in two_tokens.said
     assert f"dashboard   {two_tokens.root}/   (read-only, asks for its own token)\n" in two_tokens.said
+
+
+# What is the server's, and not the dashboard's
+
+
+PROBED = ("oauth-protected-resource/mcp", "oauth-authorization-server", "openid-configuration")
+
+
+async def test_a_slash_behind_the_servers_path_leads_to_the_server(
+    plain: Background, guarded: Background
+) -> None:
+    for server, token in ((plain, None), (guarded, TOKEN)):
+        async with anyone(token) as caller:
+            sent = await caller.post(f"{server.url}/", json={})
+        assert sent.status_code == 307, sent.text
+        assert sent.headers["location"] == server.url
+
+
+async def test_a_client_that_looks_for_authorization_is_not_sent_to_the_login(
+    plain: Background, guarded: Background
+) -> None:
+    async with anyone() as client:
+        for server in (plain, guarded):
+            for name in PROBED:
+                answer = await client.get(f"{server.root}/.well-known/{name}", headers={"accept": "*/*"})
+                assert (answer.status_code, answer.text) == (404, "Not Found")
+        assert (await client.post(f"{guarded.url}/", json={})).status_code == 401
 
 
 # The dashboard

@@ -47,6 +47,7 @@ async def test_a_server_of_ones_own_is_served_where_it_is_asked_to_with_a_dashbo
             page = await browser.get(f"{root}/tasks")
             rebound = {"Host": f"evil.example:{port}"}
             assert (await browser.post(f"{root}/mcp", json={}, headers=rebound)).status_code == 421
+            assert (await browser.post(f"{root}/mcp/", json={})).headers["location"] == f"{root}/mcp"
         code_of_end = await program.end(signal.SIGTERM)
 
     assert "brew" in page.text
@@ -60,12 +61,16 @@ async def test_a_server_of_ones_own_is_served_where_it_is_asked_to_with_a_dashbo
 async def test_a_token_guards_a_server_of_ones_own_that_lets_in_everybody(tmp_path: Path, code: str) -> None:
     (tmp_path / "own.py").write_text(code)
     async with (
-        sampled(tmp_path, "own:server", "--token", TOKEN) as server,
+        sampled(tmp_path, "own:server", "--token", TOKEN, "--no-dashboard") as server,
         Modern(server.url) as stranger,
         Modern(server.url, token=TOKEN) as friend,
+        anyone() as client,
     ):
         assert (await stranger.send("tools/list")).status == 401
         assert (await friend.send("tools/list")).status == 200
+        assert (await client.get(f"{root_of(server)}/elsewhere")).status_code == 401
+        sought = await client.get(f"{root_of(server)}/.well-known/oauth-protected-resource")
+        assert sought.status_code == 404  # and not that authorization is needed to learn how to get it
 
 
 async def test_a_server_with_tokens_of_its_own_keeps_to_them(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from .serve import serve
 from .servers import versions
 from .storages import copy_all, examine, lines_of_health
 from .tasks import tasks
-from .telling import tell_document
+from .telling import tell, tell_document
 from .worker import work
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
@@ -33,8 +33,20 @@ commands.add_typer(feeds)
 commands.command()(serve)
 
 
+def _tell_version(*, wanted: bool) -> None:
+    if wanted:
+        tell(versions())
+        raise typer.Exit
+
+
+_Version = Annotated[
+    bool,
+    typer.Option("--version", callback=_tell_version, is_eager=True, help="tell the version, and end"),
+]
+
+
 @commands.callback()
-def perdure() -> None:
+def perdure(*, version: _Version = False) -> None:
     """Long-running work of MCP servers that survives."""
 
 

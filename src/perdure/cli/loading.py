@@ -19,9 +19,22 @@ class CannotLoad(CannotDo):
 def load_app(name: str) -> App:
     """The `App` that is called this."""
     app = load(name, "app")
-    if not isinstance(app, App):
-        raise CannotLoad(f"{name} is a {type(app).__name__}, not a perdure.runtime.App")
-    return app
+    if isinstance(app, App):
+        return app
+    if _is_server(app):
+        raise CannotLoad(
+            f"{name} is an MCP server, not a perdure.runtime.App; run it with: perdure serve {name}"
+        )
+    raise CannotLoad(f"{name} is a {type(app).__name__}, not a perdure.runtime.App")
+
+
+_SERVERS = frozenset({("mcp", "MCPServer"), ("mcp", "Server"), ("fastmcp", "FastMCP")})
+
+
+def _is_server(found: object) -> bool:
+    """Asked by name: reading MCP takes long, and FastMCP may not be installed."""
+    kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(found).__mro__}
+    return not kinds.isdisjoint(_SERVERS)
 
 
 def load(name: str, what: str) -> object:

@@ -13,22 +13,45 @@ import msgspec
 from ..feeds.account import ACCOUNTS
 from ..feeds.item import ITEMS
 from ..runtime import RuntimeConfig
-from ..storage import Delete, Insert, Record, Space, Storage, open_storage
-from ..storage.copying import Told, copy
+from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
+from ..storage.copying import COPIES, Told, copy
+from ..storage.errors import TargetNotEmpty
 from ..tasks.idempotency import KEYS
 from ..tasks.listing import SETTINGS
 from ..tasks.snapshot import LEASES, TASKS
 from ..tasks.store import system_clock
+from .ending import CannotDo
 from .servers import Place, place_of
+from .urls import check_shared, check_there, shown
 
 SPACES = (SETTINGS, KEYS, TASKS, LEASES, ACCOUNTS, ITEMS)
 """Everything that perdure stores."""
+LONGEST_PROBE: Micros = 600 * 1_000_000
 
 
 async def copy_all(source: str, target: str, *, merge: bool, tell: Told) -> Mapping[Space, int]:
     """How many records there are of each space, in both."""
+    for url in (source, target):
+        check_shared(url)
+    check_there(source, remedy="name the storage that is to be copied")
     async with await open_storage(source) as read, await open_storage(target) as written:
-        return await copy(read, written, SPACES, name=_name(read.name, source), merge=merge, tell=tell)
+        if await _are_the_same(read, written):
+            raise CannotDo(f"{shown(target)} is the storage that is to be copied; name another to copy it to")
+        try:
+            return await copy(read, written, SPACES, name=_name(read.name, source), merge=merge, tell=tell)
+        except TargetNotEmpty as error:
+            raise CannotDo(f"cannot copy into {shown(target)}: {error}") from error
+
+
+async def _are_the_same(read: Storage, written: Storage) -> bool:
+    """Whether what is written to one stands in the other: a storage may have several names."""
+    now = system_clock()
+    probe = _probe(COPIES, "copy", now)
+    await written.commit([Insert(record=probe)], now=now)
+    try:
+        return await read.get(probe.address, now=now) is not None
+    finally:
+        await written.commit([Delete(before=probe)], now=now)
 
 
 def _name(engine: str, url: str) -> str:
@@ -62,6 +85,8 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 async def examine(url: str, *, repair: bool) -> Health:
     """Look at a storage, set counters right if asked to, and then look again."""
+    check_shared(url)
+    check_there(url, remedy="name the storage that is to be looked at")
     async with await open_storage(url) as storage:
         found = (await storage.maintain(repair=repair)).findings
         remaining = (await storage.maintain()).findings if repair and found else found
@@ -81,11 +106,23 @@ async def examine(url: str, *, repair: bool) -> Health:
 async def _try_to_write(storage: Storage) -> float:
     """Write a record and remove it again; raises what the storage says where that is not allowed."""
     now = system_clock()
-    probe = Record(space=SETTINGS, partition="perdure", key=f"doctor-{token_hex(8)}", order=now, body="{}")
+    probe = _probe(SETTINGS, "doctor", now)
     began = time.monotonic()
     await storage.commit([Insert(record=probe)], now=now)
     await storage.commit([Delete(before=probe)], now=now)
     return time.monotonic() - began
+
+
+def _probe(space: Space, who: str, now: Micros) -> Record:
+    """A record of ours alone. It expires, in case that nobody lives to remove it."""
+    return Record(
+        space=space,
+        partition="perdure",
+        key=f"{who}-{token_hex(8)}",
+        order=now,
+        body="{}",
+        expires_at=now + LONGEST_PROBE,
+    )
 
 
 def lines_of_health(health: Health, *, recount: bool) -> Iterator[str]:

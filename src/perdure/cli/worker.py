@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 import anyio
 
 from ..runtime import App
-
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+from .stopping import STOPPING, stop_dead_on_the_next
 
 
 async def work(app: App, say: Callable[[str], None]) -> None:
@@ -22,12 +19,6 @@ async def work(app: App, say: Callable[[str], None]) -> None:
             say(f"worker {runtime.name} on {runtime.store.storage.name}: {names}")
             told = await anext(signals)
             say(f"{told.name}: finishing what runs; once more to stop at once")
-            impatient = asyncio.create_task(_stop_dead_on_the_next(signals, say))
+            impatient = asyncio.create_task(stop_dead_on_the_next(signals, say))
         impatient.cancel()
     say("stopped")
-
-
-async def _stop_dead_on_the_next(signals: AsyncIterator[signal.Signals], say: Callable[[str], None]) -> None:
-    await anext(signals)
-    say("stopped dead; what ran is recovered by another worker")
-    os._exit(1)

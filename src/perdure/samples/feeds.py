@@ -77,6 +77,7 @@ async def _read(
         await task.report(f"reading {stored.account.handle}", number, len(everybody))
         if (stored.account.last_polled_at or 0) < began:
             await _poll(poller, stored)
+    await task.report(f"{len(everybody)} account(s) read", len(everybody), len(everybody))
     return {"accounts": len(everybody), "items": await store.count_items()}
 
 

@@ -32,6 +32,7 @@ def add_reports(server: MCPServer[object], tasks: Tasks) -> None:
             await task.report(f"writing page {page} of {PAGES}, attempt {task.attempt}", page - 1, PAGES)
             await anyio.sleep(seconds / PAGES)
             await task.set_variables({"page": page})
+        await task.report(f"{PAGES} pages written", PAGES, PAGES)
         begun = f"written in {task.attempt} attempt(s), the last from page {first}"
         return f"the report of {year}: {PAGES} pages, {begun}"
 

@@ -11,7 +11,7 @@ from .reading import Reader
 from .reports import add_reports
 
 IMPATIENT = RuntimeConfig(heartbeat=1.0, drain=1.0, cancel_grace=1.0)
-"""A killed server is missed after about seven seconds, and Ctrl-C does not wait for reports to be written."""
+"""A killed server is missed within eight seconds, and Ctrl-C does not wait for reports to be written."""
 
 
 def make_server(tasks: Tasks, reader: Reader) -> MCPServer[object]:

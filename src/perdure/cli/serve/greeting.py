@@ -52,7 +52,7 @@ def greeting(plan: Plan, hosted: Hosted, address: str, stand: Stand) -> str:
         f"{SAMPLES if hosted.is_sample else ''}\n"
         f"Claude Desktop, in claude_desktop_config.json:\n{desktop}\n"
         f"MCP Inspector:\n    {_inspector(endpoint, has_token=has_token)}\n"
-        f"Python:\n{_python(endpoint, tool, has_token=has_token)}\n"
+        f'Python, in "python -m asyncio":\n{_python(endpoint, tool, has_token=has_token)}\n'
         f"{DARE.format(pid=os.getpid()) if hosted.is_sample and stand.lasts else ''}"
         "Ctrl-C stops it."
     )
@@ -89,8 +89,8 @@ def _inspector(endpoint: str, *, has_token: bool) -> str:
 
 
 def _python(endpoint: str, call: str, *, has_token: bool) -> str:
-    """Three lines, to be pasted into `python -m asyncio`."""
-    headers = '{"Authorization": "Bearer " + os.environ["PERDURE_TOKEN"]}'
+    """Three lines, and the empty one that ends a block, to be pasted as they stand."""
+    options = 'timeout=None, headers={"Authorization": "Bearer " + os.environ["PERDURE_TOKEN"]}'
     lines = ["from mcp.client import Client"]
     target = f'"{endpoint}"'
     if has_token:
@@ -98,6 +98,6 @@ def _python(endpoint: str, call: str, *, has_token: bool) -> str:
             "import os, httpx2; from mcp.client import Client; "
             "from mcp.client.streamable_http import streamable_http_client",
         ]
-        target = f"streamable_http_client({target}, http_client=httpx2.AsyncClient(headers={headers}))"
+        target = f"streamable_http_client({target}, http_client=httpx2.AsyncClient({options}))"
     lines += [f"async with Client({target}) as client:", f"    print(await client.{call})"]
-    return "\n".join(f"    {line}" for line in lines) + "\n"
+    return "\n".join(lines) + "\n"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
@@ -12,7 +11,7 @@ from contextlib import contextmanager
 import anyio
 import uvicorn
 
-from ..worker import STOPPING
+from ..stopping import STOPPING, stop_dead_on_the_next
 from .finding import Hosted
 from .greeting import greeting, stand_of
 from .listening import address_of, bound
@@ -77,14 +76,8 @@ async def _told(
         serving.result()
         raise RuntimeError("the server ended by itself")
     say(f"{telling.result().name}: finishing what runs; once more to stop at once")
-    return asyncio.create_task(_stop_dead_on_the_next(signals, say))
+    return asyncio.create_task(stop_dead_on_the_next(signals, say))
 
 
 async def _next(signals: AsyncIterator[signal.Signals]) -> signal.Signals:
     return await anext(signals)
-
-
-async def _stop_dead_on_the_next(signals: AsyncIterator[signal.Signals], say: Callable[[str], None]) -> None:
-    await anext(signals)
-    say("stopped dead; what ran is recovered at the next start")
-    os._exit(1)

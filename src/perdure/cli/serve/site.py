@@ -1,4 +1,6 @@
-"""What stands at which path: the server at /mcp, /health for whoever watches over it, else the dashboard."""
+"""What stands at which path: the server at /mcp, /health for whoever watches over it, else the dashboard.
+Clients look below /.well-known for how to be authorized, before they have a token.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,11 @@ from ...storage import Storage
 from ...storage.errors import StorageError
 from ...tasks.snapshot import TASKS
 from ..ending import CannotDo
-from .finding import Hosted
+from .finding import PATH, Hosted
 from .plan import Plan
 
 HEALTH = "/health"
+WELL_KNOWN = "/.well-known/"
 
 
 class Site:
@@ -81,11 +84,14 @@ class Site:
         """Who answers. A path that the user's own server has is the server's."""
         if self._storage is None:
             return JSONResponse({"status": "stopping"}, 503)
-        if _serves(self._hosted.app, scope) or (self._dashboard is None and scope["path"] != HEALTH):
+        path: str = scope["path"]
+        if _serves(self._hosted.app, scope) or path == f"{PATH}/":
             return self._server
-        if scope["path"] == HEALTH or self._dashboard is None:
+        if path == HEALTH:
             return self._tell_health
-        return self._dashboard
+        if path.startswith(WELL_KNOWN):
+            return self._hosted.app  # which has nothing there, and says so to everybody
+        return self._server if self._dashboard is None else self._dashboard
 
     async def _tell_health(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Whether the storage answers. Tells nothing else, and so needs no token."""

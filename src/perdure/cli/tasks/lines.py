@@ -12,13 +12,14 @@ from ..telling import counted, escaped, harmless, table
 from ..times import duration, when
 
 BARS = " ▁▂▃▄▅▆▇█"
+WIDEST_STATE = len("completed, with an error")
 
 
 def line_of(row: Row) -> str:
     """The whole id first, for programs that take a line apart."""
     parts = (
         row.task_id,
-        f"{row.state:<14}",
+        f"{row.state:<{WIDEST_STATE}}",
         f"{duration(row.age):<12}",
         f"{progress_of(row) or '-':<8}",
         row.owner,

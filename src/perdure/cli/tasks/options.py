@@ -11,14 +11,15 @@ import anyio
 import typer
 
 from ...operating import Operator
-from ...storage import exists, is_shared, open_storage
+from ...storage import open_storage
 from ...storage.errors import PerdureError
 from ...tasks import Status
-from ...tasks.errors import NotFound
+from ...tasks.errors import MalformedAnswer, NotFound
 from ..ending import CannotDo
 from ..options import DEFAULT_URL
 from ..saying import told
 from ..telling import bear_any_letter, harmless
+from ..urls import check_shared, check_there
 
 T = TypeVar("T")
 
@@ -73,12 +74,19 @@ def done(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
 
 @contextmanager
 def _with_remedy() -> Generator[None]:
-    """That no task is found says nothing to clients; operators are told where to look."""
+    """That no task is found says nothing to clients; operators are told where to look. The key of a question
+    says something to clients alone.
+    """
     try:
         yield
     except NotFound as error:
         told_more = "there is no such task, or no more; `perdure tasks list` shows those that there are"
         raise CannotDo(told_more) from error
+    except MalformedAnswer as error:
+        reason = harmless(error.reason)
+        raise CannotDo(
+            f"the answer does not fit: {reason}; `perdure tasks show ID` shows what is asked"
+        ) from error
 
 
 async def _worked(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
@@ -89,10 +97,7 @@ async def _worked(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
 @asynccontextmanager
 async def _opened(url: str) -> AsyncGenerator[Operator]:
     """Nothing is made by somebody who only looks."""
-    if not is_shared(url):
-        scheme = url.partition(":")[0]
-        raise CannotDo(f"the storage {scheme}: is within one process; name a file or a server with --url")
-    if not exists(url):
-        raise CannotDo(f"there is no storage {url}; name yours with --url, or in PERDURE_URL")
+    check_shared(url, by=" with --url")
+    check_there(url, remedy="name yours with --url, or in PERDURE_URL")
     async with await open_storage(url) as storage:
         yield Operator(storage)

@@ -27,6 +27,7 @@ def row(row: Row) -> dict[str, Any]:
         "attempts": row.attempts,
         "held": row.is_held,
         "cancelling": row.is_cancelling,
+        "has_error": row.has_error,
         "open_questions": row.open_questions,
         "message": row.message,
         "version": row.version,

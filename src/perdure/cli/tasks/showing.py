@@ -15,7 +15,6 @@ from rich.text import Text
 
 from ...operating import Changes, Row
 from ...storage import Micros
-from ...tasks import Status
 from ..telling import harmless, tell, tell_document
 from ..times import clock, duration, iso
 from . import shapes
@@ -29,6 +28,7 @@ _COLOURS = {
     "cancelling": "yellow",
     "input required": "magenta",
     "completed": "green",
+    "completed, with an error": "red",
     "failed": "red",
     "cancelled": "yellow",
 }
@@ -125,10 +125,7 @@ class LiveTable(Lines):
 
 
 def _aged(row: Row, now: Micros) -> Row:
-    return row if row.status in _ENDED else replace(row, age=max(0, now - row.created_at))
-
-
-_ENDED = frozenset(status for status in Status if status.is_terminal)
+    return row if row.status.is_terminal else replace(row, age=max(0, now - row.created_at))
 
 
 def shown(clock: Callable[[], Micros], *, json: bool) -> Lines:

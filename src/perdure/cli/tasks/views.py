@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...operating import Changes, Detail, Operator, Rows, Stats
+from ...operating import Changes, Detail, Operator, Row, Rows, Stats
 from ...storage import Micros
 from ...tasks import Status
 from ...tasks.store import system_clock
@@ -82,7 +82,7 @@ def watch(
 ) -> None:
     """The newest tasks as they change, until Ctrl-C; or one to its end, which fails if the task does."""
 
-    async def work(operator: Operator) -> Status | None:
+    async def work(operator: Operator) -> Row | None:
         with shown(operator.clock, json=json) as display:
             if task is None:
                 async with aclosing(operator.watch(statuses=status, name=name, limit=limit)) as seen:
@@ -94,13 +94,13 @@ def watch(
                 async for detail in states:
                     row = detail.row
                     display.tell(_alone(detail), operator.clock())
-            return row.status
+            return row
 
     try:
         ended = done(url, work)
     except KeyboardInterrupt:
         return
-    if ended not in (None, Status.COMPLETED):
+    if ended is not None and (ended.status is not Status.COMPLETED or ended.has_error):
         raise typer.Exit(1)
 
 
