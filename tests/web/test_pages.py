@@ -161,30 +161,33 @@ async def test_what_does_not_fit_the_schema_is_said_and_what_was_typed_stays(
     assert (await desk.runtime.get(ME, task_id)).task.status == Status.INPUT_REQUIRED
 
 
+async def asked_elsewhere(desk: Desk, url: str) -> str:
+    """A task that waits for something that is done at this address."""
+    store = TaskStore(desk.storage)
+    made = await store.create(ME, NewTask(method="tools/call"))
+    params = {"mode": "url", "message": "Pay", "url": url, "elicitationId": "1"}
+    await store.ask(made, {"pay": InputRequest(kind=InputKind.ELICITATION, params=params)})
+    return made.task.task_id
+
+
 async def test_a_question_that_is_answered_elsewhere_links_there_and_is_only_confirmed(
     desk: Desk, client: httpx2.AsyncClient
 ) -> None:
-    store = TaskStore(desk.storage)
-    made = await store.create(ME, NewTask(method="tools/call"))
-    params = {"mode": "url", "message": "Pay", "url": "https://pay.example/1", "elicitationId": "1"}
-    await store.ask(made, {"pay": InputRequest(kind=InputKind.ELICITATION, params=params)})
-    page = await path_of(client, made.task.task_id)
+    task_id = await asked_elsewhere(desk, "https://pay.example/1")
+    page = await path_of(client, task_id)
     assert '<a href="https://pay.example/1" rel="noopener' in (await client.get(page)).text
     assert (await post(client, page, "/answer", key="pay", action="accept")).status_code == 303
-    answered = (await store.get(ME, made.task.task_id)).task.inputs["pay"]
+    answered = (await desk.runtime.get(ME, task_id)).task.inputs["pay"]
     assert answered.answer == ElicitationAnswer(action="accept", content=None)
 
 
 async def test_a_link_that_is_none_of_the_web_is_shown_and_not_linked(
     desk: Desk, client: httpx2.AsyncClient
 ) -> None:
-    store = TaskStore(desk.storage)
-    made = await store.create(ME, NewTask(method="tools/call"))
-    params = {"mode": "url", "message": "Pay", "url": "javascript:alert(1)", "elicitationId": "1"}
-    await store.ask(made, {"pay": InputRequest(kind=InputKind.ELICITATION, params=params)})
-    html = (await client.get(await path_of(client, made.task.task_id))).text
-    assert "javascript:alert(1)" in html
-    assert 'href="javascript' not in html
+    task_id = await asked_elsewhere(desk, "javascript:alert(1)")
+    page = (await client.get(await path_of(client, task_id))).text
+    assert "javascript:alert(1)" in page
+    assert 'href="javascript' not in page
 
 
 async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
