@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
-from playwright.async_api import Browser, Playwright, async_playwright
+from playwright.async_api import Browser, Page, Playwright, async_playwright
 from playwright.sync_api import sync_playwright
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
@@ -74,6 +74,20 @@ async def _launched(playwright: Playwright) -> Browser:
     # root has no user namespaces for Chromium's sandbox; what is opened is our own page
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     return await playwright.chromium.launch(executable_path=path, args=arguments)
+
+
+async def be_seen(page: Page, *, seen: bool) -> None:
+    """Let a page come to the front, or go behind others: no browser without a screen does that by itself."""
+    await page.evaluate(_SEEN, seen)
+
+
+_SEEN = """(seen) => {
+  const state = { hidden: !seen, visibilityState: seen ? "visible" : "hidden" };
+  for (const [name, value] of Object.entries(state)) {
+    Object.defineProperty(document, name, { value, configurable: true });
+  }
+  document.dispatchEvent(new Event("visibilitychange", { bubbles: true }));
+}"""
 
 
 def main() -> None:

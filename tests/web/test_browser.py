@@ -6,18 +6,25 @@ Screenshots are kept in the folder that `PERDURE_SCREENSHOTS` names, else in tha
 from __future__ import annotations
 
 import os
+import re
+import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pytest
-from playwright.async_api import Dialog, Page, expect
+from playwright.async_api import BrowserContext, Dialog, Locator, Page, expect
 
 from perdure.feeds import FeedStore
-from perdure.web import Dashboard
+from perdure.runtime import Again, App, Runtime, Task
+from perdure.web import Dashboard, live
 
+from ..runtime.replicas import QUICK
+from ..test_examples import Served, free_port, sampled
 from . import feeding
-from .browser import browsing
+from .browser import be_seen, browsing
 from .desk import ME, PAGES, Desk, served
 
 pytestmark = pytest.mark.anyio
@@ -60,6 +67,25 @@ async def page(desk: Desk) -> AsyncGenerator[Page]:
         await page.goto("/")
         yield page
     assert complaints == []
+
+
+@pytest.fixture
+async def tabs(desk: Desk) -> AsyncGenerator[BrowserContext]:
+    """A browser for several pages, which may complain: what they show goes, or its server does."""
+    async with served(Dashboard(desk.storage).app) as address, browsing() as browser:
+        yield await browser.new_context(base_url=address)
+
+
+async def _open(page: Page, name: str) -> None:
+    """The page of the one task of this name."""
+    await page.goto("/tasks")
+    await page.get_by_role("link", name=name).click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(name)
+    await _lives(page)
+
+
+async def _lives(page: Page) -> None:
+    await expect(page.locator("#live")).to_have_text("live")
 
 
 async def test_a_task_is_followed_from_the_list_to_its_page_and_watched_to_its_end(
@@ -120,6 +146,235 @@ async def test_what_is_typed_stays_while_the_page_is_kept_up_to_date(desk: Desk,
     await expect(page.get_by_label("Full name")).to_be_focused()
 
 
+@asynccontextmanager
+async def _killed_and_started_again(
+    desk: Desk, folder: Path
+) -> AsyncGenerator[tuple[Page, Callable[[], Awaitable[None]]]]:
+    """The page of a task that asks, at a server that can be killed and started again."""
+    await desk.until(await desk.submit("sign_report"), "input_required")
+    port = free_port()
+
+    def at_work() -> AbstractAsyncContextManager[Served]:
+        return sampled(folder, "--url", f"sqlite:///{folder / 'tasks.db'}", port=port)
+
+    async with AsyncExitStack() as stack:
+        server = await stack.enter_async_context(at_work())
+        browser = await stack.enter_async_context(browsing())
+        page = await browser.new_page(base_url=f"http://127.0.0.1:{port}")
+        await _open(page, "sign_report")
+
+        async def again() -> None:
+            await server.program.end(signal.SIGKILL)
+            await expect(page.locator("#live")).to_have_text("reconnecting")
+            await stack.enter_async_context(at_work())
+            await _lives(page)
+
+        yield page, again
+
+
+async def test_what_is_typed_and_where_stays_when_the_server_is_killed_and_started_again(
+    desk: Desk, tmp_path: Path
+) -> None:
+    async with _killed_and_started_again(desk, tmp_path) as (page, again):
+        question, name = page.locator("#questions > *"), page.get_by_label("Full name")
+        before = await question.get_attribute("data-digest")
+        assert before is not None
+        await page.get_by_label("Colour").select_option("teal")
+        await page.get_by_label("Copies").fill("3")
+        await page.get_by_label("Signed").check()
+        await name.fill("Ana Lee")
+        await name.evaluate("element => element.setSelectionRange(4, 7, 'backward')")
+        await again()
+        await expect(question).not_to_have_attribute("data-digest", before)  # another server's form
+        await expect(page.get_by_label("Colour")).to_have_value("teal")
+        await expect(page.get_by_label("Copies")).to_have_value("3")
+        await expect(page.get_by_label("Signed")).to_be_checked()
+        await expect(page.get_by_label("Weight")).to_have_value("")
+        await expect(name).to_be_focused()
+        await page.keyboard.type("Lovelace")  # in the place of what was selected
+        await expect(name).to_have_value("Ana Lovelace")
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.locator("#outcome")).to_contain_text('"name": "Ana Lovelace"')
+
+
+async def test_a_refused_answer_is_mended_and_sent_to_a_server_that_was_killed_and_started_again(
+    desk: Desk, tmp_path: Path
+) -> None:
+    async with _killed_and_started_again(desk, tmp_path) as (page, again):
+        await page.get_by_label("Full name").fill("  ")
+        await page.get_by_label("Colour").select_option("teal")
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.get_by_text("Full name is needed")).to_be_visible()
+        await _lives(page)
+        await again()
+        await expect(page.get_by_text("Full name is needed")).to_be_visible()
+        await page.get_by_label("Full name").fill("Ana")
+        await page.get_by_role("button", name="Answer").click()
+        await expect(page.locator("#outcome")).to_contain_text('"colour": "teal"')
+
+
+CONNECTIONS = 6
+"""How many a browser has to one server, for all its tabs."""
+
+
+async def test_only_tabs_that_are_seen_are_live_so_there_may_be_any_number(
+    desk: Desk, tabs: BrowserContext
+) -> None:
+    pages: list[Page] = []
+    for _ in range(CONNECTIONS + 1):
+        page = await tabs.new_page()
+        await page.goto("/tasks")
+        await _lives(page)
+        await be_seen(page, seen=False)
+        pages.append(page)
+    first, last = pages[0], pages[-1]
+    await be_seen(last, seen=True)
+    row = f"#task-{await desk.submit('build_report')}"
+    await expect(last.locator(row)).to_contain_text("page 1")
+    await expect(first.locator(row)).to_have_count(0)
+    await be_seen(first, seen=True)
+    await expect(first.locator(row)).to_contain_text("page 1")
+    desk.turn_page()
+    await expect(first.locator(row)).to_contain_text("page 2")
+
+
+async def test_a_page_of_a_task_that_is_gone_says_so_and_asks_no_more(
+    desk: Desk, tabs: BrowserContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    task_id = await desk.submit("print_report")
+    await desk.runtime.wait(ME, task_id, 10)
+    page = await tabs.new_page()
+    await page.clock.install()
+    await page.goto("/tasks")
+    monkeypatch.setattr(live, "MOST_PAGES", 0)
+    await page.get_by_role("link", name="print_report").click()
+    await expect(page.locator("#summary")).to_be_visible()
+    await expect(page.locator("#live")).to_have_text("reconnecting")
+    assert await desk.runtime.store.delete(ME, task_id)
+    monkeypatch.undo()
+    await _time_passes(page, lambda: _stands(page, "gone"))
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    await be_seen(page, seen=False)
+    await be_seen(page, seen=True)
+    await page.clock.run_for(120_000)
+    await expect(page.locator("#live")).to_have_text("gone")
+    assert asked == []
+
+
+async def _stands(page: Page, word: str) -> bool:
+    return await page.locator("#live").text_content() == word
+
+
+async def _time_passes(page: Page, until: Callable[[], Awaitable[bool]]) -> None:
+    """By the clock of the page, in steps that let it be answered in between."""
+    for _ in range(1500):
+        if await until():
+            return
+        await page.clock.run_for(200)
+    raise AssertionError("that has not come in five minutes")
+
+
+async def test_a_page_of_a_browser_that_is_logged_in_no_longer_asks_for_the_token(desk: Desk) -> None:
+    token = "nobody guesses this"  # noqa: S105 - the point is that it is asked for
+    async with served(Dashboard(desk.storage, token=token).app) as address, browsing() as browser:
+        page = await browser.new_page(base_url=address)
+        await page.goto("/workers")
+        await page.get_by_label("Token").fill(token)
+        await page.get_by_role("button", name="Log in").click()
+        await _lives(page)
+        await be_seen(page, seen=False)
+        await page.context.clear_cookies()
+        await be_seen(page, seen=True)
+        await expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+        await expect(page).to_have_url(re.compile("/login.*workers"))
+
+
+async def test_a_page_that_is_refused_asks_ever_less_often_and_is_live_when_there_is_room(
+    tabs: BrowserContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = await tabs.new_page()
+    await page.clock.install()
+    await page.add_init_script(_NOTES_WHEN_IT_ASKS)
+    monkeypatch.setattr(live, "MOST_PAGES", 0)
+    await page.goto("/tasks")
+    await expect(page.locator("#live")).to_have_text("reconnecting")
+    await _time_passes(page, lambda: page.evaluate("asked.length > 6"))
+    asked: list[int] = await page.evaluate("asked")
+    pauses = [(after - before) / 1000 for before, after in pairwise(asked[:7])]
+    assert [pause >= least for pause, least in zip(pauses, (3, 6, 12, 24, 30, 30), strict=True)] == [True] * 6
+    assert pauses[-1] < 48, pauses  # it does not grow for ever
+    monkeypatch.undo()
+    await _time_passes(page, lambda: _stands(page, "live"))
+
+
+_NOTES_WHEN_IT_ASKS = """
+  window.asked = [];
+  window.EventSource = class extends EventSource {
+    constructor(path) { super(path); asked.push(Date.now()); }
+  };
+"""
+
+
+@pytest.fixture
+async def mending(desk: Desk) -> AsyncGenerator[Runtime]:
+    """Work that does not go well, and yet completes."""
+    app = App(desk.storage, runtime=QUICK)
+
+    @app.function(attempts=2, backoff=0.1)
+    async def mend_report(year: int, task: Task) -> str:
+        if task.attempt == 1:
+            raise Again(f"no glue for <{year}>")
+        return "mended"
+
+    @app.function
+    async def weigh_report(year: int) -> dict[str, object]:
+        return {"content": [{"type": "text", "text": f"no scales for <{year}>"}], "isError": True}
+
+    async with app.open() as runtime:
+        for each in (mend_report, weigh_report):
+            submitted = await runtime.submit(each.__name__, {"year": 2026}, owner=ME)
+            await runtime.wait(ME, submitted.task.task_id, 20)
+        yield runtime
+
+
+@pytest.mark.usefixtures("mending")
+async def test_the_failure_of_an_earlier_attempt_is_no_alarm_once_the_task_completed(
+    desk: Desk, page: Page
+) -> None:
+    await _open(page, "mend_report")
+    note = page.get_by_text("no glue for <2026>")
+    await expect(note).to_contain_text("An earlier attempt:")
+    await expect(page.locator("#summary .status")).to_have_text("completed")
+    assert await _colour(note) != await _colour_of_failing(desk, page)
+
+
+@pytest.mark.usefixtures("mending")
+async def test_a_task_that_completed_with_an_error_looks_like_one_that_failed_and_says_what_it_is(
+    desk: Desk, page: Page
+) -> None:
+    failing = await _colour_of_failing(desk, page)
+    await page.goto("/tasks?status=completed")
+    row = page.get_by_role("row", name="weigh_report")
+    await expect(row.locator(".status")).to_have_text("completed, with an error")
+    assert await _colour(row.locator(".status")) == failing
+    await _open(page, "weigh_report")
+    state = page.locator("#summary .status")
+    await expect(state).to_have_text("completed, with an error")
+    assert await _colour(state) == failing
+    await expect(page.get_by_role("heading", name="Result, an error")).to_be_visible()
+
+
+async def _colour_of_failing(desk: Desk, page: Page) -> str:
+    await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
+    await _open(page, "print_report")
+    return await _colour(page.locator("#summary .status"))
+
+
+async def _colour(element: Locator) -> str:
+    return await element.evaluate("element => getComputedStyle(element).color")
+
+
 async def test_a_task_is_cancelled_only_if_one_is_sure(desk: Desk, page: Page, keep: Keep) -> None:
     task_id = await desk.submit("build_report")
     await page.goto("/tasks")
@@ -159,6 +414,7 @@ async def test_the_charts_are_drawn_and_drawn_again_when_something_ends(
     await keep(page, "overview")
 
 
+@pytest.mark.usefixtures("mending")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("device", "width"), [("desktop", 1280), ("phone", 390)])
 async def test_every_page_fits_its_screen(
@@ -169,13 +425,15 @@ async def test_every_page_fits_its_screen(
     await desk.submit("build_report")
     await desk.until(await desk.submit("sign_report"), "input_required")
     await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
-    for path in ("/", "/tasks", "/workers", "/feeds", "/feeds/items", "/feeds/links"):
+    account = "/feeds/accounts/did:plc:ben.example"
+    for path in ("/", "/tasks", "/workers", "/feeds", "/feeds/items", "/feeds/links", account):
         await page.goto(path)
         await _fits(page, width)
-        await keep(page, f"{path.strip('/').replace('/', '-') or 'overview'}-{scheme}-{device}")
-    for name in ("sign_report", "print_report"):
-        await page.goto("/tasks")
-        await page.get_by_role("link", name=name).click()
+        await keep(
+            page, f"{path.strip('/').replace('/', '-').replace(':', '-') or 'overview'}-{scheme}-{device}"
+        )
+    for name in ("sign_report", "print_report", "mend_report", "weigh_report"):
+        await _open(page, name)
         await _fits(page, width)
         await keep(page, f"{name.replace('_', '-')}-{scheme}-{device}")
 
@@ -183,6 +441,14 @@ async def test_every_page_fits_its_screen(
 async def _fits(page: Page, width: int) -> None:
     await page.wait_for_load_state("domcontentloaded")
     assert await page.evaluate("document.documentElement.scrollWidth") <= width
+    assert await page.evaluate(_CELLS_BEYOND, width) == []
+
+
+_CELLS_BEYOND = """width => [...document.querySelectorAll("th, td")].filter((cell) => {
+  const { left, right } = cell.getBoundingClientRect();
+  return cell.checkVisibility() && (left < 0 || right > width);
+}).map((cell) => cell.textContent)"""
+"""Cells that are on the screen only if one moves their table sideways."""
 
 
 async def test_the_keyboard_reaches_the_content_first_and_then_every_row(desk: Desk, page: Page) -> None:

@@ -15,12 +15,12 @@ from starlette.routing import BaseRoute, Route
 from ..operating import Operator, Row, Throughput
 from ..operating import figures as counted
 from ..storage import Micros
+from ..tasks import Status
 from .guarding import base_of
 from .keeping import Kept
 from .sampling import SECOND, Moment, Sampler, moments_of
 from .screens import Screen
 from .site import Site
-from .wording import WORDS
 
 MOST_LEASES = 200
 
@@ -48,6 +48,7 @@ SPANS = {
 class _Told(msgspec.Struct, frozen=True, kw_only=True):
     """What it takes a long look to know."""
 
+    counts: Mapping[Status, int]
     throughput: Throughput
     held: int
     workers: int
@@ -91,19 +92,23 @@ class OverviewPages:
         )
 
     async def _overview_screen(self, base: str, span: Span) -> Screen:
-        counts, told = await self._operator.counts(), await self._lately(span)
+        counts = await self._operator.counts()
+        told = await self._lately(span, counts)
         moments = moments_of(told.throughput.buckets, self._sampler.samples, span.width)
         contexts: dict[str, Mapping[str, object]] = {
-            "figures": {"counts": counts, "words": WORDS, "base": base},
+            "figures": {"counts": counts, "base": base},
             "ended": {"moments": moments, "span": span},
             "underway": {"moments": moments, "span": span},
             "facts": {"base": base, "told": told, "ended": _ended_in(moments), "span": span},
         }
         return Screen({name: self._site.piece(name, name, each) for name, each in contexts.items()})
 
-    async def _lately(self, span: Span) -> _Told:
-        """What a long look told of the steps up to the one that goes on now."""
-        return await self._told[span.name].told(unless=lambda told: told.throughput.until != self._end(span))
+    async def _lately(self, span: Span, counts: Mapping[Status, int]) -> _Told:
+        """What a long look told of the steps up to the one that goes on now, and of as many tasks."""
+        now = counts, self._end(span)
+        return await self._told[span.name].told(
+            unless=lambda told: (told.counts, told.throughput.until) != now
+        )
 
     def _end(self, span: Span) -> Micros:
         """A whole step, so that a column stands for the same stretch of time whenever it is drawn."""
@@ -111,7 +116,8 @@ class OverviewPages:
 
     async def _look(self, span: Span) -> _Told:
         end = self._end(span)
-        throughput, held, leases, waiting, asking = await asyncio.gather(
+        counts, throughput, held, leases, waiting, asking = await asyncio.gather(
+            self._operator.counts(),
             self._operator.throughput(span.width * span.parts, parts=span.parts, until=end),
             self._operator.held(),
             self._operator.leases(),
@@ -119,6 +125,7 @@ class OverviewPages:
             self._operator.oldest_asking(),
         )
         return _Told(
+            counts=counts,
             throughput=throughput,
             held=held,
             workers=len(counted.workers_of(leases, self._clock())),

@@ -21,7 +21,7 @@ from .forms import Form, post
 from .guarding import base_of
 from .screens import Screen, digest_of
 from .site import Site
-from .wording import WORDS, is_web
+from .wording import is_web
 
 RESTS = 10.0
 """Seconds between two looks at a task that has ended: it can only expire."""
@@ -73,7 +73,6 @@ class TaskPages:
             "row": detail.row,
             "outcome": outcome_of(detail.outcome),
             "at": at,
-            "words": WORDS,
             "base": base,
         }
         pieces = {

@@ -17,7 +17,6 @@ from ..tasks.errors import InvalidCursor, NotFound, TaskError
 from .guarding import base_of
 from .screens import Screen
 from .site import Site
-from .wording import WORDS
 
 PAGE = 50
 MOST_DRAWN = 2000
@@ -47,7 +46,7 @@ class ListPages:
             "tasks",
             screen=await self._screen(wanted),
             events=f"/events/tasks?{wanted.query()}",
-            context={"wanted": wanted, "words": WORDS},
+            context={"wanted": wanted},
         )
 
     async def _events(self, request: Request) -> Response:
@@ -68,9 +67,7 @@ class ListPages:
         except InvalidCursor as error:
             raise HTTPException(404, "This link leads to no page of the list.") from error
         rows = {f"task-{row.task_id}": self._row(row, wanted) for row in found.rows}
-        tabs = self._site.piece(
-            "tabs", "tabs", {"counts": counts, "wanted": wanted, "words": WORDS}, tag="nav"
-        )
+        tabs = self._site.piece("tabs", "tabs", {"counts": counts, "wanted": wanted}, tag="nav")
         more = self._site.piece(
             "more", "more", {"found": found, "wanted": wanted, "total": sum(counts.values())}
         )
@@ -82,7 +79,7 @@ class ListPages:
         if key not in self._rows:
             if len(self._rows) >= MOST_DRAWN:
                 self._rows.clear()
-            context = {"row": row, "base": wanted.base, "words": WORDS}
+            context = {"row": row, "base": wanted.base}
             self._rows[key] = self._site.piece("task_row", f"task-{row.task_id}", context, tag="tr")
         return self._rows[key]
 

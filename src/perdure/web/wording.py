@@ -12,16 +12,8 @@ from datetime import UTC, datetime
 from markupsafe import Markup
 
 from ..storage import Micros
-from ..tasks import Status
 from ..tasks.codec import Json
 
-WORDS = {
-    Status.WORKING: "working",
-    Status.INPUT_REQUIRED: "needs input",
-    Status.COMPLETED: "completed",
-    Status.FAILED: "failed",
-    Status.CANCELLED: "cancelled",
-}
 MOST_SHOWN = 64 * 1024
 """Letters of one document on a page."""
 
