@@ -40,7 +40,7 @@ async def copy_all(source: str, target: str, *, merge: bool, tell: Told) -> Mapp
         try:
             return await copy(read, written, SPACES, name=_name(read.name, source), merge=merge, tell=tell)
         except TargetNotEmpty as error:
-            raise CannotDo(f"cannot copy into {shown(target)}: {error}") from error
+            raise CannotDo(f"cannot copy into {shown(target)}: {error} (--merge)") from error
 
 
 async def _are_the_same(read: Storage, written: Storage) -> bool:

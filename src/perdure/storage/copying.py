@@ -168,7 +168,7 @@ async def _begin(target: Storage, spaces: Sequence[Space], name: str, *, merge: 
     if not merge:
         for space in spaces:
             if await target.page(space, limit=1, now=_BEGINNING):
-                remedy = "copy to an empty storage, or ask to merge (--merge)"
+                remedy = "copy to an empty storage, or ask to merge"
                 raise TargetNotEmpty(f"there are records in {space!r} already; {remedy}")
     note = _Note(source=name, space=spaces[0])
     body = msgspec.json.encode(note).decode()
