@@ -64,7 +64,7 @@ FULL = Plan(
     ),
     cycles=cycles.Effort(accounts=342, first=5, idle=9),
     crowd=simulated.Effort(accounts=100_000, hours=6),
-    dashboard=dashboard.Effort(stored=100_000, first=9, tasks=2048, rounds=11),
+    dashboard=dashboard.Effort(stored=100_000, first=9, tasks=6144, rounds=9),
 )
 QUICK = Plan(
     lives=durable.Effort(alone=16, together=256, rounds=5),

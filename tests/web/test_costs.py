@@ -140,7 +140,7 @@ async def test_a_look_that_took_long_is_kept_for_long_though_it_be_old(
 
 def test_pages_that_take_long_to_draw_are_drawn_more_seldom() -> None:
     assert live.rest_after(0.001) == live.APART
-    assert live.rest_after(0.1) == pytest.approx(2.0)
+    assert live.rest_after(0.1) == pytest.approx(0.1 * keeping.SHARE)
     assert live.rest_after(60) == live.LONGEST_APART
 
 

@@ -11,8 +11,8 @@ T = TypeVar("T")
 
 LEAST = 5.0
 """Seconds for which it is kept, unless it is out of date."""
-SHARE = 20
-"""And in any case so many times as long as the look took: looking takes a twentieth of the time at most."""
+SHARE = 30
+"""And in any case so many times as long as the look took: looking takes a thirtieth of the time at most."""
 
 
 class Kept(Generic[T]):

@@ -197,5 +197,5 @@ class Live:
 
 
 def rest_after(took: float) -> float:
-    """So that looking takes a twentieth of the time at most, however much is open."""
+    """So that looking takes a thirtieth of the time at most, however much is open."""
     return min(LONGEST_APART, max(APART, SHARE * took))
