@@ -126,7 +126,7 @@ async def test_what_takes_a_look_to_know_is_asked_once_for_all_and_again_after_a
     assert await asyncio.gather(*(looking.told(after=0) for _ in range(5))) == [1] * 5
     assert await looking.told(after=keeping.LEAST - 1) == 1
     assert await looking.told(after=1) == 2
-    assert await looking.told(after=2.5, is_old=True) == 3
+    assert await looking.told(after=0.1 * keeping.SHARE + 0.01, is_old=True) == 3
 
 
 async def test_a_look_that_took_long_is_kept_for_long_though_it_be_old(
