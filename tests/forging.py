@@ -7,8 +7,8 @@ its own words, folder, variables, streams, signals and end, which a test may kil
     process = await forged("-m", "tests.mcp.replica", url, cwd=ROOT, stdout=PIPE)
 
 is `asyncio.create_subprocess_exec(sys.executable, ...)`, but quicker; a shell says
-`python tests/forging.py --ask FORGE WORDS`. The commands of perdure themselves are
-not read before: what they print depends on the terminal that they find.
+`python tests/forging.py --ask FORGE WORDS`. The commands of perdure themselves are not read before: what they
+print depends on the terminal that they find.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import gc
 import os
 import runpy
 import selectors
+import shutil
 import signal
 import socket
 import subprocess
@@ -181,7 +182,7 @@ def the_forge() -> Path:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
-    atexit.register(process.kill)
+    atexit.register(process.communicate)
     return path
 
 
@@ -190,6 +191,7 @@ def the_forge() -> Path:
 
 class Forge:
     def __init__(self, path: str) -> None:
+        self._folder = Path(path).parent
         self._listener = socket.socket(socket.AF_UNIX)
         self._listener.bind(path)
         self._listener.listen(128)
@@ -231,6 +233,7 @@ class Forge:
     def _end(self) -> None:
         for pid in self._waiting:
             os.kill(pid, signal.SIGKILL)
+        shutil.rmtree(self._folder)
         os._exit(0)
 
     def _forget(self, connection: socket.socket) -> None:
