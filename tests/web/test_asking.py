@@ -23,6 +23,12 @@ def test_what_a_list_of_choices_holds_by_default_is_ticked() -> None:
     assert (field.control, field.chosen) == ("choices", ("a", "c"))
 
 
+@pytest.mark.parametrize("required", [None, "x", [["x"], {"x": 1}, 1, None], [[]]])
+def test_a_list_of_what_is_required_that_is_none_requires_nothing(required: Json) -> None:
+    (field,) = fields_of({"properties": {"x": {"type": "string"}}, "required": required})
+    assert not field.required
+
+
 def test_json_that_is_nested_without_end_is_refused_in_words() -> None:
     with pytest.raises(NotAnAnswer, match="nested too deeply"):
         filled(only({"type": "object"}), "[" * 200_000)

@@ -3,7 +3,7 @@
 Read `operator` (all that can be done), then `rows` and `details` (what is shown of a task, and what is not).
 """
 
-from .details import Detail, Event, Held, Question, outcome_of
+from .details import Asked, Detail, Event, Held, Question, asked_in, outcome_of
 from .errors import AmbiguousId, NotAsked, TooShort
 from .figures import Bucket, Stats, Throughput, Worker
 from .listing import Rows
@@ -14,6 +14,7 @@ from .watching import Changes, Pace
 
 __all__ = [
     "AmbiguousId",
+    "Asked",
     "Bucket",
     "Changes",
     "Detail",
@@ -30,5 +31,6 @@ __all__ = [
     "Throughput",
     "TooShort",
     "Worker",
+    "asked_in",
     "outcome_of",
 ]

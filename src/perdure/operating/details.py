@@ -39,6 +39,31 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     asked_at: Micros
 
 
+class Asked(msgspec.Struct, frozen=True):
+    """One field of a form."""
+
+    name: str
+    schema: dict[str, Json]
+    is_required: bool
+
+
+def asked_in(schema: Json) -> tuple[Asked, ...]:
+    """The fields of a form: the required ones as they are listed there, then the others.
+
+    What is stored has its names in the order of the alphabet; only lists keep the order of who wrote them.
+    """
+    properties = schema.get("properties") if isinstance(schema, dict) else None
+    if not isinstance(schema, dict) or not isinstance(properties, dict):
+        return ()
+    listed = schema.get("required")
+    required = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
+    names = dict.fromkeys([*(name for name in required if name in properties), *properties])
+    return tuple(
+        Asked(name, each if isinstance(each := properties[name], dict) else {}, name in required)
+        for name in names
+    )
+
+
 class Held(msgspec.Struct, frozen=True, kw_only=True):
     """A lease that somebody holds."""
 

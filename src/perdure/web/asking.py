@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias, cast
 import msgspec
 from starlette.datastructures import ImmutableMultiDict
 
+from ..operating import Asked, asked_in
 from ..tasks.codec import Json
 
 Control: TypeAlias = Literal["text", "long", "number", "integer", "boolean", "choice", "choices", "json"]
@@ -60,16 +61,8 @@ class NotAnAnswer(Exception):
 
 
 def fields_of(schema: Json) -> tuple[Field, ...]:
-    """The controls of a schema: the required ones as they are listed there, then the others.
-
-    What is stored has its names in the order of the alphabet; only lists keep the order of who wrote them.
-    """
-    if not isinstance(schema, dict) or not isinstance(properties := schema.get("properties"), dict):
-        return ()
-    required = schema.get("required")
-    first = [name for name in required if name in properties] if isinstance(required, list) else []
-    names = [*first, *(name for name in properties if name not in first)]
-    return tuple(_field(str(name), properties[str(name)], required=name in first) for name in names)
+    """The controls of a schema."""
+    return tuple(_field(each) for each in asked_in(schema))
 
 
 def content_of(fields: tuple[Field, ...], form: ImmutableMultiDict[str, str]) -> dict[str, Json]:
@@ -100,16 +93,16 @@ def json_of(text: str) -> Json:
         raise ValueError("is nested too deeply") from error
 
 
-def _field(name: str, schema: Json, *, required: bool) -> Field:
-    schema = schema if isinstance(schema, dict) else {}
+def _field(asked: Asked) -> Field:
+    schema = asked.schema
     options = _options(schema)
     control = _control(schema, options)
     return Field(
-        name=name,
-        label=_text(schema.get("title")) or name,
+        name=asked.name,
+        label=_text(schema.get("title")) or asked.name,
         description=_text(schema.get("description")),
         control=control,
-        required=required,
+        required=asked.is_required,
         default=_default(schema.get("default"), control),
         chosen=_chosen_at_first(schema.get("default"), control),
         options=options,

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 import typer
 
-from ...operating import Detail, Question
+from ...operating import Asked, Detail, Question, asked_in
 from ...tasks import InputKind, Json
 from ..ending import CannotDo
 from ..saying import say
@@ -63,23 +63,14 @@ def _document(text: str) -> Json:
 
 
 def _pairs(question: Question, fields: Sequence[str]) -> dict[str, Json]:
+    schemas = {each.name: each.schema for each in asked_in(question.schema)}
     content: dict[str, Json] = {}
     for field in fields:
         name, equals, text = field.partition("=")
         if not (name and equals):
             raise CannotDo(f"{field!r} is no field; write name=value")
-        content[name] = _read(name, text, _property(question, name))
+        content[name] = _read(name, text, schemas.get(name, {}))
     return content
-
-
-def _properties(question: Question) -> Mapping[str, Json]:
-    properties = (question.schema or {}).get("properties")
-    return properties if isinstance(properties, dict) else {}
-
-
-def _property(question: Question, name: str) -> Mapping[str, Json]:
-    told = _properties(question).get(name)
-    return told if isinstance(told, dict) else {}
 
 
 def _read(name: str, text: str, schema: Mapping[str, Json]) -> Json:
@@ -115,20 +106,11 @@ def _asked(question: Question) -> Json:
     if question.schema is None:
         return _elsewhere(question)
     content: dict[str, Json] = {}
-    for name, is_needed in _in_order(question.schema, _properties(question)):
-        value = _prompted(name, _property(question, name), is_needed=is_needed)
+    for each in asked_in(question.schema):
+        value = _prompted(each)
         if value is not None:
-            content[name] = value
+            content[each.name] = value
     return {"action": "accept", "content": content}
-
-
-def _in_order(schema: Mapping[str, Json], properties: Mapping[str, Json]) -> list[tuple[str, bool]]:
-    """What is required first, in the order of that list: of the fields themselves none is stored."""
-    required = schema.get("required")
-    needed = [name for name in properties if isinstance(required, list) and name in required]
-    if isinstance(required, list):
-        needed.sort(key=required.index)
-    return [(name, True) for name in needed] + [(name, False) for name in properties if name not in needed]
 
 
 def _elsewhere(question: Question) -> Json:
@@ -140,21 +122,19 @@ def _elsewhere(question: Question) -> Json:
     return {"action": "accept"} if agreed else {"action": "decline"}
 
 
-def _prompted(name: str, schema: Mapping[str, Json], *, is_needed: bool) -> Json:
+def _prompted(asked: Asked) -> Json:
     """A value that fits, or none where nothing was typed and nothing is needed."""
-    usual = schema.get("default")
+    usual = asked.schema.get("default")
     while True:
-        text: str = typer.prompt(
-            _label(name, schema, is_needed=is_needed), default="", show_default=False, err=True
-        )
-        if not text and (usual is not None or not is_needed):
+        text: str = typer.prompt(_label(asked), default="", show_default=False, err=True)
+        if not text and (usual is not None or not asked.is_required):
             return usual
         try:
-            value = _read(name, text, schema)
+            value = _read(asked.name, text, asked.schema)
         except CannotDo as error:
             say(str(error))
             continue
-        if _is_choice(value, schema):
+        if _is_choice(value, asked.schema):
             return value
 
 
@@ -166,9 +146,10 @@ def _is_choice(value: Json, schema: Mapping[str, Json]) -> bool:
     return False
 
 
-def _label(name: str, schema: Mapping[str, Json], *, is_needed: bool) -> str:
+def _label(asked: Asked) -> str:
+    schema = asked.schema
     title, told, choices = schema.get("title"), schema.get("description"), schema.get("enum")
-    label = harmless(title if isinstance(title, str) else name)
+    label = harmless(title if isinstance(title, str) else asked.name)
     if isinstance(told, str):
         label += f" ({harmless(told)})"
     if isinstance(choices, list):
@@ -177,4 +158,4 @@ def _label(name: str, schema: Mapping[str, Json], *, is_needed: bool) -> str:
         label += " [yes, no]"
     if (usual := schema.get("default")) is not None:
         return f"{label}, else {harmless(str(usual))}"
-    return label if is_needed else f"{label}, may be empty"
+    return label if asked.is_required else f"{label}, may be empty"
