@@ -309,6 +309,28 @@ async def test_what_is_being_created_while_the_worker_stops_is_not_left_behind(
 
 
 @row(65)
+async def test_what_begins_to_wait_for_a_client_while_its_worker_drains_is_handed_back_too(
+    replicas: Replicas,
+) -> None:
+    app = new_app()
+    begun, go_on = asyncio.Event(), asyncio.Event()
+
+    @app.function(attempts=2)
+    async def asks(task: Task) -> str:
+        begun.set()
+        await go_on.wait()
+        return (await task.elicit("Whose?", key="whose")).action
+
+    client = await replicas.start(app, work=False)
+    async with asyncio.timeout(20), replicas.running(app, replace(QUICK, drain=600.0)) as runtime:
+        made = await runtime.submit("asks")
+        await begun.wait()
+        asyncio.get_running_loop().call_later(0.3, go_on.set)
+    left = await now(client, made)
+    assert (left.task.held, left.task.attempts, left.task.status) == (False, 0, Status.INPUT_REQUIRED)
+
+
+@row(65)
 async def test_what_waits_for_a_client_is_handed_back_without_waiting_for_the_drain(
     replicas: Replicas,
 ) -> None:

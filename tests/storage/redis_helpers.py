@@ -119,9 +119,11 @@ async def _is_whole(storage: Storage, name: str) -> bool:
     return None not in found
 
 
-async def storm(storage: Storage, disturb: Callable[[], Awaitable[None]], writers: int = 12) -> Storm:
+async def storm(
+    storage: Storage, disturb: Callable[[], Awaitable[None]], writers: int = 12, told: Storm | None = None
+) -> Storm:
     """Let writers write while something happens, and a little longer."""
-    told = Storm()
+    told = Storm() if told is None else told
     raging = [asyncio.create_task(told.rage(storage, writer)) for writer in range(writers)]
     try:
         await asyncio.sleep(0.2)

@@ -32,6 +32,8 @@ from .slots import Slot, Slots
 
 log = logging.getLogger("perdure.runtime")
 
+DRAIN_LOOK = 0.1
+"""Seconds between two looks at what still runs, while a worker is to end."""
 SWEEP_PAUSE = 0.05
 """Seconds between two batches of one sweep, for others to get in."""
 HANDED_BACK: Micros = 500_000
@@ -113,11 +115,7 @@ class Worker:
         if self._creating:  # a create that is under way begins a run
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._created.wait(), self._config.lease)
-        for job in self._jobs.values():
-            if not job.slot.is_taken and job.function.attempts > 1:  # it waits for a client, maybe for days
-                self._stop(job)
-        if self._jobs and seconds:
-            await asyncio.wait(self._jobs, timeout=seconds)
+        await self._let_end(seconds)
         self._is_stopping = True
         for job in self._jobs.values():
             self._stop(job)
@@ -125,6 +123,16 @@ class Worker:
             await asyncio.wait(self._jobs, timeout=self._config.cancel_grace + 2 * self._config.lease)
         for job in self._jobs.values():  # the storage does not answer; others will recover it
             log.warning("task %s was not handed back in time", job.claim.snapshot.task.task_id)
+
+    async def _let_end(self, seconds: float) -> None:
+        """What waits for a client, from before or only by now, may wait for days, and is stopped."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + seconds
+        while self._jobs and (left := deadline - loop.time()) > 0:
+            for job in self._jobs.values():
+                if not job.slot.is_taken and job.function.attempts > 1:
+                    self._stop(job)
+            await asyncio.wait(self._jobs, timeout=min(left, DRAIN_LOOK))
 
     def _stop(self, job: Job) -> None:
         self._executor.cancel(job.claim.snapshot.task.task_id, Stop.SHUT_DOWN)
