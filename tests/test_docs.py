@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.storage.kit.servers.process import free_port
 from perdure.tasks import Status
 from perdure.tasks.lifecycle import TRANSITIONS
 
@@ -23,7 +24,7 @@ from . import servers
 from .mcp.wire import is_open
 from .runtime.replicas import until
 from .tutorial.pages import DOCS, Block, blocks_of, every_page, is_seen, name_of, runnable_pages
-from .tutorial.terminal import Terminal, free_port, terminal
+from .tutorial.terminal import Terminal, terminal
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,6 @@ import asyncio
 import importlib.util
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent, TextResourceContents
 
 from perdure.mcp.client import ClientTasks, Handle, TaskState
+from perdure.storage.kit.servers.process import free_port
 
 from .feeds.fake.process import FakeProcess, fake_process
 from .forging import PIPE, STDOUT, Forged, forged
@@ -94,12 +94,6 @@ async def running(
         if process.returncode is None:
             process.kill()
         await program.ended()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 async def until_open(program: Program, port: int) -> None:

@@ -31,9 +31,10 @@ from perdure.cli.serve.listening import FIRST_PORT, LEAST_LETTERS
 from perdure.cli.serve.site import HEALTH
 from perdure.storage import open_storage
 from perdure.storage.errors import StorageError
+from perdure.storage.kit.servers.process import free_port
 from perdure.storage.sqlite.location import parse
 
-from .test_examples import free_port, sampled
+from .test_examples import sampled
 
 ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import socket
 import sys
 import threading
 from collections.abc import AsyncGenerator, Mapping
@@ -36,6 +35,7 @@ from perdure import Task, Tasks
 from perdure.mcp.client import ClientTasks, Handle
 from perdure.mcp.fastmcp import attach
 from perdure.runtime import RuntimeConfig
+from perdure.storage.kit.servers.process import free_port
 from perdure.tasks import InputKind, InputRequest, StoreConfig
 from perdure.tasks.errors import InvalidValue
 
@@ -775,15 +775,9 @@ class Program:
         await self._process.wait()
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
 @asynccontextmanager
 async def program(storage: str) -> AsyncGenerator[Program]:
-    port = _free_port()
+    port = free_port()
     process = await forged("-c", PROGRAM, storage, str(port), cwd=ROOT)
     try:
         await until(lambda: is_open(port), seconds=60)

@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
-OWN_SERVER = '''
+BREW = '''
+
+@server.tool()
+@tasks.durable()
+async def brew(cups: int, task: Task) -> str:
+    """Brew."""
+    return f"{cups} cups of coffee"
+'''
+
+OWN_SERVER = f"""
 import anyio
 from mcp.server import MCPServer, Server
 from perdure import Task, Tasks
@@ -14,16 +23,9 @@ without = MCPServer("without tasks")
 app = App("sqlite:///own.db")
 text = "hello"
 unreachable = MCPServer("far", **Tasks("postgresql://user:hunter2@127.0.0.1:1/db").attach())
+{BREW}"""
 
-
-@server.tool()
-@tasks.durable()
-async def brew(cups: int, task: Task) -> str:
-    """Brew."""
-    return f"{cups} cups of coffee"
-'''
-
-OWN_FASTMCP = '''
+OWN_FASTMCP = f"""
 from fastmcp import FastMCP
 from perdure import Task, Tasks
 from perdure.mcp.fastmcp import attach
@@ -31,14 +33,7 @@ from perdure.mcp.fastmcp import attach
 tasks = Tasks("memory:")
 server = FastMCP("kitchen")
 attach(tasks, server)
-
-
-@server.tool()
-@tasks.durable()
-async def brew(cups: int, task: Task) -> str:
-    """Brew."""
-    return f"{cups} cups of coffee"
-'''
+{BREW}"""
 
 OWN_LOW_LEVEL = """
 from mcp.server.lowlevel import Server

@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import open_storage
+from perdure.storage.kit.servers.process import free_port
 from perdure.tasks import Snapshot, Status
 from perdure.tasks.snapshot import TASKS
 
 from ..mcp.wire import Modern
 from ..runtime.replicas import until
-from ..test_examples import EXAMPLES, SERVING, Served, free_port, running, sampled, started, text_of, visiting
+from ..test_examples import EXAMPLES, SERVING, Served, running, sampled, started, text_of, visiting
 from ..web.desk import form_key_in, path_of
 from .own import DECLARED, OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER, PAUSING
 from .serving import TOKEN, anyone, ended_well

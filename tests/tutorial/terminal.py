@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import sys
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, suppress
@@ -71,9 +70,3 @@ async def terminal(folder: Path) -> AsyncGenerator[Terminal]:
         with suppress(ProcessLookupError):
             os.killpg(shell.pid, signal.SIGKILL)
         await shell.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]

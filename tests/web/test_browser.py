@@ -19,10 +19,11 @@ from playwright.async_api import BrowserContext, Dialog, Locator, Page, expect
 
 from perdure.feeds import FeedStore
 from perdure.runtime import Again, App, Runtime, Task
+from perdure.storage.kit.servers.process import free_port
 from perdure.web import Dashboard, live
 
 from ..runtime.replicas import QUICK
-from ..test_examples import Served, free_port, sampled
+from ..test_examples import Served, sampled
 from . import feeding
 from .browser import be_seen, browsing
 from .desk import ME, PAGES, Desk, served

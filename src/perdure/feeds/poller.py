@@ -10,7 +10,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
@@ -34,6 +34,7 @@ from .errors import (
     UnknownAccount,
 )
 from .holding import LASTS
+from .parts import parts_of
 from .polling import Failed, Outcome, Polled, Skipped
 from .settings import MINUTE, Polling
 from .source import FeedSource, HintSource, Profile
@@ -251,15 +252,15 @@ class Poller:
         except (FeedError, StorageError) as error:
             log.warning("%s", error)
 
-    async def _stale_profiles(self) -> AsyncGenerator[list[Stored]]:
+    async def _stale_profiles(self) -> AsyncGenerator[Sequence[Stored]]:
         now = self._store.clock()
         stale = [
             stored
             async for stored in self._store.accounts(Status.ACTIVE)
             if (stored.account.profiled_at or 0) + PROFILES_EVERY <= now
         ]
-        for start in range(0, len(stale), PROFILES):
-            yield stale[start : start + PROFILES]
+        for some in parts_of(stale, PROFILES):
+            yield some
 
 
 async def _all_of(*works: Coroutine[None, None, object]) -> None:

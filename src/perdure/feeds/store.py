@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from ..storage import (
     Address,
@@ -24,11 +24,11 @@ from . import item as items
 from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
 from .errors import AccountBusy, AmbiguousName, CorruptFeed, UnknownAccount
 from .item import ITEMS, Item, item_in
+from .parts import parts_of
 
 log = logging.getLogger("perdure.feeds")
 
 Edit: TypeAlias = Callable[[Account], Account]
-T = TypeVar("T")
 
 EDIT_ATTEMPTS = 20
 TOGETHER = 25
@@ -90,7 +90,7 @@ class FeedStore:
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
         """The handles of these, as far as they are known here."""
         found: dict[str, str] = {}
-        for some in batched([address_of(each) for each in dict.fromkeys(account_ids)], AT_ONCE):
+        for some in parts_of([address_of(each) for each in dict.fromkeys(account_ids)], AT_ONCE):
             records = await self.storage.get_many(some, now=self.clock())
             read = _readable([record for record in records if record is not None])
             found |= {stored.account.account_id: stored.account.handle for stored in read}
@@ -139,8 +139,8 @@ class FeedStore:
     async def keep(self, account_id: str, found: Sequence[Item]) -> list[Item]:
         """Store items, and tell which of them nobody knew. Those that are known stay as they are."""
         new: list[Item] = []
-        for start in range(0, len(found), TOGETHER):
-            part = list({item.uri: item for item in found[start : start + TOGETHER]}.values())
+        for some in parts_of(found, TOGETHER):
+            part = list({item.uri: item for item in some}.values())
             changes: list[Change] = [Keep(record=items.record_of(item, account_id)) for item in part]
             committed = await self.storage.commit(changes, now=self.clock())
             new += [
@@ -152,7 +152,7 @@ class FeedStore:
         """Those of these items that are not stored."""
         addresses = [items.address_of(item, account_id) for item in found]
         known: set[Address] = set()
-        for some in batched(addresses, AT_ONCE):
+        for some in parts_of(addresses, AT_ONCE):
             records = await self.storage.get_many(some, now=self.clock())
             known |= {record.address for record in records if record is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
@@ -174,11 +174,6 @@ class FeedStore:
     async def count_items(self, account_id: str | None = None) -> int:
         counts = await self.storage.counts(ITEMS, account_id, now=self.clock())
         return sum(counts.values())
-
-
-def batched(every: Sequence[T], size: int) -> Iterator[Sequence[T]]:
-    """In parts of this size; itertools has it from Python 3.12 on."""
-    return (every[start : start + size] for start in range(0, len(every), size))
 
 
 def _readable(records: Sequence[Record]) -> Iterator[Stored]:

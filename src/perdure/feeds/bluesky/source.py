@@ -9,6 +9,7 @@ import msgspec
 
 from ...storage import Micros
 from ..errors import AccountBlocked, SourceUnavailable
+from ..parts import parts_of
 from ..source import Page, Profile
 from . import reading
 from .client import Answer, Asked, Reader
@@ -53,8 +54,8 @@ class Bluesky:
         """Those that there are. InvalidActor: one of these names cannot be anybody's."""
         names = [actor.removeprefix("@") for actor in actors]
         found: list[Profile] = []
-        for start in range(0, len(names), TOGETHER):
-            asked = {"actors": names[start : start + TOGETHER]}
+        for some in parts_of(names, TOGETHER):
+            asked = {"actors": some}
             answer = await self._got("app.bsky.actor.getProfiles", asked, _profiles)
             found += reading.profiles_of(answer.profiles)
         return found
