@@ -412,14 +412,15 @@ async def test_a_new_task_may_name_its_function_without_a_call(replicas: Replica
 @row(65)
 async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Replicas) -> None:
     app, crowd, go_on = new_app(), Crowd(), asyncio.Event()
+    patience = asyncio.timeout(None)
 
     @app.function()
     async def impatient(task: Task) -> str:
         try:
-            async with asyncio.timeout(0.5):
+            async with patience:
                 await task.elicit("Whose?")
         except TimeoutError:
-            crowd.enter("work")
+            await crowd.work("work")
             return "nobody said"
         return "never"
 
@@ -433,6 +434,8 @@ async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Repl
     made = await runtime.submit("impatient")
     await until_status(runtime, made, Status.INPUT_REQUIRED)
     taken = await runtime.submit("hog")
+    await until(lambda: crowd.now["work"] == 1)
+    patience.reschedule(asyncio.get_running_loop().time())
     await several_heartbeats(runtime, taken, 1)
     go_on.set()
     assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "nobody said"
