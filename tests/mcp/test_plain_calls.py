@@ -17,8 +17,8 @@ from mcp.shared.exceptions import MCPError
 from pydantic import AnyHttpUrl
 
 from perdure import Task, Tasks
-from perdure.runtime import RuntimeConfig
-from perdure.tasks import InputKind, InputRequest, Owner, Snapshot, Status
+from perdure.runtime import Runtime, RuntimeConfig
+from perdure.tasks import InputKind, InputRequest, NewTask, Owner, Snapshot, Status
 
 from .wire import MODERN, Answer, Answering, Core, Json, Modern, serving
 
@@ -431,6 +431,49 @@ async def test_the_request_state_of_one_caller_is_none_of_another() -> None:
     assert texts_of(accepted) == ["accept: True"]
 
 
+@pytest.mark.parametrize("version", HANDSHAKES)
+async def test_an_answer_that_comes_after_the_end_does_not_spoil_the_result(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else has answered, which ended the task, and the call has not heard of it yet."""
+    watched, is_over, hears = Runtime.watch, asyncio.Event(), asyncio.Event()
+
+    async def watch_hard_of_hearing(runtime: Runtime, owner: Owner, task_id: str) -> AsyncGenerator[Snapshot]:
+        async for snapshot in watched(runtime, owner, task_id):
+            if snapshot.task.is_terminal:
+                await hears.wait()
+            yield snapshot
+
+    async def late(_: Json) -> Json:
+        await is_over.wait()
+        return YES
+
+    monkeypatch.setattr(Runtime, "watch", watch_hard_of_hearing)
+    async with hosting() as site, Core(site.url, version=version, answering=late) as client:
+        call = asyncio.create_task(client.call("confirming"))
+        task_id = await site.begins()
+        async with asyncio.timeout(15):
+            while not client.asked:
+                await asyncio.sleep(0.01)
+        await site.tasks.runtime.answer(ANYBODY, task_id, {"go": YES})
+        await site.ended(task_id)
+        is_over.set()
+        await asyncio.wait([call], timeout=0.3)
+        hears.set()
+
+        assert texts_of(await call) == ["accept: True"]
+
+
+async def test_a_round_that_comes_after_the_end_is_told_the_result() -> None:
+    async with hosting() as site, Modern(site.url) as client:
+        state = (await ask_modern(client, "confirming")).result["requestState"]
+        await site.tasks.runtime.answer(ANYBODY, site.begun[0], {"go": {"action": "decline"}})
+        await site.ended(site.begun[0])
+        told = await ask_modern(client, "confirming", requestState=state, inputResponses={"go": YES})
+
+    assert texts_of(told) == ["decline: None"]
+
+
 # Going away
 
 
@@ -439,6 +482,28 @@ async def test_a_client_of_the_later_generation_that_disconnects_ends_its_task()
         call = asyncio.create_task(client.call("endless", declared=False))
         task_id = await site.begins()
         call.cancel()
+
+        assert (await site.ended(task_id)).task.status is Status.CANCELLED
+
+
+async def test_a_client_that_disconnects_while_its_task_is_stored_ends_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    create, goes_on = Runtime.create, asyncio.Event()
+    made: list[Snapshot] = []
+
+    async def create_slowly(runtime: Runtime, owner: Owner, new: NewTask) -> Snapshot:
+        made.append(await create(runtime, owner, new))
+        await goes_on.wait()
+        return made[0]
+
+    monkeypatch.setattr(Runtime, "create", create_slowly)
+    async with hosting() as site, Modern(site.url) as client:
+        call = asyncio.create_task(client.call("endless", declared=False))
+        task_id = await site.begins()
+        call.cancel()
+        await asyncio.sleep(0.2)  # until the server has heard of it
+        goes_on.set()
 
         assert (await site.ended(task_id)).task.status is Status.CANCELLED
 

@@ -25,6 +25,7 @@ from msgspec import UNSET, UnsetType
 from ..storage.errors import PerdureError
 from ..tasks import Failure, NewTask, Owner, Snapshot, Success
 from ..tasks.edits import checked_ttl
+from ..tasks.errors import TerminalTask
 from . import shapes
 from .attending import Attendant, ask_all
 from .callers import session_of
@@ -116,7 +117,8 @@ class Calls:
         if admission.reached is None or not is_nothing(result):
             return result
         if isinstance(answers, Mapping) and answers:
-            await self._service.answer(owner, task_id, cast("Mapping[str, Any]", answers))
+            with suppress(TerminalTask):  # an answer of somebody else has ended it
+                await self._service.answer(owner, task_id, cast("Mapping[str, Any]", answers))
         return await self._wait_modern(request, owner, task_id)
 
     async def _wait_modern(self, request: Request, owner: Owner, task_id: str) -> Wire:
@@ -213,7 +215,8 @@ class Calls:
             idempotency_key=idempotency_key_of(meta),
             function=durable.name,
         )
-        return await self._service.runtime.create(owner, new)
+        with anyio.CancelScope(shield=True):  # who goes away meanwhile must know what there is to cancel
+            return await self._service.runtime.create(owner, new)
 
     async def _while_connected(
         self, request: Request, waiting: Awaitable[Snapshot], task_id: str
