@@ -14,7 +14,9 @@ from typing import TypeAlias, Unpack
 from msgspec.structs import replace
 
 from perdure.runtime import App, Runtime, RuntimeConfig
+from perdure.runtime import lease as leases
 from perdure.storage import (
+    Address,
     Change,
     Committed,
     Delete,
@@ -23,6 +25,7 @@ from perdure.storage import (
     Micros,
     Record,
     Refused,
+    Replace,
     Space,
     Storage,
     Watch,
@@ -33,16 +36,17 @@ from perdure.tasks.snapshot import TASKS, lease_address_of
 from perdure.tasks.store import system_clock
 
 from ..forwarding import Forwarding
-from .replicas import QUICK, Options, Replicas, until
+from .replicas import QUICK, UNHURRIED, Options, Replicas, until
 
 ME = Owner.local()
 SECOND: Micros = 1_000_000
-HOUR: Micros = 3600 * SECOND
+MINUTE: Micros = 60 * SECOND
+HOUR: Micros = 60 * MINUTE
 
-STEADY = replace(QUICK, heartbeat=0.5)
-"""For work that must not be taken for lost when the machine is slow: a lease lasts 1.5 seconds."""
+STEADY = replace(UNHURRIED, heartbeat=0.5)
+"""For work that lasts for some heartbeats, or whose writes fail for a while."""
 CALM = replace(QUICK, heartbeat=0.4)
-"""The same, where recovery is waited for, or feared."""
+"""Where recovery is feared: a lease lasts 1.2 seconds."""
 
 Hook: TypeAlias = Callable[[Sequence[Change]], Awaitable[None]]
 
@@ -65,6 +69,8 @@ class Wire(Forwarding):
         self.is_deaf = False
         """Whether watches never wake."""
         self.open_watches = 0
+        self.looks = 0
+        """How often it was asked what is due, and had its answer."""
         self._is_up = asyncio.Event()
         self._is_up.set()
         self._is_dead = False
@@ -102,6 +108,11 @@ class Wire(Forwarding):
         await self.after(changes)
         return result
 
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        found = await super().due(lane, until=until, limit=limit, now=now)
+        self.looks += 1
+        return found
+
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         self.calls["watch"] += 1
         return TappedWatch(self, None if self.is_deaf else self.storage.watch(space, partition, key))
@@ -125,6 +136,62 @@ class TappedWatch(Watch):
         self._wire.open_watches -= 1
         if self._inner is not None:
             await self._inner.close()
+
+
+class Beats:
+    """The heartbeats of one lease."""
+
+    def __init__(self) -> None:
+        self.begun = 0
+        self.over = 0
+        self._begun_at = 0.0
+
+    def begin(self) -> None:
+        self.begun += 1
+        self._begun_at = asyncio.get_running_loop().time()
+
+    @property
+    def age(self) -> float:
+        """Seconds since the last began."""
+        return asyncio.get_running_loop().time() - self._begun_at
+
+
+class Fair(Wire):
+    """A line that does not show who looks for lost work a lease whose heartbeat is late, or just comes.
+
+    It is for those who live, who look dead where the machine stands still for a moment. They are `CALM`.
+    """
+
+    def __init__(self, living: dict[Address, Beats]) -> None:
+        super().__init__()
+        self._living = living
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        extended = [self._living.setdefault(each.address, Beats()) for each in changes if is_held(each)]
+        for beats in extended:
+            beats.begin()
+        try:
+            return await super().commit(changes, guard=guard, now=now)
+        finally:
+            for beats in extended:
+                beats.over += 1
+
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        before = {address: beats.over for address, beats in self._living.items()}
+        found = await super().due(lane, until=until, limit=limit, now=now)
+        late = {
+            address
+            for address, beats in self._living.items()
+            if before.get(address) != beats.begun or beats.age > 1.2 * CALM.heartbeat
+        }
+        return [each for each in found if each.address not in late]
+
+
+def is_held(change: Change) -> bool:
+    """Whether a lease is taken, or extended."""
+    return isinstance(change, (Insert, Replace)) and leases.written(change).tag == leases.HELD
 
 
 @asynccontextmanager

@@ -26,6 +26,8 @@ QUICK = RuntimeConfig(
     sweep_interval=0.2,
 )
 """A lease lasts 0.3 seconds, and a lost worker is missed within about half a second."""
+UNHURRIED = replace(QUICK, clock_skew=10.0, cancel_grace=10.0)
+"""As quick, but nobody is taken for lost, or left behind, because the machine stood still for a moment."""
 SLACK = 0.7
 """How much longer it lasts on an engine whose one commit may take that long while others are tested."""
 
@@ -51,7 +53,7 @@ class Replicas:
         self.subject = subject
         self._stack = stack
 
-    async def start(self, app: App, config: RuntimeConfig = QUICK, **options: Unpack[Options]) -> Runtime:
+    async def start(self, app: App, config: RuntimeConfig = UNHURRIED, **options: Unpack[Options]) -> Runtime:
         """A runtime that works (or only creates and waits) until the test is over."""
         return await self._stack.enter_async_context(self.running(app, config, **options))
 
@@ -59,7 +61,7 @@ class Replicas:
     async def running(
         self,
         app: App,
-        config: RuntimeConfig = QUICK,
+        config: RuntimeConfig = UNHURRIED,
         *,
         work: bool = True,
         limits: StoreConfig = StoreConfig(),
@@ -88,7 +90,7 @@ class Replicas:
 
 
 def with_concurrency(count: int) -> RuntimeConfig:
-    return replace(QUICK, concurrency=count)
+    return replace(UNHURRIED, concurrency=count)
 
 
 def value_of(snapshot: Snapshot) -> Json:
@@ -97,7 +99,7 @@ def value_of(snapshot: Snapshot) -> Json:
     return snapshot.task.outcome.value
 
 
-async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 10) -> None:
+async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 30) -> None:
     """Return when a condition has come true; fail if it does not."""
     async with asyncio.timeout(seconds):
         while True:

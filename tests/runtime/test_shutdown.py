@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
@@ -16,12 +17,12 @@ from perdure.storage.errors import StorageBusy
 from perdure.tasks import Snapshot, Status, StoreConfig
 
 from ..rows import row
-from .doubles import CALM, ME, Wire, creates_a_task, lease_of, now, several_heartbeats, until_status, wired
-from .replicas import QUICK, Replicas, new_app, until, value_of
+from .doubles import CALM, ME, Wire, creates_a_task, lease_of, now, until_status, wired
+from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
 
-LONG = replace(QUICK, heartbeat=60.0, drain=60.0)
+LONG = replace(UNHURRIED, heartbeat=60.0, drain=60.0)
 """A lease of minutes: what is taken within a test was handed back."""
 AT_ONCE = replace(LONG, drain=0.0)
 SHUT_DOWN = "the worker was shut down before the task ended"
@@ -54,6 +55,18 @@ class Works:
         self.made.append(await runtime.submit(name))
         await until(lambda: len(self.begun) == 1)
         return self.made[0]
+
+
+async def test_what_ends_when_its_storage_is_closed_is_dropped_at_once(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    works, wire = Works(), Wire()
+    async with wired(replicas, wire, works.app, LONG) as runtime:
+        await works.begin(runtime, "once")
+        wire.cut()
+        wire.hang_up_if_cut()
+        works.go_on.set()
+        await until(lambda: "is dropped" in caplog.text)  # not after a lease of minutes
 
 
 async def test_what_can_finish_in_time_does(replicas: Replicas) -> None:
@@ -142,39 +155,43 @@ async def test_a_function_of_one_attempt_fails_with_a_message(replicas: Replicas
 
 
 async def test_a_result_that_comes_in_spite_of_the_shutdown_counts(replicas: Replicas) -> None:
-    app = new_app()
+    app, begun = new_app(), threading.Event()
 
     @app.function()
     async def tidy(task: Task) -> str:
+        begun.set()
         with suppress(asyncio.CancelledError):
             await asyncio.Event().wait()
         return f"cancelled: {task.cancellation.is_requested}"
 
-    assert await last_of(replicas, app, "tidy") == (Status.COMPLETED, "cancelled: True")
+    assert await last_of(replicas, app, "tidy", begun) == (Status.COMPLETED, "cancelled: True")
 
 
-async def last_of(replicas: Replicas, app: App, function: str) -> tuple[Status, object]:
+async def last_of(
+    replicas: Replicas, app: App, function: str, begun: threading.Event
+) -> tuple[Status, object]:
     """What becomes of a task whose worker leaves as soon as it runs."""
     other = await replicas.start(app, work=False)
-    async with replicas.running(app, replace(AT_ONCE, heartbeat=0.5)) as runtime:
+    async with replicas.running(app, AT_ONCE) as runtime:
         made = await runtime.submit(function)
-        await several_heartbeats(runtime, made, 1)
+        await until(begun.is_set)
     read = await now(other, made)
     return read.task.status, value_of(read) if read.task.status is Status.COMPLETED else None
 
 
 async def test_a_plain_function_learns_of_the_shutdown_when_it_looks(replicas: Replicas) -> None:
-    app = new_app()
+    app, begun = new_app(), threading.Event()
     seen: list[bool] = []
 
     @app.function(attempts=2)
     def plain(task: Task) -> None:
+        begun.set()
         while not task.cancellation.is_requested:
             time.sleep(0.005)
         seen.append(True)
         task.check_cancelled()
 
-    assert await last_of(replicas, app, "plain") == (Status.WORKING, None)
+    assert await last_of(replicas, app, "plain", begun) == (Status.WORKING, None)
     assert seen == [True]
 
 
@@ -188,7 +205,7 @@ async def test_who_does_not_heed_the_shutdown_is_left_behind_and_handed_back(rep
                 await go_on.wait()
 
     other = await replicas.start(app, work=False)
-    async with replicas.running(app, AT_ONCE) as runtime:
+    async with replicas.running(app, replace(AT_ONCE, cancel_grace=0.3)) as runtime:
         made = await runtime.submit("deaf")
         await asyncio.sleep(0)
     assert await now(other, made) != made
@@ -217,7 +234,7 @@ async def test_a_host_that_is_cancelled_while_it_creates_does_not_stay_for_the_w
     hosting = asyncio.create_task(host())
     await reached.wait()
     hosting.cancel()
-    done, _ = await asyncio.wait([hosting], timeout=3)
+    done, _ = await asyncio.wait([hosting], timeout=20)
     works.go_on.set()  # or the test would not end either
     assert done
     (left,) = (await other.store.list(ME)).tasks
@@ -296,7 +313,7 @@ async def test_what_is_being_created_while_the_worker_stops_is_not_left_behind(
     wire.before = hold_up
     if drain:
         works.go_on.set()
-    async with asyncio.timeout(10):
+    async with asyncio.timeout(30):
         async with wired(replicas, wire, works.app, replace(LONG, drain=drain)) as runtime:
             creating = asyncio.create_task(runtime.submit("often"))
             await reached.wait()
@@ -322,7 +339,7 @@ async def test_what_begins_to_wait_for_a_client_while_its_worker_drains_is_hande
         return (await task.elicit("Whose?", key="whose")).action
 
     client = await replicas.start(app, work=False)
-    async with asyncio.timeout(20), replicas.running(app, replace(QUICK, drain=600.0)) as runtime:
+    async with asyncio.timeout(20), replicas.running(app, replace(UNHURRIED, drain=600.0)) as runtime:
         made = await runtime.submit("asks")
         await begun.wait()
         asyncio.get_running_loop().call_later(0.3, go_on.set)
@@ -341,7 +358,7 @@ async def test_what_waits_for_a_client_is_handed_back_without_waiting_for_the_dr
         return (await task.elicit("Whose?", key="whose")).action
 
     client = await replicas.start(app, work=False)
-    async with asyncio.timeout(20), replicas.running(app, replace(QUICK, drain=600.0)) as runtime:
+    async with asyncio.timeout(20), replicas.running(app, replace(UNHURRIED, drain=600.0)) as runtime:
         made = await runtime.submit("asks")
         await until_status(client, made, Status.INPUT_REQUIRED)
     left = await now(client, made)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import shuffle, uniform
 
 from ..storage import Address, Delete, Micros, Record, Storage
@@ -53,9 +53,16 @@ class Patience:
 class Recovery:
     """What every worker does for the others."""
 
-    def __init__(self, store: TaskStore, functions: Mapping[str, Function], config: RuntimeConfig) -> None:
+    def __init__(
+        self,
+        store: TaskStore,
+        functions: Mapping[str, Function],
+        config: RuntimeConfig,
+        is_ours: Callable[[Record], bool],
+    ) -> None:
         self._store = store
         self._functions = functions
+        self._is_ours = is_ours
         self._heartbeat = config.heartbeat
         self._patience = Patience(1.5 * config.heartbeat)
 
@@ -68,6 +75,8 @@ class Recovery:
         lost = self._patience.worn_out(expired, asyncio.get_running_loop().time())
         shuffle(lost)  # others do the same
         for lease in lost:
+            if self._is_ours(lease):  # it runs here, and is late with its heartbeat
+                continue
             try:
                 await recover(lease, self._store, self._functions)
             except TaskError:

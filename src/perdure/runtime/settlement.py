@@ -7,7 +7,7 @@ import logging
 from contextlib import suppress
 
 from ..storage import Micros
-from ..storage.errors import InvalidArgument, StorageError
+from ..storage.errors import InvalidArgument, StorageClosed, StorageError
 from ..tasks import Failure, Status, StoreConfig, TaskRecord
 from ..tasks.errors import ConcurrentModification, LeaseLost, NotFound
 from ..tasks.store import Edit
@@ -39,6 +39,8 @@ class Settlement:
     async def _try(self) -> bool:
         try:
             await self._hold.write(self._remembered)
+        except StorageClosed:
+            raise
         except (LeaseLost, NotFound) as error:
             if not (self._is_in_doubt and await self._was_written()):
                 raise LeaseLost from error

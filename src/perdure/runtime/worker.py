@@ -15,7 +15,7 @@ from random import uniform
 import anyio
 from msgspec.structs import replace
 
-from ..storage import Change, Micros
+from ..storage import Change, Micros, Record
 from ..storage.errors import StorageClosed, StorageError, StorageFailed
 from ..tasks import NewTask, Owner, Snapshot, TaskId, TaskStore, edits
 from . import lease as leases
@@ -59,7 +59,7 @@ class Worker:
         self._claimer = Claimer(store, config, name)
         self._slots = Slots(config.concurrency)
         self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
-        self._recovery = Recovery(store, functions, config)
+        self._recovery = Recovery(store, functions, config, self._runs)
         self._jobs: dict[asyncio.Task[None], Job] = {}
         self._newest: dict[TaskId, asyncio.Task[None]] = {}
         """A task may be run again here before its last run, which lost the lease, is over."""
@@ -198,6 +198,10 @@ class Worker:
         task_id = self._jobs.pop(done).claim.snapshot.task.task_id
         if self._newest.get(task_id) is done:
             del self._newest[task_id]
+
+    def _runs(self, lease: Record) -> bool:
+        """Whether it is the lease of a run that goes on here."""
+        return any(job.claim.holder.holds(lease) for job in self._jobs.values())
 
     def job_of(self, task_id: TaskId) -> asyncio.Task[None] | None:
         """What runs here for this task, to wait for; not to be cancelled."""
