@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections import Counter
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from random import Random
 from typing import TypeVar
@@ -114,10 +114,9 @@ class Client:
         self._known: dict[Address, Record] = {}
         self._writes = 0
 
-    async def act(self, until: float) -> None:
-        """Read and write until the loop's clock says so."""
-        loop = asyncio.get_running_loop()
-        while loop.time() < until:
+    async def act(self, goes_on: Callable[[], bool]) -> None:
+        """Read and write while the storm goes on."""
+        while goes_on():
             partition = self._company.any_partition(self._chance)
             drawn = self._chance.random()
             if drawn < 0.05:

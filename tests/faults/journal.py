@@ -48,6 +48,8 @@ class Journal:
     def __init__(self) -> None:
         self.got: list[Got] = []
         self.commits: list[Commit] = []
+        self.answered = 0
+        """Commits that were not lost."""
         self.counted: list[Counted] = []
         self.errors: Counter[str] = Counter()
         """What was raised, by type, where the contract says that it may be."""
@@ -63,6 +65,7 @@ class Journal:
         self, changes: Sequence[Change], guard: Guard | None, told: Committed | Refused | Lost, called: int
     ) -> None:
         self.commits.append(Commit(changes=changes, guard=guard, told=told, called=called, returned=clock()))
+        self.answered += not isinstance(told, Lost)
 
 
 def clock() -> int:

@@ -35,6 +35,8 @@ Blow: TypeAlias = Callable[[Random], Awaitable[None]]
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     seed: int
     seconds: float
+    answers: int = 0
+    """Commits that are answered before it is over, though it take longer; not for ever, though."""
     clients: int = 12
     hangs: float = 30.0
     """Seconds after which a call is said to hang."""
@@ -98,17 +100,23 @@ async def run(plan: Plan, stage: Stage) -> Evidence:
 
 
 async def rage(plan: Plan, stage: Stage, company: Company) -> None:
-    until = asyncio.get_running_loop().time() + plan.seconds
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+
+    def goes_on() -> bool:
+        lasted = clock() - begun
+        return lasted < plan.seconds or (company.journal.answered < plan.answers and lasted < WELL_WITHIN)
+
     async with asyncio.TaskGroup() as group:
         for n in range(plan.clients):
             storage = stage.storages[n % len(stage.storages)]
             client = Client(f"client {n}", storage, company, Random(f"client {n} {plan.seed}"))
-            group.create_task(client.act(until))
-        group.create_task(blow_on(stage.blow, Random(f"weather {plan.seed}"), until))
+            group.create_task(client.act(goes_on))
+        group.create_task(blow_on(stage.blow, Random(f"weather {plan.seed}"), goes_on))
 
 
-async def blow_on(blow: Blow, chance: Random, until: float) -> None:
-    while asyncio.get_running_loop().time() < until:
+async def blow_on(blow: Blow, chance: Random, goes_on: Callable[[], bool]) -> None:
+    while goes_on():
         await blow(chance)
 
 

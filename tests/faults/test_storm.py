@@ -19,7 +19,7 @@ from .weather import WEATHERS, stage
 
 pytestmark = pytest.mark.anyio
 
-PLAN = Plan(seed=7, seconds=4)
+PLAN = Plan(seed=7, seconds=4, answers=40, hangs=60, recovers=60)
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ async def test_a_storm_loses_nothing_and_repeats_nothing(engine: str, weather: s
 async def test_a_server_that_forgets_what_it_acknowledged_is_noticed() -> None:
     """It keeps no log, so what it was told is gone when it is killed."""
     async with stage("redis", "restarts", Valkey({"appendonly": "no"})) as made:
-        case = Case(await storm.run(Plan(seed=7, seconds=4), made))
+        case = Case(await storm.run(PLAN, made))
     assert any(checking.every_acknowledged_write_is_there(case))
     assert any(checking.every_history_is_linearizable(case))

@@ -6,13 +6,14 @@ import asyncio
 import os
 import signal
 import subprocess
-from collections.abc import AsyncGenerator, Awaitable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, TypeVar
 
 import asyncpg
 
 from perdure.storage import Change, Insert, Record, Storage
+from perdure.storage.errors import OutcomeUnknown, StorageBusy, StorageUnavailable
 from perdure.storage.kit.samples import NOW, PARTITION, SPACE
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PATIENCE = 30.0
+PATIENCE = 60.0
 """Seconds after which a condition that never comes fails the test instead of hanging it."""
 
 
@@ -85,6 +86,22 @@ async def keys_of(storage: Storage, partition: str = PARTITION) -> set[str]:
     return {record.key for record in await storage.page(SPACE, partition, limit=1000, now=NOW)}
 
 
+async def at_last(call: Callable[[], Awaitable[T]]) -> T:
+    """The answer where a timeout is so short that it may take more than one try."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await call()
+            except (StorageBusy, StorageUnavailable, OutcomeUnknown):
+                await asyncio.sleep(0.02)
+
+
+async def until_waiting(url: str, name: str) -> None:
+    """Until the one session of this name that writes waits for a lock."""
+    async with session(url.partition("&")[0]) as db:
+        await until(db, f"SELECT count(*) = 1 {OURS} AND wait_event_type = 'Lock'", name)
+
+
 async def until(db: Connection, question: str, *values: object) -> None:
     """Ask the server until it says yes."""
     async with asyncio.timeout(PATIENCE):
@@ -97,13 +114,17 @@ async def stalled(url: str, name: str) -> AsyncGenerator[None]:
     """While the sessions of this name, as many as there are now, are frozen."""
     async with session(url.partition("&")[0]) as db:
         pids = [row["pid"] for row in await db.fetch(f"SELECT pid {OURS}", name)]
-    for pid in pids:
-        os.kill(pid, signal.SIGSTOP)
+    _send(signal.SIGSTOP, pids)
     try:
         yield
     finally:
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
+        _send(signal.SIGCONT, pids)
+
+
+def _send(what: signal.Signals, pids: Sequence[int]) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):  # it was just leaving
+            os.kill(pid, what)
 
 
 @asynccontextmanager

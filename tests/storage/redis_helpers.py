@@ -40,8 +40,21 @@ def subject_on(servers: Servers, options: str = "") -> AbstractAsyncContextManag
 @asynccontextmanager
 async def client_of(server: Valkey) -> AsyncGenerator[Any]:
     """The driver's own client, to look behind the engine. Its types are not good enough to be used."""
-    async with cast("Any", Redis(host="127.0.0.1", port=server.port)) as client:
+    redis = Redis(
+        host="127.0.0.1", port=server.port, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE
+    )
+    async with cast("Any", redis) as client:
         yield client
+
+
+async def opened(url: str) -> Storage:
+    """Open what may take more than one try: the timeout is short, or not every server is well yet."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            try:
+                return await open_storage(url)
+            except StorageUnavailable:
+                await asyncio.sleep(0.02)
 
 
 async def keys_of(server: Valkey) -> list[bytes]:
@@ -125,8 +138,13 @@ async def storm(
     """Let writers write while something happens, and a little longer."""
     told = Storm() if told is None else told
     raging = [asyncio.create_task(told.rage(storage, writer)) for writer in range(writers)]
+
+    async def has_begun() -> bool:
+        return bool(told.acknowledged)
+
     try:
         await asyncio.sleep(0.2)
+        await eventually(has_begun)
         await disturb()
         await eventually(lambda: is_usable(storage))
         await asyncio.sleep(0.2)

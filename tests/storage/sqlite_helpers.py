@@ -17,7 +17,7 @@ from perdure.storage.kit.samples import NOW, PARTITION, SPACE, sample
 from perdure.storage.sqlite import SqliteEngine
 
 ROOT = Path(__file__).parents[2]
-PATIENCE = 30.0
+PATIENCE = 120.0
 """Seconds after which a condition that never comes fails the test instead of hanging it."""
 
 

@@ -132,7 +132,7 @@ async def test_what_does_not_pass_is_told_by_its_type(fault: Fault, kind: type[E
 
 async def test_an_unreachable_server_is_unavailable_and_nothing_is_written() -> None:
     server = servers.dynoxide()
-    async with proxy_to(server.port) as proxy, storage_on(proxy, "&attempts=2&timeout=1") as storage:
+    async with proxy_to(server.port) as proxy, storage_on(proxy, "&attempts=2") as storage:
         proxy.rule = lambda _operation, _question: Loss.REQUEST
         with pytest.raises(StorageUnavailable):
             await storage.get(sample().address, now=NOW)
@@ -162,16 +162,17 @@ async def test_a_lost_answer_that_others_have_written_over_stays_unknown() -> No
 
         def rule(operation: str, question: dict[str, Any]) -> Fault:
             nonlocal is_first
-            if operation == "PutItem" and is_first and question["Item"]["body"]["S"] == "mine":
+            if operation != "PutItem" or question["Item"]["body"]["S"] != "mine":
+                return None
+            if is_first or not others.done():
                 is_first = False
                 return Loss.REQUEST
             return None
 
         proxy.rule = rule
-        outcomes = asyncio.gather(
-            storage.commit([mine], now=NOW), storage.commit([theirs], now=NOW), return_exceptions=True
-        )
-        told = await outcomes
+        ours = asyncio.create_task(storage.commit([mine], now=NOW))
+        others = asyncio.create_task(storage.commit([theirs], now=NOW))
+        told = await asyncio.gather(ours, others, return_exceptions=True)
         assert isinstance(told[0], OutcomeUnknown)
         assert told[1] == Committed((Done(2),))
 
@@ -256,7 +257,7 @@ async def test_unprocessed_keys_are_asked_for_again() -> None:
 async def test_a_server_that_throttles_is_waited_for() -> None:
     """A table with a provisioned rate, on a server that keeps to it."""
     server = servers.extenddb()
-    url = server.new_url("&attempts=1")
+    url = server.new_url()
     few = {"ProvisionedThroughput": {"ReadCapacityUnits": 1, "WriteCapacityUnits": 1}}
     made: dict[str, Any] = {**description(), "BillingMode": "PROVISIONED", **few}
     made["GlobalSecondaryIndexes"] = [{**index, **few} for index in made["GlobalSecondaryIndexes"]]
@@ -265,9 +266,12 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
     await migrate_storage(url)
     records = [sample(f"k{n}") for n in range(20)]
     told: list[object] = []
-    async with await open_storage(url) as storage:
-        await put_many(storage, records)
-        async with asyncio.timeout(60):
+    async with (
+        await open_storage(f"{url}&attempts=100") as patient,
+        await open_storage(f"{url}&attempts=1") as storage,
+    ):
+        await put_many(patient, records)
+        async with asyncio.timeout(PATIENCE):
             while StorageUnavailable not in map(type, told):  # it lets some time pass before it counts
                 changes = [record.becoming(body="2" * 1000, tag="") for record in records]
                 told = await asyncio.gather(
@@ -278,9 +282,8 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
                     for change, each in zip(changes, told, strict=True)
                 ]
         assert {type(each) for each in told} <= {Committed, StorageUnavailable}
-        assert await storage.get_many([record.address for record in records], now=NOW) == records
-    async with await open_storage(url.replace("attempts=1", "attempts=100")) as storage:
-        await do(storage, records[0].becoming(body="3", tag=""))
+        assert await patient.get_many([record.address for record in records], now=NOW) == records
+        await do(patient, records[0].becoming(body="3", tag=""))
 
 
 async def test_a_count_waits_for_a_transaction_that_is_half_to_be_seen() -> None:

@@ -26,6 +26,7 @@ from .postgres_helpers import (
     session,
     stalled,
     until,
+    until_waiting,
 )
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ async def test_callers_that_stop_waiting_leave_nothing_behind(pool: int) -> None
         await put(storage, sample("last", tag="t"))
         assert len(await keys_of(storage)) == 81  # a commit goes on without its caller
         async with session(url.partition("&")[0]) as db:
-            assert await db.fetchval(f"SELECT count(*) {OURS}", name) <= pool
+            await until(db, f"SELECT count(*) <= {pool} {OURS}", name)
         assert (await storage.maintain()).findings == ()
 
 
@@ -74,7 +75,8 @@ async def test_who_stops_waiting_for_a_server_that_stalls_is_let_go(monkeypatch:
     url, name = named(servers.postgres(), "&pool=1&statement_timeout=600")
     async with await open_storage(url) as storage, stalled(url, name):
         page = asyncio.ensure_future(storage.page(SPACE, limit=1, now=NOW))
-        await asyncio.sleep(0.1)
+        for _ in range(50):  # turns, in which it is sent
+            await asyncio.sleep(0.002)
         page.cancel()
         await outcomes([page])
         assert page.cancelled()
@@ -101,7 +103,7 @@ async def test_closing_finishes_what_is_under_way() -> None:
     storage = await open_storage(url)
     async with partition_locked(url.partition("&")[0]):
         commit = asyncio.ensure_future(storage.commit(inserting(sample("k")), now=NOW))
-        await asyncio.sleep(0.1)
+        await until_waiting(url, name)
         page = asyncio.ensure_future(storage.page(SPACE, limit=1, now=NOW))
         purge = asyncio.ensure_future(storage.purge(until=NOW, limit=1))
         await asyncio.sleep(0)

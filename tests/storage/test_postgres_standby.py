@@ -17,7 +17,7 @@ from perdure.storage.postgres import connections
 from perdure.storage.postgres.location import parse
 
 from .. import servers
-from .postgres_helpers import Standby, in_time, inserting, keys_of, session
+from .postgres_helpers import Standby, at_last, in_time, inserting, keys_of, session
 
 pytestmark = pytest.mark.anyio
 
@@ -84,7 +84,7 @@ async def test_hosts_behind_a_silent_one_are_reached(monkeypatch: pytest.MonkeyP
     server = servers.postgres()
     async with silent_host() as silent:
         url = at_hosts(server.new_url(), silent, server.port)
-        async with await in_time(open_storage(url)) as storage:
+        async with await at_last(lambda: open_storage(url)) as storage:
             await put(storage, sample("k"))
         with pytest.raises(StorageUnavailable):
             await in_time(open_storage(at_hosts(url, silent)))

@@ -13,12 +13,13 @@ from perdure.storage import Storage, open_storage
 from perdure.storage.errors import CannotOpen, OutcomeUnknown
 from perdure.storage.kit.samples import NOW, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey, ValkeyCluster
+from perdure.storage.redis import layout as layouts
 from perdure.storage.redis.keys import Keys
 from perdure.storage.redis.layout import Layout, layout_of
 from perdure.storage.redis.location import parse
 
 from ..rows import row
-from .redis_helpers import PATIENCE, client_of, eventually, keys_of, storage_on, storm
+from .redis_helpers import PATIENCE, client_of, eventually, keys_of, opened, storm
 
 pytestmark = pytest.mark.anyio
 
@@ -36,8 +37,20 @@ def empty(cluster: ValkeyCluster) -> None:
 
 
 @pytest.fixture
-async def storage(cluster: ValkeyCluster) -> AsyncGenerator[Storage]:
-    async with storage_on(cluster, "&timeout=2") as storage:
+def url(cluster: ValkeyCluster) -> str:
+    return cluster.new_url()
+
+
+@pytest.fixture
+async def storage(url: str) -> AsyncGenerator[Storage]:
+    async with await open_storage(f"{url}&timeout={PATIENCE}") as storage:
+        yield storage
+
+
+@pytest.fixture
+async def hasty(url: str) -> AsyncGenerator[Storage]:
+    """The same for a storm, in which who is not served goes on soon."""
+    async with await opened(f"{url}&timeout=2") as storage:
         yield storage
 
 
@@ -72,18 +85,18 @@ async def test_shards_are_spread_over_all_nodes(cluster: ValkeyCluster, storage:
 
 
 async def test_a_node_that_dies_and_comes_back_loses_nothing(
-    cluster: ValkeyCluster, storage: Storage
+    cluster: ValkeyCluster, storage: Storage, hasty: Storage
 ) -> None:
     async def restart() -> None:
         await asyncio.to_thread(cluster.nodes[1].restart, crash=True)
 
-    told = await storm(storage, restart)
+    told = await storm(hasty, restart)
     assert told.acknowledged
     await told.check(storage)
 
 
 async def test_slots_that_move_in_a_storm_leave_every_commit_whole(
-    cluster: ValkeyCluster, storage: Storage
+    cluster: ValkeyCluster, storage: Storage, hasty: Storage
 ) -> None:
     first, second = cluster.nodes[:2]
 
@@ -94,7 +107,7 @@ async def test_slots_that_move_in_a_storm_leave_every_commit_whole(
         for slot in slots:
             await move_slot(cluster, slot, first, second)
 
-    told = await storm(storage, move)
+    told = await storm(hasty, move)
     assert slots
     assert told.acknowledged
     assert not slots.intersection({key_slot(key) for key in await keys_of(first)})
@@ -165,7 +178,10 @@ async def test_a_frozen_node_keeps_nobody_from_learning_the_map(cluster: ValkeyC
             layout.doubt()
 
 
-async def test_the_map_of_a_node_that_was_left_behind_is_not_believed(cluster: ValkeyCluster) -> None:
+async def test_the_map_of_a_node_that_was_left_behind_is_not_believed(
+    cluster: ValkeyCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layouts, "GRACE", PATIENCE)  # in which all of them answer
     with ValkeyCluster(1) as behind:
         cluster.nodes[0].ask("CLUSTER", "BUMPEPOCH")
         for seeds in ((*behind.nodes, *cluster.nodes), (*cluster.nodes, *behind.nodes)):

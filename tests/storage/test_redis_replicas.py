@@ -9,14 +9,14 @@ import pytest
 from perdure.storage.kit import CHECKS, Check
 from perdure.storage.kit.servers import ValkeySentinel
 
-from .redis_helpers import subject_on
+from .redis_helpers import PATIENCE, subject_on
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
 def sentinel() -> Generator[ValkeySentinel]:
-    with ValkeySentinel() as servers:
+    with ValkeySentinel(patience=PATIENCE) as servers:
         yield servers
 
 

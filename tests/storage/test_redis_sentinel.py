@@ -10,32 +10,46 @@ import pytest
 from perdure.storage import Insert, Refused, open_storage
 from perdure.storage.errors import CannotOpen, OutcomeUnknown, StorageUnavailable
 from perdure.storage.kit.samples import NOW, SPACE, put, sample
-from perdure.storage.kit.servers import ValkeySentinel
+from perdure.storage.kit.servers import Valkey, ValkeySentinel
 
-from .redis_helpers import eventually, is_usable, storage_on, storm
+from .redis_helpers import PATIENCE, eventually, is_usable, opened, storm
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def servers() -> Generator[ValkeySentinel]:
-    with ValkeySentinel() as servers:
+    with ValkeySentinel(patience=PATIENCE) as servers:
         yield servers
 
 
 async def replica_leads(servers: ValkeySentinel) -> bool:
-    return "role:master" in await asyncio.to_thread(servers.replica.ask, "INFO", "replication")
+    return await has_role(servers.replica, "master")
+
+
+async def has_role(server: Valkey, role: str) -> bool:
+    try:
+        return f"role:{role}" in await asyncio.to_thread(server.ask, "INFO", "replication")
+    except ConnectionError:  # sentinels end the connections of a server whose role they change
+        return False
 
 
 async def fail_over(servers: ValkeySentinel) -> None:
     await asyncio.to_thread(servers.master.kill)
+    await replica_takes_over(servers)
+
+
+async def replica_takes_over(servers: ValkeySentinel) -> None:
+    """Once the master is gone, or silent."""
+    await asyncio.to_thread(servers.lose_patience)
     await eventually(lambda: replica_leads(servers))
 
 
 async def test_with_a_replica_that_must_have_it_a_failover_loses_nothing_acknowledged(
     servers: ValkeySentinel,
 ) -> None:
-    async with storage_on(servers, "&replicas=1&timeout=2") as storage:
+    url = servers.new_url("&replicas=1")
+    async with await opened(f"{url}&timeout=2") as storage:
 
         async def disturb() -> None:
             await fail_over(servers)
@@ -44,14 +58,17 @@ async def test_with_a_replica_that_must_have_it_a_failover_loses_nothing_acknowl
         told = await storm(storage, disturb)
         assert told.acknowledged
         assert told.unavailable or told.unknown
-        await told.check(storage)
+    async with await opened(f"{url}&timeout={PATIENCE}") as patient:
+        await told.check(patient)
 
 
 async def test_without_one_a_failover_leaves_commits_whole_and_goes_on(servers: ValkeySentinel) -> None:
-    async with storage_on(servers, "&timeout=2") as storage:
+    url = servers.new_url()
+    async with await opened(f"{url}&timeout=2") as storage:
         told = await storm(storage, lambda: fail_over(servers))
         assert told.unavailable or told.unknown
-        await told.check(storage, may_be_lost=True)
+    async with await opened(f"{url}&timeout={PATIENCE}") as patient:
+        await told.check(patient, may_be_lost=True)
 
 
 async def test_what_the_replica_did_not_have_is_lost_and_was_not_acknowledged_to_who_asked_for_replicas(
@@ -60,9 +77,10 @@ async def test_what_the_replica_did_not_have_is_lost_and_was_not_acknowledged_to
     url = servers.new_url()
     async with (
         await open_storage(url) as careless,
+        await open_storage(f"{url}&replicas=1&replica_timeout={PATIENCE}") as patient,
         await open_storage(f"{url}&replicas=1&replica_timeout=0.2") as careful,
     ):
-        await put(careful, sample("before"))
+        await put(patient, sample("before"))
         servers.replica.pause()
         servers.master.ask("CLIENT", "KILL", "TYPE", "replica")
         await put(careless, sample("lost"))
@@ -70,7 +88,7 @@ async def test_what_the_replica_did_not_have_is_lost_and_was_not_acknowledged_to
             await careful.commit([Insert(record=sample("in doubt"))], now=NOW)
         await asyncio.to_thread(servers.master.kill)
         servers.replica.resume()
-        await eventually(lambda: replica_leads(servers))
+        await replica_takes_over(servers)
         await eventually(lambda: is_usable(careless))
         left = await careless.page(SPACE, limit=9, now=NOW)
         assert [record.key for record in left] == ["before"]
@@ -90,34 +108,36 @@ async def test_the_new_master_is_found_when_the_old_one_falls_silent(
             return False
         return True
 
-    async with storage_on(servers, "&timeout=0.5") as storage:
-        await put(storage, sample("before"))
+    url = servers.new_url()
+    async with await open_storage(url) as patient, await opened(f"{url}&timeout=0.5") as storage:
+        await put(patient, sample("before"))
         servers.master.pause()
         try:
-            await eventually(lambda: replica_leads(servers))
+            await replica_takes_over(servers)
             await eventually(is_served)
         finally:
             servers.master.resume()
 
 
 async def test_a_master_that_has_become_a_replica_is_not_read(servers: ValkeySentinel) -> None:
-    async def old_follows() -> bool:
-        return "role:slave" in await asyncio.to_thread(servers.master.ask, "INFO", "replication")
-
-    url = servers.new_url()
+    url = servers.new_url(f"&timeout={PATIENCE}")
     async with await open_storage(url) as reader, await open_storage(url) as writer:
         assert await reader.get(sample().address, now=NOW) is None
         servers.sentinels[0].ask("SENTINEL", "FAILOVER", "perdure")
         await eventually(lambda: replica_leads(servers))
-        await eventually(old_follows)
+        await eventually(lambda: has_role(servers.master, "slave"))
         servers.master.ask("REPLICAOF", "127.0.0.1", "1")  # so that it stays behind
         await put(writer, sample())
         assert await reader.get(sample().address, now=NOW) == sample()
 
 
 async def test_a_refused_commit_needs_no_replica(servers: ValkeySentinel) -> None:
-    async with storage_on(servers, "&replicas=1&replica_timeout=0.1") as storage:
-        await put(storage, sample())
+    url = servers.new_url()
+    async with (
+        await open_storage(url) as careless,
+        await open_storage(f"{url}&replicas=1&replica_timeout=0.1") as storage,
+    ):
+        await put(careless, sample())
         servers.replica.pause()
         try:
             refused = await storage.commit([Insert(record=sample())], now=NOW)

@@ -97,7 +97,7 @@ def expect_same(actual: object, expected: object, what: str) -> None:
         raise ContractBroken(f"{what}: came back changed")
 
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds after which a watch that was not woken is called deaf. Not a measure of speed."""
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-PATIENCE = 10.0
+PATIENCE = 30.0
 """Seconds for an orderly end before a hard one."""
 
 

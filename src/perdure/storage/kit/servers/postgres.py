@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
-from .process import NOBODY, Server, answers, package_folder
+from .process import NOBODY, READY_WITHIN, Server, answers, package_folder
 
 
 def packaged() -> Path:
@@ -65,6 +66,30 @@ class Postgres(Server):
     def is_ready(self) -> bool:
         """It listens before it is ready, so ask for a session."""
         return answers(self.port, _start_up(), b"R")
+
+    def kill(self) -> None:
+        """Its sessions notice that a moment later; it cannot be started again before the last has gone."""
+        sessions = _children(self.pid)
+        super().kill()
+        deadline = time.monotonic() + READY_WITHIN
+        while any(map(_lives, sessions)) and time.monotonic() < deadline:
+            time.sleep(0.01)
+
+
+def _children(pid: int) -> list[int]:
+    """None where the system does not tell."""
+    try:
+        return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except OSError:
+        return []
+
+
+def _lives(pid: int) -> bool:
+    """A process that has ended may still be listed until its parent has looked."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def _start_up() -> bytes:

@@ -46,7 +46,7 @@ class Valkey(Server):
 
     def ask(self, *words: str) -> str:
         """One command, and the first bytes of its answer as they come. For setting servers up."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=5) as line:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=READY_WITHIN) as line:
             parts = "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
             line.sendall(f"*{len(words)}\r\n{parts}".encode())
             return line.recv(65536).decode()
@@ -55,10 +55,11 @@ class Valkey(Server):
 class _Sentinel(Valkey):
     """Watches a master, and puts a replica in its place when it is gone."""
 
-    def __init__(self, master: Valkey, quorum: int) -> None:
+    def __init__(self, master: Valkey, quorum: int, patience: float) -> None:
         super().__init__()
         self._master = master
         self._quorum = quorum
+        self._patience = patience
 
     def prepare(self) -> None:
         """Sentinels keep their state in their configuration, so each has a file."""
@@ -67,7 +68,7 @@ class _Sentinel(Valkey):
             "bind 127.0.0.1",
             f"dir {self.folder}",
             f"sentinel monitor {SERVICE} 127.0.0.1 {self._master.port} {self._quorum}",
-            f"sentinel down-after-milliseconds {SERVICE} 1000",
+            f"sentinel down-after-milliseconds {SERVICE} {round(self._patience * 1000)}",
             f"sentinel failover-timeout {SERVICE} 3000",
         )
         self._file.write_text("\n".join(lines), encoding="utf-8")
@@ -98,19 +99,26 @@ class _Several(Running):
 class _Node(Valkey):
     """One node of a cluster. The port on which it talks to the others is by default 10000 above its own."""
 
-    def __init__(self) -> None:
+    def __init__(self, patience: float) -> None:
         self.bus = free_port()
         super().__init__(
-            {"cluster-enabled": "yes", "cluster-node-timeout": "2000", "cluster-port": str(self.bus)}
+            {
+                "cluster-enabled": "yes",
+                "cluster-node-timeout": str(round(patience * 1000)),
+                "cluster-port": str(self.bus),
+            }
         )
 
 
 class ValkeyCluster(_Several):
-    """Three nodes, each with a third of the slots, and no replicas."""
+    """Three nodes, each with a third of the slots, and no replicas.
 
-    def __init__(self, nodes: int = 3) -> None:
+    A node that is silent for longer than `patience` seconds is taken for gone, and the whole cluster with it.
+    """
+
+    def __init__(self, nodes: int = 3, *, patience: float = 15.0) -> None:
         super().__init__()
-        self.nodes = [_Node() for _ in range(nodes)]
+        self.nodes = [_Node(patience) for _ in range(nodes)]
 
     @property
     def url(self) -> str:
@@ -137,14 +145,18 @@ class ValkeyCluster(_Several):
 
 
 class ValkeySentinel(_Several):
-    """A master, a replica, and three sentinels that put the one in the other's place."""
+    """A master, a replica, and three sentinels that put the one in the other's place.
 
-    def __init__(self, sentinels: int = 3) -> None:
+    They do so when the master is silent for longer than `patience` seconds.
+    """
+
+    def __init__(self, sentinels: int = 3, *, patience: float = 1.0) -> None:
         super().__init__()
         at_once = {"repl-diskless-sync-delay": "0"}  # the one that leads would wait for more replicas
         self.master = Valkey(at_once)
         self.replica = Valkey({**at_once, "replicaof": f"127.0.0.1 {self.master.port}"})
-        self.sentinels = [_Sentinel(self.master, sentinels // 2 + 1) for _ in range(sentinels)]
+        quorum = sentinels // 2 + 1
+        self.sentinels = [_Sentinel(self.master, quorum, patience) for _ in range(sentinels)]
 
     @property
     def url(self) -> str:
@@ -163,6 +175,11 @@ class ValkeySentinel(_Several):
         _wait_until(
             "the sentinels do not agree", lambda: all(self._says(each, known) for each in self.sentinels)
         )
+
+    def lose_patience(self) -> None:
+        """From now on one second of silence is enough, so that a test need not wait for what it has done."""
+        for sentinel in self.sentinels:
+            sentinel.ask("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "1000")
 
     @staticmethod
     def _says(server: Valkey, words: str) -> bool:
