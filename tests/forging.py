@@ -76,7 +76,8 @@ class Forged:
     def send_signal(self, number: int) -> None:
         if self.returncode is not None:
             raise ProcessLookupError
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):  # it has ended, and we are not told yet
+            os.kill(self.pid, number)
 
     def kill(self) -> None:
         self.send_signal(signal.SIGKILL)
@@ -227,7 +228,8 @@ class Forge:
         for each in streams:
             os.close(each)
         self._waiting[pid] = connection
-        connection.sendall(f"{pid}\n".encode())
+        with suppress(OSError):  # who asked did not wait
+            connection.sendall(f"{pid}\n".encode())
         return None
 
     def _end(self) -> None:

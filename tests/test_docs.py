@@ -86,7 +86,7 @@ class Reader:
             return is_seen(expected, self._shell.shown)
 
         with suppress(TimeoutError):
-            await until(is_there, seconds=10)
+            await until(is_there, seconds=30)
         shown = self._shell.look()
         assert is_seen(expected, shown), shown
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import os
+import re
 import signal
 import sys
 from collections.abc import AsyncGenerator, Mapping
@@ -37,9 +38,13 @@ BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
 SERVE = """
 import importlib, sys
 sys.path.insert(0, sys.argv[1])
-importlib.import_module(sys.argv[2]).server.run("streamable-http", port=int(sys.argv[3]))
+example = importlib.import_module(sys.argv[2])
+exec(sys.argv[4])
+example.server.run("streamable-http", port=int(sys.argv[3]))
 """
-"""Runs the server of an example on another port than it would choose."""
+"""Runs the server of an example on another port than it would choose, after something else is done."""
+ENDLESS = "import anyio, types; example.anyio = types.SimpleNamespace(sleep=lambda _: anyio.sleep_forever())"
+"""Whatever takes an example a while never ends."""
 
 
 # Processes
@@ -109,9 +114,9 @@ class Served:
 
 
 @asynccontextmanager
-async def served(directory: Path, example: str) -> AsyncGenerator[Served]:
+async def served(directory: Path, example: str, before: str = "") -> AsyncGenerator[Served]:
     port = free_port()
-    async with running(directory, "-c", SERVE, str(EXAMPLES), example, str(port)) as program:
+    async with running(directory, "-c", SERVE, str(EXAMPLES), example, str(port), before) as program:
         await until_open(program, port)
         yield Served(program, port)
 
@@ -186,12 +191,20 @@ async def test_minimal_brews_over_stdin_and_stdout(tmp_path: Path, mode: Mode) -
     server = StdioServerParameters(command=sys.executable, args=[str(path)], cwd=tmp_path)
     seen: list[TaskState] = []
     async with visiting(server, mode=mode) as (client, tasks):
+        many = await started(client, tasks, "brew", {"cups": 600})
         assert text_of(await client.call_tool("brew", {"cups": 1})) == "1 cups of coffee"
         handle = await started(client, tasks, "brew", {"cups": 2})
         assert text_of(await handle.wait(30, on_state=seen.append)) == "2 cups of coffee"
+        await until(lambda: _has_brewed(many, 2), seconds=30)
+        await many.cancel()
 
-    assert {"brewing cup 1", "brewing cup 2"} <= {state.status_message for state in seen}
+    assert seen[-1].status == "completed"
     assert (tmp_path / "minimal.db").exists()
+
+
+async def _has_brewed(handle: Handle, cups: int) -> bool:
+    said = re.fullmatch(r"brewing cup (\d+)", (await handle.status()).status_message or "")
+    return said is not None and int(said[1]) >= cups
 
 
 # authenticated.py
@@ -219,7 +232,7 @@ async def test_authenticated_keeps_ada_and_bob_apart(tmp_path: Path) -> None:
 async def test_authenticated_lets_nobody_have_more_than_ten_at_once(tmp_path: Path) -> None:
     bob_token, ada_token = "bob-secret", "ada-secret"
     async with (
-        served(tmp_path, "authenticated") as server,
+        served(tmp_path, "authenticated", before=ENDLESS) as server,
         Modern(server.url, token=bob_token) as bob,
         Modern(server.url, token=ada_token) as ada,
     ):
@@ -248,7 +261,7 @@ async def test_elicitation_is_answered_after_a_restart(tmp_path: Path) -> None:
     async with served(tmp_path, "elicitation") as server:
         async with visiting(server.url, asked) as (client, tasks):
             handle = await started(client, tasks, "book_trip", {"city": "Rome"})
-            await until(lambda: _waits(handle))
+            await until(lambda: _waits(handle), seconds=30)
             kept = handle.save()
         await server.program.end(signal.SIGKILL)
     async with served(tmp_path, "elicitation") as server, visiting(server.url, answers) as (client, tasks):
@@ -357,20 +370,26 @@ async def sampled(directory: Path, *options: str, port: int | None = None) -> As
 CLIENT = str(EXAMPLES / "resuming_client.py")
 
 
+def _page(client: Program) -> int:
+    """The last page that it has said to be written, if any."""
+    return max((int(page) for page in re.findall(r"writing page (\d+) of 12", client.said)), default=0)
+
+
 async def test_resuming_client_is_stopped_and_goes_on_waiting_for_the_same_report(tmp_path: Path) -> None:
     kept = tmp_path / "report.handle"
     async with sampled(tmp_path, "--no-dashboard") as server:
         async with running(tmp_path, CLIENT, server.url, "5") as client:
-            await client.until_said("writing page 2 of 12")
+            await until(lambda: _page(client) >= 2, seconds=60)
             code = await client.end(signal.SIGINT)
             assert (code, "Traceback" in client.said) == (0, False), client.said
             assert "stopped; the task goes on" in client.said
-        handle = kept.read_text()
+        handle, same = kept.read_text(), tmp_path / "same.handle"
+        same.hardlink_to(kept)  # stays when the client is done with it
         async with running(tmp_path, CLIENT, server.url) as again:
-            await again.until_said("resuming the task")
-            assert kept.read_text() == handle
             assert await again.ended() == 0, again.said
 
+    assert "resuming the task" in again.said
+    assert same.read_text() == handle
     assert "the report of 2026: 12 pages, written in 1 attempt(s)" in again.said
     assert "writing page 1 of 12" not in again.said
     assert not kept.exists()
@@ -382,7 +401,8 @@ async def test_resuming_client_gets_its_report_from_a_server_that_was_killed_mea
     port = free_port()
     async with sampled(tmp_path, "--no-dashboard", port=port) as server:
         async with running(tmp_path, CLIENT, server.url, "4") as client:
-            await client.until_said("writing page 3 of 12")
+            await until(lambda: _page(client) >= 3, seconds=60)
+            os.kill(server.program.pid, signal.SIGSTOP)  # writes no page more, however long the rest takes
             await client.end(signal.SIGINT)
         await server.program.end(signal.SIGKILL)
     async with (

@@ -14,12 +14,14 @@ from perdure.feeds.settings import MINUTE
 from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.storage import open_storage
 
+from ..runtime.replicas import until
 from .fake import FakeBluesky, Fault, populate
 from .world import World
 
 pytestmark = pytest.mark.anyio
 
 ACCOUNTS = 40
+TIGHT = 5
 PASSWORD = {"PERDURE_BLUESKY_PASSWORD": "abcd-efgh"}
 QUICK = Polling(max_retries=1, retry_backoff_ms=1)
 
@@ -87,17 +89,25 @@ async def test_a_token_that_runs_out_midway_is_no_account_s_fault(town: Town) ->
 
 async def test_a_rate_limit_midway_is_waited_out(town: Town) -> None:
     """It is a tight one, of which nobody was told before; once somebody was refused it is wide again."""
-    limit = town.fake.limit
-    town.fake.latency = 0.01
+    fake, limit = town.fake, town.fake.limit
+    fake.latency = 0.01
 
     async def widen() -> None:
+        await until(lambda: fake.under_way > TIGHT, seconds=20)
+        fake.gate.set()
         while not limit.refused:  # noqa: ASYNC110 - the server has no word for this
             await asyncio.sleep(0)
         limit.most = 1000
 
-    widening = asyncio.create_task(widen())
-    cycle = await town.once(lambda: limit.set(5, seconds=1))
-    await widening
+    widening: list[asyncio.Task[None]] = []
+
+    def tighten() -> None:
+        limit.set(TIGHT, seconds=1)
+        fake.gate.clear()
+        widening.append(asyncio.create_task(widen()))
+
+    cycle = await town.once(tighten)
+    await asyncio.gather(*widening)
     assert (cycle.polled, cycle.failed) == (ACCOUNTS, 0)
     assert 0 < limit.refused <= QUICK.connections
     assert await town.is_complete()

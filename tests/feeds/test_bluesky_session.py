@@ -16,6 +16,7 @@ from perdure.feeds.errors import AccountBlocked, NotAuthorized, SourceUnavailabl
 from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.feeds.source import HintSource
 
+from ..runtime.replicas import until
 from .fake import FEED, FakeBluesky, Fault
 from .world import World
 
@@ -96,10 +97,13 @@ async def test_everything_is_asked_with_the_session(two: Two, bluesky: Bluesky) 
 async def test_a_token_that_runs_out_is_renewed_once_for_all_that_it_was_refused_to(
     two: Two, bluesky: Bluesky
 ) -> None:
-    two.pds.latency = 0.01
     await head(bluesky, two.anna)
     two.pds.sessions.expire("access")
-    await many(bluesky, two.anna)
+    two.pds.gate.clear()
+    reading = asyncio.create_task(many(bluesky, two.anna))
+    await until(lambda: two.pds.under_way == QUICK.connections, seconds=20)
+    two.pds.gate.set()
+    await reading
     assert two.counts() == (1, 1)
     refused = [each for each in two.pds.asked(FEED) if each.status == 400]
     assert 1 < len(refused) <= QUICK.connections

@@ -27,6 +27,7 @@ from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.feeds.source import FollowSource, HintSource
 from perdure.storage import open_storage
 
+from ..runtime.replicas import until
 from .fake import FEED, FakeBluesky, Fault
 from .fake.faults import How
 from .world import World, WorldSource
@@ -392,11 +393,14 @@ async def test_when_the_rate_is_limited_everybody_waits_and_nobody_is_lost(
     fake: FakeBluesky, anna: str
 ) -> None:
     """Ten ask at once where five may. The five that are refused are the last ones that are."""
-    fake.latency = 0.01
     fake.limit.set(5, seconds=1)
+    fake.gate.clear()
     budget = Budget(10)
     async with open_bluesky(settings(fake), budget=budget, environ={}) as bluesky:
-        pages = await asyncio.gather(*(head(bluesky, anna) for _ in range(10)))
+        asking = asyncio.gather(*(head(bluesky, anna) for _ in range(10)))
+        await until(lambda: fake.under_way == 10, seconds=20)
+        fake.gate.set()
+        pages = await asking
     assert len(pages) == 10
     statuses = [each.status for each in sorted(fake.asked(), key=lambda each: each.started)]
     assert statuses.count(429) == 5

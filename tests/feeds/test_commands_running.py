@@ -11,8 +11,9 @@ import signal
 import sqlite3
 import struct
 import termios
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Coroutine
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -26,6 +27,8 @@ from .commanding import HOUR, PATIENCE, Place, a_place, environment, now
 from .fake import Fault
 
 pytestmark = pytest.mark.anyio
+
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -122,14 +125,20 @@ async def test_a_record_that_cannot_be_read_is_told(place: Place) -> None:
 
 async def test_waiting_for_the_source_is_told(place: Place) -> None:
     await place.added(*(place.person(f"user{number}.test") for number in range(6)))
-    place.fake.limit.set(5, seconds=2)
-    assert re.search(
-        r"^the source wants a pause: waiting until \d\d:\d\d:\d\d UTC$",
-        (await place.feeds("once")).err,
-        re.MULTILINE,
-    )
-    place.fake.limit.set(5, seconds=2)
-    assert "wait" in {each["event"] for each in (await place.feeds("once", "--json")).events}
+    said = (await asking_at_once(place, 6, place.feeds("once"))).err
+    assert re.search(r"^the source wants a pause: waiting until \d\d:\d\d:\d\d UTC$", said, re.MULTILINE)
+    told = (await asking_at_once(place, 6, place.feeds("once", "--json"))).events
+    assert "wait" in {each["event"] for each in told}
+
+
+async def asking_at_once(place: Place, count: int, polling: Coroutine[None, None, T]) -> T:
+    """Polls of which so many ask the source at the same time, which is one more than it allows for now."""
+    place.fake.limit.set(count - 1, seconds=2)
+    place.fake.gate.clear()
+    task = asyncio.create_task(polling)
+    await until(lambda: place.fake.under_way == count, PATIENCE)
+    place.fake.gate.set()
+    return await task
 
 
 async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
@@ -242,7 +251,7 @@ async def test_a_second_signal_stops_it_dead(place: Place) -> None:
     place.fake.latency = 0.3
     process = await place.start("run")
     await until_asked(place, 3)
-    file = sqlite3.connect(place.folder / "feeds.db", isolation_level=None)
+    file = sqlite3.connect(place.folder / "feeds.db", timeout=PATIENCE, isolation_level=None)
     file.execute("BEGIN IMMEDIATE")
     process.send_signal(signal.SIGTERM)
     await said_by(process, "SIGTERM: giving the accounts back; once more to stop at once")
@@ -293,10 +302,8 @@ class Terminal:
 
 async def test_a_terminal_shows_how_far_a_cycle_is(place: Place) -> None:
     await place.added(*(place.person(f"user{each}.test", 3) for each in range(12)))
-    place.fake.limit.set(10, seconds=2)
-    place.fake.latency = 0.1
     terminal = Terminal()
-    assert await terminal.run(place, "once") == 0
+    assert await asking_at_once(place, 10, terminal.run(place, "once")) == 0
     for shown in (
         r"━ \d+/12 accounts · \d+ new · \d requests left · waiting until \d\d:\d\d:\d\d UTC\r",
         r"\[INITIAL\] user0.test: 3 posts, 0 URLs across 1 pages\r\n",

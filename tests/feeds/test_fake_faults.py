@@ -8,6 +8,7 @@ from typing import Literal
 import httpx2
 import pytest
 
+from ..runtime.replicas import until
 from .fake import FEED, FakeBluesky, Fault
 from .fake.asking import LOGIN, asking, bearing, identity, reading
 from .fake.process import fake_process
@@ -164,11 +165,13 @@ async def test_an_answer_may_be_truncated_or_nonsense_or_an_error() -> None:
 async def test_an_answer_may_come_too_late(how: Literal["slow", "trickling"]) -> None:
     world = World()
     did = world.account()
-    async with FakeBluesky(world) as fake, httpx2.AsyncClient() as http:
-        fake.fail(Fault(how=how, seconds=60))
+    async with FakeBluesky(world) as fake, httpx2.AsyncClient(timeout=20) as http:
+        url = f"{fake.url}/xrpc/{FEED}"
+        fake.fail(Fault(how=how, seconds=60, times=None))
         with pytest.raises(httpx2.ReadTimeout):
-            await http.get(f"{fake.url}/xrpc/{FEED}", params={"actor": did}, timeout=0.2)
-        assert (await http.get(f"{fake.url}/xrpc/{FEED}", params={"actor": did})).status_code == 200
+            await http.get(url, params={"actor": did}, timeout=httpx2.Timeout(20, read=0.2))
+        fake.faults.clear()
+        assert (await http.get(url, params={"actor": did})).status_code == 200
 
 
 async def test_a_fault_befalls_only_what_it_is_meant_for() -> None:
@@ -211,9 +214,7 @@ async def test_the_log_tells_what_was_asked_and_what_overlapped() -> None:
         fake = reader.fake
         fake.gate.clear()
         asking_all = asyncio.gather(*(reader.get(FEED, actor=actor) for actor in (one, one, other)))
-        async with asyncio.timeout(20):
-            while fake.under_way < 3:  # noqa: ASYNC110 - the server has no word for this
-                await asyncio.sleep(0.01)
+        await until(lambda: fake.under_way == 3, seconds=20)
         fake.gate.set()
         await asking_all
         await reader.get(FEED, actor="did:plc:nobody", cursor="c")
@@ -225,12 +226,12 @@ async def test_the_log_tells_what_was_asked_and_what_overlapped() -> None:
 async def test_who_does_not_wait_for_the_answer_is_in_the_log_too() -> None:
     world = World()
     did = world.account()
-    async with FakeBluesky(world, latency=60) as fake, httpx2.AsyncClient() as http:
-        with pytest.raises(httpx2.ReadTimeout):
-            await http.get(f"{fake.url}/xrpc/{FEED}", params={"actor": did}, timeout=0.2)
-        async with asyncio.timeout(20):
-            while not fake.log:  # noqa: ASYNC110 - the server has no word for this
-                await asyncio.sleep(0.01)
+    async with asking(world, latency=60) as reader:
+        fake = reader.fake
+        impatient = asyncio.create_task(reader.get(FEED, actor=did))
+        await until(lambda: fake.under_way == 1, seconds=20)
+        impatient.cancel()
+        await until(lambda: len(fake.log) == 1, seconds=20)
     assert [each.status for each in fake.log] == [499]
 
 

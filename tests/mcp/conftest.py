@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import time
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 
 import pytest
@@ -36,3 +37,14 @@ async def modern(url: str) -> AsyncGenerator[Modern]:
 async def core(url: str) -> AsyncGenerator[Core]:
     async with Core(url) as client:
         yield client
+
+
+@pytest.fixture
+def set_ahead(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
+    """Sets the clock by which tokens run out so many seconds ahead; that of tasks stays as it is."""
+
+    def set_it(seconds: float) -> None:
+        right = time.time
+        monkeypatch.setattr(time, "time", lambda: right() + seconds)
+
+    return set_it

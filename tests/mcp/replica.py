@@ -1,4 +1,4 @@
-"""A server in a process of its own: `python -m tests.mcp.replica URL [--port N] [--without TOOL] ...`.
+"""A server in a process of its own: `python -m tests.mcp.replica URL [--doomed] [--without TOOL] ...`.
 
 It says on the first line of its output where it listens. Tools that last say in the variables of their task
 how far they are, so that a test kills the process at that moment and at no other.
@@ -20,8 +20,9 @@ from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
 
 from perdure import Task, Tasks
+from perdure.runtime import RuntimeConfig
 
-from ..runtime.replicas import QUICK
+from ..runtime.replicas import QUICK, UNHURRIED
 
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
@@ -85,10 +86,15 @@ RETRIED = (careful, asks_twice, welcome)
 
 
 def make_server(
-    url: str, *, without: Collection[str], unlisted: Collection[str], renamed: Mapping[str, str]
+    url: str,
+    runtime: RuntimeConfig,
+    *,
+    without: Collection[str],
+    unlisted: Collection[str],
+    renamed: Mapping[str, str],
 ) -> MCPServer[Any]:
     """What it is without it never heard of; what is unlisted is declared durable, and no tool."""
-    tasks = Tasks(url, runtime=QUICK)
+    tasks = Tasks(url, runtime=runtime)
     server: MCPServer[Any] = MCPServer("replica", version="1", log_level="ERROR", **tasks.attach())
     for function in TOOLS:
         name = function.__name__
@@ -117,13 +123,15 @@ async def serve(server: MCPServer[Any], port: int) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("url")
+    parser.add_argument("--doomed", action="store_true")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--without", action="append", default=[])
     parser.add_argument("--unlisted", action="append", default=[])
     parser.add_argument("--renamed", action="append", default=[], metavar="OLD=NEW")
     given = parser.parse_args()
     renamed = dict(pair.split("=") for pair in given.renamed)
-    server = make_server(given.url, without=given.without, unlisted=given.unlisted, renamed=renamed)
+    runtime = QUICK if given.doomed else UNHURRIED
+    server = make_server(given.url, runtime, without=given.without, unlisted=given.unlisted, renamed=renamed)
     asyncio.run(serve(server, given.port))
 
 

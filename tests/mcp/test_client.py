@@ -136,6 +136,8 @@ class Shop:
         self.watch, self.answers = Watch(), Answers()
         self.gate = asyncio.Event()
         """What `hold` waits for."""
+        self.held = 0
+        """How often it came to wait."""
         given: dict[str, Any] = {
             **self.tasks.attach(),
             "middleware": [self.watch, self.answers, self.tasks.middleware],
@@ -183,6 +185,7 @@ def add_tools(shop: Shop) -> None:
     @tool()
     @durable(retries=2)
     async def hold(label: str = "") -> str:
+        shop.held += 1
         await shop.gate.wait()
         return f"held {label}"
 
@@ -533,13 +536,17 @@ async def test_a_handle_whose_callback_refuses_is_told_so_and_can_still_be_cance
 # Giving up
 
 
+GIVEN = 2.0
+"""Seconds. In these the task must be made, on a busy machine too: of one that is made later nobody knows."""
+
+
 @BOTH
 async def test_the_time_that_a_caller_gives_bounds_the_call_and_ends_the_task(
     shop: Shop, target: Target, mode: Mode
 ) -> None:
     async with visiting(target, mode) as visitor:
         async with asyncio.timeout(30):
-            error = await raised_by(visitor.client.call_tool("hold", read_timeout_seconds=0.5))
+            error = await raised_by(visitor.client.call_tool("hold", read_timeout_seconds=GIVEN))
         await shop.until_statuses("cancelled")
 
     assert error.code == REQUEST_TIMEOUT
@@ -556,7 +563,7 @@ async def test_the_time_that_a_caller_gives_bounds_the_answering_of_questions_to
 
     async with visiting(url, person=Slow(), push=push) as visitor:
         async with asyncio.timeout(30):
-            error = await raised_by(visitor.client.call_tool("ask_two", read_timeout_seconds=0.5))
+            error = await raised_by(visitor.client.call_tool("ask_two", read_timeout_seconds=GIVEN))
         await shop.until_statuses("cancelled")
 
     assert error.code == REQUEST_TIMEOUT
@@ -569,7 +576,7 @@ async def test_a_call_that_is_cancelled_ends_the_task(
 ) -> None:
     async with visiting(target, mode, push=push) as visitor:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
-        await shop.until_statuses("working")
+        await until(lambda: shop.held == 1)
         if mode == "auto":
             await until(lambda: len(shop.watch.of("tasks/get")) > 0)
 
@@ -965,14 +972,24 @@ async def test_a_handle_says_where_there_are_no_tasks(shop: Shop) -> None:
 async def test_a_client_that_is_told_hardly_asks(shop: Shop, target: Target, url: str) -> None:
     async with visiting(url) as asks, visiting(target, push=True) as is_told:
         asked, told = await asks.start("hold"), await is_told.start("hold")
-        waiting = [asyncio.create_task(handle.wait(30)) for handle in (asked, told)]
-        await until(lambda: len(shop.watch.of("tasks/get", asked.task_id)) >= 12, seconds=30)
-        before = len(shop.watch.of("tasks/get", told.task_id))
+        waiting = [asyncio.create_task(handle.wait(90)) for handle in (asked, told)]
+
+        def looks(handle: Handle) -> int:
+            return len(shop.watch.of("tasks/get", handle.task_id))
+
+        async def rests() -> bool:
+            """Whether the one who is told does not ask while the other asks four times."""
+            before, seen = looks(told), looks(asked)
+            await until(lambda: looks(asked) >= seen + 4, seconds=60)
+            return before == looks(told)
+
+        await until(lambda: looks(told) >= 2)  # it is told at once of what there is
+        await until(rests, seconds=60)
+        before = looks(told)
         shop.gate.set()
         await asyncio.gather(*waiting)
 
-    assert before <= 4
-    assert len(shop.watch.of("tasks/get", told.task_id)) <= before + 2
+    assert looks(told) <= before + 2
 
 
 async def test_a_client_that_is_told_answers_questions_too(shop: Shop, target: Target) -> None:
@@ -1085,8 +1102,9 @@ async def test_a_stream_that_breaks_is_made_up_for_by_asking(anyio_backend: str)
 async def test_a_client_that_leaves_ends_the_stream(shop: Shop, url: str) -> None:
     async with visiting(url, push=True) as visitor:
         handle = await visitor.start("hold")
-        with pytest.raises(TimeoutError):
-            await handle.wait(0.5)
+        waiting = asyncio.create_task(handle.wait())
+        await until(lambda: len(shop.watch.of("subscriptions/listen")) > 0)
+        await cancelled(waiting)
         (listening,) = shop.watch.of("subscriptions/listen")
         assert listening.params["notifications"] == {"taskIds": [handle.task_id]}
         shop.gate.set()

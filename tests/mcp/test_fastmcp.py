@@ -733,9 +733,9 @@ import asyncio, os, sys
 from fastmcp import FastMCP
 from perdure import Task, Tasks
 from perdure.mcp.fastmcp import attach
-from tests.runtime.replicas import QUICK
+from tests.runtime.replicas import QUICK, UNHURRIED
 
-tasks = Tasks(sys.argv[1], runtime=QUICK)
+tasks = Tasks(sys.argv[1], runtime=QUICK if "doomed" in sys.argv else UNHURRIED)
 server = FastMCP("program")
 attach(tasks, server)
 
@@ -776,9 +776,9 @@ class Program:
 
 
 @asynccontextmanager
-async def program(storage: str) -> AsyncGenerator[Program]:
+async def program(storage: str, *options: str) -> AsyncGenerator[Program]:
     port = free_port()
-    process = await forged("-c", PROGRAM, storage, str(port), cwd=ROOT)
+    process = await forged("-c", PROGRAM, storage, str(port), *options, cwd=ROOT)
     try:
         await until(lambda: is_open(port), seconds=60)
         yield Program(process, port)
@@ -800,7 +800,7 @@ async def reached(client: Modern, task_id: str) -> None:
 @row(62)
 async def test_a_killed_server_runs_its_tools_again_by_name(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'tasks.db'}"
-    async with program(storage) as first, Modern(first.url) as client:
+    async with program(storage, "doomed") as first, Modern(first.url) as client:
         again, never = await client.start("steady"), await client.start("once")
         await reached(client, again)
         await reached(client, never)

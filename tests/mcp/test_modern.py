@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
@@ -447,9 +448,11 @@ async def test_looking_at_a_task_does_not_change_it(modern: Recorded) -> None:
 
 @row(90)
 async def test_the_hint_when_to_look_again_grows_with_the_task_up_to_what_its_tool_says(
-    modern: Recorded, on_engine: str
+    modern: Recorded,
 ) -> None:
+    began = time.monotonic()
     created = (await modern.call("ask_twice")).result
+    oldest_ms = (time.monotonic() - began) * 1000
     hints = [created["pollIntervalMs"]]
 
     async def look() -> int:
@@ -458,7 +461,7 @@ async def test_the_hint_when_to_look_again_grows_with_the_task_up_to_what_its_to
 
     await eventually(look, lambda hint: hint >= 60)
 
-    assert hints[0] == 50 or on_engine not in ("memory", "sqlite")  # on a server it may be older when told
+    assert hints[0] == 50 or hints[0] <= oldest_ms / 6  # it may be older when it is told
     assert hints == sorted(hints)
     assert hints[-1] == 60
 

@@ -14,6 +14,9 @@ from .wire import Core, Modern
 
 pytestmark = pytest.mark.anyio
 
+FEW = 40
+"""Unheld, these loops look some hundred times a second; held, four or five times, for as long as it takes."""
+
 
 @row(90)
 async def test_a_client_in_a_hurry_needs_few_looks_and_learns_of_the_end_when_it_comes(
@@ -24,7 +27,7 @@ async def test_a_client_in_a_hurry_needs_few_looks_and_learns_of_the_end_when_it
     while (await modern.get(task_id))["status"] == "working":
         looks += 1
 
-    assert looks < 20  # unheld, this loop looks some hundred times a second
+    assert looks < FEW
 
 
 @row(90)
@@ -34,13 +37,13 @@ async def test_a_client_in_a_hurry_is_held_in_the_earlier_protocol_too(core: Cor
     while (await core.get(task_id))["status"] == "working":
         looks += 1
 
-    assert looks < 20
+    assert looks < FEW
 
 
 async def test_a_client_that_is_held_hears_of_a_question_soon(modern: Modern) -> None:
     task_id = await modern.start("confirm_delete", {"filename": "a.txt"})
 
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(15):
         while (await modern.get(task_id))["status"] != "input_required":
             pass
 

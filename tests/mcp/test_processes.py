@@ -59,6 +59,10 @@ class Replicas:
     async def start(self, *options: str) -> Replica:
         return await self._stack.enter_async_context(_running(self._url, *options))
 
+    async def start_doomed(self) -> Replica:
+        """One that is to be killed in the middle of its work."""
+        return await self.start("--doomed")
+
 
 @asynccontextmanager
 async def _running(url: str, *options: str) -> AsyncGenerator[Replica]:
@@ -244,7 +248,7 @@ async def test_what_happens_at_one_server_is_pushed_to_who_listens_at_the_other(
 async def test_after_a_kill_the_next_server_goes_on_from_the_checkpoint(
     replicas: Replicas, *, same_port: bool
 ) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     task_id = await (await killed.modern()).start("careful")
     await in_work(await killed.modern(), task_id)
     assert await killed.end(signal.SIGKILL) == -signal.SIGKILL
@@ -258,7 +262,7 @@ async def test_after_a_kill_the_next_server_goes_on_from_the_checkpoint(
 
 @row(62, 65)
 async def test_a_server_that_runs_takes_over_from_one_that_was_killed(replicas: Replicas) -> None:
-    killed, other = await replicas.start(), await replicas.start()
+    killed, other = await replicas.start_doomed(), await replicas.start()
     task_id = await (await killed.core()).start("careful")
     client = await other.core()
     await in_work(client, task_id)
@@ -271,7 +275,7 @@ async def test_a_server_that_runs_takes_over_from_one_that_was_killed(replicas: 
 
 @row(62)
 async def test_after_a_kill_what_is_not_to_be_run_again_is_failed_and_says_why(replicas: Replicas) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     client = await killed.modern()
     task_id, core_id = await client.start("once"), await (await killed.core()).start("once")
     for each in (task_id, core_id):
@@ -291,7 +295,7 @@ async def test_after_a_kill_what_is_not_to_be_run_again_is_failed_and_says_why(r
 async def test_a_question_outlives_its_server_and_what_was_answered_is_not_asked_again(
     replicas: Replicas,
 ) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     client = await killed.modern()
     task_id = await client.start("asks_twice")
     await asking(client, task_id, "first")
@@ -312,7 +316,7 @@ async def test_a_question_outlives_its_server_and_what_was_answered_is_not_asked
 async def test_a_question_that_2025_saw_before_a_kill_is_asked_again_only_where_it_was_not_answered(
     replicas: Replicas,
 ) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     task_id = await (await killed.core()).start("asks_twice")
     client = await killed.modern()
     await asking(client, task_id, "first")
@@ -331,7 +335,7 @@ async def test_a_question_that_2025_saw_before_a_kill_is_asked_again_only_where_
 async def test_an_answer_given_while_no_server_holds_the_task_is_the_one_it_goes_on_with(
     replicas: Replicas,
 ) -> None:
-    killed, other = await replicas.start(), await replicas.start("--without", "asks_twice")
+    killed, other = await replicas.start_doomed(), await replicas.start("--without", "asks_twice")
     client = await other.modern()
     task_id = await (await killed.modern()).start("asks_twice")
     await asking(client, task_id, "first")
@@ -349,7 +353,7 @@ async def test_an_answer_given_while_no_server_holds_the_task_is_the_one_it_goes
 async def test_what_was_answered_before_there_was_a_task_is_not_asked_again_after_a_kill(
     replicas: Replicas,
 ) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     client = await killed.modern()
     asked = (await client.call("welcome")).result
     answers = {key: named("Ada") for key in asked["inputRequests"]}
@@ -369,7 +373,7 @@ async def test_what_was_answered_before_there_was_a_task_is_not_asked_again_afte
 async def test_what_2025_answered_before_there_was_a_task_is_not_asked_again_after_a_kill(
     replicas: Replicas,
 ) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     client = await killed.core(naming("Ada"))
     task_id = await client.start("welcome")
     await in_work(client, task_id)
@@ -470,7 +474,7 @@ async def seen(replica: Replica, task_ids: dict[str, str]) -> dict[str, str]:
 async def test_finished_tasks_are_the_same_to_the_byte_whatever_became_of_their_tools(
     replicas: Replicas,
 ) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     client, core = await killed.modern(), await killed.core()
     task_ids = {
         "modern": await client.start("add", {"parts": [3, 4]}),
@@ -497,7 +501,7 @@ REMOVED = ("--without", "add", "--without", "break_off")
 
 
 async def test_a_task_of_a_tool_that_was_removed_waits_for_a_server_that_has_it(replicas: Replicas) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     task_id = await (await killed.modern()).start("careful")
     await in_work(await killed.modern(), task_id)
     await killed.end(signal.SIGKILL)
@@ -513,7 +517,7 @@ async def test_a_task_of_a_tool_that_was_removed_waits_for_a_server_that_has_it(
 
 
 async def test_a_task_whose_tool_is_not_registered_any_more_ends_and_says_so(replicas: Replicas) -> None:
-    killed = await replicas.start()
+    killed = await replicas.start_doomed()
     task_id = await (await killed.modern()).start("careful")
     await in_work(await killed.modern(), task_id)
     await killed.end(signal.SIGKILL)

@@ -253,10 +253,11 @@ async def test_a_call_that_waits_when_stdin_closes_takes_its_task_with_it(databa
 
 
 async def the_one_task(client: Lines) -> str:
+    """Once its tool is at work, and not only stored."""
     async with asyncio.timeout(15):
         while True:
             tasks: list[Json] = (await client.send("tasks/list")).result["tasks"]
-            if tasks:
+            if tasks and "statusMessage" in tasks[0]:
                 return tasks[0]["taskId"]
             await asyncio.sleep(0.02)
 

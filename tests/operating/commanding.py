@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import fcntl
 import os
 import pty
@@ -81,6 +82,7 @@ class Terminal:
         self.seen = ""
         self._process = process
         self._screen = screen
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
     async def until(self, pattern: str) -> str:
         """Read until this is shown, and give what was."""
@@ -106,10 +108,13 @@ class Terminal:
 
     def _read(self) -> str:
         """Nothing once nobody writes any more, which is an error where terminals are."""
+        text = ""
         try:
-            return os.read(self._screen, 65536).decode(errors="replace")
+            while not text and (got := os.read(self._screen, 65536)):
+                text = self._decoder.decode(got)  # of a letter that is not all there yet, nothing
         except OSError:
-            return ""
+            pass
+        return text
 
     @property
     def text(self) -> str:

@@ -9,8 +9,12 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import msgspec
+
+from perdure.runtime import RuntimeConfig
+
 from ..forging import PIPE, Forged, forged
-from .replicas import QUICK
+from .replicas import UNHURRIED
 
 ROOT = Path(__file__).parents[2]
 
@@ -39,10 +43,11 @@ class WorkerProcess:
 
 @asynccontextmanager
 async def worker(
-    url: str, app: str = "tests.runtime.sample_app:app", *, drain: float = QUICK.drain
+    url: str, app: str = "tests.runtime.sample_app:app", *, config: RuntimeConfig = UNHURRIED
 ) -> AsyncGenerator[WorkerProcess]:
     """A worker process for a block; killed at its end if it still runs."""
-    environment = {**os.environ, "PERDURE_URL": url, "PERDURE_DRAIN": str(drain), "COLUMNS": "200"}
+    settings = msgspec.json.encode(config).decode()
+    environment = {**os.environ, "PERDURE_URL": url, "PERDURE_RUNTIME": settings, "COLUMNS": "200"}
     process = await forged("-m", "perdure.cli", "worker", app, cwd=ROOT, env=environment, stderr=PIPE)
     started = WorkerProcess(process)
     try:

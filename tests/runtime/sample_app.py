@@ -1,4 +1,4 @@
-"""An app for worker processes, on the storage that the environment names."""
+"""An app for worker processes, on the storage and with the settings that the environment names."""
 
 from __future__ import annotations
 
@@ -6,15 +6,13 @@ import asyncio
 import os
 import time
 
-from msgspec.structs import replace
+import msgspec
 
-from perdure.runtime import App, Task
-
-from .replicas import QUICK
+from perdure.runtime import App, RuntimeConfig, Task
 
 app = App(
     os.environ.get("PERDURE_URL", "memory:"),
-    runtime=replace(QUICK, drain=float(os.environ.get("PERDURE_DRAIN", QUICK.drain))),
+    runtime=msgspec.json.decode(os.environ.get("PERDURE_RUNTIME", "{}"), type=RuntimeConfig),
 )
 
 
@@ -22,7 +20,7 @@ app = App(
 async def careful(task: Task) -> dict[str, int]:
     """Ends at its second attempt, from the checkpoint that the first one left."""
     reached = task.variables.get_int("reached", 0)
-    if task.attempt == 1:
+    if not reached:
         await task.set_variables({"reached": 3, "pid": os.getpid()})
         await asyncio.sleep(600)
     return {"reached": reached, "attempt": task.attempt}

@@ -14,8 +14,19 @@ from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status
 from perdure.tasks.errors import MalformedAnswer
 
 from ..rows import row
-from .doubles import ME, STEADY, Wire, lease_of, now, several_heartbeats, until_released, wired
-from .replicas import QUICK, Replicas, new_app, until, value_of
+from .doubles import (
+    ME,
+    MINUTE,
+    STEADY,
+    MovedClock,
+    Wire,
+    lease_of,
+    now,
+    several_heartbeats,
+    until_released,
+    wired,
+)
+from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -199,18 +210,21 @@ async def test_what_was_answered_is_not_asked_again_when_the_asker_has_died(repl
         told.append((task.attempt, names[0]))
         return [*names, (await task.elicit("Second?")).action]
 
-    survivor = await replicas.start(app)
-    async with wired(replicas, wire, app) as doomed:
+    clock = MovedClock()
+    survivor = await replicas.start(app, clock=clock)
+    async with wired(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("ask")
         await survivor.answer(ME, made.task.task_id, {await only_key(survivor, made): YES})
         waiting = await asked_again(survivor, made, 2)
         wire.cut()
+        clock.ahead = MINUTE  # the lease is over
         await until_released(survivor, made)
         released = (await now(survivor, made)).task
         assert (released.status, released.inputs) == (Status.INPUT_REQUIRED, waiting.task.inputs)
         (key,) = released.outstanding
         await survivor.answer(ME, made.task.task_id, {key: NO})
         ended = await survivor.wait(ME, made.task.task_id, 10)
+        wire.mend()
     assert value_of(ended) == ["accept", "decline"]
     assert (told, len(ended.task.inputs)) == ([(1, "accept"), (2, "accept")], 2)
 
@@ -232,20 +246,21 @@ async def test_asked_on_one_replica_answered_through_another_and_resumed_on_a_th
 ) -> None:
     app, wire = asking(), Wire()
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app) as doomed:
+    async with wired(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("ask")
         await asked(other, made)
         wire.cut()
         await other.answer(ME, made.task.task_id, {"whose": YES})  # before anybody has missed the asker
-        await replicas.start(app)
+        await replicas.start(app, clock=MovedClock(MINUTE))  # when the lease is over
         assert value_of(await other.wait(ME, made.task.task_id, 10)) == ["accept", 2]
+        wire.mend()
 
 
 @row(81)
 async def test_an_answer_reaches_a_task_whose_asker_was_shut_down(replicas: Replicas) -> None:
     app = asking()
     other = await replicas.start(app, work=False)
-    async with replicas.running(app, replace(QUICK, drain=0.0)) as asker:
+    async with replicas.running(app, replace(UNHURRIED, drain=0.0)) as asker:
         made = await asker.submit("ask")
         await asked(other, made)
     waiting = await now(other, made)
@@ -293,7 +308,7 @@ async def test_an_answer_reaches_an_asker_that_hears_nothing(replicas: Replicas)
     app, wire = asking(), Wire()
     wire.is_deaf = True
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app) as asker:
+    async with wired(replicas, wire, app, UNHURRIED) as asker:
         made = await asker.submit("ask")
         await asked(other, made)
         await other.answer(ME, made.task.task_id, {"whose": YES})

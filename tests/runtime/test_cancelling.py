@@ -35,7 +35,6 @@ from ..rows import row
 from .doubles import (
     ME,
     SECOND,
-    STEADY,
     MovedClock,
     Wire,
     creates_a_task,
@@ -47,7 +46,7 @@ from .doubles import (
     until_status,
     wired,
 )
-from .replicas import Replicas, new_app, until, value_of
+from .replicas import QUICK, UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +61,7 @@ async def test_a_cancellation_is_asked_for_once_and_seen_by_all(anyio_backend: s
     await asyncio.sleep(0)
     assert not cancellation.is_requested
     assert [cancellation.request(), cancellation.request()] == [True, False]
-    await asyncio.wait_for(asyncio.gather(*waiting, cancellation.wait()), 5)
+    await asyncio.wait_for(asyncio.gather(*waiting, cancellation.wait()), 30)
     assert cancellation.is_requested
 
 
@@ -70,7 +69,7 @@ async def test_a_cancellation_is_asked_for_once_and_seen_by_all(anyio_backend: s
 async def test_who_waits_after_it_was_asked_for_does_not_wait(anyio_backend: str) -> None:
     cancellation = Cancellation()
     cancellation.request()
-    await asyncio.wait_for(cancellation.wait(), 5)
+    await asyncio.wait_for(cancellation.wait(), 30)
     assert not cancellation.request()
 
 
@@ -173,6 +172,9 @@ def hanging() -> App:
 
 # What is in work
 
+IMPATIENT = replace(UNHURRIED, cancel_grace=0.3)
+"""With what does not heed a cancel."""
+
 
 @row(70, 71)
 @pytest.mark.parametrize("where", ["here", "elsewhere"])
@@ -209,7 +211,7 @@ async def test_a_cancel_reaches_a_worker_that_hears_nothing(replicas: Replicas) 
     app, wire = hanging(), Wire()
     wire.is_deaf = True
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app) as worker:
+    async with wired(replicas, wire, app, UNHURRIED) as worker:
         made = await worker.submit("hang")
         await several_heartbeats(worker, made, 1)
         await other.cancel(ME, made.task.task_id)
@@ -229,7 +231,7 @@ async def test_cancelling_again_while_it_runs_changes_nothing_and_when_it_has_en
         finally:
             await go_on.wait()
 
-    runtime = await replicas.start(app, replace(STEADY, cancel_grace=5))
+    runtime = await replicas.start(app)
     made = await runtime.submit("slow_to_end")
     await several_heartbeats(runtime, made, 1)
     once = await runtime.cancel(ME, made.task.task_id)
@@ -299,7 +301,7 @@ async def test_a_plain_function_that_waits_for_an_answer_is_woken_by_a_cancel(re
     await until_status(runtime, made, Status.INPUT_REQUIRED)
     await runtime.cancel(ME, made.task.task_id)
     assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
-    await until(left.is_set, 3)  # its thread is not left behind for ever
+    await until(left.is_set)  # its thread is not left behind for ever
 
 
 @row(70)
@@ -320,7 +322,7 @@ async def test_who_does_not_heed_a_cancel_is_left_behind_and_writes_no_more(
         except Exception as error:
             refused.append(error)
 
-    runtime = await replicas.start(app)
+    runtime = await replicas.start(app, IMPATIENT)
     made = await runtime.submit("deaf")
     await several_heartbeats(runtime, made, 1)
     await runtime.cancel(ME, made.task.task_id)
@@ -349,13 +351,13 @@ async def test_a_thread_that_does_not_heed_a_cancel_is_left_behind(replicas: Rep
 
     @app.function()
     def deaf(task: Task) -> None:
-        go_on.wait(10)
+        go_on.wait(30)
         try:
             anyio.from_thread.run(task.set_variables, {"still": "here"})
         except Exception as error:
             refused.append(error)
 
-    runtime = await replicas.start(app)
+    runtime = await replicas.start(app, IMPATIENT)
     made = await runtime.submit("deaf")
     await several_heartbeats(runtime, made, 1)
     await runtime.cancel(ME, made.task.task_id)
@@ -374,11 +376,12 @@ async def test_a_cancel_of_a_task_whose_worker_is_dead_is_carried_out_by_recover
     async def hang() -> None:
         await asyncio.Event().wait()
 
-    survivor = await replicas.start(app)
-    async with wired(replicas, wire, app) as doomed:
+    client = await replicas.start(app, work=False)
+    async with wired(replicas, wire, app, QUICK) as doomed:
         made = await doomed.submit("hang")
         wire.cut()
-        await survivor.cancel(ME, made.task.task_id)
+        await client.cancel(ME, made.task.task_id)
+        survivor = await replicas.start(app)
         task = (await survivor.wait(ME, made.task.task_id, 10)).task
     assert (task.status, task.attempts) == (Status.CANCELLED, 1)
 
@@ -426,7 +429,7 @@ async def test_what_an_executor_does_not_take_goes_back_to_the_queue_for_another
     async def work(task: Task) -> int:
         return task.attempt
 
-    refusing = await replicas.start(app, STEADY, executor=lambda _store, _config: executor)
+    refusing = await replicas.start(app, executor=lambda _store, _config: executor)
     made = await refusing.submit("work")
     await until(lambda: executor.asked > 0)
     await replicas.start(app)
@@ -437,7 +440,7 @@ async def test_what_an_executor_does_not_take_goes_back_to_the_queue_for_another
 @row(69)
 async def test_an_executor_that_takes_nothing_is_not_asked_without_a_pause(replicas: Replicas) -> None:
     app, executor = hanging(), Refusing()
-    runtime = await replicas.start(app, STEADY, executor=lambda _store, _config: executor)
+    runtime = await replicas.start(app, executor=lambda _store, _config: executor)
     await runtime.submit("hang")
     await until(lambda: executor.asked > 0)
     await asyncio.sleep(0.5)
@@ -501,7 +504,7 @@ async def test_a_create_that_is_cancelled_leaves_nothing_or_a_task_that_runs(
             await asyncio.Event().wait()
 
     setattr(wire, when, hold_up)
-    async with wired(replicas, wire, app, replace(STEADY, concurrency=1)) as runtime:
+    async with wired(replicas, wire, app, replace(UNHURRIED, concurrency=1)) as runtime:
         creating = asyncio.create_task(runtime.submit("quick"))
         await reached.wait()
         creating.cancel()
@@ -541,7 +544,7 @@ async def test_a_create_of_which_nothing_was_heard_is_begun_if_it_was_written(
 
     wire.after = lose
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, replace(STEADY, heartbeat=1.0)) as runtime:
+    async with wired(replicas, wire, app, replace(UNHURRIED, heartbeat=1.0)) as runtime:
         with pytest.raises(StorageFailed):
             await runtime.submit("quick")
         await the_only_tasks_end(other, 1)
@@ -560,7 +563,7 @@ async def test_a_client_that_creates_again_with_its_key_gets_the_task_that_was_m
             raise left.pop()
 
     wire.after = lose
-    async with wired(replicas, wire, app, STEADY) as runtime:
+    async with wired(replicas, wire, app, UNHURRIED) as runtime:
         with pytest.raises(StorageFailed):
             await runtime.submit("quick", idempotency_key="k")
         made = await runtime.submit("quick", idempotency_key="k")

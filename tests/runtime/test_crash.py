@@ -18,7 +18,7 @@ from perdure.runtime.recovery import LOST
 from perdure.storage import open_storage
 from perdure.tasks import Failure, Snapshot, Status, TaskStore
 
-from ..storage.subjects import FIVE, new_url
+from ..storage.subjects import FIVE
 from .crash import checking, journal, storm
 from .crash.acting import OWNERS
 from .crash.broken import BROKEN
@@ -56,7 +56,7 @@ FEW: dict[str, object] = {"cast": ("worker", "worker", "server", "client"), "kil
 @pytest.mark.parametrize("engine", [engine for engine in FIVE if engine != "memory"])
 async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(tmp_path: Path, engine: str) -> None:
     changes = FEW if engine == "dynamodb" else {}
-    plan = plan_in(tmp_path, url=await new_url(engine, tmp_path), **changes)
+    plan = plan_in(tmp_path, url=await storm.new_storage(engine, tmp_path), **changes)
     case = Case(await storm.run(plan))
     assert breaches(case) == {}
     met = numbers(case)

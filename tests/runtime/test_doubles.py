@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from msgspec.structs import replace
 
 from .doubles import ME, Wire, wired
-from .replicas import Replicas, new_app, value_of
+from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -20,9 +21,9 @@ async def test_a_wire_changes_nothing_unless_it_is_told_to(replicas: Replicas) -
         return 2 * number
 
     wire = Wire()
-    async with wired(replicas, wire, app) as runtime:
+    async with wired(replicas, wire, app, replace(UNHURRIED, heartbeat=10.0)) as runtime:
         made = await runtime.submit("double", {"number": 4})
-        assert value_of(await runtime.wait(ME, made.task.task_id, 5)) == 8
+        assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == 8
         assert wire.calls["commit"] == 2
 
 

@@ -17,7 +17,6 @@ from perdure.tasks.errors import InvalidValue
 
 from ..rows import row
 from .doubles import (
-    CALM,
     ME,
     SECOND,
     MovedClock,
@@ -27,16 +26,17 @@ from .doubles import (
     several_heartbeats,
     token_of,
     until_released,
+    until_status,
     wired,
 )
-from .replicas import QUICK, Replicas, new_app, until, value_of
+from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
 
-ASLEEP = replace(QUICK, heartbeat=60.0, poll_interval=60.0)
+ASLEEP = replace(UNHURRIED, heartbeat=60.0, poll_interval=60.0)
 """Of a worker that sends no heartbeat for the whole of a test."""
 MANY = StoreConfig(max_tasks_per_owner=1000)
-UNSWEPT = replace(QUICK, concurrency=8, sweep_interval=60.0)
+UNSWEPT = replace(UNHURRIED, concurrency=8, sweep_interval=60.0)
 """Of workers that race: nothing expires here, and a look at what did is dear on some engines."""
 
 
@@ -54,7 +54,7 @@ def app_that_waits(go_on: asyncio.Event) -> App:
 @row(64)
 async def test_a_heartbeat_writes_the_lease_and_leaves_the_task_alone(replicas: Replicas) -> None:
     go_on = asyncio.Event()
-    runtime = await replicas.start(app_that_waits(go_on), CALM)
+    runtime = await replicas.start(app_that_waits(go_on))
     made = await runtime.submit("wait")
     full = {f"page {n}": "x" * 65_000 for n in range(16)}
     written = await runtime.store.mutate(
@@ -98,7 +98,7 @@ async def test_an_answer_and_a_heartbeat_do_not_meet(replicas: Replicas) -> None
     runtime = await replicas.start(app)
     other = await replicas.start(new_app(), work=False)
     made = await runtime.submit("ask")
-    await several_heartbeats(runtime, made, 2)
+    await until_status(other, made, Status.INPUT_REQUIRED)
     asked = await now(other, made)
     await several_heartbeats(runtime, made, 2)
     await other.store.answer(asked, {"whose": {"action": "decline"}})  # at the version read before
@@ -114,6 +114,7 @@ async def robbed(replicas: Replicas, app: App, known: App) -> AsyncGenerator[tup
     wire = Wire()
     wire.is_deaf = True
     async with wired(replicas, wire, app, ASLEEP) as sleeper:
+        await until(lambda: wire.looks >= len(app.functions))  # it would take back what it lost
         robber = await replicas.start(known, clock=MovedClock(300 * SECOND))
         yield sleeper, robber
 
@@ -304,9 +305,10 @@ async def test_workers_of_one_name_cannot_use_each_others_lease(replicas: Replic
 
     async with (
         twin(replicas, deaf, app, ASLEEP, MovedClock()) as zombie,
-        twin(replicas, Wire(), app, QUICK, MovedClock(300 * SECOND)) as namesake,
+        twin(replicas, Wire(), app, UNHURRIED, MovedClock(300 * SECOND)) as namesake,
     ):
         assert zombie.name != namesake.name
+        await until(lambda: deaf.looks >= 1)  # it would take back what it lost
         made = await zombie.submit("work")  # the first claim of the one, as the next is of the other
         await until(lambda: begun == [1, 2])
         go_on[1].set()

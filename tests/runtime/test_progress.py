@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Sequence
 
 import anyio.from_thread
 import pytest
 
 from perdure.runtime import Again, Failed, Task
+from perdure.storage import Change
 from perdure.tasks import Progress, Status
 from perdure.tasks.errors import InvalidValue, LimitExceeded
 
 from ..rows import row
 from .doubles import ME, Wire, busy, now, wired
-from .replicas import Replicas, new_app, until, value_of
+from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -151,17 +153,22 @@ async def test_a_thread_reports_through_the_event_loop(replicas: Replicas) -> No
 
 async def test_a_report_that_could_not_be_written_is_written_later(replicas: Replicas) -> None:
     app, wire, go_on = new_app(), Wire(), asyncio.Event()
+    refused = asyncio.Event()
+
+    def refuse(changes: Sequence[Change]) -> Awaitable[None]:
+        refused.set()
+        return busy(changes)
 
     @app.function()
     async def work(task: Task) -> None:
         await task.report("first")
-        wire.before = busy
+        wire.before = refuse
         await task.report("second", done=2)
         await go_on.wait()
 
-    async with wired(replicas, wire, app) as runtime:
+    async with wired(replicas, wire, app, UNHURRIED) as runtime:
         made = await runtime.submit("work")
-        await until(lambda: wire.calls["commit"] >= 3)  # made, the first, and one that was refused
+        await until(refused.is_set)
         wire.mend()
         go_on.set()
         task = (await runtime.wait(ME, made.task.task_id, 10)).task

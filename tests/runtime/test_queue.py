@@ -18,7 +18,7 @@ from perdure.tasks.upkeep import SET_ASIDE
 
 from ..rows import row
 from .doubles import ME, SECOND, STEADY, MovedClock, Wire, now, several_heartbeats, until_status, wired
-from .replicas import QUICK, Replicas, new_app, until, value_of, with_concurrency
+from .replicas import UNHURRIED, Replicas, new_app, until, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio
 
@@ -42,9 +42,16 @@ class Crowd:
     def leave(self, name: str) -> None:
         self.now.subtract([name, "all"])
 
-    async def work(self, name: str, seconds: float = 0.01) -> None:
+    async def work(self, name: str) -> None:
         self.enter(name)
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(0.01)
+        self.leave(name)
+
+    async def work_until(self, name: str, many: str, count: int) -> None:
+        """Work until so many were at it together, and so long that more might come."""
+        self.enter(name)
+        await until(lambda: self.most[many] >= count)
+        await asyncio.sleep(0.2)
         self.leave(name)
 
 
@@ -146,7 +153,7 @@ async def test_a_worker_runs_as_many_as_it_may_and_no_more(replicas: Replicas, w
 
     @app.function()
     async def work() -> None:
-        await crowd.work("work", 0.2)
+        await crowd.work_until("work", "work", 3)
 
     worker = await replicas.start(app, with_concurrency(3))
     creator = worker if where == "here" else await replicas.start(app, work=False)
@@ -160,11 +167,11 @@ async def test_a_function_has_its_own_limit_within_its_workers(replicas: Replica
 
     @app.function(concurrency=2)
     async def narrow() -> None:
-        await crowd.work("narrow", 0.2)
+        await crowd.work_until("narrow", "narrow", 2)
 
     @app.function()
     async def wide() -> None:
-        await crowd.work("wide", 0.2)
+        await crowd.work_until("wide", "all", 5)
 
     creator = await replicas.start(app, work=False)
     made = [await creator.submit(name) for name in ["narrow"] * 8 + ["wide"] * 12]
@@ -187,6 +194,7 @@ class Asking:
         self.crowd = Crowd()
         self.order: list[str] = []
         self.go_on = asyncio.Event()
+        self.tasks: list[Task] = []
 
         @self.app.function(concurrency=1)
         async def work(name: str, task: Task) -> None:
@@ -199,6 +207,7 @@ class Asking:
             self.crowd.leave("work")
 
     async def _ask(self, task: Task) -> None:
+        self.tasks.append(task)
         self.crowd.leave("work")
         await task.elicit("Whose?", key="whose")
         self.crowd.enter("work")
@@ -211,13 +220,18 @@ class Asking:
         await until(lambda: self.crowd.now["work"] == 1)
         return asks, waits
 
+    async def answer(self, runtime: Runtime, asks: Snapshot) -> None:
+        """Return when the run that asked has heard of the answer."""
+        await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
+        await until(lambda: self.tasks[0].inputs["whose"].is_answered)
+
 
 @row(65)
 async def test_a_run_that_waits_for_an_answer_lends_its_slot_and_gets_one_back(replicas: Replicas) -> None:
     asking = Asking()
     runtime = await replicas.start(asking.app, STEADY)
     asks, waits = await asking.begin(runtime)
-    await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
+    await asking.answer(runtime, asks)
     await several_heartbeats(runtime, asks, 1)
     assert asking.order == []  # answered, and still waiting for the slot that it lent
     asking.go_on.set()
@@ -233,7 +247,7 @@ async def test_who_was_answered_comes_before_who_has_not_begun(replicas: Replica
     runtime = await replicas.start(asking.app, STEADY)
     asks, waits = await asking.begin(runtime)
     late = [await runtime.submit("work", {"name": "late"}) for _ in range(3)]
-    await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
+    await asking.answer(runtime, asks)
     await several_heartbeats(runtime, asks, 1)
     asking.go_on.set()
     for each in (waits, asks, *late):
@@ -246,7 +260,7 @@ async def test_who_was_answered_comes_before_who_has_not_begun(replicas: Replica
 async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replicas: Replicas) -> None:
     go_on = asyncio.Event()
     app = gated(go_on)
-    config = replace(QUICK, concurrency=1, max_waiting=2)
+    config = replace(UNHURRIED, concurrency=1, max_waiting=2)
     runtime = await replicas.start(app, config)
     made = [await runtime.submit("wait") for _ in range(3)]  # one at work, two waiting
     with pytest.raises(QueueFull, match="2 tasks wait") as caught:
@@ -386,8 +400,10 @@ async def test_an_idle_worker_is_quiet(replicas: Replicas) -> None:
     async with wired(replicas, wire, app, RuntimeConfig()):
         await until(lambda: wire.calls["due"] >= 2)
         wire.calls.clear()
+        since = asyncio.get_running_loop().time()
         await asyncio.sleep(1.0)
-        assert wire.calls.total() <= 8  # by and large a look at each queue, and one at the leases
+        seconds = asyncio.get_running_loop().time() - since
+        assert wire.calls.total() <= 8 * seconds  # by and large a look at each queue, and one at the leases
         assert wire.calls["commit"] == 0
 
 
@@ -396,7 +412,7 @@ async def test_a_worker_that_hears_nothing_looks_now_and_then(replicas: Replicas
     app, wire = gated(asyncio.Event()), Wire()
     wire.is_deaf = True
     creator = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app):
+    async with wired(replicas, wire, app, UNHURRIED):
         await until(lambda: wire.calls["due"] >= 2)
         made = await creator.submit("quick")
         assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
@@ -462,9 +478,9 @@ async def note(name: str, order: list[str], _: Task) -> None:
 
 
 class Lagging(Wire):
-    """A storage whose queues still show for half a second what was taken from them."""
+    """A storage whose queues still show for two seconds what was taken from them."""
 
-    lag = 0.5
+    lag = 2.0
 
     def __init__(self) -> None:
         super().__init__()
@@ -501,7 +517,7 @@ async def test_a_worker_does_not_run_after_what_a_queue_that_lags_still_shows(re
     creator = await replicas.start(app, work=False)
     made = [await creator.submit("work", {"number": number}) for number in range(60)]
     async with wired(replicas, wire, app, replace(STEADY, concurrency=4)) as runtime:
-        assert runtime.store.storage.lag == 0.5
+        assert runtime.store.storage.lag == 2.0
         for each in made:
             assert (await creator.wait(ME, each.task.task_id, 10)).task.attempts == 1
     assert runs == Counter(range(60))

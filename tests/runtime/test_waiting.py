@@ -143,7 +143,7 @@ async def test_a_watcher_sees_the_states_in_their_order_up_to_the_last(replicas:
     watching = asyncio.create_task(watch_into(seen, other, made))
     await until(lambda: bool(seen) and seen[-1].task.status is Status.INPUT_REQUIRED)
     await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
-    await asyncio.wait_for(watching, 10)
+    await asyncio.wait_for(watching, 30)
     versions = [each.version for each in seen]
     assert versions == sorted(set(versions))
     assert [each.task.is_terminal for each in seen] == [False] * (len(seen) - 1) + [True]
@@ -167,7 +167,7 @@ async def test_each_change_is_pushed_to_who_watches_without_a_poll(replicas: Rep
             coming = asyncio.create_task(anext(seen))
             await asyncio.sleep(0)
             written = await runtime.store.set_variables(latest, {"page": page})
-            latest = await asyncio.wait_for(coming, 10)
+            latest = await asyncio.wait_for(coming, 30)
             assert latest == written
 
 

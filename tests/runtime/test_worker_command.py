@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from perdure.runtime import Runtime
 from perdure.storage import open_storage
@@ -17,12 +19,16 @@ from perdure.tasks import Owner, Snapshot, Status, TaskStore
 
 from ..rows import row
 from ..storage.subjects import FIVE, new_url
+from .crash.storm import others_can_write
 from .processes import WorkerProcess, worker
-from .replicas import QUICK, until, value_of
+from .replicas import QUICK, UNHURRIED, until, value_of
 from .sample_app import app
 
 pytestmark = pytest.mark.anyio
 ME = Owner.local()
+
+MORTAL = replace(UNHURRIED, clock_skew=0.7)
+"""For workers that are to be missed: a lease lasts a second."""
 
 
 @pytest.fixture(params=[engine for engine in FIVE if engine != "memory"])
@@ -50,7 +56,7 @@ async def test_the_work_of_a_killed_process_is_run_again_from_its_checkpoint(
     url: str, client: Runtime
 ) -> None:
     made = await client.submit("careful")
-    async with worker(url) as first, worker(url) as second:
+    async with worker(url, config=MORTAL) as first, worker(url, config=MORTAL) as second:
         seen = await in_work(client, made)
         (first if seen.task.variables["pid"] == first.pid else second).send(signal.SIGKILL)
         ended = await client.wait(ME, made.task.task_id, 30)
@@ -61,11 +67,11 @@ async def test_the_work_of_a_killed_process_is_run_again_from_its_checkpoint(
 @row(62, 68)
 async def test_a_killed_process_fails_what_is_not_to_be_run_again(url: str, client: Runtime) -> None:
     made = await client.submit("once")
-    async with worker(url) as first:
+    async with worker(url, config=MORTAL) as first:
         await in_work(client, made)
         first.send(signal.SIGKILL)
         await first.ended()
-        async with worker(url):
+        async with worker(url, config=MORTAL):
             ended = await client.wait(ME, made.task.task_id, 30)
     assert ended.task.status is Status.FAILED
     assert ended.task.status_message == "the worker was lost while it ran the task"
@@ -76,10 +82,10 @@ async def test_a_process_that_slept_longer_than_its_lease_cannot_write_any_more(
     url: str, client: Runtime
 ) -> None:
     made = await client.submit("patient")
-    async with worker(url) as sleeper:
+    async with worker(url, config=MORTAL) as sleeper:
         await in_work(client, made)
-        sleeper.send(signal.SIGSTOP)
-        async with worker(url) as other:
+        await freeze(sleeper, client)
+        async with worker(url, config=MORTAL) as other:
             await until(lambda: taken_by(client, made, other), 30)
             sleeper.send(signal.SIGCONT)
             await lost_its_lease(sleeper, made)
@@ -90,6 +96,15 @@ async def test_a_process_that_slept_longer_than_its_lease_cannot_write_any_more(
             ended = await client.wait(ME, made.task.task_id, 30)
     assert ended.task.status is Status.CANCELLED
     assert ended.task.variables["cleaned"] is True
+
+
+async def freeze(sleeper: WorkerProcess, client: Runtime) -> None:
+    """Not while it holds a lock that others wait for."""
+    sleeper.send(signal.SIGSTOP)
+    while not await others_can_write(client.store.storage):
+        sleeper.send(signal.SIGCONT)
+        await asyncio.sleep(0.02)
+        sleeper.send(signal.SIGSTOP)
 
 
 async def taken_by(client: Runtime, made: Snapshot, other: WorkerProcess) -> bool:
@@ -122,13 +137,13 @@ async def test_a_question_of_one_process_is_answered_through_another_and_the_wor
     url: str, client: Runtime
 ) -> None:
     made = await client.submit("asks")
-    async with worker(url) as first:
+    async with worker(url, config=MORTAL) as first:
         seen = await until_asked(client, made)
         first.send(signal.SIGKILL)
         await first.ended()
     (key,) = seen.task.outstanding
     await client.answer(ME, made.task.task_id, {key: {"action": "accept", "content": {}}})
-    async with worker(url):
+    async with worker(url, config=MORTAL):
         ended = await client.wait(ME, made.task.task_id, 30)
     assert value_of(ended) == "accept in attempt 2"
     assert list(ended.task.inputs) == [key]  # what was answered is not asked twice
@@ -159,8 +174,8 @@ async def test_a_plain_function_that_heeds_nothing_does_not_keep_the_process_fro
     url: str, client: Runtime
 ) -> None:
     made = await client.submit("stubborn")
-    async with worker(url) as first:
-        await until(lambda: is_held(client, made))
+    async with worker(url, config=replace(UNHURRIED, cancel_grace=0.3)) as first:
+        await until(lambda: is_held(client, made), 30)
         first.send(signal.SIGTERM)
         assert await first.ended() == 0
     ended = await client.wait(ME, made.task.task_id, 30)
@@ -173,8 +188,8 @@ async def is_held(client: Runtime, made: Snapshot) -> bool:
 
 async def test_told_twice_the_process_stops_dead(url: str, client: Runtime) -> None:
     made = await client.submit("stubborn")
-    async with worker(url, drain=600) as first:
-        await until(lambda: is_held(client, made))
+    async with worker(url, config=replace(UNHURRIED, drain=600.0)) as first:
+        await until(lambda: is_held(client, made), 30)
         first.send(signal.SIGTERM)
         assert "once more" in await first.line()
         first.send(signal.SIGTERM)

@@ -103,7 +103,8 @@ async def has_page(handle: Handle, page: int) -> bool:
 
 async def is_writing(handle: Handle) -> bool:
     state = await handle.status()
-    return state.status_message == "writing page 1 of 12, attempt 1" and state.progress is not None
+    said = re.fullmatch(r"writing page \d+ of 12, attempt 1", state.status_message or "")
+    return said is not None and state.progress is not None
 
 
 async def has_read(handle: Handle, accounts: int) -> bool:

@@ -90,7 +90,7 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
         signed = await client.call_tool("sign_report", {"year": 2026})
         printed = await client.call_tool("print_report", {"year": 2026})
         report = await started(client, tasks, "build_report", LONG_REPORT)
-        await until(lambda: is_writing(report))
+        await until(lambda: is_writing(report), seconds=30)
         await report.cancel()
     async with await open_storage(f"sqlite:///{plain.file}") as storage:
         unprinted = (await Operator(storage).tasks(name="print_report", limit=1)).rows

@@ -1,12 +1,12 @@
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Generator
 from pathlib import Path
 
 import httpx2
 import pytest
 
-from perdure.web import Dashboard
+from perdure.web import Dashboard, keeping, live
 
 from .desk import Desk, at_a_desk, visiting
 
@@ -15,6 +15,15 @@ from .desk import Desk, at_a_desk, visiting
 async def desk(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Desk]:
     async with at_a_desk(tmp_path) as desk:
         yield desk
+
+
+@pytest.fixture
+def drawn_often() -> Generator[None]:
+    """Pages are drawn as often as ever, though a look may take long on a busy machine."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(keeping, "SHARE", 1)
+        patch.setattr(live, "SHARE", 1)
+        yield
 
 
 @pytest.fixture

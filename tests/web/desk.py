@@ -10,6 +10,7 @@ from pathlib import Path
 
 import httpx2
 import uvicorn
+from msgspec.structs import replace
 from starlette.types import ASGIApp
 
 from perdure.runtime import App, Failed, Runtime, Task
@@ -20,6 +21,8 @@ from perdure.web import Dashboard
 from ..runtime.replicas import QUICK
 
 PAGES = 4
+CALM = replace(QUICK, heartbeat=3.0)
+"""A lease outlasts a machine that stands still for a while: no worker is lost here."""
 ME = Owner.user("https://id.example", "ana <secret>")
 ORIGIN = "http://127.0.0.1"
 FORM = {
@@ -68,7 +71,7 @@ async def at_a_desk(folder: Path) -> AsyncGenerator[Desk]:
 
 
 def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
-    app = App(storage, runtime=QUICK)
+    app = App(storage, runtime=CALM)
 
     @app.function(attempts=2)
     async def build_report(year: int, task: Task) -> str:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from ... import servers
-from ...storage.subjects import FIVE, new_url
+from ...storage.subjects import FIVE
 from . import storm
 from .checking import Case, breaches
 from .functions import QUICK
@@ -26,7 +26,7 @@ async def main(arguments: argparse.Namespace, folder: Path) -> bool:
     """Whether every check holds."""
     _end_children_too()
     try:
-        plan = plan_of(arguments, arguments.url or await new_url(arguments.engine, folder), folder)
+        plan = plan_of(arguments, arguments.url or await storm.new_storage(arguments.engine, folder), folder)
         case = Case(await storm.run(plan))
     finally:
         servers.close_all()

@@ -18,13 +18,15 @@ from .storm import Evidence, by_key, drained, everything, gathered
 
 ME = OWNERS[0]
 WORK = [name for name, kind in KINDS.items() if kind.often]
+HEARTBEAT = 3.0
+"""Seconds. No lease runs out here, however slow the machine is."""
 
 
 async def calm(url: str, folder: Path) -> Evidence:
     """Each function once, one key twice, and a task that was cancelled before anybody took it."""
     journal = Journal(folder, "calm")
     recording.install(journal, None)
-    app = app_on(f"{SCHEME}:{url}", journal)
+    app = app_on(f"{SCHEME}:{url}", journal, HEARTBEAT)
     async with app.open(work=False, name="nobody") as runtime:
         client = Client(runtime, journal, Random(1))
         await client.cancel_one(ME, await client.submit(ME, "steps", 1))

@@ -22,6 +22,7 @@ from perdure.tasks.lifecycle import ACTIVE
 from perdure.tasks.snapshot import TASKS
 from perdure.tasks.store import system_clock
 
+from ...storage.subjects import new_url
 from . import journal
 from .child import Orders, Role
 from .functions import QUICK, beating
@@ -35,6 +36,8 @@ DRAINED_WITHIN = 120.0
 """Seconds after which a task that has not ended is called stuck."""
 DISMISSED_WITHIN = 30.0
 PROBES = Space("probes")
+PATIENCE = {"sqlite": "?busy_timeout=300", "redis": "&timeout=60"}
+"""Options of engines that give up sooner than others."""
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +59,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lease(self) -> float:
         return beating(self.heartbeat).lease
+
+
+async def new_storage(engine: str, folder: Path) -> str:
+    """Of one of the five, as patient as a process may be frozen: it must not find that all took too long."""
+    return await new_url(engine, folder) + PATIENCE.get(engine, "")
 
 
 class Evidence(msgspec.Struct, frozen=True, kw_only=True):
@@ -105,9 +113,17 @@ async def strike(troupe: Troupe, plan: Plan) -> None:
 
 
 def has_met_enough(events: list[Event]) -> bool:
-    """The storm met what it is there for: tasks that were begun again, one that was cancelled, an answer."""
-    begun_again = {event.task for event in events if isinstance(event, Began) and event.attempt > 1}
-    return len(begun_again) >= 3 and {Heard, Cancelled} <= {type(event) for event in events}
+    """The storm met what it is there for: tasks of lost workers that were begun again, some that were
+    cancelled, an answer. Flaky ones are begun again without it.
+    """
+    begun_again = {
+        event.task
+        for event in events
+        if isinstance(event, Began) and event.attempt > 1 and event.function != "flaky"
+    }
+    cancelled = {event.task for event in events if isinstance(event, Cancelled)}
+    heard = any(isinstance(event, Heard) for event in events)
+    return len(begun_again) >= 3 and len(cancelled) >= 3 and heard
 
 
 class Troupe:
@@ -199,11 +215,16 @@ class Troupe:
         """Freeze a worker for good, and not while it holds a lock that others wait for."""
         while True:
             await asyncio.sleep(0.02)
-            for name in [each for each in self.awake if each.startswith("worker")]:
+            for name in [each for each in self.awake if each.startswith("worker") and self._is_at_work(each)]:
                 self._freeze(name)
                 if await others_can_write(storage):
                     return name
                 self.thaw(name)
+
+    def _is_at_work(self, name: str) -> bool:
+        """Who is still connecting would give up."""
+        path = self._plan.folder / f"{name}.jsonl"
+        return path.exists() and path.stat().st_size > 0
 
     async def kill_all_but(self, survivor: str | None) -> None:
         self._is_over = True
