@@ -20,6 +20,7 @@ from perdure import Task, Tasks
 from perdure.runtime import Runtime, RuntimeConfig
 from perdure.tasks import InputKind, InputRequest, NewTask, Owner, Snapshot, Status
 
+from ..runtime.replicas import until
 from .wire import MODERN, Answer, Answering, Core, Json, Modern, serving
 
 pytestmark = pytest.mark.anyio
@@ -452,9 +453,7 @@ async def test_an_answer_that_comes_after_the_end_does_not_spoil_the_result(
     async with hosting() as site, Core(site.url, version=version, answering=late) as client:
         call = asyncio.create_task(client.call("confirming"))
         task_id = await site.begins()
-        async with asyncio.timeout(15):
-            while not client.asked:
-                await asyncio.sleep(0.01)
+        await until(lambda: bool(client.asked))
         await site.tasks.runtime.answer(ANYBODY, task_id, {"go": YES})
         await site.ended(task_id)
         is_over.set()

@@ -542,7 +542,7 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
 async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_run(
     replicas: Replicas,
 ) -> None:
-    """The worker sees that the lease ran out, and could write that it was lost. But it runs the task itself."""
+    """The worker sees that the lease ran out, and could write that it was lost. But the run is its own."""
     app, wire = new_app(), Wire()
     begun, go_on = asyncio.Event(), asyncio.Event()
 

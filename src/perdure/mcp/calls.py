@@ -215,8 +215,10 @@ class Calls:
             idempotency_key=idempotency_key_of(meta),
             function=durable.name,
         )
-        with anyio.CancelScope(shield=True):  # who goes away meanwhile must know what there is to cancel
-            return await self._service.runtime.create(owner, new)
+        creating = asyncio.ensure_future(self._service.runtime.create(owner, new))
+        with anyio.CancelScope(shield=True):  # a call that is given up meanwhile must know its task to end it
+            await asyncio.wait([creating])
+        return creating.result()
 
     async def _while_connected(
         self, request: Request, waiting: Awaitable[Snapshot], task_id: str
