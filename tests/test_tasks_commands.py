@@ -12,7 +12,7 @@ import pytest
 
 from perdure.runtime import Runtime
 from perdure.storage import open_storage
-from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore
+from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore, edits
 
 from .operating.commanding import HOSTILE, a_server, environment, folder_url, refused, run, terminal
 from .storage.subjects import new_url
@@ -75,6 +75,23 @@ async def test_tasks_are_listed_shown_and_counted_without_saying_whose_they_are(
     for each in (listed, shown, seen, ended, told):
         assert SUBJECT not in each.out + each.err
         assert is_harmless(each.out), each.out
+
+
+async def test_the_attempts_at_a_task_are_shown_and_what_they_say_is_harmless(tmp_path: Path) -> None:
+    url = folder_url(tmp_path)
+    async with await open_storage(url) as storage:
+        store = TaskStore(storage)
+        held = await store.hold(await store.create(ANA, CALL))
+        made = await store.edit(
+            held,
+            lambda task, now, config: edits.release(task, reason=f"lost{HOSTILE}", now=now, config=config),
+        )
+    shown = await run(url, "show", made.task.task_id)
+    assert re.search(r"created\n.* begun\n.* given back: lost", shown.out)
+    assert is_harmless(shown.out), shown.out
+    (told,) = (await run(url, "show", made.task.task_id, "--json")).document["history"]
+    assert told["reason"] == f"lost{HOSTILE}"
+    assert told["begun_at"] <= told["ended_at"]
 
 
 async def test_a_terminal_shows_the_tasks_as_they_change(tmp_path: Path) -> None:

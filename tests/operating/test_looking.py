@@ -254,6 +254,7 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
     began = task.task.created_at
     assert [(event.kind, event.note, (event.at - began) // SECOND) for event in seen.timeline[:-1]] == [
         ("created", "", 0),
+        ("begun", "", 0),
         ("asked", "first", 1),
         ("asked", "second", 1),
         ("answered", "first", 2),

@@ -139,7 +139,9 @@ async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
 
     runtime = await replicas.start(app)
     made = await runtime.submit("flaky")
-    assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == 3
+    ended = await runtime.wait(ME, made.task.task_id, 30)
+    assert value_of(ended) == 3
+    assert [attempt.reason for attempt in ended.task.history] == ["busy 1", "busy 2", None]
     made = await runtime.submit("hopeless")
     ended = await runtime.wait(ME, made.task.task_id, 30)
     assert ended.task.status_message == "still busy (attempt 2 of 2)"

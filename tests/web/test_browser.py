@@ -349,10 +349,24 @@ async def test_the_failure_of_an_earlier_attempt_is_no_alarm_once_the_task_compl
     desk: Desk, page: Page
 ) -> None:
     await _open(page, "mend_report")
-    note = page.get_by_text("no glue for <2026>")
+    note = page.locator("#summary").get_by_text("no glue for <2026>")
     await expect(note).to_contain_text("An earlier attempt:")
     await expect(page.locator("#summary .status")).to_have_text("completed")
     assert await _colour(note) != await _colour_of_failing(desk, page)
+
+
+@pytest.mark.usefixtures("mending")
+async def test_the_timeline_tells_each_attempt_and_why_it_was_given_back(page: Page) -> None:
+    await _open(page, "mend_report")
+    told = [await each.inner_text() for each in await page.locator(".timeline .what").all()]
+    assert [each.strip().lower() for each in told] == [
+        "created",
+        "begun",
+        "given back no glue for <2026>",
+        "begun",
+        "finished completed",
+        "expires",
+    ]
 
 
 @pytest.mark.usefixtures("mending")

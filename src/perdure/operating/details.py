@@ -9,12 +9,20 @@ import msgspec
 
 from ..runtime.lease import HELD, Lease
 from ..storage import Micros, Record
-from ..tasks import Failure, InputKind, Json, Outcome, Snapshot, Success, TaskRecord
+from ..tasks import Attempt, Failure, InputKind, Json, Outcome, Snapshot, Success, TaskRecord
 from ..tasks.inputs import Input
 from .rows import Row
 
 Happening: TypeAlias = Literal[
-    "created", "asked", "answered", "cancel requested", "finished", "next attempt", "expires"
+    "created",
+    "begun",
+    "given back",
+    "asked",
+    "answered",
+    "cancel requested",
+    "finished",
+    "next attempt",
+    "expires",
 ]
 
 
@@ -87,6 +95,8 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     """Of a tool its arguments; of anything else all its parameters."""
     variables: dict[str, Json]
     last_failure: str | None
+    history: tuple[Attempt, ...]
+    """The newest attempts: when each was begun, and when and why it was given back unfinished."""
     ttl: int | None
     """Milliseconds from creation, as the client asked; None: for ever."""
     expires_at: Micros | None
@@ -107,6 +117,7 @@ def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
         arguments=_arguments(task),
         variables=dict(task.variables),
         last_failure=task.last_failure,
+        history=task.history,
         ttl=task.ttl,
         expires_at=record.expires_at,
         timeline=tuple(sorted(_events(task, record), key=lambda event: event.at)),
@@ -138,6 +149,7 @@ def _arguments(task: TaskRecord) -> Json:
 
 def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
     yield Event(at=task.created_at, kind="created")
+    yield from _attempts(task)
     for key, asked in task.inputs.items():
         yield Event(at=asked.asked_at, kind="asked", note=key)
         if asked.answered_at is not None:
@@ -150,6 +162,13 @@ def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
         yield Event(at=task.run_at, kind="next attempt", note=task.last_failure or "")
     if record.expires_at is not None:
         yield Event(at=record.expires_at, kind="expires")
+
+
+def _attempts(task: TaskRecord) -> Iterator[Event]:
+    for attempt in task.history:
+        yield Event(at=attempt.begun_at, kind="begun")
+        if attempt.ended_at is not None:
+            yield Event(at=attempt.ended_at, kind="given back", note=attempt.reason or "")
 
 
 def _open(task: TaskRecord) -> dict[str, Input]:

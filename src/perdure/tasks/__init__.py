@@ -6,6 +6,7 @@ Read `lifecycle` and `record` (what a task is), `edits` (what may happen to it),
 from .codec import Json
 from .config import StoreConfig
 from .edits import NewTask
+from .history import Attempt
 from .inputs import InputKind, InputRequest
 from .lifecycle import Status
 from .listing import TaskFilter, TaskPage
@@ -17,6 +18,7 @@ from .upkeep import Sweep, Upkeep
 from .variables import Variables
 
 __all__ = [
+    "Attempt",
     "Failure",
     "InputKind",
     "InputRequest",

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from ..storage.port import MOST_LANE_BYTES
 from ..storage.record import Micros
-from . import codec, inputs
+from . import codec, history, inputs
 from .codec import JsonLike
 from .config import MOST_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
@@ -194,7 +194,9 @@ def answer(
 def hold(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """A worker takes the task for one more attempt: while it holds it, the TTL does not end it."""
     check_active(task.status)
-    return _touched(task, now, held=True, run_at=None, attempts=task.attempts + 1)
+    at = max(now, task.last_updated_at)
+    told = history.begin(task.history_json, at)
+    return _touched(task, at, held=True, run_at=None, attempts=task.attempts + 1, history_json=told)
 
 
 def release(
@@ -211,13 +213,15 @@ def release(
     `uncounted` takes the attempt back, where it ended through no fault of the work.
     """
     check_active(task.status)
+    at = max(now, task.last_updated_at)
     return _touched(
         task,
-        now,
+        at,
         held=False,
         run_at=run_at,
         attempts=max(0, task.attempts - uncounted),
         last_failure=task.last_failure if reason is None else reason[: config.max_message_length],
+        history_json=history.give_back(task.history_json, at, reason) if task.held else task.history_json,
     )
 
 

@@ -13,9 +13,10 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from ..storage.record import Micros
-from . import codec
+from . import codec, history
 from .codec import Json, JsonLike
 from .errors import CorruptRecord, InvalidValue, TaskError
+from .history import Attempt
 from .inputs import Input
 from .lifecycle import Status
 from .owner import Owner
@@ -152,6 +153,8 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How often a worker has begun it. Counted before the work begins, so that a crash counts."""
     last_failure: str | None = None
     """Why the last attempt did not end the task."""
+    history_json: Document = msgspec.field(default=UNSET, name="history")
+    """The newest attempts, to be looked at."""
     idempotency_key: str | None = None
     unknown: Document = UNSET
     """Fields that a later version wrote and this one does not know, to be written back as they were."""
@@ -171,6 +174,10 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def variables(self) -> Variables:
         return Variables.read(self.variables_json)
+
+    @property
+    def history(self) -> tuple[Attempt, ...]:
+        return history.read(self.history_json)
 
     @property
     def outstanding(self) -> dict[str, Input]:

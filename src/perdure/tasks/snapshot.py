@@ -14,7 +14,7 @@ from .record import Success, TaskId, TaskRecord, decode_task, encode_task
 TASKS = Space("tasks")
 LEASES = Space("leases")
 """Where it says who works on a task: a record beside the task, under the same key."""
-BOOKKEEPING_BYTES = 32 * 1024
+BOOKKEEPING_BYTES = 48 * 1024
 """By how much attempts, messages and a short error may take a record beyond its limit."""
 
 

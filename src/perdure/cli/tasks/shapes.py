@@ -8,6 +8,7 @@ import msgspec
 
 from ...operating import Bucket, Changes, Detail, Event, Question, Row, Rows, Stats, outcome_of
 from ...storage import Micros
+from ...tasks import Attempt
 from ..times import iso
 
 
@@ -54,6 +55,7 @@ def detail(seen: Detail) -> dict[str, Any]:
         "arguments": seen.arguments,
         "variables": seen.variables,
         "last_failure": seen.last_failure,
+        "history": [_attempt(each) for each in seen.history],
         "ttl_ms": seen.ttl,
         "expires_at": _time(seen.expires_at),
         "timeline": [_event(each) for each in seen.timeline],
@@ -61,6 +63,11 @@ def detail(seen: Detail) -> dict[str, Any]:
         "outcome": outcome_of(seen.outcome),
         "lease": None if held is None else {"holder": held.holder, "until": iso(held.until)},
     }
+
+
+def _attempt(attempt: Attempt) -> dict[str, Any]:
+    ended_at = _time(attempt.ended_at)
+    return {"begun_at": iso(attempt.begun_at), "ended_at": ended_at, "reason": attempt.reason}
 
 
 def _event(event: Event) -> dict[str, Any]:
