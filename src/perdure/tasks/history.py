@@ -44,7 +44,7 @@ def read(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
 
 def begin(raw: Raw | UnsetType, at: Micros) -> Raw:
     """The history with one more attempt."""
-    return codec.document("history", [*_entries_of(raw), {"begun_at": at}][-MOST:])
+    return Raw(codec.encode([*_entries_of(raw), {"begun_at": at}][-MOST:]))
 
 
 def give_back(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:
@@ -53,7 +53,7 @@ def give_back(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | Uns
     if not entries:  # an earlier version began it
         return raw
     entries[-1] |= {"ended_at": at} if reason is None else {"ended_at": at, "reason": reason[:MOST_REASON]}
-    return codec.document("history", entries)
+    return Raw(codec.encode(entries))
 
 
 def _entries_of(raw: Raw | UnsetType) -> list[dict[str, Any]]:
