@@ -22,6 +22,7 @@ from perdure.tasks import (
     Success,
     TaskId,
     TaskStore,
+    edits,
 )
 from perdure.tasks.errors import InvalidCursor, InvalidValue, NotFound
 from perdure.tasks.snapshot import TASKS
@@ -264,3 +265,21 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
     assert seen.timeline[-1].kind == "expires"
     assert outcome_of(seen.outcome) == {"result": {"pages": 12}}
     assert seen.questions == ()
+
+
+@pytest.mark.parametrize(("reason", "told"), [(None, "paused"), ("the worker was lost", "given back")])
+async def test_an_attempt_that_did_not_end_the_task_says_whether_it_wanted_to(
+    store: TaskStore, operator: Operator, reason: str | None, told: str
+) -> None:
+    held = await store.hold(await store.create(ANA, CALL))
+    await store.edit(
+        held, lambda task, now, config: edits.release(task, reason=reason, now=now, config=config)
+    )
+    (row,) = (await operator.tasks()).rows
+    seen = await operator.get(row.handle, row.task_id)
+    assert [(event.kind, event.note) for event in seen.timeline] == [
+        ("created", ""),
+        ("begun", ""),
+        (told, reason or ""),
+        ("expires", ""),
+    ]

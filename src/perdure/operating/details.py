@@ -17,6 +17,7 @@ Happening: TypeAlias = Literal[
     "created",
     "begun",
     "given back",
+    "paused",
     "asked",
     "answered",
     "cancel requested",
@@ -168,7 +169,8 @@ def _attempts(task: TaskRecord) -> Iterator[Event]:
     for attempt in task.history:
         yield Event(at=attempt.begun_at, kind="begun")
         if attempt.ended_at is not None:
-            yield Event(at=attempt.ended_at, kind="given back", note=attempt.reason or "")
+            kind = "paused" if attempt.reason is None else "given back"
+            yield Event(at=attempt.ended_at, kind=kind, note=attempt.reason or "")
 
 
 def _open(task: TaskRecord) -> dict[str, Input]:
