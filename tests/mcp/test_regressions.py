@@ -245,7 +245,7 @@ async def test_a_call_whose_client_does_not_come_back_with_its_answers_ends_its_
         patiences.append(asyncio.Event())
         await patiences[-1].wait()
 
-    monkeypatch.setattr(calls, "asyncio", SimpleNamespace(sleep=be_patient))
+    monkeypatch.setattr(calls, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": be_patient}))
     async with hosting() as site, Modern(site.url) as client:
         first = (await call_plainly(client, "confirm", LASTING)).result
         answered = asyncio.create_task(call_plainly(client, "confirm", LASTING, first))
