@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
-from ..storage.subjects import new_url
+from ..storage.subjects import FIVE, new_url
 from .fixture import make_server
+from .replicas import Replicas
 from .wire import Core, Modern, serving
 
 
@@ -37,6 +39,15 @@ async def modern(url: str) -> AsyncGenerator[Modern]:
 async def core(url: str) -> AsyncGenerator[Core]:
     async with Core(url) as client:
         yield client
+
+
+@pytest.fixture(params=[engine for engine in FIVE if engine != "memory"])
+async def replicas(
+    request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
+) -> AsyncGenerator[Replicas]:
+    """Server processes on each engine that several processes can share."""
+    async with AsyncExitStack() as stack:
+        yield Replicas(await new_url(request.param, tmp_path), stack)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Cancelling: at once what waits, wherever it runs what is in work; and work that could not be begun."""
+"""Cancelling ends at once what waits, and wherever it runs what is in work."""
 
 from __future__ import annotations
 
@@ -12,32 +12,18 @@ import anyio.from_thread
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import (
-    Again,
-    App,
-    Cancellation,
-    Executor,
-    InProcessExecutor,
-    Job,
-    LeaseLost,
-    Runtime,
-    RuntimeConfig,
-    Stop,
-    Task,
-    TaskCancelled,
-)
+from perdure.runtime import Again, Cancellation, LeaseLost, Runtime, Task, TaskCancelled
 from perdure.storage import Change
-from perdure.storage.errors import StorageFailed
-from perdure.tasks import Failure, Snapshot, Status, TaskId, TaskStore
+from perdure.tasks import Failure, Snapshot, Status
 from perdure.tasks.errors import TerminalTask
 
 from ..rows import row
+from .apps import hanging
 from .doubles import (
     ME,
     SECOND,
     MovedClock,
     Wire,
-    creates_a_task,
     lease_of,
     nothing,
     now,
@@ -158,16 +144,6 @@ async def until_held(runtime: Runtime, task: Snapshot) -> None:
         return (await now(runtime, task)).task.held
 
     await until(is_held)
-
-
-def hanging() -> App:
-    app = new_app()
-
-    @app.function()
-    async def hang() -> None:
-        await asyncio.Event().wait()
-
-    return app
 
 
 # What is in work
@@ -403,170 +379,3 @@ async def test_an_error_in_the_clean_up_does_not_undo_the_cancel(replicas: Repli
     await runtime.cancel(ME, made.task.task_id)
     task = (await runtime.wait(ME, made.task.task_id, 10)).task
     assert (task.status, task.attempts) == (Status.CANCELLED, 1)
-
-
-# What could not be begun
-
-
-class Refusing(Executor):
-    """An executor that takes nothing."""
-
-    def __init__(self) -> None:
-        self.asked = 0
-
-    async def submit(self, job: Job) -> None:
-        self.asked += 1
-        raise RuntimeError("the cluster is full")
-
-    def cancel(self, task_id: TaskId, why: Stop) -> None: ...
-
-
-@row(69)
-async def test_what_an_executor_does_not_take_goes_back_to_the_queue_for_another(replicas: Replicas) -> None:
-    app, executor = new_app(), Refusing()
-
-    @app.function()
-    async def work(task: Task) -> int:
-        return task.attempt
-
-    refusing = await replicas.start(app, executor=lambda _store, _config: executor)
-    made = await refusing.submit("work")
-    await until(lambda: executor.asked > 0)
-    await replicas.start(app)
-    ended = await refusing.wait(ME, made.task.task_id, 10)
-    assert (value_of(ended), ended.task.last_failure) == (1, "it could not be started: the cluster is full")
-
-
-@row(69)
-async def test_an_executor_that_takes_nothing_is_not_asked_without_a_pause(replicas: Replicas) -> None:
-    app, executor = hanging(), Refusing()
-    runtime = await replicas.start(app, executor=lambda _store, _config: executor)
-    await runtime.submit("hang")
-    await until(lambda: executor.asked > 0)
-    await asyncio.sleep(0.5)
-    assert executor.asked <= 8
-
-
-class Remote(Executor):
-    """An executor of somebody's own, as thin as can be."""
-
-    def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
-        self._inner = InProcessExecutor(store, config)
-        self.seen: list[str] = []
-
-    async def submit(self, job: Job) -> None:
-        self.seen.append(f"submit {job.function.name}")
-        await self._inner.submit(job)
-
-    def cancel(self, task_id: TaskId, why: Stop) -> None:
-        self.seen.append(f"cancel: {why}")
-        self._inner.cancel(task_id, why)
-
-
-@row(66)
-async def test_an_executor_is_two_verbs(replicas: Replicas) -> None:
-    made_here: list[Remote] = []
-
-    def make(store: TaskStore, config: RuntimeConfig) -> Executor:
-        made_here.append(Remote(store, config))
-        return made_here[0]
-
-    runtime = await replicas.start(hanging(), executor=make)
-    made = await runtime.submit("hang")
-    await until(lambda: bool(made_here[0].seen))
-    await runtime.cancel(ME, made.task.task_id)
-    assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
-    assert made_here[0].seen == ["submit hang", "cancel: cancelled"]
-
-
-def quick() -> tuple[App, list[str]]:
-    app, runs = new_app(), list[str]()
-
-    @app.function()
-    async def quick(task: Task) -> int:
-        runs.append(task.id)
-        return task.attempt
-
-    return app, runs
-
-
-@row(69)
-@pytest.mark.parametrize("when", ["before", "after"])
-async def test_a_create_that_is_cancelled_leaves_nothing_or_a_task_that_runs(
-    replicas: Replicas, when: str
-) -> None:
-    app, runs = quick()
-    wire, reached = Wire(), asyncio.Event()
-
-    async def hold_up(changes: Sequence[Change]) -> None:
-        if creates_a_task(changes):
-            reached.set()
-            await asyncio.Event().wait()
-
-    setattr(wire, when, hold_up)
-    async with wired(replicas, wire, app, replace(UNHURRIED, concurrency=1)) as runtime:
-        creating = asyncio.create_task(runtime.submit("quick"))
-        await reached.wait()
-        creating.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await creating
-        wire.mend()
-        await the_only_tasks_end(runtime, 0 if when == "before" else 1)
-        await until_free(runtime)
-    assert len(runs) == (1 if when == "before" else 2)
-
-
-async def the_only_tasks_end(runtime: Runtime, count: int) -> None:
-    page = await runtime.store.list(ME)
-    assert len(page.tasks) == count
-    for each in page.tasks:
-        assert value_of(await runtime.wait(ME, each.task.task_id, 10)) == 1
-
-
-async def until_free(runtime: Runtime) -> None:
-    """The slot of what was not begun is free again, in the end."""
-    made = await runtime.submit("quick")
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
-
-
-@row(69)
-@pytest.mark.parametrize("failures", [1, 2])
-async def test_a_create_of_which_nothing_was_heard_is_begun_if_it_was_written(
-    replicas: Replicas, failures: int
-) -> None:
-    """A function of one attempt, which would fail if it had to be recovered. All of it is written."""
-    app, runs = quick()
-    wire, left = Wire(), [StorageFailed("the line was lost")] * failures
-
-    async def lose(_: Sequence[Change]) -> None:
-        if left:
-            raise left.pop()
-
-    wire.after = lose
-    other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, replace(UNHURRIED, heartbeat=1.0)) as runtime:
-        with pytest.raises(StorageFailed):
-            await runtime.submit("quick")
-        await the_only_tasks_end(other, 1)
-    assert len(runs) == 1
-
-
-@row(8, 69)
-async def test_a_client_that_creates_again_with_its_key_gets_the_task_that_was_made(
-    replicas: Replicas,
-) -> None:
-    app, runs = quick()
-    wire, left = Wire(), [StorageFailed("the line was lost")]
-
-    async def lose(_: Sequence[Change]) -> None:
-        if left:
-            raise left.pop()
-
-    wire.after = lose
-    async with wired(replicas, wire, app, UNHURRIED) as runtime:
-        with pytest.raises(StorageFailed):
-            await runtime.submit("quick", idempotency_key="k")
-        made = await runtime.submit("quick", idempotency_key="k")
-        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
-        await the_only_tasks_end(runtime, 1)
-    assert runs == [made.task.task_id]

@@ -1,4 +1,4 @@
-"""The queue: who takes what, when, how many at once, and how quietly."""
+"""The queue: who takes what and when, how long it may be, and how quietly it is watched."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from msgspec.structs import replace
 from perdure.runtime import Again, App, Function, QueueFull, Runtime, RuntimeConfig, Task
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Replace
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
+from perdure.tasks.snapshot import BOOKKEEPING_BYTES
 from perdure.tasks.upkeep import SET_ASIDE
 
 from ..rows import row
-from .doubles import ME, SECOND, STEADY, MovedClock, Wire, now, several_heartbeats, until_status, wired
+from .apps import run_all
+from .doubles import ME, SECOND, STEADY, MovedClock, Wire, now, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio
@@ -25,34 +27,6 @@ pytestmark = pytest.mark.anyio
 MANY = StoreConfig(max_tasks_per_owner=1000)
 UNSWEPT = replace(STEADY, sweep_interval=60.0)
 """Of workers of whom there are many: nothing expires here, and a look at what did is dear on some engines."""
-
-
-class Crowd:
-    """How many are at work, now and at most."""
-
-    def __init__(self) -> None:
-        self.now: Counter[str] = Counter()
-        self.most: Counter[str] = Counter()
-
-    def enter(self, name: str) -> None:
-        for each in (name, "all"):
-            self.now[each] += 1
-            self.most[each] = max(self.most[each], self.now[each])
-
-    def leave(self, name: str) -> None:
-        self.now.subtract([name, "all"])
-
-    async def work(self, name: str) -> None:
-        self.enter(name)
-        await asyncio.sleep(0.01)
-        self.leave(name)
-
-    async def work_until(self, name: str, many: str, count: int) -> None:
-        """Work until so many were at it together, and so long that more might come."""
-        self.enter(name)
-        await until(lambda: self.most[many] >= count)
-        await asyncio.sleep(0.2)
-        self.leave(name)
 
 
 def gated(go_on: asyncio.Event) -> App:
@@ -143,117 +117,30 @@ async def test_a_worker_that_is_alone_takes_the_oldest_first(replicas: Replicas)
     assert order == list(range(20))
 
 
-# How many at once
-
-
 @row(65)
-@pytest.mark.parametrize("where", ["here", "elsewhere"])
-async def test_a_worker_runs_as_many_as_it_may_and_no_more(replicas: Replicas, where: str) -> None:
-    app, crowd = new_app(), Crowd()
-
-    @app.function()
-    async def work() -> None:
-        await crowd.work_until("work", "work", 3)
-
-    worker = await replicas.start(app, with_concurrency(3))
-    creator = worker if where == "here" else await replicas.start(app, work=False)
-    await run_all(creator, ["work"] * 15)
-    assert crowd.most["work"] == 3
-
-
-@row(65)
-async def test_a_function_has_its_own_limit_within_its_workers(replicas: Replicas) -> None:
-    app, crowd = new_app(), Crowd()
-
-    @app.function(concurrency=2)
-    async def narrow() -> None:
-        await crowd.work_until("narrow", "narrow", 2)
-
-    @app.function()
-    async def wide() -> None:
-        await crowd.work_until("wide", "all", 5)
-
-    creator = await replicas.start(app, work=False)
-    made = [await creator.submit(name) for name in ["narrow"] * 8 + ["wide"] * 12]
-    await replicas.start(app, with_concurrency(5))
+async def test_a_function_with_a_long_queue_does_not_starve_another(replicas: Replicas) -> None:
+    """The worker is as quick as the queue, so there is always a slot, and always something to take."""
+    app, order = new_app(), list[str]()
+    others = [f"lonely {number}" for number in range(8)]  # chance alone puts none of them last
+    for name in ("popular", *others):
+        app.functions.add(Function(name=name, handler=partial(note, name, order)))
+    creator = await replicas.start(app, work=False, limits=MANY)
+    made = [await creator.submit(name) for name in ["popular"] * 150 + others]
+    await replicas.start(app, with_concurrency(1000), limits=MANY)
     for each in made:
         await creator.wait(ME, each.task.task_id, 10)
-    assert (crowd.most["narrow"], crowd.most["all"]) == (2, 5)
+    assert max(order.index(name) for name in others) < 80
 
 
-async def run_all(runtime: Runtime, names: Sequence[str]) -> list[Snapshot]:
-    made = await asyncio.gather(*(runtime.submit(name) for name in names))
-    return [await runtime.wait(ME, each.task.task_id, 20) for each in made]
+async def note(name: str, order: list[str], _: Task) -> None:
+    order.append(name)
 
 
-class Asking:
-    """One slot: a task asks and waits, another works, and the first is answered while the other works."""
-
-    def __init__(self) -> None:
-        self.app = new_app()
-        self.crowd = Crowd()
-        self.order: list[str] = []
-        self.go_on = asyncio.Event()
-        self.tasks: list[Task] = []
-
-        @self.app.function(concurrency=1)
-        async def work(name: str, task: Task) -> None:
-            self.crowd.enter("work")
-            if name == "asks":
-                await self._ask(task)
-            elif name == "waits":
-                await self.go_on.wait()
-            self.order.append(name)
-            self.crowd.leave("work")
-
-    async def _ask(self, task: Task) -> None:
-        self.tasks.append(task)
-        self.crowd.leave("work")
-        await task.elicit("Whose?", key="whose")
-        self.crowd.enter("work")
-
-    async def begin(self, runtime: Runtime) -> tuple[Snapshot, Snapshot]:
-        """The one that asks, once it waits, and the one that has taken its slot."""
-        asks = await runtime.submit("work", {"name": "asks"})
-        await until_status(runtime, asks, Status.INPUT_REQUIRED)
-        waits = await runtime.submit("work", {"name": "waits"})
-        await until(lambda: self.crowd.now["work"] == 1)
-        return asks, waits
-
-    async def answer(self, runtime: Runtime, asks: Snapshot) -> None:
-        """Return when the run that asked has heard of the answer."""
-        await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
-        await until(lambda: self.tasks[0].inputs["whose"].is_answered)
-
-
-@row(65)
-async def test_a_run_that_waits_for_an_answer_lends_its_slot_and_gets_one_back(replicas: Replicas) -> None:
-    asking = Asking()
-    runtime = await replicas.start(asking.app, STEADY)
-    asks, waits = await asking.begin(runtime)
-    await asking.answer(runtime, asks)
-    await several_heartbeats(runtime, asks, 1)
-    assert asking.order == []  # answered, and still waiting for the slot that it lent
-    asking.go_on.set()
-    for each in (waits, asks):
-        await runtime.wait(ME, each.task.task_id, 10)
-    assert asking.order == ["waits", "asks"]
-    assert asking.crowd.most["work"] == 1
-
-
-@row(65)
-async def test_who_was_answered_comes_before_who_has_not_begun(replicas: Replicas) -> None:
-    asking = Asking()
-    runtime = await replicas.start(asking.app, STEADY)
-    asks, waits = await asking.begin(runtime)
-    late = [await runtime.submit("work", {"name": "late"}) for _ in range(3)]
-    await asking.answer(runtime, asks)
-    await several_heartbeats(runtime, asks, 1)
-    asking.go_on.set()
-    for each in (waits, asks, *late):
-        await runtime.wait(ME, each.task.task_id, 10)
-    assert asking.order == ["waits", "asks", "late", "late", "late"]
-    assert asking.crowd.most["work"] == 1
+async def test_a_new_task_may_name_its_function_without_a_call(replicas: Replicas) -> None:
+    app = gated(asyncio.Event())
+    runtime = await replicas.start(app)
+    made = await runtime.create(ME, NewTask(method="tools/call", function="quick"))
+    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "quick"
 
 
 @row(65)
@@ -322,7 +209,7 @@ async def test_a_task_may_say_itself_when_it_is_to_be_run_again(replicas: Replic
     assert (waiting.task.attempts, waiting.task.last_failure) == (1, "the shop is closed")
 
 
-# What is damaged
+# What is damaged, or cannot be claimed
 
 
 @row(47, 65)
@@ -358,6 +245,23 @@ async def damage(runtime: Runtime, task: Snapshot) -> Replace:
     result = await runtime.store.storage.commit([change], now=runtime.store.clock())
     assert isinstance(result, Committed)
     return change
+
+
+@row(65)
+async def test_tasks_that_cannot_be_claimed_are_in_nobodys_way(replicas: Replicas) -> None:
+    """They were made where tasks may be larger than here, and fill more than one look at the queue."""
+    app = new_app()
+
+    @app.function()
+    async def measure(text: str) -> int:
+        return len(text)
+
+    creator = await replicas.start(app, work=False)
+    large = [await creator.submit("measure", {"text": "x" * 2 * BOOKKEEPING_BYTES}) for _ in range(20)]
+    made = await creator.submit("measure", {"text": "fits"})
+    await replicas.start(app, with_concurrency(4), limits=StoreConfig(max_record_size_bytes=20_000))
+    assert value_of(await creator.wait(ME, made.task.task_id, 10)) == 4
+    assert [await now(creator, each) for each in large] == large
 
 
 # How quietly
@@ -418,65 +322,6 @@ async def test_a_worker_that_hears_nothing_looks_now_and_then(replicas: Replicas
         assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
 
 
-async def test_a_new_task_may_name_its_function_without_a_call(replicas: Replicas) -> None:
-    app = gated(asyncio.Event())
-    runtime = await replicas.start(app)
-    made = await runtime.create(ME, NewTask(method="tools/call", function="quick"))
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "quick"
-
-
-@row(65)
-async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Replicas) -> None:
-    app, crowd, go_on = new_app(), Crowd(), asyncio.Event()
-    patience = asyncio.timeout(None)
-
-    @app.function()
-    async def impatient(task: Task) -> str:
-        try:
-            async with patience:
-                await task.elicit("Whose?")
-        except TimeoutError:
-            await crowd.work("work")
-            return "nobody said"
-        return "never"
-
-    @app.function()
-    async def hog() -> None:
-        crowd.enter("work")
-        await go_on.wait()
-        crowd.leave("work")
-
-    runtime = await replicas.start(app, replace(STEADY, concurrency=1))
-    made = await runtime.submit("impatient")
-    await until_status(runtime, made, Status.INPUT_REQUIRED)
-    taken = await runtime.submit("hog")
-    await until(lambda: crowd.now["work"] == 1)
-    patience.reschedule(asyncio.get_running_loop().time())
-    await several_heartbeats(runtime, taken, 1)
-    go_on.set()
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "nobody said"
-    assert crowd.most["work"] == 1
-
-
-@row(65)
-async def test_a_function_with_a_long_queue_does_not_starve_another(replicas: Replicas) -> None:
-    """The worker is as quick as the queue, so there is always a slot, and always something to take."""
-    app, order = new_app(), list[str]()
-    others = [f"lonely {number}" for number in range(8)]  # chance alone puts none of them last
-    for name in ("popular", *others):
-        app.functions.add(Function(name=name, handler=partial(note, name, order)))
-    creator = await replicas.start(app, work=False, limits=MANY)
-    made = [await creator.submit(name) for name in ["popular"] * 150 + others]
-    await replicas.start(app, with_concurrency(1000), limits=MANY)
-    for each in made:
-        await creator.wait(ME, each.task.task_id, 10)
-    assert max(order.index(name) for name in others) < 80
-
-
-async def note(name: str, order: list[str], _: Task) -> None:
-    order.append(name)
-
-
 class Lagging(Wire):
     """A storage whose queues still show for two seconds what was taken from them."""
 
@@ -522,20 +367,3 @@ async def test_a_worker_does_not_run_after_what_a_queue_that_lags_still_shows(re
             assert (await creator.wait(ME, each.task.task_id, 10)).task.attempts == 1
     assert runs == Counter(range(60))
     assert wire.refused <= 5
-
-
-@row(65)
-async def test_tasks_that_cannot_be_claimed_are_in_nobodys_way(replicas: Replicas) -> None:
-    """They were made where tasks may be larger than here, and fill more than one look at the queue."""
-    app = new_app()
-
-    @app.function()
-    async def measure(text: str) -> int:
-        return len(text)
-
-    creator = await replicas.start(app, work=False)
-    large = [await creator.submit("measure", {"text": "x" * 60_000}) for _ in range(20)]
-    made = await creator.submit("measure", {"text": "fits"})
-    await replicas.start(app, with_concurrency(4), limits=StoreConfig(max_record_size_bytes=20_000))
-    assert value_of(await creator.wait(ME, made.task.task_id, 10)) == 4
-    assert [await now(creator, each) for each in large] == large

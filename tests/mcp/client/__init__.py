@@ -1,0 +1,1 @@
+"""The client of `perdure.mcp.client`, against servers of both generations."""

@@ -1,0 +1,95 @@
+"""A client says by name what is wrong: with how it was built, with an answer, with a server without tasks."""
+
+from __future__ import annotations
+
+import pytest
+from mcp.client.extension import advertise
+from mcp_types import CallToolResult
+
+from mcp.client import Client
+from perdure.mcp.client import ClientTasks
+from perdure.mcp.client.errors import (
+    CannotAnswer,
+    ClientTaskError,
+    MalformedTask,
+    NoTasks,
+    NotDeclared,
+    WasCancelled,
+)
+from perdure.storage.errors import PerdureError
+
+from ..wire import EXTENSION, Json
+from .shop import Shop, open_shop, shop, text_of, url, visiting
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["open_shop", "shop", "url"]
+"""The fixtures of the shop, which are ours too."""
+
+
+async def test_a_client_without_the_extension_is_told_how_to_build_it(shop: Shop, url: str) -> None:
+    tasks = ClientTasks()
+    for extensions in (None, [ClientTasks()], [advertise(EXTENSION)]):
+        async with Client(url, extensions=extensions) as client:
+            with pytest.raises(NotDeclared, match=r"extensions=\[tasks\]"):
+                await tasks.start(client, "hold")
+            with pytest.raises(NotDeclared):
+                tasks.resume(client, '{"task_id": "1", "tool": "hold"}')
+
+    assert shop.watch.of("tools/call") == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"status": "done"},
+        {"status": None},
+        {"taskId": 7},
+        {"createdAt": None},
+        {"status": "completed", "result": None},
+        {"status": "input_required", "inputRequests": ["first"]},
+    ],
+)
+async def test_an_answer_that_is_no_task_is_called_so(shop: Shop, url: str, broken: Json) -> None:
+    shop.answers.changing["tasks/get"] = lambda task: {**task, **broken}
+    async with visiting(url) as visitor:
+        handle = await visitor.start("hold")
+        with pytest.raises(MalformedTask):
+            await handle.wait(10)
+
+
+async def test_a_question_that_is_none_is_no_question(shop: Shop, url: str) -> None:
+    asked = {"status": "input_required", "inputRequests": {"first": {"method": "no/such"}}}
+    shop.answers.changing["tasks/get"] = lambda task: {**task, **asked}
+    async with visiting(url) as visitor:
+        handle = await visitor.start("hold")
+        with pytest.raises(MalformedTask):
+            await handle.wait(10)
+
+
+async def test_every_error_of_a_client_is_one_of_ours() -> None:
+    errors = (WasCancelled("1"), MalformedTask("it is none"), NotDeclared(), CannotAnswer())
+
+    assert all(isinstance(error, ClientTaskError) for error in errors)
+    assert issubclass(ClientTaskError, PerdureError)
+
+
+@pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
+async def test_a_server_of_a_protocol_without_tasks_is_called_as_any(shop: Shop, version: str) -> None:
+    shop.answers.changing["initialize"] = lambda answer: {**answer, "protocolVersion": version}
+    async with visiting(shop.server, "legacy") as visitor:
+        result = await visitor.tasks.start(visitor.client, "greet", {"name": "Ada"})
+
+    assert isinstance(result, CallToolResult)
+    assert text_of(result) == "Hello, Ada!"
+
+
+async def test_a_handle_says_where_there_are_no_tasks(shop: Shop) -> None:
+    shop.answers.changing["initialize"] = lambda answer: {**answer, "protocolVersion": "2025-06-18"}
+    async with visiting(shop.server, "legacy") as visitor:
+        handle = visitor.tasks.resume(visitor.client, '{"task_id": "abc", "tool": "greet"}')
+        for asking in (handle.status, handle.cancel, handle.wait):
+            with pytest.raises(NoTasks, match="2025-06-18 has no tasks"):
+                await asking()
+        with pytest.raises(NoTasks):
+            await handle.answer({"key": {"action": "decline"}})

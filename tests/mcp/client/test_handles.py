@@ -1,0 +1,226 @@
+"""A handle shows its task, waits for it, cancels it, and can be kept and resumed by another client."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from mcp_types import INVALID_PARAMS, CallToolResult
+
+from perdure.mcp.client import Handle, TaskState
+from perdure.mcp.client.errors import MalformedTask, WasCancelled
+
+from ...runtime.replicas import until
+from .shop import (
+    BOTH,
+    Mode,
+    Person,
+    Shop,
+    Target,
+    cancelled,
+    open_shop,
+    opened,
+    raised_by,
+    shop,
+    target,
+    text_of,
+    told_by,
+    url,
+    visiting,
+)
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["open_shop", "shop", "target", "url"]
+"""The fixtures of the shop, which are ours too."""
+
+
+# Handles
+
+
+@BOTH
+async def test_a_handle_shows_its_task_and_waits_for_its_result(
+    shop: Shop, target: Target, mode: Mode
+) -> None:
+    async with visiting(target, mode) as visitor:
+        handle = await visitor.start("hold", {"label": "it"})
+        assert handle.tool == "hold"
+        assert (await handle.status()).status == "working"
+        assert (await handle.status()).task_id == handle.task_id
+        shop.gate.set()
+        assert text_of(await handle.wait(20)) == "held it"
+        assert (await handle.status()).status == "completed"
+
+
+@BOTH
+async def test_a_wait_that_times_out_leaves_the_task_as_it_is(shop: Shop, target: Target, mode: Mode) -> None:
+    async with visiting(target, mode) as visitor:
+        handle = await visitor.start("hold")
+        with pytest.raises(TimeoutError):
+            await handle.wait(0.3)
+        assert (await handle.status()).status == "working"
+        shop.gate.set()
+        assert text_of(await handle.wait(20)) == "held "
+
+
+@BOTH
+async def test_a_wait_that_is_cancelled_leaves_the_task_as_it_is(
+    shop: Shop, target: Target, mode: Mode
+) -> None:
+    async with visiting(target, mode) as visitor:
+        handle = await visitor.start("hold")
+        waiting = asyncio.create_task(handle.wait())
+        await until(lambda: len(shop.watch.of("tasks/get")) > 0)
+        await cancelled(waiting)
+        shop.gate.set()
+        assert text_of(await handle.wait(20)) == "held "
+
+
+@BOTH
+async def test_a_cancelled_task_is_told_apart_from_one_that_failed(target: Target, mode: Mode) -> None:
+    async with visiting(target, mode) as visitor:
+        handle = await visitor.start("hold")
+        await handle.cancel()
+        with pytest.raises(WasCancelled) as raised:
+            await handle.wait(10)
+        assert raised.value.task_id == handle.task_id
+        broken = await visitor.start("break_off")
+        assert told_by(await raised_by(broken.wait(10)))[0] == -32042
+
+
+@BOTH
+async def test_a_task_that_is_cancelled_by_another_while_it_is_waited_for_is_told_so(
+    shop: Shop, url: str, mode: Mode
+) -> None:
+    async with visiting(url, mode) as one, visiting(url, mode) as other:
+        handle = await one.start("hold")
+        waiting = asyncio.create_task(handle.wait(20))
+        await until(lambda: len(shop.watch.of("tasks/get", handle.task_id)) > 0)
+        await other.resume(handle.save()).cancel()
+        with pytest.raises(WasCancelled):
+            await waiting
+
+
+@BOTH
+async def test_every_state_in_which_a_task_is_seen_is_shown(shop: Shop, target: Target, mode: Mode) -> None:
+    states: list[TaskState] = []
+    async with visiting(target, mode) as visitor:
+        handle = await visitor.start("hold")
+        waiting = asyncio.create_task(handle.wait(20, on_state=states.append))
+        await until(lambda: len(states) > 0)
+        shop.gate.set()
+        await waiting
+
+    assert (states[0].status, states[-1].status) == ("working", "completed")
+    assert {state.task_id for state in states} == {handle.task_id}
+
+
+@BOTH
+async def test_a_tool_that_is_not_durable_gives_its_result_at_once(target: Target, mode: Mode) -> None:
+    async with visiting(target, mode) as visitor:
+        result = await visitor.tasks.start(visitor.client, "greet", {"name": "Ada"})
+
+    assert isinstance(result, CallToolResult)
+    assert text_of(result) == "Hello, Ada!"
+
+
+async def test_a_call_that_is_refused_starts_nothing(shop: Shop, target: Target) -> None:
+    async with visiting(target) as visitor:
+        result = await visitor.tasks.start(visitor.client, "add", {"left": "two"})
+        assert isinstance(result, CallToolResult)
+        assert result.is_error
+        assert await shop.statuses() == []
+
+
+async def test_at_2025_11_25_a_call_that_is_refused_starts_nothing(shop: Shop, target: Target) -> None:
+    """A client that asks for a task cannot be given a result in its place."""
+    async with visiting(target, "legacy") as visitor:
+        error = await raised_by(visitor.tasks.start(visitor.client, "add", {"left": "two"}))
+        assert error.code == INVALID_PARAMS
+        assert await shop.statuses() == []
+
+
+@BOTH
+async def test_a_call_that_is_started_twice_with_one_key_is_one_task(
+    shop: Shop, tmp_path: Path, mode: Mode
+) -> None:
+    async with visiting(shop.server, mode) as visitor:
+        first = await visitor.start("hold", {"label": "it"}, idempotency_key="once")
+        again = await visitor.start("hold", {"label": "it"}, idempotency_key="once")
+        other = await visitor.start("hold", {"label": "it"}, idempotency_key="twice")
+
+    assert first.task_id == again.task_id != other.task_id
+
+
+async def test_what_a_caller_says_in_meta_reaches_the_server_beside_the_key(shop: Shop) -> None:
+    async with visiting(shop.server) as visitor:
+        await visitor.start("hold", idempotency_key="once", meta={"test/why": "because"})
+
+    meta = shop.watch.of("tools/call")[0].params["_meta"]
+    assert (meta["test/why"], meta["perdure/idempotencyKey"]) == ("because", "once")
+
+
+async def test_at_2025_11_25_a_caller_says_how_long_its_task_is_kept(target: Target) -> None:
+    async with visiting(target, "legacy") as visitor:
+        handle = await visitor.start("hold", ttl=123_000)
+        assert (await handle.status()).ttl_ms == 123_000
+
+
+# Handles that are kept
+
+
+@BOTH
+async def test_a_handle_is_resumed_by_another_client_when_the_first_is_gone(
+    shop: Shop, url: str, mode: Mode
+) -> None:
+    async with visiting(url, mode) as first:
+        kept = (await first.start("hold", {"label": "it"})).save()
+    async with visiting(url, mode) as second:
+        handle = second.resume(kept)
+        assert (handle.tool, (await handle.status()).status) == ("hold", "working")
+        shop.gate.set()
+        assert text_of(await handle.wait(20)) == "held it"
+
+
+async def test_a_handle_is_resumed_at_another_version_of_the_protocol(shop: Shop, url: str) -> None:
+    async with visiting(url, "legacy") as first:
+        kept = (await first.start("hold", {"label": "it"})).save()
+    shop.gate.set()
+    async with visiting(url, "auto") as second:
+        assert text_of(await second.resume(kept).wait(20)) == "held it"
+
+
+@BOTH
+async def test_a_handle_is_resumed_when_the_server_was_restarted(tmp_path: Path, mode: Mode) -> None:
+    storage = f"sqlite:///{tmp_path / 'tasks.db'}"
+    async with opened(storage) as (_, url), visiting(url, mode) as visitor:
+        handle = await visitor.start("ask_two")
+        await until(lambda: _is_asking(handle))
+        kept = handle.save()
+    person = Person("Bob")
+    async with opened(storage) as (_, url), visiting(url, mode, person=person) as visitor:
+        assert text_of(await visitor.resume(kept).wait(30)) == "first: Bob, second: Bob"
+
+    assert person.asked == ["Who?", "Who?"]
+
+
+async def _is_asking(handle: Handle) -> bool:
+    return (await handle.status()).status == "input_required"
+
+
+@pytest.mark.parametrize(
+    "kept", ["", "null", "[]", "{}", '{"task_id": 5, "tool": "hold"}', "not json", "\ud800"]
+)
+async def test_what_is_no_kept_handle_is_refused_by_name(url: str, kept: str) -> None:
+    async with visiting(url) as visitor:
+        with pytest.raises(MalformedTask, match="no saved handle"):
+            visitor.resume(kept)
+
+
+@BOTH
+async def test_a_handle_of_a_task_that_there_is_not_raises_what_the_server_says(url: str, mode: Mode) -> None:
+    async with visiting(url, mode) as visitor:
+        handle = visitor.resume(f'{{"task_id": "{"0" * 32}", "tool": "hold"}}')
+        for awaitable in (handle.status(), handle.wait(10), handle.cancel()):
+            assert (await raised_by(awaitable)).code == -32602

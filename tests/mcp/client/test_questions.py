@@ -1,0 +1,167 @@
+"""What a task asks is answered once, by the callbacks of the client or by hand, and may be refused."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import pytest
+from mcp.client.session import ClientRequestContext
+from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
+
+from perdure.mcp.client import Handle, TaskState
+from perdure.mcp.client.errors import CannotAnswer, WasCancelled
+
+from ...runtime.replicas import until
+from ..fixture import make_server
+from ..wire import Json, serving
+from .shop import (
+    BOTH,
+    Mode,
+    Person,
+    Shop,
+    Target,
+    open_shop,
+    raised_by,
+    shop,
+    target,
+    text_of,
+    told_by,
+    url,
+    visiting,
+)
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["open_shop", "shop", "target", "url"]
+"""The fixtures of the shop, which are ours too."""
+
+
+class Shy(Person):
+    """Answers that it will not."""
+
+    async def elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        self.asked.append(params.message)
+        return ErrorData(code=-32077, message="I would rather not", data={"because": "shy"})
+
+
+async def asking(handle: Handle, *keys: str) -> TaskState:
+    """The task once it asks these things."""
+
+    async def met() -> bool:
+        return set((await handle.status()).input_requests) == set(keys)
+
+    await until(met)
+    return await handle.status()
+
+
+@BOTH
+@pytest.mark.parametrize("by_handle", [False, True])
+async def test_questions_are_answered_by_the_clients_own_callbacks_each_once(
+    target: Target, mode: Mode, *, by_handle: bool
+) -> None:
+    person = Person()
+    async with visiting(target, mode, person=person) as visitor:
+        if by_handle:
+            result = await (await visitor.start("ask_all")).wait(20)
+        else:
+            result = await visitor.client.call_tool("ask_all")
+
+    assert text_of(result) == "Ada, wit, 1"
+    assert person.asked == ["Who?", "sampling", "roots"]
+
+
+async def test_several_questions_at_once_are_answered_each_once(shop: Shop, target: Target) -> None:
+    person = Person()
+    async with visiting(target, person=person) as visitor:
+        result = await visitor.client.call_tool("ask_two")
+
+    assert text_of(result) == "first: Ada, second: Ada"
+    assert person.asked == ["Who?", "Who?"]
+    assert [set(seen.params["inputResponses"]) for seen in shop.watch.of("tasks/update")] == [
+        {"first", "second"}
+    ]
+
+
+async def test_a_question_that_is_still_shown_after_its_answer_is_not_asked_again(
+    shop: Shop, url: str
+) -> None:
+    shown: list[Json] = []
+
+    def lagging(task: Json) -> Json:
+        """A replica that sees the answer late."""
+        if task["status"] == "input_required":
+            shown.append(task)
+        return shown[0] if shown and len(shop.watch.of("tasks/get")) < 8 else task
+
+    shop.answers.changing["tasks/get"] = lagging
+    person = Person()
+    async with visiting(url, person=person) as visitor:
+        assert text_of(await visitor.client.call_tool("ask_two")) == "first: Ada, second: Ada"
+
+    assert person.asked == ["Who?", "Who?"]
+
+
+@pytest.mark.parametrize("push", [False, True])
+async def test_what_a_callback_refuses_is_raised_as_it_refused(
+    shop: Shop, target: Target, *, push: bool
+) -> None:
+    async with visiting(target, person=Shy(), push=push) as visitor:
+        error = await raised_by(visitor.client.call_tool("ask_two"))
+
+    assert told_by(error) == (-32077, "I would rather not", {"because": "shy"})
+
+
+async def test_a_call_that_ends_because_a_callback_refuses_leaves_no_task_that_waits_for_ever(
+    shop: Shop, url: str
+) -> None:
+    async with visiting(url, person=Shy()) as visitor:
+        await raised_by(visitor.client.call_tool("ask_two"))
+        await shop.until_statuses("cancelled")
+
+
+@BOTH
+async def test_a_handle_whose_callback_refuses_is_told_so_and_can_still_be_cancelled(
+    shop: Shop, target: Target, mode: Mode
+) -> None:
+    async with visiting(target, mode, person=Shy()) as visitor:
+        handle = await visitor.start("ask_two")
+        error = await raised_by(handle.wait(20))
+        assert "I would rather not" in error.message
+        assert (await handle.status()).status == "input_required"
+        await handle.cancel()
+        await shop.until_statuses("cancelled")
+        with pytest.raises(WasCancelled):
+            await handle.wait(10)
+
+
+async def test_questions_can_be_answered_by_hand_and_one_by_one(target: Target) -> None:
+    person = Person()
+    async with visiting(target, person=person) as visitor:
+        handle = await visitor.start("ask_two")
+        state = await asking(handle, "first", "second")
+        assert {key: cast("Any", asked.params).message for key, asked in state.questions.items()} == {
+            "first": "Who?",
+            "second": "Who?",
+        }
+        await handle.answer({"first": {"action": "accept", "content": {"name": "Bob"}}})
+        assert set((await handle.status()).input_requests) == {"second"}
+        assert text_of(await handle.wait(20)) == "first: Bob, second: Ada"
+
+    assert person.asked == ["Who?"]
+
+
+async def test_at_2025_11_25_questions_cannot_be_answered_by_hand(target: Target) -> None:
+    async with visiting(target, "legacy") as visitor:
+        handle = await visitor.start("ask_two")
+        with pytest.raises(CannotAnswer, match="callbacks"):
+            await handle.answer({"first": {"action": "decline"}})
+        assert text_of(await handle.wait(20)) == "first: Ada, second: Ada"
+
+
+async def test_a_tool_that_asks_before_there_is_a_task_is_answered_and_then_started(
+    anyio_backend: str,
+) -> None:
+    server, _ = make_server("memory:")
+    async with serving(server.streamable_http_app()) as url, visiting(url) as visitor:
+        handle = await visitor.start("test_tool_with_task")
+        assert text_of(await handle.wait(20)) == "done for Ada"

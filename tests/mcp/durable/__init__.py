@@ -1,0 +1,1 @@
+"""Durable tools: what their authors write, and what becomes of it."""

@@ -1,0 +1,255 @@
+"""What a durable tool tells and asks reaches clients, and their answers reach its run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Annotated
+
+import msgspec
+import pytest
+from mcp.server.elicitation import AcceptedElicitation, ElicitationResult
+from mcp.server.mcpserver import Elicit, Resolve
+from pydantic import BaseModel
+
+from perdure import Task
+from perdure.runtime import Again
+
+from ...runtime.replicas import until
+from ..wire import Core, Json
+from .bench import ADA, NAMED, NO, Bench, bench, text_of
+
+pytestmark = pytest.mark.anyio
+
+__all__ = ["bench"]
+"""The fixture of the bench, which is ours too."""
+
+
+# What it tells and asks
+
+
+async def test_what_a_tool_reports_is_the_message_and_the_progress_of_its_task(bench: Bench) -> None:
+    go_on = asyncio.Event()
+
+    @bench.tool()
+    async def work(task: Task) -> str:
+        await task.report("collecting", done=3, total=12)
+        await go_on.wait()
+        await task.report("binding", done=12.5)
+        return "bound"
+
+    async def reported(task_id: str) -> bool:
+        return "statusMessage" in await bench.modern.get(task_id)
+
+    async with bench.running():
+        task_id = await bench.modern.start("work")
+        await until(lambda: reported(task_id))
+        working, core = await bench.modern.get(task_id), await bench.core.get(task_id)
+        go_on.set()
+        done = await bench.end_of(task_id)
+    for seen in (working, core):
+        assert (seen["status"], seen["statusMessage"]) == ("working", "collecting")
+        assert seen["_meta"]["perdure/progress"] == {"done": 3, "total": 12}
+    assert (done["statusMessage"], done["_meta"]["perdure/progress"]["done"]) == ("binding", 12.5)
+
+
+SAMPLE: Json = {
+    "messages": [{"role": "user", "content": {"type": "text", "text": "A title?"}}],
+    "maxTokens": 20,
+}
+SAMPLED: Json = {"role": "assistant", "content": {"type": "text", "text": "Dawn"}, "model": "m-1"}
+ROOTS: Json = {"roots": [{"uri": "file:///home", "name": "home"}, {"uri": "file:///tmp"}]}
+
+
+def add_curious(bench: Bench) -> None:
+    @bench.tool()
+    async def curious(task: Task) -> str:
+        """Asks everything that can be asked."""
+        person = await task.elicit("Who?", NAMED, key="who")
+        title = await task.sample(SAMPLE, key="title")
+        roots = await task.roots(key="roots")
+        said = msgspec.json.decode(title.content)["text"]
+        where = [(root.uri, root.name) for root in roots.roots]
+        return json.dumps([person.action, person.values, title.role, title.model, said, where])
+
+
+CURIOUS = json.dumps(
+    ["accept", {"name": "Ada"}, "assistant", "m-1", "Dawn", [["file:///home", "home"], ["file:///tmp", None]]]
+)
+
+
+async def test_what_a_tool_asks_is_answered_in_rounds_and_typed(bench: Bench) -> None:
+    add_curious(bench)
+    answers = {"who": ADA, "title": SAMPLED, "roots": ROOTS}
+    asked: Json = {}
+    async with bench.running():
+        task_id = await bench.modern.start("curious")
+        for key, answer in answers.items():
+
+            async def is_asked(key: str = key) -> bool:
+                asked.update((await bench.modern.get(task_id)).get("inputRequests", {}))
+                return key in asked
+
+            await until(is_asked)
+            await bench.modern.update(task_id, {key: answer})
+        assert text_of(await bench.end_of(task_id)) == CURIOUS
+    form = {"mode": "form", "message": "Who?", "requestedSchema": NAMED}
+    assert asked == {
+        "who": {"method": "elicitation/create", "params": form},
+        "title": {"method": "sampling/createMessage", "params": SAMPLE},
+        "roots": {"method": "roots/list"},
+    }
+
+
+async def test_what_a_tool_asks_reaches_a_client_without_tasks_in_rounds_of_its_call(bench: Bench) -> None:
+    add_curious(bench)
+    answers = {"who": ADA, "title": SAMPLED, "roots": ROOTS}
+    async with bench.running():
+        call: Json = {"name": "curious", "arguments": {}}
+        rounds: list[list[str]] = []
+        result = (await bench.modern.send("tools/call", call, declared=False)).result
+        while result["resultType"] == "input_required":
+            rounds.append(list(result["inputRequests"]))
+            given = {key: answers[key] for key in result["inputRequests"]}
+            again = {**call, "inputResponses": given, "requestState": result["requestState"]}
+            result = (await bench.modern.send("tools/call", again, declared=False)).result
+    assert rounds == [["who"], ["title"], ["roots"]]
+    assert result["content"][0]["text"] == CURIOUS
+
+
+async def test_a_tool_hears_that_somebody_would_not_answer(bench: Bench) -> None:
+    @bench.tool()
+    async def work(task: Task) -> str:
+        answer = await task.elicit("Who?", NAMED)
+        return f"{answer.action} {answer.values}"
+
+    async with bench.running():
+        task_id = await bench.modern.start("work")
+        asked = await bench.modern.until(task_id, "input_required")
+        await bench.modern.update(task_id, dict.fromkeys(asked["inputRequests"], NO))
+        assert text_of(await bench.end_of(task_id)) == "decline {}"
+
+
+# Resolvers
+
+
+class Person(BaseModel):
+    name: str
+
+
+class Size(BaseModel):
+    pages: int
+
+
+def who() -> Elicit[Person]:
+    return Elicit("Who is asking?", Person)
+
+
+async def how_long(year: int, person: Annotated[Person, Resolve(who)]) -> Elicit[Size]:
+    return Elicit(f"How long, {person.name}, for {year}?", Size)
+
+
+def previous(year: int) -> int:
+    return year - 1
+
+
+async def with_value(year: int, before: Annotated[int, Resolve(previous)], task: Task) -> str:
+    return f"{before} and {year} in attempt {task.attempt}"
+
+
+async def with_answers(
+    year: int,
+    person: Annotated[Person, Resolve(who)],
+    size: Annotated[Size, Resolve(how_long)],
+    before: Annotated[int, Resolve(previous)],
+) -> str:
+    return f"{size.pages} pages on {before} and {year} for {person.name}"
+
+
+async def with_outcome(person: Annotated[ElicitationResult[Person], Resolve(who)]) -> str:
+    return person.data.name if isinstance(person, AcceptedElicitation) else f"{person.action}d"
+
+
+def answer_to(request: Json) -> Json:
+    is_size = "How long" in request["params"]["message"]
+    return {"action": "accept", "content": {"pages": 12}} if is_size else ADA
+
+
+async def test_a_resolver_that_asks_nothing_gives_its_value_to_the_run(bench: Bench) -> None:
+    bench.tool()(with_value)
+    async with bench.running():
+        assert await bench.said("with_value", year=2026) == "2025 and 2026 in attempt 1"
+        listed = (await bench.modern.send("tools/list")).result["tools"]
+    assert list(listed[0]["inputSchema"]["properties"]) == ["year"]
+
+
+async def test_resolvers_ask_before_there_is_a_task_and_their_answers_reach_the_run(bench: Bench) -> None:
+    bench.tool()(with_answers)
+    call: Json = {"name": "with_answers", "arguments": {"year": 2026}}
+    messages: list[str] = []
+    async with bench.running():
+        result = (await bench.modern.send("tools/call", call)).result
+        while result["resultType"] == "input_required":
+            asked = result["inputRequests"]
+            messages += [each["params"]["message"] for each in asked.values()]
+            given = {key: answer_to(each) for key, each in asked.items()}
+            again = {**call, "inputResponses": given, "requestState": result["requestState"]}
+            result = (await bench.modern.send("tools/call", again)).result
+        done = await bench.end_of(result["taskId"])
+    assert messages == ["Who is asking?", "How long, Ada, for 2026?"]
+    assert text_of(done) == "12 pages on 2025 and 2026 for Ada"
+
+
+async def test_resolvers_ask_a_client_of_2025_on_the_stream_of_its_call(bench: Bench) -> None:
+    bench.tool()(with_answers)
+
+    async def answering(request: Json) -> Json:
+        return answer_to(request)
+
+    async with bench.running(), Core(bench.url, answering=answering) as core:
+        task_id = await core.start("with_answers", {"year": 2026})
+        result = (await core.send("tasks/result", {"taskId": task_id})).result
+    assert [each["params"]["message"] for each in core.asked] == [
+        "Who is asking?",
+        "How long, Ada, for 2026?",
+    ]
+    assert result["content"][0]["text"] == "12 pages on 2025 and 2026 for Ada"
+
+
+async def test_a_resolver_that_is_declined_ends_the_call_before_there_is_a_task(bench: Bench) -> None:
+    bench.tool()(with_answers)
+    call: Json = {"name": "with_answers", "arguments": {"year": 2026}}
+    async with bench.running():
+        asked = (await bench.modern.send("tools/call", call)).result
+        given = dict.fromkeys(asked["inputRequests"], NO)
+        again = {**call, "inputResponses": given, "requestState": asked["requestState"]}
+        refused = (await bench.modern.send("tools/call", again)).result
+    assert refused["isError"] is True
+    assert "taskId" not in refused
+
+
+async def test_a_tool_may_take_the_outcome_of_what_a_resolver_asked(bench: Bench) -> None:
+    bench.tool()(with_outcome)
+    call: Json = {"name": "with_outcome", "arguments": {}}
+    async with bench.running():
+        asked = (await bench.modern.send("tools/call", call)).result
+        given = dict.fromkeys(asked["inputRequests"], NO)
+        again = {**call, "inputResponses": given, "requestState": asked["requestState"]}
+        made = (await bench.modern.send("tools/call", again)).result
+        assert text_of(await bench.end_of(made["taskId"])) == "declined"
+
+
+async def test_a_run_that_is_begun_again_asks_nothing_that_resolvers_asked(bench: Bench) -> None:
+    @bench.tool(retries=1, backoff=0.0)
+    async def work(person: Annotated[Person, Resolve(who)], task: Task) -> str:
+        if task.attempt == 1:
+            raise Again("once more")
+        return f"{person.name} in attempt {task.attempt}"
+
+    call: Json = {"name": "work", "arguments": {}}
+    async with bench.running():
+        asked = (await bench.modern.send("tools/call", call)).result
+        given = dict.fromkeys(asked["inputRequests"], ADA)
+        again = {**call, "inputResponses": given, "requestState": asked["requestState"]}
+        made = (await bench.modern.send("tools/call", again)).result
+        assert text_of(await bench.end_of(made["taskId"])) == "Ada in attempt 2"

@@ -1,0 +1,74 @@
+"""A server of FastMCP is joined with one `Tasks`, once, and what is refused leaves it as it was."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastmcp import FastMCP
+from fastmcp_tasks import TasksExtension
+
+from perdure import Tasks
+from perdure.mcp.fastmcp import attach
+from perdure.tasks.errors import InvalidValue
+
+from ..wire import EXTENSION, Modern
+from .shop import Shop, opened
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def shop(anyio_backend: str) -> Shop:
+    return Shop()
+
+
+async def test_a_server_is_joined_once(shop: Shop) -> None:
+    with pytest.raises(ValueError, match="already"):
+        attach(Tasks("memory:"), shop.server)
+    with pytest.raises(ValueError, match="already"):
+        attach(shop.tasks, shop.server)
+
+
+async def test_what_is_refused_leaves_the_server_as_it_was(shop: Shop) -> None:
+    with pytest.raises(ValueError, match="already"):
+        attach(Tasks("memory:"), shop.server)
+    shop.gate.set()
+    async with opened(shop) as url, Modern(url) as modern:
+        await modern.until(await modern.start("hold"), "completed")
+        assert await shop.count() == 1
+
+
+async def test_a_server_does_not_have_our_tasks_and_those_of_fastmcp() -> None:
+    theirs, ours = FastMCP("theirs"), FastMCP("ours")
+    theirs.add_extension(TasksExtension())
+    attach(Tasks("memory:"), ours)
+
+    with pytest.raises(ValueError, match=EXTENSION):
+        attach(Tasks("memory:"), theirs)
+    with pytest.raises(ValueError, match=EXTENSION):
+        ours.add_extension(TasksExtension())
+
+
+async def test_two_servers_do_not_share_their_tasks(shop: Shop) -> None:
+    with pytest.raises(InvalidValue, match="another server"):
+        attach(shop.tasks, FastMCP("other"))
+    shop.gate.set()
+    async with opened(shop) as url, Modern(url) as modern:
+        await modern.until(await modern.start("hold"), "completed")
+
+
+async def test_a_durable_tool_of_a_mounted_server_is_refused_by_name_and_does_not_run(shop: Shop) -> None:
+    inner = FastMCP[Any]("inner")
+    ran: list[int] = []
+
+    @inner.tool()
+    @shop.tasks.durable()
+    async def deep(number: int) -> int:
+        ran.append(number)
+        return number
+
+    shop.server.mount(inner)
+    async with opened(shop) as url, Modern(url) as modern:
+        assert "'deep'" in (await modern.call("deep", {"number": 1})).error["message"]
+        assert (ran, await shop.count()) == ([], 0)

@@ -1,0 +1,1 @@
+"""Whose a task is, and that nobody else gets at it."""

@@ -1,0 +1,116 @@
+"""Server processes on one storage, clients of them, and what the tests say about tasks."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncGenerator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+
+from ..forging import PIPE, Forged, forged
+from .wire import Answering, Core, Json, Modern, until_task
+
+ROOT = Path(__file__).parents[2]
+VARIABLES = "perdure/variables"
+
+
+class Replica:
+    """A server process, and clients of it."""
+
+    def __init__(self, process: Forged, port: int, clients: AsyncExitStack) -> None:
+        self._process = process
+        self._clients = clients
+        self.port = port
+        self.url = f"http://127.0.0.1:{port}/mcp"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def modern(self) -> Modern:
+        return await self._clients.enter_async_context(Modern(self.url))
+
+    async def core(self, answering: Answering | None = None) -> Core:
+        return await self._clients.enter_async_context(Core(self.url, answering=answering))
+
+    async def end(self, number: signal.Signals) -> int:
+        """Send it a signal; how it ended."""
+        self._process.send_signal(number)
+        return await asyncio.wait_for(self._process.wait(), 30)
+
+
+class Replicas:
+    """Starts server processes on one storage, and ends what a test leaves running."""
+
+    def __init__(self, url: str, stack: AsyncExitStack) -> None:
+        self._url = url
+        self._stack = stack
+
+    async def start(self, *options: str) -> Replica:
+        return await self._stack.enter_async_context(_running(self._url, *options))
+
+    async def start_doomed(self) -> Replica:
+        """One that is to be killed in the middle of its work."""
+        return await self.start("--doomed")
+
+
+@asynccontextmanager
+async def _running(url: str, *options: str) -> AsyncGenerator[Replica]:
+    process = await forged("-m", "tests.mcp.replica", url, *options, cwd=ROOT, stdout=PIPE)
+    try:
+        assert process.stdout is not None
+        said = await asyncio.wait_for(process.stdout.readline(), 60)
+        async with AsyncExitStack() as clients:
+            yield Replica(process, int(said), clients)
+    finally:
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+# What the tests say
+
+
+def text_of(result: Json) -> str:
+    return str(result["content"][0]["text"])
+
+
+def naming(*names: str) -> Answering:
+    """Answers what is asked with one name after the other."""
+    left = iter(names)
+
+    async def answer(request: Json) -> Json:
+        return named(next(left))
+
+    return answer
+
+
+def named(name: str) -> Json:
+    return {"action": "accept", "content": {"name": name}}
+
+
+async def in_work(client: Modern | Core, task_id: str) -> Json:
+    """The task, once its tool has said that it is at work."""
+    async with asyncio.timeout(30):
+        while True:
+            task = await client.get(task_id)
+            if "pid" in task.get("_meta", {}).get(VARIABLES, {}):
+                return task
+            assert task["status"] == "working", task
+            await asyncio.sleep(0.02)
+
+
+async def asking(client: Modern, task_id: str, key: str) -> Json:
+    """The task, once this is what it asks."""
+
+    async def look() -> Json:
+        task = await client.get(task_id)
+        is_asked = key in task.get("inputRequests", {})
+        return {**task, "status": "asking"} if is_asked else task
+
+    return await until_task(look, "asking", seconds=30)
+
+
+async def ended(client: Modern | Core, task_id: str) -> Json:
+    return await until_task(lambda: client.get(task_id), "completed", "failed", "cancelled", seconds=30)

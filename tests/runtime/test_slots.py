@@ -1,0 +1,185 @@
+"""Slots: a worker and a function run as many as they may, and who waits for an answer lends its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.runtime import Runtime, Task
+from perdure.tasks import Snapshot, Status
+
+from ..rows import row
+from .apps import run_all
+from .doubles import ME, STEADY, several_heartbeats, until_status
+from .replicas import Replicas, new_app, until, value_of, with_concurrency
+
+pytestmark = pytest.mark.anyio
+
+
+class Crowd:
+    """How many are at work, now and at most."""
+
+    def __init__(self) -> None:
+        self.now: Counter[str] = Counter()
+        self.most: Counter[str] = Counter()
+
+    def enter(self, name: str) -> None:
+        for each in (name, "all"):
+            self.now[each] += 1
+            self.most[each] = max(self.most[each], self.now[each])
+
+    def leave(self, name: str) -> None:
+        self.now.subtract([name, "all"])
+
+    async def work(self, name: str) -> None:
+        self.enter(name)
+        await asyncio.sleep(0.01)
+        self.leave(name)
+
+    async def work_until(self, name: str, many: str, count: int) -> None:
+        """Work until so many were at it together, and so long that more might come."""
+        self.enter(name)
+        await until(lambda: self.most[many] >= count)
+        await asyncio.sleep(0.2)
+        self.leave(name)
+
+
+@row(65)
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+async def test_a_worker_runs_as_many_as_it_may_and_no_more(replicas: Replicas, where: str) -> None:
+    app, crowd = new_app(), Crowd()
+
+    @app.function()
+    async def work() -> None:
+        await crowd.work_until("work", "work", 3)
+
+    worker = await replicas.start(app, with_concurrency(3))
+    creator = worker if where == "here" else await replicas.start(app, work=False)
+    await run_all(creator, ["work"] * 15)
+    assert crowd.most["work"] == 3
+
+
+@row(65)
+async def test_a_function_has_its_own_limit_within_its_workers(replicas: Replicas) -> None:
+    app, crowd = new_app(), Crowd()
+
+    @app.function(concurrency=2)
+    async def narrow() -> None:
+        await crowd.work_until("narrow", "narrow", 2)
+
+    @app.function()
+    async def wide() -> None:
+        await crowd.work_until("wide", "all", 5)
+
+    creator = await replicas.start(app, work=False)
+    made = [await creator.submit(name) for name in ["narrow"] * 8 + ["wide"] * 12]
+    await replicas.start(app, with_concurrency(5))
+    for each in made:
+        await creator.wait(ME, each.task.task_id, 10)
+    assert (crowd.most["narrow"], crowd.most["all"]) == (2, 5)
+
+
+class Asking:
+    """One slot: a task asks and waits, another works, and the first is answered while the other works."""
+
+    def __init__(self) -> None:
+        self.app = new_app()
+        self.crowd = Crowd()
+        self.order: list[str] = []
+        self.go_on = asyncio.Event()
+        self.tasks: list[Task] = []
+
+        @self.app.function(concurrency=1)
+        async def work(name: str, task: Task) -> None:
+            self.crowd.enter("work")
+            if name == "asks":
+                await self._ask(task)
+            elif name == "waits":
+                await self.go_on.wait()
+            self.order.append(name)
+            self.crowd.leave("work")
+
+    async def _ask(self, task: Task) -> None:
+        self.tasks.append(task)
+        self.crowd.leave("work")
+        await task.elicit("Whose?", key="whose")
+        self.crowd.enter("work")
+
+    async def begin(self, runtime: Runtime) -> tuple[Snapshot, Snapshot]:
+        """The one that asks, once it waits, and the one that has taken its slot."""
+        asks = await runtime.submit("work", {"name": "asks"})
+        await until_status(runtime, asks, Status.INPUT_REQUIRED)
+        waits = await runtime.submit("work", {"name": "waits"})
+        await until(lambda: self.crowd.now["work"] == 1)
+        return asks, waits
+
+    async def answer(self, runtime: Runtime, asks: Snapshot) -> None:
+        """Return when the run that asked has heard of the answer."""
+        await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
+        await until(lambda: self.tasks[0].inputs["whose"].is_answered)
+
+
+@row(65)
+async def test_a_run_that_waits_for_an_answer_lends_its_slot_and_gets_one_back(replicas: Replicas) -> None:
+    asking = Asking()
+    runtime = await replicas.start(asking.app, STEADY)
+    asks, waits = await asking.begin(runtime)
+    await asking.answer(runtime, asks)
+    await several_heartbeats(runtime, asks, 1)
+    assert asking.order == []  # answered, and still waiting for the slot that it lent
+    asking.go_on.set()
+    for each in (waits, asks):
+        await runtime.wait(ME, each.task.task_id, 10)
+    assert asking.order == ["waits", "asks"]
+    assert asking.crowd.most["work"] == 1
+
+
+@row(65)
+async def test_who_was_answered_comes_before_who_has_not_begun(replicas: Replicas) -> None:
+    asking = Asking()
+    runtime = await replicas.start(asking.app, STEADY)
+    asks, waits = await asking.begin(runtime)
+    late = [await runtime.submit("work", {"name": "late"}) for _ in range(3)]
+    await asking.answer(runtime, asks)
+    await several_heartbeats(runtime, asks, 1)
+    asking.go_on.set()
+    for each in (waits, asks, *late):
+        await runtime.wait(ME, each.task.task_id, 10)
+    assert asking.order == ["waits", "asks", "late", "late", "late"]
+    assert asking.crowd.most["work"] == 1
+
+
+@row(65)
+async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Replicas) -> None:
+    app, crowd, go_on = new_app(), Crowd(), asyncio.Event()
+    patience = asyncio.timeout(None)
+
+    @app.function()
+    async def impatient(task: Task) -> str:
+        try:
+            async with patience:
+                await task.elicit("Whose?")
+        except TimeoutError:
+            await crowd.work("work")
+            return "nobody said"
+        return "never"
+
+    @app.function()
+    async def hog() -> None:
+        crowd.enter("work")
+        await go_on.wait()
+        crowd.leave("work")
+
+    runtime = await replicas.start(app, replace(STEADY, concurrency=1))
+    made = await runtime.submit("impatient")
+    await until_status(runtime, made, Status.INPUT_REQUIRED)
+    taken = await runtime.submit("hog")
+    await until(lambda: crowd.now["work"] == 1)
+    patience.reschedule(asyncio.get_running_loop().time())
+    await several_heartbeats(runtime, taken, 1)
+    go_on.set()
+    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "nobody said"
+    assert crowd.most["work"] == 1

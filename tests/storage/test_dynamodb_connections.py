@@ -1,0 +1,243 @@
+"""The short way of requests: its connections are made, fail and end as the driver's do."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from botocore.exceptions import HTTPClientError  # pyright: ignore[reportMissingTypeStubs]
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from perdure.storage.dynamodb.failures import DriverError, is_lost, is_passing
+from perdure.storage.kit.servers import Dynoxide
+
+from .. import servers
+from .dynamodb_helpers import PATIENCE
+from .dynamodb_pair import Bend, Pair, front_of, item, pair_on
+from .dynamodb_proxy import Loss, proxy_to
+
+pytestmark = pytest.mark.anyio
+
+
+class Told(NamedTuple):
+    kind: str
+    is_lost: bool
+    is_passing: bool
+
+
+async def failure_of(asking: Any) -> Told:  # noqa: ANN401
+    async with asyncio.timeout(PATIENCE):
+        with pytest.raises(DriverError) as raised:
+            await asking
+    error = raised.value
+    return Told(type(error).__name__, is_lost(error), is_passing(error))
+
+
+# Certificates and proxies
+
+
+@contextmanager
+def certified(folder: Path) -> Generator[tuple[ssl.SSLContext, Path]]:
+    """A server's side of TLS, and the file of who vouches for it."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    file = folder / "both.pem"
+    secret = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    file.write_bytes(certificate.public_bytes(Encoding.PEM) + secret)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file)
+    yield context, file
+
+
+async def test_the_certificates_of_the_environment_are_believed_and_no_others(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    with certified(tmp_path) as (tls, file):
+        async with front_of(servers.extenddb().port, tls) as front:
+            endpoint = f"https://localhost:{front.port}"
+            with pytest.raises(DriverError, match="CERTIFICATE_VERIFY_FAILED"):
+                async with pair_on(endpoint):
+                    pass
+            monkeypatch.setenv("AWS_CA_BUNDLE", str(file))
+            async with pair_on(endpoint) as pair:
+                await pair.learn_to_put()
+
+
+async def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = servers.extenddb()
+    async with front_of(server.port) as front:
+        for name in ("no_proxy", "NO_PROXY", "http_proxy"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{front.port}")
+        async with pair_on(f"http://localhost:{server.port}") as pair:
+            await pair.learn_to_put()
+            front.heads.clear()
+            await pair.put()
+            assert [head.split()[1] for head in front.heads] == [f"http://localhost:{server.port}/"]
+
+
+# Damaged answers
+
+
+def rewritten(head: bytes, body: bytes, more: bytes = b"") -> bytes:
+    first, *rest = head.strip().split(b"\r\n")
+    kept = [line for line in rest if not line.lower().startswith((b"content-length", b"x-amz-crc32"))]
+    return b"\r\n".join(
+        [first, *kept, b"Content-Length: %d" % len(body), *([more] if more else []), b"", body]
+    )
+
+
+DAMAGES: Mapping[str, Bend] = {
+    "checksum": lambda head, body: rewritten(head, body, b"x-amz-crc32: 1"),
+    "page": lambda head, _: rewritten(head, b"<html>a page of somebody between</html>"),
+    "list": lambda head, _: rewritten(head, b"[]"),
+    "cut": lambda head, body: rewritten(head, body[:-1]),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+async def test_a_damaged_answer_is_a_lost_answer(damage: str) -> None:
+    async with front_of(servers.dynoxide().port) as front, pair_on(f"http://127.0.0.1:{front.port}") as pair:
+        await pair.learn_to_put()
+        front.bend = DAMAGES[damage]
+        with pytest.raises(DriverError) as raised:
+            await pair.put()
+        assert is_lost(raised.value)
+
+
+async def test_the_drivers_own_requests_have_their_checksums_compared_too() -> None:
+    async with front_of(servers.dynoxide().port) as front, pair_on(f"http://127.0.0.1:{front.port}") as pair:
+        front.bend = DAMAGES["checksum"]
+        told = await failure_of(pair.db.put_item(TableName=pair.table, Item=item("k")))
+        assert told == Told("ResponseParserError", is_lost=True, is_passing=True)
+
+
+async def test_a_checksum_that_is_right_is_accepted() -> None:
+    async with front_of(servers.dynoxide().port) as front, pair_on(f"http://127.0.0.1:{front.port}") as pair:
+        await pair.learn_to_put()
+        front.bend = lambda head, _: rewritten(head, b"{}", b"x-amz-crc32: 2745614147")
+        assert await pair.put() == {}
+
+
+# Failures on the way
+
+
+async def learned_at_last(pair: Pair) -> None:
+    """With little patience it may take more than one try."""
+    async with asyncio.timeout(PATIENCE):
+        while True:
+            with suppress(*DriverError):
+                await pair.put()
+                return
+
+
+async def both_fail(pair: Pair) -> Told:
+    """How a request fails by the driver; the short way fails alike."""
+    question = {"TableName": pair.table, "Item": item("k")}
+    told = await failure_of(pair.db.put_item(**question))
+    driven = pair.driven
+    assert await failure_of(pair.sender.ask("put_item", question)) == told
+    assert pair.driven == driven
+    return told
+
+
+@pytest.mark.parametrize("loss", Loss)
+async def test_a_cut_connection_is_a_lost_answer(loss: Loss) -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy, pair_on(proxy.endpoint) as pair:
+        await pair.learn_to_put()
+        proxy.fail("PutItem", loss, loss)
+        assert await both_fail(pair) == Told("ConnectionClosedError", is_lost=True, is_passing=True)
+
+
+async def test_a_server_that_stalls_has_lost_the_answer_and_one_that_is_gone_was_sent_nothing() -> None:
+    with Dynoxide() as server:
+        servers.dynoxide()  # for the credentials
+        async with pair_on(server.endpoint, patience=1) as pair:
+            await learned_at_last(pair)
+            server.pause()
+            stalled = await both_fail(pair)
+            server.resume()
+            assert stalled == Told("ReadTimeoutError", is_lost=True, is_passing=True)
+            server.kill()
+            await failure_of(pair.put())  # on a connection that it had
+            gone = await both_fail(pair)
+            assert gone == Told("EndpointConnectionError", is_lost=False, is_passing=True)
+            with full(server.port):
+                full_up = await both_fail(pair)
+            assert full_up == Told("ConnectTimeoutError", is_lost=False, is_passing=True)
+
+
+async def test_a_server_that_takes_no_more_of_a_large_request_has_lost_the_answer() -> None:
+    with Dynoxide() as server:
+        servers.dynoxide()  # for the credentials
+        async with pair_on(server.endpoint, patience=1) as pair:
+            await learned_at_last(pair)
+            server.pause()
+            more_than_the_system_buffers = {"TableName": pair.table, "Item": item("k", "x" * 30_000_000)}
+            told = await failure_of(pair.sender.ask("put_item", more_than_the_system_buffers))
+            server.kill()
+            assert told == Told("ReadTimeoutError", is_lost=True, is_passing=True)
+
+
+@contextmanager
+def full(port: int) -> Generator[None]:
+    """Somebody who listens there, takes nobody in, and has no more room for who waits."""
+    with ExitStack() as stack:
+        listener = stack.enter_context(socket.socket())
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
+        listener.listen(0)
+        for _ in range(4):
+            waiting = stack.enter_context(socket.socket())
+            waiting.setblocking(False)  # noqa: FBT003
+            waiting.connect_ex(("127.0.0.1", port))
+        yield
+
+
+# Callers that leave
+
+
+async def test_a_caller_that_stops_waiting_leaves_the_only_connection_usable() -> None:
+    async with pair_on(servers.dynoxide().endpoint, connections=1) as pair:
+        await pair.learn_to_put()
+        for turns in range(12):
+            task = asyncio.create_task(pair.put("cancelled"))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+            async with asyncio.timeout(PATIENCE):
+                assert await pair.put() == {}
+
+
+async def test_closing_the_client_ends_every_connection() -> None:
+    async with front_of(servers.dynoxide().port) as front:
+        async with pair_on(f"http://127.0.0.1:{front.port}", connections=5) as pair:
+            await pair.learn_to_put()
+            await asyncio.gather(*[pair.put(str(number)) for number in range(20)])
+            assert 0 < front.open <= 5
+        async with asyncio.timeout(PATIENCE):
+            while front.open:  # noqa: ASYNC110 - a server tells nobody
+                await asyncio.sleep(0.01)
+        with pytest.raises(HTTPClientError):
+            await pair.put()
+        assert front.open == 0
