@@ -17,10 +17,10 @@ from time import perf_counter
 
 import httpx2
 import msgspec
-from tests.web.desk import served
 
 from perdure.storage import Storage, open_storage
 from perdure.web import Dashboard
+from tests.web.desk import served
 
 from .engines.filling import fill
 from .measure import Seconds, ratio, spread

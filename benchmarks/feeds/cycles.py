@@ -10,12 +10,12 @@ from statistics import median
 from time import perf_counter
 
 import msgspec
-from tests.feeds.fake.process import FakeProcess, fake_process
 
 from perdure.feeds import Budget, FeedSource, FeedStore, Poller, Polling, Settings, settling
 from perdure.feeds.bluesky import open_bluesky
 from perdure.feeds.settings import MINUTE, Bluesky
 from perdure.storage import open_storage
+from tests.feeds.fake.process import FakeProcess, fake_process
 
 from ..table import Line, Target, at_most
 

@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from random import Random
 
 import msgspec
-from tests.feeds.virtual import run, virtual_clock
 
 from perdure.feeds import Budget, FeedStore, Outcome, Page, Poller, Polling, Profile, Requests, settling
 from perdure.feeds.account import Account
@@ -21,6 +20,7 @@ from perdure.feeds.item import Item
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.storage import Micros, Storage
 from perdure.storage.memory import MemoryEngine
+from tests.feeds.virtual import run, virtual_clock
 
 from ..table import Line, Sheet, at_most
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Annotated, Any, TypeAlias
 
 import pytest
+from mcp.client import Client
 from mcp.client.session import ClientRequestContext
 from mcp.server import MCPServer
 from mcp.server.auth.provider import AccessToken
@@ -20,7 +21,6 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolRequestParams, CallToolResult, ElicitRequestParams, ElicitResult, ErrorData
 from pydantic import AnyHttpUrl
 
-from mcp.client import Client
 from perdure import Task, Tasks
 from perdure.mcp import calls
 from perdure.mcp.callers import owner_of_token

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias, cast
 
 import pytest
+from mcp.client import Client
 from mcp.client.session import ClientRequestContext
 from mcp.server import MCPServer
 from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
@@ -28,7 +29,6 @@ from mcp_types import (
 )
 from pydantic import BaseModel, FileUrl
 
-from mcp.client import Client
 from perdure import Task, Tasks
 from perdure.mcp.client import ClientTasks, Handle
 from perdure.runtime import RuntimeConfig
@@ -202,28 +202,6 @@ async def opened(url: str) -> AsyncGenerator[tuple[Shop, str]]:
     shop = Shop(url)
     async with serving(shop.server.streamable_http_app()) as endpoint:
         yield shop, endpoint
-
-
-@pytest.fixture
-async def open_shop(anyio_backend: str) -> AsyncGenerator[tuple[Shop, str]]:
-    async with opened("memory:") as both:
-        yield both
-
-
-@pytest.fixture
-def shop(open_shop: tuple[Shop, str]) -> Shop:
-    return open_shop[0]
-
-
-@pytest.fixture
-def url(open_shop: tuple[Shop, str]) -> str:
-    return open_shop[1]
-
-
-@pytest.fixture(params=["http", "in-process"])
-def target(request: pytest.FixtureRequest, shop: Shop, url: str) -> Target:
-    """Where a client finds the shop."""
-    return url if request.param == "http" else shop.server
 
 
 # Clients

@@ -24,20 +24,13 @@ from .shop import (
     Shop,
     Target,
     cancelled,
-    open_shop,
     raised_by,
-    shop,
-    target,
     text_of,
     told_by,
-    url,
     visiting,
 )
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["open_shop", "shop", "target", "url"]
-"""The fixtures of the shop, which are ours too."""
 
 ROOT = Path(__file__).parents[3]
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from mcp.client import Client
 from mcp.client.extension import advertise
 from mcp_types import CallToolResult
 
-from mcp.client import Client
 from perdure.mcp.client import ClientTasks
 from perdure.mcp.client.errors import (
     CannotAnswer,
@@ -19,12 +19,9 @@ from perdure.mcp.client.errors import (
 from perdure.storage.errors import PerdureError
 
 from ..wire import EXTENSION, Json
-from .shop import Shop, open_shop, shop, text_of, url, visiting
+from .shop import Shop, text_of, visiting
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["open_shop", "shop", "url"]
-"""The fixtures of the shop, which are ours too."""
 
 
 async def test_a_client_without_the_extension_is_told_how_to_build_it(shop: Shop, url: str) -> None:

@@ -19,21 +19,14 @@ from .shop import (
     Shop,
     Target,
     cancelled,
-    open_shop,
     opened,
     raised_by,
-    shop,
-    target,
     text_of,
     told_by,
-    url,
     visiting,
 )
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["open_shop", "shop", "target", "url"]
-"""The fixtures of the shop, which are ours too."""
 
 
 # Handles

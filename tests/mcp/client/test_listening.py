@@ -15,12 +15,9 @@ from perdure.mcp.client import Handle
 
 from ...runtime.replicas import until
 from ..wire import serving
-from .shop import Person, Shop, Target, cancelled, open_shop, shop, target, text_of, url, visiting
+from .shop import Person, Shop, Target, cancelled, text_of, visiting
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["open_shop", "shop", "target", "url"]
-"""The fixtures of the shop, which are ours too."""
 
 
 async def test_a_client_that_is_told_hardly_asks(shop: Shop, target: Target, url: str) -> None:

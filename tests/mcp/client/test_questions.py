@@ -20,20 +20,13 @@ from .shop import (
     Person,
     Shop,
     Target,
-    open_shop,
     raised_by,
-    shop,
-    target,
     text_of,
     told_by,
-    url,
     visiting,
 )
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["open_shop", "shop", "target", "url"]
-"""The fixtures of the shop, which are ours too."""
 
 
 class Shy(Person):

@@ -6,18 +6,14 @@ import asyncio
 import itertools
 
 import pytest
-from pydantic import ValidationError
-
 from mcp.client import Client
+from pydantic import ValidationError
 
 from ...runtime.replicas import until
 from ..wire import Json
-from .shop import Shop, open_shop, shop, url, visiting
+from .shop import Shop, visiting
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["open_shop", "shop", "url"]
-"""The fixtures of the shop, which are ours too."""
 
 
 # How often it asks

@@ -6,7 +6,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-import pytest
 from mcp.server import MCPServer
 
 from perdure import Task, Tasks
@@ -66,11 +65,6 @@ def text_of(task: Json) -> str:
     assert task["status"] == "completed", task
     assert not task["result"].get("isError"), task
     return str(task["result"]["content"][0]["text"])
-
-
-@pytest.fixture
-def bench(anyio_backend: str) -> Bench:
-    return Bench()
 
 
 async def first(task: Task, year: int) -> str:

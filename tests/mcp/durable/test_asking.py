@@ -17,12 +17,9 @@ from perdure.runtime import Again
 
 from ...runtime.replicas import until
 from ..wire import Core, Json
-from .bench import ADA, NAMED, NO, Bench, bench, text_of
+from .bench import ADA, NAMED, NO, Bench, text_of
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["bench"]
-"""The fixture of the bench, which is ours too."""
 
 
 # What it tells and asks

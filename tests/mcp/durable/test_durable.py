@@ -25,12 +25,9 @@ from perdure.tasks.errors import InvalidValue
 
 from ...rows import row
 from ..wire import Json
-from .bench import Bench, bench, first
+from .bench import Bench, first
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["bench"]
-"""The fixture of the bench, which is ours too."""
 
 
 # What clients see of the function

@@ -20,12 +20,9 @@ from perdure.tasks import InputKind, InputRequest
 
 from ...rows import row
 from ..wire import Json
-from .bench import ADA, NAMED, Bench, bench, first, text_of
+from .bench import ADA, NAMED, Bench, first, text_of
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["bench"]
-"""The fixture of the bench, which is ours too."""
 
 
 # What it returns
@@ -82,7 +79,7 @@ def gives_models() -> list[Sum]:
     return [Sum(total=1, parts=[1])]
 
 
-def says_nothing_of_what_it_gives():  # noqa: ANN202  # pyright: ignore
+def says_nothing_of_what_it_gives():  # noqa: ANN201  # pyright: ignore
     return {"a": [1, None]}
 
 

@@ -21,12 +21,9 @@ from perdure import Task
 from perdure.runtime import Again, Failed
 
 from ...runtime.replicas import until
-from .bench import Bench, bench, text_of
+from .bench import Bench, text_of
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["bench"]
-"""The fixture of the bench, which is ours too."""
 
 Request = ServerRequestContext[Any, Any]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any
 
 import fastmcp
@@ -16,26 +15,15 @@ from fastmcp_tasks import (
     ToolTask,
     call_tool_task,  # pyright: ignore[reportUnknownVariableType]
 )
-
 from mcp.client import Client
+
 from perdure.mcp.client import ClientTasks, Handle
 
 from ..fixture import make_server
 from ..wire import serving
-from .shop import Shop, opened
+from .shop import Shop
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def shop(anyio_backend: str) -> Shop:
-    return Shop()
-
-
-@pytest.fixture
-async def url(shop: Shop) -> AsyncGenerator[str]:
-    async with opened(shop) as endpoint:
-        yield endpoint
 
 
 class Elicited:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any, cast
 
 import fastmcp
@@ -27,17 +26,6 @@ PAIRS: dict[str, Json] = {
     "fail": {},
     "stumble": {},
 }
-
-
-@pytest.fixture
-def shop(anyio_backend: str) -> Shop:
-    return Shop()
-
-
-@pytest.fixture
-async def url(shop: Shop) -> AsyncGenerator[str]:
-    async with opened(shop) as endpoint:
-        yield endpoint
 
 
 def bare(result: Json) -> Json:

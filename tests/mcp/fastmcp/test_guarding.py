@@ -16,11 +16,6 @@ from .shop import ADA, BOB, NAMING_ADA, Shop, authenticated, opened, text_of
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def shop(anyio_backend: str) -> Shop:
-    return Shop()
-
-
 # Who else has a say in a call
 
 

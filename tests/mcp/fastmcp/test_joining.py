@@ -18,11 +18,6 @@ from .shop import Shop, opened
 pytestmark = pytest.mark.anyio
 
 
-@pytest.fixture
-def shop(anyio_backend: str) -> Shop:
-    return Shop()
-
-
 async def test_a_server_is_joined_once(shop: Shop) -> None:
     with pytest.raises(ValueError, match="already"):
         attach(Tasks("memory:"), shop.server)

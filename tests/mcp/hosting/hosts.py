@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
+from mcp.client import Client
 from mcp.server import MCPServer
 from mcp.server.context import ServerRequestContext
 from mcp.server.lowlevel import Server
@@ -18,7 +19,6 @@ from mcp_types import (
     Tool,
 )
 
-from mcp.client import Client
 from perdure import Task, Tasks
 from perdure.runtime import RuntimeConfig
 from perdure.storage import Storage

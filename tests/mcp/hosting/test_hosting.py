@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 from fastapi import FastAPI
+from mcp.client import Client
 from mcp.server import MCPServer
 from mcp.server.lowlevel import Server
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from mcp.client import Client
 from perdure import Tasks
 from perdure.tasks.errors import InvalidValue
 
@@ -24,11 +24,6 @@ from ..wire import EXTENSION, Answer, Core, Json, Modern, serving
 from .hosts import BRISK, called, clients_of, count_of, low_level, make, text, text_of, value_of, work_in_both
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(tmp_path: Path, anyio_backend: str) -> str:
-    return f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
 # Over HTTP

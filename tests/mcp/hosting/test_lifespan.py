@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
+from mcp.client import Client
 from mcp.server import MCPServer
 from mcp.server.lowlevel import Server
 from mcp.server.mcpserver import Context, Resolve
 from mcp.shared.exceptions import MCPError
 
-from mcp.client import Client
 from perdure import Tasks
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import PerdureError, StorageClosed
@@ -28,11 +28,6 @@ from ..wire import Core, Modern, serving
 from .hosts import BRISK, add_tools, called, count_of, low_level, make, text_of
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(tmp_path: Path, anyio_backend: str) -> str:
-    return f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
 async def is_open(storage: Storage) -> bool:

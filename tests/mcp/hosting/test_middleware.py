@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -21,11 +20,6 @@ pytestmark = pytest.mark.anyio
 
 TOO_MUCH = 1000
 PLACES = ["extension before", "extension behind", "middleware before", "middleware behind"]
-
-
-@pytest.fixture
-def url(tmp_path: Path, anyio_backend: str) -> str:
-    return f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
 class Guard(Extension):

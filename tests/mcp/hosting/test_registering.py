@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from mcp.client import Client
 from mcp.server import MCPServer
 
-from mcp.client import Client
 from perdure import Tasks
 from perdure.tasks import NewTask, Owner
 
@@ -17,11 +16,6 @@ from ..wire import Json, Modern, serving
 from .hosts import BRISK, clients_of, count_of, make, value_of
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-def url(tmp_path: Path, anyio_backend: str) -> str:
-    return f"sqlite:///{tmp_path / 'tasks.db'}"
 
 
 async def test_a_durable_tool_that_is_added_while_the_server_runs_makes_tasks(url: str) -> None:

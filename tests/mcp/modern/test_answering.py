@@ -10,12 +10,9 @@ import pytest
 from ...rows import row
 from ..published import Recorded
 from ..wire import Answer, Json
-from .workshop import NO, YES, asking, bare, eventually, modern, published, text_of, url
+from .workshop import NO, YES, asking, bare, eventually, text_of
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["modern", "published", "url"]
-"""The fixtures of the workshop, which are ours too."""
 
 VARIABLES = "perdure/variables"
 

@@ -7,12 +7,9 @@ import pytest
 from ...rows import row
 from ..published import Recorded
 from ..wire import EXTENSION, Json
-from .workshop import NO, NOBODYS, ONE_TASK, YES, about, asking, modern, published, text_of, url
+from .workshop import NO, NOBODYS, ONE_TASK, YES, about, asking, text_of
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["modern", "published", "url"]
-"""The fixtures of the workshop, which are ours too."""
 
 MISSING: Json = {"requiredCapabilities": {"extensions": {EXTENSION: {}}}}
 

@@ -22,18 +22,12 @@ from .workshop import (
     asking,
     bare,
     eventually,
-    modern,
-    published,
     tasks_at,
     text_of,
-    url,
     workshop,
 )
 
 pytestmark = pytest.mark.anyio
-
-__all__ = ["modern", "published", "url"]
-"""The fixtures of the workshop, which are ours too."""
 
 IDEMPOTENCY_KEY = "perdure/idempotencyKey"
 

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
-import pytest
 from mcp.server import MCPServer
 from mcp.shared.exceptions import MCPError
 from pydantic import BaseModel
@@ -20,7 +19,7 @@ from perdure import Task, Tasks
 from perdure.runtime import RuntimeConfig
 
 from ..fixture import add_task_fixtures
-from ..published import Published, Recorded, judged
+from ..published import Recorded
 from ..wire import Answer, Json, serving
 
 T = TypeVar("T")
@@ -29,12 +28,6 @@ CONFIRM: Json = {"type": "object", "properties": {"confirm": {"type": "boolean"}
 YES: Json = {"action": "accept", "content": {"confirm": True}}
 NO: Json = {"action": "decline"}
 NOBODYS = "0" * 32
-
-
-@pytest.fixture(scope="module")
-def published() -> Generator[Published]:
-    with judged() as published:
-        yield published
 
 
 # A server with tools for what the fixture server of the suites does not do
@@ -99,18 +92,6 @@ async def workshop(tasks: Tasks) -> AsyncGenerator[str]:
     add_tools(server, tasks)
     async with serving(server.streamable_http_app()) as url:
         yield url
-
-
-@pytest.fixture
-async def url(where: str) -> AsyncGenerator[str]:
-    async with workshop(tasks_at(where)) as url:
-        yield url
-
-
-@pytest.fixture
-async def modern(url: str, published: Published) -> AsyncGenerator[Recorded]:
-    async with Recorded(url, published) as client:
-        yield client
 
 
 async def asking(client: Recorded, tool: str, arguments: Mapping[str, Any] = {}) -> tuple[str, list[str]]:

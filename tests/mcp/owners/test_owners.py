@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from mcp import Client
 from mcp.server import ServerRequestContext
 from mcp_types import TextContent
 
-from mcp import Client
 from perdure import Tasks
 from perdure.tasks import Owner
 

@@ -1,0 +1,12 @@
+"""A bench for tools."""
+
+from __future__ import annotations
+
+import pytest
+
+from .bench import Bench
+
+
+@pytest.fixture
+def bench(anyio_backend: str) -> Bench:
+    return Bench()

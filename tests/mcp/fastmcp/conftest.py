@@ -1,0 +1,20 @@
+"""A shop of FastMCP, and where it is when it is open."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from .shop import Shop, opened
+
+
+@pytest.fixture
+def shop(anyio_backend: str) -> Shop:
+    return Shop()
+
+
+@pytest.fixture
+async def url(shop: Shop) -> AsyncGenerator[str]:
+    async with opened(shop) as endpoint:
+        yield endpoint
