@@ -298,11 +298,14 @@ async def put(runtime: Runtime, record: Record, body: str) -> None:
 
 
 @row(62)
+@pytest.mark.parametrize("is_busy", [False, True])
 async def test_a_lease_that_is_damaged_does_not_keep_its_task_from_being_recovered(
-    replicas: Replicas,
+    replicas: Replicas, *, is_busy: bool
 ) -> None:
     app, wire, clock = hanging(), Wire(), MovedClock()
     survivor = await replicas.start(app, clock=clock)
+    if is_busy:  # then it looks whether the lease is one of its own
+        await survivor.submit("hang")
     async with wired(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("hang")
         wire.cut()

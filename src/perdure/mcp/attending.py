@@ -6,7 +6,7 @@ So wait `tasks/result` of 2025-11-25, and every call of a durable tool by a clie
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from contextlib import aclosing, contextmanager
 from math import inf
 from typing import Any
 
@@ -38,7 +38,6 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..storage.errors import PerdureError
 from ..tasks import Owner, Progress, Snapshot
-from ..tasks.errors import TerminalTask
 from .protocol import Request, Wire
 from .refusals import refusal_of
 from .service import Service
@@ -136,8 +135,7 @@ class Attendant:
         try:
             with self._unhurried():
                 answer = await ask(self._request, _request.validate_python(asked))
-                with suppress(TerminalTask):  # an answer of somebody else has ended it
-                    await self._service.answer(self._owner, snapshot.task.task_id, {key: answer})
+                await self._service.answer(self._owner, snapshot.task.task_id, {key: answer})
         except MCPError as error:
             self._refusal = MCPError(
                 INTERNAL_ERROR, f"the client did not answer {key!r}: {error.error.message}"

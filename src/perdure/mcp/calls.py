@@ -25,7 +25,6 @@ from msgspec import UNSET, UnsetType
 from ..storage.errors import PerdureError
 from ..tasks import Failure, NewTask, Owner, Snapshot, Success
 from ..tasks.edits import checked_ttl
-from ..tasks.errors import TerminalTask
 from . import shapes
 from .attending import Attendant, ask_all
 from .callers import session_of
@@ -117,8 +116,7 @@ class Calls:
         if admission.reached is None or not is_nothing(result):
             return result
         if isinstance(answers, Mapping) and answers:
-            with suppress(TerminalTask):  # an answer of somebody else has ended it
-                await self._service.answer(owner, task_id, cast("Mapping[str, Any]", answers))
+            await self._service.answer(owner, task_id, cast("Mapping[str, Any]", answers))
         return await self._wait_modern(request, owner, task_id)
 
     async def _wait_modern(self, request: Request, owner: Owner, task_id: str) -> Wire:

@@ -92,8 +92,7 @@ class Methods:
         owner = self._caller(request)
         update = decoded(request.params, Update)
         _check_name(request, update.task_id)
-        with suppress(TerminalTask):  # nothing is outstanding any more, and what is not is passed over
-            await self._service.answer(owner, update.task_id, update.input_responses, update.variables)
+        await self._service.answer(owner, update.task_id, update.input_responses, update.variables)
         return {"resultType": "complete"}
 
     async def list(self, request: Request, _: RequestParams) -> HandlerResult:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from mcp_types import SERVER_INFO_META_KEY
 
 from ..runtime import Runtime
 from ..storage import Micros
-from ..tasks import Owner, Snapshot, StoreConfig, TaskRecord, edits
+from ..tasks import Owner, StoreConfig, TaskRecord, edits
 from ..tasks.codec import JsonLike
+from ..tasks.errors import TerminalTask
 from ..tasks.forms import check_form
 from .background import Background
 from .callers import Callers
@@ -66,8 +68,11 @@ class Service:
         task_id: str,
         answers: Mapping[str, JsonLike],
         variables: Mapping[str, JsonLike] = {},
-    ) -> Snapshot:
-        """Give answers to what the task asked, and set variables: all of it in one write, or nothing."""
+    ) -> None:
+        """Give answers to what the task asked, and set variables: all of it in one write, or nothing.
+
+        A task that has ended, perhaps by answers of somebody else, waits for none: they are passed over.
+        """
         store = self.runtime.store
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
@@ -80,4 +85,5 @@ class Service:
                 check_form(key, task.inputs[key], answers[key])
             return changed
 
-        return await store.mutate(owner, task_id, lambda read: store.edit(read, edit))
+        with suppress(TerminalTask):
+            await store.mutate(owner, task_id, lambda read: store.edit(read, edit))

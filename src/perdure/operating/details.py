@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ..runtime.lease import HELD, Lease
+from ..runtime import lease as leases
 from ..storage import Micros, Record
 from ..tasks import Attempt, Failure, InputKind, Json, Outcome, Snapshot, Success, TaskRecord
 from ..tasks.inputs import Input
@@ -130,12 +130,9 @@ def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
 
 def held_of(lease: Record, handle: str) -> Held | None:
     """What a lease says; none where nobody holds it."""
-    if lease.tag != HELD:
+    if lease.tag != leases.HELD:
         return None
-    try:
-        told = msgspec.json.decode(lease.body, type=Lease)
-    except msgspec.MsgspecError:
-        return None  # nothing that a worker wrote
+    told = leases.read(lease)
     if told.holder is None or told.until is None:
         return None
     return Held(task_id=lease.key, handle=handle, holder=told.holder, until=told.until)

@@ -80,9 +80,17 @@ def written(change: Insert | Replace) -> Record:
     return change.record if isinstance(change, Insert) else change.after
 
 
+def read(lease: Record) -> Lease:
+    """What it says; nothing where it is none that a worker wrote."""
+    try:
+        return msgspec.json.decode(lease.body, type=Lease)
+    except msgspec.MsgspecError:
+        return Lease()
+
+
 def holder_of(lease: Record) -> str | None:
     """The name of the claim that holds it."""
-    return msgspec.json.decode(lease.body, type=Lease).holder
+    return read(lease).holder
 
 
 def _body(lease: Lease) -> str:

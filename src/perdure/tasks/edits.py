@@ -144,7 +144,7 @@ def _end(
     check_move(task.status, status)
     if message is not None:
         codec.check_text("status_message", message, config.max_message_length)
-    at = max(now, task.last_updated_at)
+    at = _moment(task, now)
     return replace(
         task,
         status=status,
@@ -194,7 +194,7 @@ def answer(
 def hold(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """A worker takes the task for one more attempt: while it holds it, the TTL does not end it."""
     check_active(task.status)
-    at = max(now, task.last_updated_at)
+    at = _moment(task, now)
     told = history.begin(task.history_json, at)
     return _touched(task, at, held=True, run_at=None, attempts=task.attempts + 1, history_json=told)
 
@@ -213,7 +213,7 @@ def release(
     `uncounted` takes the attempt back, where it ended through no fault of the work.
     """
     check_active(task.status)
-    at = max(now, task.last_updated_at)
+    at = _moment(task, now)
     return _touched(
         task,
         at,
@@ -256,8 +256,13 @@ def expires_at(task: TaskRecord, config: StoreConfig) -> Micros | None:
 
 
 def _touched(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:
-    """The task with these changes and their time, which never runs backwards though clocks may."""
-    return replace(task, **changes, last_updated_at=max(now, task.last_updated_at))
+    """The task with these changes and their time."""
+    return replace(task, **changes, last_updated_at=_moment(task, now))
+
+
+def _moment(task: TaskRecord, now: Micros) -> Micros:
+    """The time of an edit, which never runs backwards though clocks may."""
+    return max(now, task.last_updated_at)
 
 
 def checked_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:

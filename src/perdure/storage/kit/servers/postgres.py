@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
-import time
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
-from .process import NOBODY, READY_WITHIN, Server, answers, package_folder
+from .process import NOBODY, Server, answers, package_folder, wait_until
 
 
 def packaged() -> Path:
@@ -71,9 +70,7 @@ class Postgres(Server):
         """Its sessions notice that a moment later; it cannot be started again before the last has gone."""
         sessions = _children(self.pid)
         super().kill()
-        deadline = time.monotonic() + READY_WITHIN
-        while any(map(_lives, sessions)) and time.monotonic() < deadline:
-            time.sleep(0.01)
+        wait_until("sessions of a killed server live on", lambda: not any(map(_lives, sessions)))
 
 
 def _children(pid: int) -> list[int]:

@@ -11,7 +11,7 @@ import sys
 import tempfile
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -174,3 +174,12 @@ def answers(port: int, question: bytes = b"", answer: bytes = b"") -> bool:
             return not answer or line.recv(len(answer)) == answer
     except OSError:
         return False
+
+
+def wait_until(what: str, is_so: Callable[[], bool]) -> None:
+    """Return when it is so; else fail with what is not."""
+    deadline = time.monotonic() + READY_WITHIN
+    while not is_so():
+        if time.monotonic() > deadline:
+            raise ServerFailed(what)
+        time.sleep(0.05)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
-from .process import READY_WITHIN, Running, Server, ServerFailed, answers, free_port, package_folder
+from .process import READY_WITHIN, Running, Server, answers, free_port, package_folder, wait_until
 
 SLOTS = 16384
 SERVICE = "perdure"
@@ -136,7 +135,7 @@ class ValkeyCluster(_Several):
             first, last = (SLOTS * edge // len(self.nodes) for edge in (at, at + 1))
             node.ask("CLUSTER", "ADDSLOTSRANGE", str(first), str(last - 1))
             node.ask("CLUSTER", "MEET", "127.0.0.1", str(first_node.port), str(first_node.bus))
-        _wait_until("the cluster did not form", self._is_whole)
+        wait_until("the cluster did not form", self._is_whole)
 
     def _is_whole(self) -> bool:
         states = [node.ask("CLUSTER", "INFO") for node in self.nodes]
@@ -170,9 +169,9 @@ class ValkeySentinel(_Several):
         """Return when the replica follows the master and the sentinels know both, and each other."""
         for server in (self.master, self.replica, *self.sentinels):
             self._stack.enter_context(server)
-        _wait_until("the replica does not follow", lambda: self._says(self.replica, "master_link_status:up"))
+        wait_until("the replica does not follow", lambda: self._says(self.replica, "master_link_status:up"))
         known = f"slaves=1,sentinels={len(self.sentinels)}"
-        _wait_until(
+        wait_until(
             "the sentinels do not agree", lambda: all(self._says(each, known) for each in self.sentinels)
         )
 
@@ -184,11 +183,3 @@ class ValkeySentinel(_Several):
     @staticmethod
     def _says(server: Valkey, words: str) -> bool:
         return words in server.ask("INFO", "replication") + server.ask("INFO", "sentinel")
-
-
-def _wait_until(what: str, is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + READY_WITHIN
-    while not is_so():
-        if time.monotonic() > deadline:
-            raise ServerFailed(what)
-        time.sleep(0.05)
