@@ -8,6 +8,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, Protocol, cast
 
 import msgspec
+import pytest
 from redis.asyncio import Redis
 
 from perdure.storage import Committed, Insert, Record, Space, Storage, open_storage
@@ -55,6 +56,20 @@ async def opened(url: str) -> Storage:
                 return await open_storage(url)
             except StorageUnavailable:
                 await asyncio.sleep(0.02)
+
+
+@pytest.fixture
+async def storage(url: str) -> AsyncGenerator[Storage]:
+    """Patient, on the `url` of the tests that use it."""
+    async with await open_storage(f"{url}&timeout={PATIENCE}") as storage:
+        yield storage
+
+
+@pytest.fixture
+async def hasty(url: str) -> AsyncGenerator[Storage]:
+    """The same for who is not served, and goes on, or is told so, soon."""
+    async with await opened(f"{url}&timeout=2") as storage:
+        yield storage
 
 
 async def keys_of(server: Valkey) -> list[bytes]:

@@ -19,9 +19,12 @@ from perdure.storage.redis.layout import Layout, layout_of
 from perdure.storage.redis.location import parse
 
 from ..rows import row
-from .redis_helpers import PATIENCE, client_of, eventually, keys_of, opened, storm
+from .redis_helpers import PATIENCE, client_of, eventually, hasty, keys_of, storage, storm
 
 pytestmark = pytest.mark.anyio
+
+__all__ = ["hasty", "storage"]
+"""The fixtures of all that befalls servers, which are ours too."""
 
 
 @pytest.fixture(scope="module")
@@ -39,19 +42,6 @@ def empty(cluster: ValkeyCluster) -> None:
 @pytest.fixture
 def url(cluster: ValkeyCluster) -> str:
     return cluster.new_url()
-
-
-@pytest.fixture
-async def storage(url: str) -> AsyncGenerator[Storage]:
-    async with await open_storage(f"{url}&timeout={PATIENCE}") as storage:
-        yield storage
-
-
-@pytest.fixture
-async def hasty(url: str) -> AsyncGenerator[Storage]:
-    """The same for a storm, in which who is not served goes on soon."""
-    async with await opened(f"{url}&timeout=2") as storage:
-        yield storage
 
 
 @row(96)

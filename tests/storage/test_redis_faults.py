@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import Generator
 
 import pytest
 
@@ -26,9 +26,22 @@ from perdure.storage.redis.layout import layout_of
 from perdure.storage.redis.location import parse
 from perdure.storage.redis.router import PAUSES, Router
 
-from .redis_helpers import PATIENCE, Storm, client_of, eventually, is_usable, opened, storage_on, storm
+from .redis_helpers import (
+    PATIENCE,
+    Storm,
+    client_of,
+    eventually,
+    hasty,
+    is_usable,
+    storage,
+    storage_on,
+    storm,
+)
 
 pytestmark = pytest.mark.anyio
+
+__all__ = ["hasty", "storage"]
+"""The fixtures of all that befalls servers, which are ours too."""
 
 
 @pytest.fixture
@@ -40,19 +53,6 @@ def server() -> Generator[Valkey]:
 @pytest.fixture
 def url(server: Valkey) -> str:
     return server.new_url()
-
-
-@pytest.fixture
-async def storage(url: str) -> AsyncGenerator[Storage]:
-    async with await open_storage(f"{url}&timeout={PATIENCE}") as storage:
-        yield storage
-
-
-@pytest.fixture
-async def hasty(url: str) -> AsyncGenerator[Storage]:
-    """The same for who is not served, and should be told so soon."""
-    async with await opened(f"{url}&timeout=2") as storage:
-        yield storage
 
 
 @pytest.mark.parametrize("crash", [True, False])
