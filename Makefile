@@ -6,14 +6,30 @@ JUDGES := tests/mcp/judges/node_modules/.package-lock.json
 BROWSER := .venv/.browser
 SERVERS := .venv/share/perdure/servers/node_modules/.package-lock.json
 
-.PHONY: run test check parity sabotage crash faults soak bench docs format clean
+PYTEST := $(BIN)/pytest -q -n 6 --dist worksteal
+
+unexport PYTHONDONTWRITEBYTECODE # else every process of the tests compiles everything again
+
+.PHONY: run test test-all quick steady check parity sabotage crash faults soak bench docs format clean
 
 run: $(READY)
 	@$(BIN)/perdure serve
 
 test: check $(JUDGES) $(SERVERS) $(BROWSER)
-	@$(BIN)/pytest -q -n 3
+	@$(PYTEST) --durations=10
 	@$(BIN)/python -m tools.parity --brief
+
+# Every test on every engine, in every mode and every kind of weather.
+test-all: check $(JUDGES) $(SERVERS) $(BROWSER)
+	@$(PYTEST) --durations=10 --engines=all
+	@$(BIN)/python -m tools.parity --brief --all
+
+# The checks, and every test that needs no server and no other process.
+quick: $(READY)
+	@$(MAKE) --no-print-directory -j2 check unit
+
+steady: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
+	@$(BIN)/python -m tools.steady $(PYTEST)
 
 check: $(READY)
 	@$(BIN)/ruff format --check --quiet . || { echo "unformatted: run 'make format'"; exit 1; }
@@ -24,7 +40,7 @@ check: $(READY)
 parity: $(READY)
 	@$(BIN)/python -m tools.parity
 
-sabotage: $(READY)
+sabotage: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
 	@$(BIN)/python -m tools.sabotage
 
 crash: $(READY)

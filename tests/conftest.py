@@ -4,16 +4,30 @@ from __future__ import annotations
 
 import os
 import signal
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
 
-from . import servers
-from .storage.subjects import FIVE
+from . import engines, forging, raised, servers
 
 settings.register_profile("quick", max_examples=60, deadline=None)
 settings.register_profile("long", max_examples=2000, deadline=None)
 settings.load_profile(os.environ.get("PERDURE_HYPOTHESIS", "quick"))
+
+
+LONG = (
+    *(
+        "tests/test_docs.py",
+        "tests/test_examples.py",
+        "tests/serve/test_ending.py",
+        "tests/mcp/test_judges.py",
+    ),
+    *("tests/runtime/test_crash.py", "tests/faults/test_storm.py", "tests/mcp/test_restarting.py"),
+)
+"""Files whose tests mostly wait, for the leases of processes that were killed. They are started first, so
+that no run waits for them at its end.
+"""
 
 
 @pytest.fixture
@@ -21,21 +35,42 @@ def anyio_backend() -> str:
     return "asyncio"
 
 
-def pytest_configure() -> None:
-    """Tests interrupt processes, which a shell turns off for what it runs in the background."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--row", type=int, help="run only the tests of this parity row")
+    parser.addoption(
+        "--engines",
+        choices=["chosen", "all"],
+        default="chosen",
+        help="see tests/engines.py (default: chosen)",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start what the processes of a run share, before there are any."""
+    if (
+        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    ):  # a shell ignores it for what runs in the background
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    engines.seed()
+    raised.record()
+    if not is_worker(config):
+        servers.host()
+        if config.getoption("numprocesses", None):
+            forging.the_forge()
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if not is_worker(config):
+        servers.close_all()
+
+
+def is_worker(config: pytest.Config) -> bool:
+    """Whether this is a process of pytest-xdist."""
+    return hasattr(config, "workerinput")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """What proves a parity row proves it on all five engines; other tests run on the two quickest."""
-    if "on_engine" in metafunc.fixturenames:
-        is_row = metafunc.definition.get_closest_marker("row") is not None
-        metafunc.parametrize("on_engine", FIVE if is_row else ["memory", "sqlite"])
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--row", type=int, help="run only the tests of this parity row")
+    engines.parametrize(metafunc)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -44,7 +79,42 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [
             item for item in items if any(wanted in marker.args[0] for marker in item.iter_markers("row"))
         ]
+    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
-def pytest_sessionfinish() -> None:
-    servers.close_all()
+# The seed, and what was raised
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    if not is_worker(session.config):
+        _print(session.config, f"ENGINE_SEED={engines.seed()}")
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 - a process of pytest-xdist, which has no types
+    raised.raised.update(getattr(node, "workeroutput", {}).get("raised", ()))
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """A whole run that passes has raised every error that perdure has, or fails after all."""
+    config = session.config
+    if is_worker(config):
+        cast("Any", config).workeroutput["raised"] = sorted(raised.raised)
+    elif exitstatus == pytest.ExitCode.OK and _is_whole(config):
+        cast("Any", config).cache.set(raised.KEY, sorted(raised.raised))
+        for name in raised.missing(raised.raised):
+            _print(config, f"no test raised {name}")
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _is_whole(config: pytest.Config) -> bool:
+    options = config.option
+    narrowed = (options.keyword, options.markexpr, options.row, options.collectonly, options.deselect)
+    return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(narrowed)
+
+
+def _print(config: pytest.Config, line: str) -> None:
+    """Print a line in quiet runs, too."""
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    if reporter is not None:
+        reporter.write_line(line)

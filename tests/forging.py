@@ -42,6 +42,8 @@ READ = (
     *("perdure.storage.sqlite", "perdure.tasks.forms", "hypothesis"),
 )
 MOST_BYTES = 1024 * 1024
+ADDRESS = "PERDURE_TEST_FORGE"
+"""The environment variable that holds the socket of the forge that another process has started."""
 
 Stream: TypeAlias = int | IO[bytes] | None
 
@@ -124,6 +126,17 @@ async def forged(
     return process
 
 
+def run_forged(*words: str, cwd: Path | str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    """The same as `subprocess.run`: wait for its end, and return what it printed."""
+    order = Order(list(words), str(cwd), dict(env))
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open() as nothing:
+        streams = [nothing.fileno(), out.fileno(), err.fileno()]
+        with _ordered(str(the_forge()), order, streams) as connection, connection.makefile() as answers:
+            _pid, code = answers
+        printed = [(file.seek(0), file.read().decode())[1] for file in (out, err)]
+    return subprocess.CompletedProcess(list(words), int(code), *printed)
+
+
 def _ordered(forge: str, order: Order, streams: list[int]) -> socket.socket:
     """Where it is told which process was made, and later with what it ended."""
     connection = socket.socket(socket.AF_UNIX)
@@ -171,7 +184,9 @@ async def _writer(loop: asyncio.AbstractEventLoop, file: IO[bytes]) -> asyncio.S
 
 @cache
 def the_forge() -> Path:
-    """Where the process that has read everything is asked. It ends when we do."""
+    """The socket of the process that has read everything. It ends with the process that started it."""
+    if ADDRESS in os.environ:
+        return Path(os.environ[ADDRESS])
     path = Path(tempfile.mkdtemp(prefix="forge")) / "socket"
     command = [sys.executable, "-m", __name__, "--forge", str(path)]
     process = subprocess.Popen(
@@ -184,6 +199,7 @@ def the_forge() -> Path:
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     atexit.register(process.communicate)
+    os.environ[ADDRESS] = str(path)  # for the other processes of the run
     return path
 
 

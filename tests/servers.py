@@ -1,15 +1,26 @@
-"""The servers of a test run: each is started when first needed, once per process, and closed at its end.
+"""The servers of a test run: one of each kind, started when a test first asks for it, closed at the end.
+
+The process that runs pytest starts and closes them. Its test processes, and other runs that are started with
+its environment, ask it for their ports.
 
 `PERDURE_WITHOUT` names engines that a run leaves out on purpose; anything else that is missing fails the run.
 """
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
+import socket
+import tempfile
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
+
+import msgspec
 
 from perdure.storage.kit.servers import (
     CREDENTIALS,
@@ -17,69 +28,157 @@ from perdure.storage.kit.servers import (
     Dynoxide,
     ExtendDb,
     Postgres,
-    Server,
     Valkey,
     ValkeyCluster,
-    ValkeySentinel,
 )
 from perdure.storage.kit.servers.postgres import of_system
 
-S = TypeVar("S", bound=Server | ValkeyCluster | ValkeySentinel)
+Shared: TypeAlias = Postgres | Valkey | ValkeyCluster | Dynoxide | ExtendDb | DynamoDbLocal
+S = TypeVar("S", bound=Shared)
 
 LEFT_OUT = frozenset(filter(None, os.environ.get("PERDURE_WITHOUT", "").split(",")))
 LOCAL_JAR = os.environ.get("PERDURE_DYNAMODB_LOCAL")
-"""Where Amazon's DynamoDB Local is, for who has it and wants it; docs/dynamodb.md tells how."""
+"""The path of Amazon's DynamoDB Local, if it is to be tested; docs/dynamodb.md explains how."""
 
-_open: list[Server | ValkeyCluster | ValkeySentinel] = []
+ADDRESS = "PERDURE_TEST_SERVERS"
+"""The environment variable that holds the socket on which the host listens."""
+
+
+class Answer(msgspec.Struct):
+    """What the host answers: the ports of a server, or why it could not be started."""
+
+    ports: list[int] = []
+    error: str = ""
+
+
+class Host:
+    """Starts servers on request, each once, for every process of a run."""
+
+    def __init__(self) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="perdure-test-servers-"))
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(self._folder / "socket"))
+        self._socket.listen(64)
+        self._servers: dict[str, Shared] = {}
+        self._locks = {name: threading.Lock() for name in _KINDS}
+        threading.Thread(target=self._serve, daemon=True).start()
+        os.environ[ADDRESS] = str(self._folder / "socket")
+
+    def close(self) -> None:
+        """Close every server, and leave nothing behind."""
+        os.environ.pop(ADDRESS, None)
+        self._socket.close()
+        for server in self._servers.values():
+            server.close()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _serve(self) -> None:
+        with suppress(OSError):  # the socket was closed
+            while True:
+                connection, _ = self._socket.accept()
+                threading.Thread(target=self._answer, args=(connection,), daemon=True).start()
+
+    def _answer(self, connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            name = connection.recv(1024).decode()
+            try:
+                answer = Answer(ports=_ports_of(self._started(name)))
+            except Exception as error:  # whatever it is, the test that asked fails with it
+                answer = Answer(error=f"{type(error).__name__}: {error}")
+            connection.sendall(msgspec.json.encode(answer))
+
+    def _started(self, name: str) -> Shared:
+        with self._locks[name]:
+            if name not in self._servers:
+                server = _KINDS[name]()
+                try:
+                    server.start()
+                except BaseException:
+                    server.close()
+                    raise
+                self._servers[name] = server
+            return self._servers[name]
+
+
+def postgres() -> Postgres:
+    return _attached("postgres", Postgres)
+
+
+def system_postgres() -> Postgres:
+    """The version that the system has, which is older."""
+    return _attached("system_postgres", Postgres)
+
+
+def valkey() -> Valkey:
+    return _attached("valkey", Valkey)
+
+
+def valkey_cluster() -> ValkeyCluster:
+    return _attached("valkey_cluster", ValkeyCluster)
+
+
+def dynoxide() -> Dynoxide:
+    os.environ.update(CREDENTIALS)
+    return _attached("dynoxide", Dynoxide)
+
+
+def extenddb() -> ExtendDb:
+    os.environ.update(CREDENTIALS)
+    return _attached("extenddb", ExtendDb)
+
+
+def dynamodb_local() -> DynamoDbLocal:
+    os.environ.update(CREDENTIALS)
+    return _attached("dynamodb_local", DynamoDbLocal)
+
+
+_KINDS: dict[str, Callable[[], Shared]] = {
+    "postgres": Postgres,
+    "system_postgres": lambda: Postgres(of_system()),
+    "valkey": Valkey,
+    "valkey_cluster": ValkeyCluster,
+    "dynoxide": Dynoxide,
+    "extenddb": ExtendDb,
+    "dynamodb_local": lambda: DynamoDbLocal(Path(LOCAL_JAR or "")),
+}
+
+
+@cache
+def host() -> Host:
+    """The host of this process. Call it where processes are started that shall share its servers."""
+    return Host()
 
 
 def close_all() -> None:
-    """At the end of the run."""
-    while _open:
-        _open.pop().close()
+    """At the end of the run: close the servers that this process has started."""
+    if host.cache_info().currsize:
+        host().close()
+        host.cache_clear()
+        _attached.cache_clear()
+
+
+atexit.register(close_all)
 
 
 @cache
-def postgres() -> Postgres:
-    return _started(Postgres)
-
-
-@cache
-def system_postgres() -> Postgres:
-    """The version that the system has, which is older."""
-    return _started(lambda: Postgres(of_system()))
-
-
-@cache
-def valkey() -> Valkey:
-    return _started(Valkey)
-
-
-@cache
-def valkey_cluster() -> ValkeyCluster:
-    return _started(ValkeyCluster)
-
-
-@cache
-def dynoxide() -> Dynoxide:
-    os.environ.update(CREDENTIALS)
-    return _started(Dynoxide)
-
-
-@cache
-def extenddb() -> ExtendDb:
-    os.environ.update(CREDENTIALS)
-    return _started(ExtendDb)
-
-
-@cache
-def dynamodb_local() -> DynamoDbLocal:
-    os.environ.update(CREDENTIALS)
-    return _started(lambda: DynamoDbLocal(Path(LOCAL_JAR or "")))
-
-
-def _started(make: Callable[[], S]) -> S:
-    server = make()
-    _open.append(server)
-    server.start()
+def _attached(name: str, kind: type[S]) -> S:
+    """A server that the host has started. It can be reached, but not stopped or paused from here."""
+    if ADDRESS not in os.environ:
+        host()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(os.environ[ADDRESS])
+        connection.sendall(name.encode())
+        answer = msgspec.json.decode(b"".join(iter(lambda: connection.recv(65536), b"")), type=Answer)
+    if answer.error:
+        raise RuntimeError(f"the server {name} did not start: {answer.error}")
+    server = _KINDS[name]()
+    assert isinstance(server, kind)
+    nodes = server.nodes if isinstance(server, ValkeyCluster) else [server]
+    for node, port in zip(nodes, answer.ports, strict=True):
+        node.port = port
     return server
+
+
+def _ports_of(server: Shared) -> list[int]:
+    nodes = server.nodes if isinstance(server, ValkeyCluster) else [server]
+    return [node.port for node in nodes]

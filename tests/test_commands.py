@@ -6,7 +6,6 @@ import os
 import re
 import sqlite3
 import subprocess
-import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -22,6 +21,7 @@ from perdure.storage import Record, open_storage
 from perdure.storage.copying import COPIES
 from perdure.storage.kit.samples import HOSTILE_NAMES, NOW, put, sample
 
+from .forging import run_forged
 from .serve.own import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 from .storage.sqlite_helpers import url_of
 from .storage.subjects import new_url
@@ -39,15 +39,8 @@ Ended = subprocess.CompletedProcess[str]
 
 
 def perdure_command(*arguments: str, folder: Path = ROOT) -> Ended:
-    return subprocess.run(
-        [sys.executable, "-m", "perdure.cli", *arguments],
-        cwd=folder,
-        env={**os.environ, "COLUMNS": "200"},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    variables = {**os.environ, "COLUMNS": "200"}
+    return run_forged("-m", "perdure.cli", *arguments, cwd=folder, env=variables)
 
 
 def expect(ended: Ended, code: int, *words: str) -> None:

@@ -1,7 +1,14 @@
 """`make parity`: the rows of docs/parity.md, each with the tests that prove it.
 
-Fails where a row that is claimed has no test, or tests on one engine only. A row is claimed by the word
-`proven` in its last column.
+A row is claimed by the word `proven` in its last column. A test proves it in one of three ways:
+
+- contract: a check of the contract kit, which runs on every engine
+- rotation: a test of a layer above, which runs on memory, on SQLite and on one server that the seed chooses
+- once: a test that reaches no storage, or one engine by its nature
+
+`--all` collects the tests as `make test-all` runs them, on every engine. Fails if a claimed row has no test,
+or if one that touches a storage lacks an engine. Row 100 is also proven by what the last whole run recorded:
+which errors its tests really raised.
 """
 
 from __future__ import annotations
@@ -13,17 +20,24 @@ import re
 import sys
 from collections import Counter
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from tests import engines, raised
+
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "parity.md"
 
-
-ENGINES = ("memory", "sqlite")
-FORGETFUL = 97
-"""The row that the memory engine cannot show: it forgets."""
+CONTRACT = "tests/storage/test_contract.py"
+PARAMETERS = ("on_engine", "on_shared_engine", "engine")
+"""The parameters of tests that name an engine."""
+KINDS = ("contract", "rotation", "once")
+VOLATILE = 97
+"""The row that the memory engine cannot prove: its records do not survive a restart."""
+ERRORS = 100
+"""The row that is proven by recording which errors were raised."""
 
 
 class Row(msgspec.Struct, frozen=True):
@@ -36,17 +50,49 @@ class Row(msgspec.Struct, frozen=True):
         return self.stands == "proven"
 
 
+class Proof(msgspec.Struct, frozen=True):
+    """A test that names a row."""
+
+    test: str
+    engine: str | None
+    """The engine that it runs on, if it is run on several."""
+
+    @property
+    def function(self) -> str:
+        return self.test.partition("[")[0]
+
+    @property
+    def file(self) -> str:
+        return self.test.partition("::")[0]
+
+    @property
+    def kind(self) -> str:
+        if self.engine is None:
+            return "once"
+        return "contract" if self.file == CONTRACT else "rotation"
+
+
 class Collector:
-    """A pytest plugin that notes which test names which row."""
+    """A pytest plugin that records which test names which row."""
 
     def __init__(self) -> None:
-        self.tests: dict[int, list[str]] = {}
+        self.proofs: dict[int, list[Proof]] = {}
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         for item in items:
+            proof = Proof(item.nodeid, engine_of(item))
             for marker in item.iter_markers("row"):
                 for number in marker.args[0]:
-                    self.tests.setdefault(number, []).append(item.nodeid)
+                    self.proofs.setdefault(number, []).append(proof)
+
+
+def engine_of(item: pytest.Item) -> str | None:
+    """The engine of a test that `tests.engines` or the contract runs on several."""
+    if not hasattr(item, "callspec") or item.get_closest_marker("once") is not None:
+        return None
+    values: dict[str, object] = cast("Any", item).callspec.params
+    found = [str(values[name]).partition("-")[0] for name in PARAMETERS if name in values]
+    return found[0] if found and found[0] in engines.FIVE else None
 
 
 def rows() -> list[Row]:
@@ -56,52 +102,92 @@ def rows() -> list[Row]:
     return [Row(int(cell[0]), cell[1], cell[-1]) for cell in cells if cell[0].isdigit()]
 
 
-def collect() -> dict[int, list[str]]:
+def collect(*options: str) -> dict[int, list[Proof]]:
     collector = Collector()
     with contextlib.redirect_stdout(io.StringIO()) as printed:
-        status = pytest.main(["--collect-only", "-q", str(ROOT / "tests")], plugins=[collector])
+        status = pytest.main(["--collect-only", "-q", *options, str(ROOT / "tests")], plugins=[collector])
     if status:
         sys.exit(f"the tests cannot be collected:\n{printed.getvalue()}")
-    return collector.tests
+    return collector.proofs
 
 
-def missing_engines(row: Row, tests: list[str]) -> list[str]:
-    """The engines on which a row is not proven, though it is on another: a test's id begins with its name."""
-    seen = {engine for engine in ENGINES for test in tests if f"[{engine}" in test}
-    return [engine for engine in ENGINES if seen and engine not in seen and row.number != FORGETFUL]
+def missing_engines(row: Row, proofs: list[Proof], *, everywhere: bool) -> list[str]:
+    """The engines on which a row that touches a storage is not proven."""
+    seen = {proof.engine for proof in proofs} - {None}
+    if not seen:
+        return []
+    is_on_all = everywhere or any(proof.kind == "contract" for proof in proofs)
+    wanted = engines.FIVE if is_on_all else ["memory", "sqlite"]
+    missing = [each for each in wanted if each not in seen and (each, row.number) != ("memory", VOLATILE)]
+    return missing if seen & set(engines.SERVERS) else [*missing, "a server"]
 
 
-def show(row: Row, tests: list[str]) -> None:
+def show(row: Row, proofs: list[Proof]) -> None:
     say(f"{row.number:4}  {row.behaviour}")
-    for name, count in Counter(test.partition("[")[0] for test in tests).items():
-        say(f"          {name}{f'  ({count} cases)' if count > 1 else ''}")
-    if not tests:
+    by_function: dict[tuple[str, str], list[Proof]] = {}
+    for proof in proofs:
+        by_function.setdefault((proof.kind, proof.function), []).append(proof)
+    for (kind, function), cases in by_function.items():
+        where = sorted({case.engine for case in cases if case.engine}, key=engines.FIVE.index)
+        count = f"{len(cases)} cases" if len(cases) > 1 else "1 case"
+        say(f"          {kind:8}  {function}  ({count}{': ' if where else ''}{', '.join(where)})")
+    if not proofs:
         say(f"          not yet: {row.stands}")
+
+
+def summary(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: bool) -> str:
+    """How many rows are proven in which way; the strongest counts."""
+    kinds = Counter[str]()
+    for row in claimed:
+        found = {proof.kind for proof in proofs.get(row.number, [])}
+        kinds[next((kind for kind in KINDS if kind in found), "none")] += 1
+    how = "on every engine" if everywhere else f"on one server by rotation (seed {engines.seed()})"
+    return (
+        f"parity: {len(claimed) - kinds['none']} of {len(claimed)} claimed rows have tests: "
+        f"{kinds['contract']} proven by the contract on every engine, {kinds['rotation']} {how}, "
+        f"{kinds['once']} without a storage or on an engine of their own"
+    )
+
+
+def unraised() -> list[str]:
+    """What the last whole run of the tests says about row 100."""
+    seen = raised.recorded()
+    if seen is None:
+        return [f"row {ERRORS}: no whole run has recorded which errors it raised; run: make test"]
+    return [f"row {ERRORS}: no test raised {name}" for name in raised.missing(seen)]
+
+
+def problems_of(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: bool) -> list[str]:
+    problems = unraised()
+    for row in claimed:
+        if row.number not in proofs:
+            problems.append(f"row {row.number} is claimed and has no test: {row.behaviour}")
+        elif lacking := missing_engines(row, proofs[row.number], everywhere=everywhere):
+            problems.append(f"row {row.number} has no test on {', '.join(lacking)}")
+    return problems
 
 
 def say(text: str) -> None:
     sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tools.parity")
     parser.add_argument("--brief", action="store_true", help="only count, and name what is missing")
-    brief = parser.parse_args().brief
-    tests = collect()
+    parser.add_argument("--all", action="store_true", help="as `make test-all` runs the tests")
+    options = parser.parse_args()
+    proofs = collect(*(["--engines=all"] if options.all else []))
     table = rows()
-    if not brief:
+    if not options.brief:
         for row in table:
-            show(row, tests.get(row.number, []))
+            show(row, proofs.get(row.number, []))
     claimed = [row for row in table if row.is_claimed]
-    missing = [row for row in claimed if row.number not in tests]
-    say(f"parity: {len(claimed) - len(missing)} of {len(claimed)} claimed rows (of {len(table)}) have tests")
-    for row in missing:
-        say(f"  row {row.number} is claimed and has no test: {row.behaviour}")
-    partial = {row.number: missing_engines(row, tests.get(row.number, [])) for row in claimed}
-    for number, engines in partial.items():
-        if engines:
-            say(f"  row {number} has no test on {', '.join(engines)}")
-    sys.exit(1 if missing or any(partial.values()) else 0)
+    say(summary(claimed, proofs, everywhere=options.all))
+    problems = problems_of(claimed, proofs, everywhere=options.all)
+    for problem in problems:
+        say(f"  {problem}")
+    sys.exit(1 if problems else 0)
 
 
 if __name__ == "__main__":

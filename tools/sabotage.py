@@ -1,29 +1,39 @@
-"""`make sabotage`: break one line under each parity row, and see that its tests notice.
+"""`make sabotage`: break one line under each parity row, and check that its tests notice.
 
-Each entry of sabotage.toml names a row, a file of the package, the line to break and what to put there. It is
-applied to a copy of the sources, and the tests of that row are run on the copy. A row whose tests stay green
-is reported; so is a claimed row without an entry.
+Each entry of sabotage.toml names a row, a file of the package, the line to break and its replacement. It is
+applied to a copy of the sources, and the tests of that row are run on the copy, on the engines that
+`make test` chooses under the same seed. A row whose tests stay green is reported; so is a claimed row without
+an entry.
+
+    python -m tools.sabotage [ROW ...] [--third 1|2|3]
+
+The tests are collected once. Each run then loads only the files that have tests of its row, and all runs
+share their servers.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+import time
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from .parity import ROOT, rows, say
+from tests import engines, forging, servers
+
+from .parity import ROOT, Proof, collect, rows, say
 
 PLAN = Path(__file__).with_name("sabotage.toml")
 TESTS_FAILED = 1
-PATIENCE = 900.0
-"""Seconds. On five engines a row may take minutes; one that is broken must not take for ever."""
+TIMEOUT = 600.0
+"""Seconds after which a run is stopped. Tests that never end have noticed something, too."""
 
 
 class Sabotage(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,26 +55,42 @@ def apply(sabotage: Sabotage, sources: Path) -> None:
     path.write_text(text.replace(sabotage.old, sabotage.new), encoding="utf-8")
 
 
-def is_noticed(sabotage: Sabotage) -> bool:
+class Verdict(msgspec.Struct, frozen=True):
+    sabotage: Sabotage
+    is_noticed: bool
+    seconds: float
+
+
+def judge(sabotage: Sabotage, proofs: list[Proof]) -> Verdict:
+    started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "src"
         shutil.copytree(ROOT / "src", sources)
         apply(sabotage, sources)
-        return not stays_green(sabotage.row, sources)
+        failure = run_tests(sabotage.row, sorted({proof.file for proof in proofs}), sources)
+    seconds = time.monotonic() - started
+    word = "MISSED" if failure is None else "noticed"
+    say(f"{word:8} row {sabotage.row:3} {seconds:5.0f} s  {failure or ''}")
+    return Verdict(sabotage, failure is not None, seconds)
 
 
-def stays_green(row: int, sources: Path) -> bool:
-    command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", f"--row={row}", "tests"]
+def run_tests(row: int, files: list[str], sources: Path) -> str | None:
+    """The first test of the row that fails on these sources; None if none does."""
+    command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", f"--row={row}", *files]
     environment = {**os.environ, "PYTHONPATH": str(sources)}
+    environment.pop(forging.ADDRESS, None)  # it has read the sources as they are
     try:
         run = subprocess.run(  # noqa: S603 - our own command
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=PATIENCE
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        return False  # a test that never ends is not green
-    if run.returncode not in (0, TESTS_FAILED):
+        return f"its tests did not end within {TIMEOUT:.0f} s"
+    failures = [line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if run.returncode == TESTS_FAILED or failures:
+        return failures[0].partition(" - ")[0].split(" ", 1)[1] if failures else "a test"
+    if run.returncode:
         raise ValueError(f"row {row}: the tests could not run\n{run.stdout[-3000:]}{run.stderr}")
-    return run.returncode == 0
+    return None
 
 
 def planned() -> list[Sabotage]:
@@ -72,18 +98,28 @@ def planned() -> list[Sabotage]:
 
 
 def main() -> None:
-    wanted = {int(argument) for argument in sys.argv[1:]}
+    parser = argparse.ArgumentParser(prog="python -m tools.sabotage")
+    parser.add_argument("rows", type=int, nargs="*", help="the rows to break (default: every row)")
+    parser.add_argument("--third", type=int, choices=(1, 2, 3), help="only every third row, from this one on")
+    options = parser.parse_args()
     plan = planned()
-    chosen = [each for each in plan if not wanted or each.row in wanted]
+    chosen = [each for each in plan if not options.rows or each.row in options.rows]
+    if options.third:
+        chosen = chosen[options.third - 1 :: 3]
+    say(f"ENGINE_SEED={engines.seed()}")
+    started = time.monotonic()
+    proofs = collect()
+    servers.host()  # all runs share its servers
     with ThreadPoolExecutor(2) as pool:
-        noticed = list(pool.map(is_noticed, chosen))
-    green = [each for each, seen in zip(chosen, noticed, strict=True) if not seen]
+        verdicts = list(pool.map(judge, chosen, [proofs.get(each.row, []) for each in chosen]))
+    green = [each.sabotage for each in verdicts if not each.is_noticed]
     for each in green:
         say(f"row {each.row} stayed green with {each.new.strip()!r} in {each.file}")
     bare = {row.number for row in rows() if row.is_claimed} - {each.row for each in plan}
     for number in sorted(bare):
         say(f"row {number} is claimed and nothing sabotages it")
-    say(f"sabotage: {len(chosen) - len(green)} of {len(chosen)} were noticed")
+    minutes = (time.monotonic() - started) / 60
+    say(f"sabotage: {len(chosen) - len(green)} of {len(chosen)} were noticed in {minutes:.1f} minutes")
     sys.exit(1 if green or bare else 0)
 
 

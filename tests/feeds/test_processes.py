@@ -16,7 +16,7 @@ from perdure.storage import open_storage
 
 from ..forging import PIPE, Forged, forged
 from ..runtime.replicas import until
-from ..storage.subjects import FIVE, new_url
+from ..storage.subjects import new_url
 from .fake.process import ROOT, FakeProcess, fake_process
 
 pytestmark = pytest.mark.anyio
@@ -39,11 +39,10 @@ async def poller(url: str, fake: FakeProcess) -> AsyncGenerator[Forged]:
         await process.wait()
 
 
-@pytest.mark.parametrize("engine", [engine for engine in FIVE if engine != "memory"])
 async def test_two_processes_and_a_kill_lose_nothing_and_read_no_account_at_the_same_time(
-    engine: str, tmp_path: Path
+    on_shared_engine: str, tmp_path: Path
 ) -> None:
-    url = await new_url(engine, tmp_path)
+    url = await new_url(on_shared_engine, tmp_path)
     async with fake_process("--latency", "0.02") as fake, await open_storage(url) as storage:
         store = FeedStore(storage)
         dids: list[str] = await fake.order("populate", accounts=ACCOUNTS, posts=25, every=60_000_000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator
-from pathlib import Path
 
 import anyio
 import pytest
@@ -11,15 +10,23 @@ from msgspec.structs import replace
 
 from perdure.feeds import settling
 from perdure.feeds.account import Account, Gap, Hold, Status, Stored, first
-from perdure.feeds.errors import AccountHeld, AmbiguousName, HoldLost, UnknownAccount
+from perdure.feeds.errors import (
+    AccountBusy,
+    AccountHeld,
+    AmbiguousName,
+    CorruptFeed,
+    HoldLost,
+    UnknownAccount,
+)
 from perdure.feeds.holding import LASTS, hold
-from perdure.feeds.item import Item, Link, is_storable
+from perdure.feeds.item import ITEMS, Item, Link, is_storable
 from perdure.feeds.settings import Polling
 from perdure.feeds.source import Profile
-from perdure.feeds.store import FeedStore
-from perdure.storage import Insert, open_storage
+from perdure.feeds.store import EDIT_ATTEMPTS, FeedStore
+from perdure.storage import Committed, Insert, Record
+from perdure.storage.kit import Subject
 
-from ..storage.subjects import FIVE, new_url
+from ..storage.subjects import layer_subject
 
 pytestmark = pytest.mark.anyio
 
@@ -37,11 +44,18 @@ class Hands:
         return self.now
 
 
-@pytest.fixture(params=FIVE)
-async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncGenerator[FeedStore]:
-    url = "memory:" if request.param == "memory" else await new_url(str(request.param), tmp_path)
-    async with await open_storage(url) as storage:
-        yield FeedStore(storage, clock=Hands())
+class StoreUnderTest(FeedStore):
+    def __init__(self, subject: Subject) -> None:
+        super().__init__(subject.storage, clock=Hands())
+        self.subject = subject
+
+
+@pytest.fixture
+async def store(
+    on_engine: str, request: pytest.FixtureRequest, anyio_backend: str
+) -> AsyncGenerator[FeedStore]:
+    async with layer_subject(on_engine, request.node) as subject:
+        yield StoreUnderTest(subject)
 
 
 def passes(store: FeedStore, micros: int) -> None:
@@ -50,8 +64,9 @@ def passes(store: FeedStore, micros: int) -> None:
 
 
 async def settle(store: FeedStore) -> None:
-    """Until the verbs across partitions see what was written."""
-    await anyio.sleep(store.storage.lag)
+    """Return when the verbs across partitions see what was written."""
+    assert isinstance(store, StoreUnderTest)
+    await store.subject.settled()
 
 
 def account(name: str = ANNA, handle: str = "anna.test") -> Account:
@@ -357,3 +372,65 @@ async def test_each_write_makes_the_hold_last_anew(store: FeedStore) -> None:
                 async with hold(store, await store.get(ANNA), "other"):
                     pass
         assert isinstance(held.account.hold, Hold)
+
+
+# Errors
+
+
+async def test_an_account_that_others_change_all_the_time_is_busy(store: FeedStore) -> None:
+    await added(store)
+
+    def in_a_race(account: Account) -> Account:
+        races.append(account.handle)
+        return replace(account, handle=f"mine{len(races)}.test")
+
+    races: list[str] = []
+    rival = Rival(store)
+    with pytest.raises(AccountBusy, match="others keep changing did:plc:anna") as caught:
+        await rival.edit(ANNA, in_a_race)
+    assert (caught.value.retryable, caught.value.account_id) == (True, ANNA)
+    assert len(races) == EDIT_ATTEMPTS
+    assert (await store.get(ANNA)).account.failures == EDIT_ATTEMPTS  # the other was always quicker
+
+
+class Rival(FeedStore):
+    """A store on which somebody else writes the account after each read."""
+
+    def __init__(self, store: FeedStore) -> None:
+        super().__init__(store.storage, clock=store.clock)
+
+    async def get(self, account_id: str) -> Stored:
+        stored = await super().get(account_id)
+        failed = replace(stored.account, failures=stored.account.failures + 1)
+        assert await self.write(stored, failed) is not None
+        return stored
+
+
+async def test_an_account_that_is_changed_before_each_try_to_remove_it_is_busy(store: FeedStore) -> None:
+    await added(store)
+    with pytest.raises(AccountBusy):
+        await Rival(store).remove(ANNA)
+    assert (await store.get(ANNA)).account.handle == "anna.test"
+
+
+async def test_a_record_that_is_not_an_account_is_reported_as_corrupt(store: FeedStore) -> None:
+    stored = await added(store)
+    await damage(store, stored.record)
+    with pytest.raises(CorruptFeed, match="not an account") as caught:
+        await store.get(ANNA)
+    assert caught.value.key == stored.record.partition
+
+
+async def test_a_record_that_is_not_an_item_is_reported_as_corrupt(store: FeedStore) -> None:
+    await added(store)
+    await store.keep(ANNA, [item(1)])
+    [record] = await store.storage.page(ITEMS, ANNA, limit=1, now=store.clock())
+    await damage(store, record)
+    with pytest.raises(CorruptFeed, match="not an item") as caught:
+        [_ async for _ in store.newest(ANNA)]
+    assert caught.value.key == record.key
+
+
+async def damage(store: FeedStore, record: Record) -> None:
+    change = record.becoming(body='{"handle": 1}', tag=record.tag)
+    assert isinstance(await store.storage.commit([change], now=store.clock()), Committed)

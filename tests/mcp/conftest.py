@@ -5,20 +5,26 @@ from __future__ import annotations
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from ..storage.subjects import FIVE, new_url
+from ..storage.subjects import layer_url, new_url
 from .fixture import make_server
 from .replicas import Replicas
 from .wire import Core, Modern, serving
 
+import_module("tests.runtime.weak")  # which registers the scheme of the weak memory engine
+
 
 @pytest.fixture
-async def where(on_engine: str, tmp_path: Path, anyio_backend: str) -> str:
+async def where(
+    on_engine: str, request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
+) -> AsyncGenerator[str]:
     """The URL of a storage on each engine."""
-    return await new_url(on_engine, tmp_path)
+    async with layer_url(on_engine, request.node, tmp_path) as url:
+        yield url
 
 
 @pytest.fixture
@@ -41,13 +47,11 @@ async def core(url: str) -> AsyncGenerator[Core]:
         yield client
 
 
-@pytest.fixture(params=[engine for engine in FIVE if engine != "memory"])
-async def replicas(
-    request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str
-) -> AsyncGenerator[Replicas]:
+@pytest.fixture
+async def replicas(on_shared_engine: str, tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Replicas]:
     """Server processes on each engine that several processes can share."""
     async with AsyncExitStack() as stack:
-        yield Replicas(await new_url(request.param, tmp_path), stack)
+        yield Replicas(await new_url(on_shared_engine, tmp_path), stack)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from pydantic import AnyHttpUrl
 from perdure import Tasks
 from perdure.runtime import RuntimeConfig
 
-from ..rows import row
+from ..rows import once, row
 from .fixture import add_task_fixtures
 from .judges.core_fixtures import add_core_fixtures
 from .published import Published, Recorded, judged
@@ -267,6 +267,7 @@ async def test_an_undeclared_client_is_told_what_it_lacks(modern: Recorded, also
 
 
 @pytest.mark.parametrize("task_ids", [5, "text", [5], {"a": 1}])
+@once
 async def test_what_are_no_ids_is_refused_by_name(modern: Recorded, task_ids: Any) -> None:
     params: Json = {"notifications": {"taskIds": task_ids}}
 

@@ -11,11 +11,12 @@ from perdure.storage.kit import Subject
 from perdure.tasks import Json, NewTask, Owner, Snapshot, Status, Success, TaskStore
 from perdure.tasks.errors import MalformedAnswer, NotFound, TerminalTask
 
+from ..rows import once, strong_memory
 from ..tasks.samples import ANA, BOB, HOUR, SECOND, Clock, created
 from .conftest import close
 from .test_looking import QUESTION
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 
 ACCEPTED: Json = {"action": "accept", "content": {"name": "Ana"}}
 
@@ -76,6 +77,7 @@ async def test_an_answer_lets_the_task_go_on(store: TaskStore, operator: Operato
     ],
     ids=str,
 )
+@once
 async def test_an_answer_that_is_not_what_the_form_asks_for_changes_nothing(
     store: TaskStore, operator: Operator, wrong: Json
 ) -> None:

@@ -8,10 +8,11 @@ from perdure.operating import Operator, reading
 from perdure.runtime.lease import Holder
 from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
 
+from ..rows import strong_memory
 from ..tasks.samples import ANA, BOB, SECOND, Clock, created
 from .test_looking import QUESTION
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 
 RUNS = NewTask(method="tools/call", function="f")
 

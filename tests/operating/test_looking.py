@@ -27,9 +27,10 @@ from perdure.tasks import (
 from perdure.tasks.errors import InvalidCursor, InvalidValue, NotFound
 from perdure.tasks.snapshot import TASKS
 
+from ..rows import strong_memory
 from ..tasks.samples import ANA, BOB, CALL, SECOND, Clock, created
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 
 SECRET = "the-subject-of-a-token"  # noqa: S105 - the point is that it is not told
 FORM = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

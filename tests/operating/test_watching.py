@@ -12,10 +12,11 @@ from perdure.storage.kit import Subject
 from perdure.tasks import Progress, Status, Success, TaskStore
 from perdure.tasks.errors import NotFound
 
+from ..rows import strong_memory
 from ..tasks.samples import ANA, SECOND, Clock, created
 from .conftest import close
 
-pytestmark = pytest.mark.anyio
+pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 
 QUICK = Pace(apart=0.01, poll_interval=0.1)
 

@@ -9,13 +9,16 @@ import pytest
 
 from perdure.storage.kit import Subject
 
-from ..storage.subjects import ENGINES
+from ..storage.subjects import layer_subject
 from .replicas import Replicas
+from .weak import is_repeated
 
 
 @pytest.fixture
-async def subject(on_engine: str, anyio_backend: str) -> AsyncGenerator[Subject]:
-    async with ENGINES[on_engine]() as opened:
+async def subject(
+    on_engine: str, request: pytest.FixtureRequest, anyio_backend: str
+) -> AsyncGenerator[Subject]:
+    async with layer_subject(on_engine, request.node, is_repeated) as opened:
         yield opened
 
 

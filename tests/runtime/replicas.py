@@ -70,7 +70,7 @@ class Replicas:
     ) -> AsyncGenerator[Runtime]:
         """The same for a block, to see a replica stop."""
         storage = await self.subject.another_client()
-        if storage.lag:
+        if storage.lag > SLACK:
             config = replace(config, clock_skew=config.clock_skew + SLACK)
         store = TaskStore(storage, limits, clock=clock)
         made = None if executor is None else executor(store, config)

@@ -7,12 +7,14 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from ..rows import strong_memory
 from .doubles import ME, Wire, wired
 from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
 
+@strong_memory("it counts commits")
 async def test_a_wire_changes_nothing_unless_it_is_told_to(replicas: Replicas) -> None:
     app = new_app()
 

@@ -17,7 +17,7 @@ from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.snapshot import BOOKKEEPING_BYTES
 from perdure.tasks.upkeep import SET_ASIDE
 
-from ..rows import row
+from ..rows import row, strong_memory
 from .apps import run_all
 from .doubles import ME, SECOND, STEADY, MovedClock, Wire, now, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of, with_concurrency
@@ -118,6 +118,7 @@ async def test_a_worker_that_is_alone_takes_the_oldest_first(replicas: Replicas)
 
 
 @row(65)
+@strong_memory("a queue that lags shows tasks in another order")
 async def test_a_function_with_a_long_queue_does_not_starve_another(replicas: Replicas) -> None:
     """The worker is as quick as the queue, so there is always a slot, and always something to take."""
     app, order = new_app(), list[str]()
@@ -150,6 +151,7 @@ async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replic
     config = replace(UNHURRIED, concurrency=1, max_waiting=2)
     runtime = await replicas.start(app, config)
     made = [await runtime.submit("wait") for _ in range(3)]  # one at work, two waiting
+    await replicas.subject.settled()
     with pytest.raises(QueueFull, match="2 tasks wait") as caught:
         await runtime.submit("wait")
     assert (caught.value.retryable, caught.value.limit) == (True, 2)
@@ -157,6 +159,7 @@ async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replic
     go_on.set()
     for each in made:
         await runtime.wait(ME, each.task.task_id, 10)
+    await replicas.subject.settled()
     await runtime.submit("wait")
 
 
@@ -285,6 +288,7 @@ def is_end(change: Replace) -> bool:
 
 
 @row(65)
+@strong_memory("it counts attempts, and a lagging queue invites more of them")
 async def test_one_task_does_not_set_a_crowd_of_workers_running(replicas: Replicas) -> None:
     crew, app = Crew(), gated(asyncio.Event())
     creator = await replicas.start(app, work=False)

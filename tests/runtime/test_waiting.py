@@ -11,7 +11,7 @@ from perdure.runtime import App, Runtime, RuntimeConfig, Task
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.errors import NotFound
 
-from ..rows import row
+from ..rows import row, strong_memory
 from .doubles import ME, Wire, now, several_heartbeats, wired
 from .replicas import QUICK, Replicas, new_app, until, value_of
 
@@ -156,6 +156,7 @@ async def watch_into(seen: list[Snapshot], runtime: Runtime, task: Snapshot) -> 
 
 
 @row(73)
+@strong_memory("without polling, every wake-up is needed")
 async def test_each_change_is_pushed_to_who_watches_without_a_poll(replicas: Replicas) -> None:
     """The runtime's poll interval is far longer than the test waits."""
     runtime = await replicas.start(gated(asyncio.Event()), work=False)

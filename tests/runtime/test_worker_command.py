@@ -18,7 +18,7 @@ from perdure.storage import open_storage
 from perdure.tasks import Owner, Snapshot, Status, TaskStore
 
 from ..rows import row
-from ..storage.subjects import FIVE, new_url
+from ..storage.subjects import new_url
 from .crash.storm import others_can_write
 from .processes import WorkerProcess, worker
 from .replicas import QUICK, UNHURRIED, until, value_of
@@ -31,9 +31,9 @@ MORTAL = replace(UNHURRIED, clock_skew=0.7)
 """For workers that are to be missed: a lease lasts a second."""
 
 
-@pytest.fixture(params=[engine for engine in FIVE if engine != "memory"])
-async def url(request: pytest.FixtureRequest, tmp_path: Path, anyio_backend: str) -> str:
-    return await new_url(request.param, tmp_path)
+@pytest.fixture
+async def url(on_shared_engine: str, tmp_path: Path, anyio_backend: str) -> str:
+    return await new_url(on_shared_engine, tmp_path)
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from ..feeds.fake.process import fake_process
 from ..forging import PIPE, STDOUT, forged
 from ..mcp.wire import Core, Modern
 from ..runtime.replicas import until
-from ..storage.subjects import FIVE, new_url
+from ..storage.subjects import new_url
 from ..test_examples import Person, running, sampled, started, text_of, visiting
 from .serving import (
     DASHBOARD_TOKEN,
@@ -108,18 +108,17 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
     assert plain.url in plain.said
 
 
-@pytest.mark.parametrize("engine", FIVE)
 async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
-    engine: str, tmp_path: Path
+    on_engine: str, tmp_path: Path
 ) -> None:
-    url = await new_url(engine, tmp_path)
+    url = await new_url(on_engine, tmp_path)
     hosted = sample_server(url, PLAN.names, made_up=True, known_caller=False)
     async with await open_storage(url) as storage:
         said = greeting(PLAN, hosted, "http://127.0.0.1:8000", await stand_of(storage))
-    place = str(tmp_path / "tasks.db") if engine == "sqlite" else engine
-    assert (f"    storage     {place}   (tasks survive in it)\n" in said) == (engine != "memory")
-    assert ("survive" in said, "kill -9" in said) == ((engine != "memory"),) * 2
-    assert url not in said or engine == "memory"
+    place = str(tmp_path / "tasks.db") if on_engine == "sqlite" else on_engine
+    assert (f"    storage     {place}   (tasks survive in it)\n" in said) == (on_engine != "memory")
+    assert ("survive" in said, "kill -9" in said) == ((on_engine != "memory"),) * 2
+    assert url not in said or on_engine == "memory"
 
 
 async def test_its_snippets_connect(plain: Background, tmp_path: Path) -> None:

@@ -12,9 +12,8 @@ from uuid import uuid4
 
 from aiobotocore.session import get_session  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
-from perdure.storage import Micros, Storage, migrate_storage, open_storage
+from perdure.storage import Storage, migrate_storage, open_storage
 from perdure.storage.dynamodb.schema import description
-from perdure.storage.kit import Subject
 from perdure.storage.kit.servers.dynamodb import REGION
 
 PATIENCE = 60.0
@@ -43,36 +42,12 @@ async def storage_on(server: DynamoDb, options: str = "") -> AsyncGenerator[Stor
         yield storage
 
 
-@asynccontextmanager
-async def subject_on(server: DynamoDb, options: str = "") -> AsyncGenerator[Subject]:
-    """A fresh storage as the kit wants it."""
-    url = server.new_url(options)
-    async with client_of(server.endpoint) as db:
-        await make_without_end(db, table_of(url))
-        subject = Subject(
-            await open_storage(url),
-            reopen=lambda: open_storage(url),
-            second_client=lambda: open_storage(url),
-            advance_time=_no_time_passes,
-            settle=lambda: settle(db, table_of(url)),
-            url=url,
-        )
-        try:
-            yield subject
-        finally:
-            await subject.storage.close()
-
-
 async def make_without_end(db: Any, table: str) -> None:  # noqa: ANN401
     """A table without time to live: the kit's records ended years ago, and a strict server acts on it."""
     await db.create_table(TableName=table, **description())
     async with asyncio.timeout(PATIENCE):
         while (await db.describe_table(TableName=table))["Table"]["TableStatus"] != "ACTIVE":  # noqa: ASYNC110
             await asyncio.sleep(0.05)
-
-
-async def _no_time_passes(_: Micros) -> None:
-    """Without time to live the table has no clock."""
 
 
 @asynccontextmanager

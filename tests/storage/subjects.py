@@ -1,24 +1,30 @@
 """The engines under test, in each of their modes, as subjects of the contract kit.
 
-`ENGINES` is what the kit runs over; `FIVE` has one mode of each engine, for suites of the layers above.
+`ENGINES` is what the kit runs over. Tests of the layers above take `layer_subject` or `layer_url` of the
+engine that `tests.engines` chooses for them.
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 
+import pytest
+
 from perdure.storage import Micros, Storage, migrate_storage, open_storage
+from perdure.storage.dynamodb.location import parse
 from perdure.storage.kit import Factory, Subject
 from perdure.storage.kit.servers.postgres import of_system
 from perdure.storage.memory import MemoryEngine
 
-from .. import servers
+from .. import engines, servers
 from ..forwarding import Forwarding
-from .dynamodb_helpers import subject_on
+from .dynamodb_helpers import client_of, settle, table_of
+from .pool import pooled
 from .postgres_pooler import pooler
+from .weak import MayLose, WeakMemoryEngine, loses_nothing
 
 
 async def no_clock_to_advance(_: Micros) -> None:
@@ -34,6 +40,19 @@ async def memory() -> AsyncGenerator[Subject]:
         return Storage(engine)
 
     yield Subject(Storage(engine), second_client=second_client, advance_time=no_clock_to_advance)
+
+
+@asynccontextmanager
+async def on_memory(engine: WeakMemoryEngine) -> AsyncGenerator[Subject]:
+    async def second_client() -> Storage:
+        return Storage(engine)
+
+    yield Subject(
+        Storage(engine),
+        second_client=second_client,
+        advance_time=no_clock_to_advance,
+        settle=engine.settle,
+    )
 
 
 @asynccontextmanager
@@ -65,19 +84,48 @@ async def at(url: str) -> AsyncGenerator[Subject]:
         await subject.storage.close()
 
 
-def served(new_url: Callable[[], str]) -> Factory:
-    """A storage of its own on a server."""
+def on_server(new_url: Callable[[], str]) -> Factory:
+    """A storage of its own on a server that needs no preparation."""
     return lambda: at(new_url())
+
+
+def from_pool(kind: str, options: str = "") -> Factory:
+    """A storage of the pool, opened with these options."""
+
+    @asynccontextmanager
+    async def factory() -> AsyncGenerator[Subject]:
+        async with pooled(kind) as url, at(f"{url}{options}") as subject:
+            yield subject
+
+    return factory
 
 
 @asynccontextmanager
 async def postgres_pooled() -> AsyncGenerator[Subject]:
     """Behind a pooler that gives each transaction another session."""
-    server = servers.postgres()
-    async with pooler(server.port, "perdure") as one:
-        url = server.new_url("&pooler=transaction").replace(f":{server.port}/", f":{one.port}/")
-        async with at(url) as subject:
+    port = servers.postgres().port
+    async with (
+        pooled("postgres") as url,
+        pooler(port, "perdure") as one,
+        at(f"{url}&pooler=transaction".replace(f":{port}/", f":{one.port}/")) as subject,
+    ):
+        yield subject
+
+
+def dynamodb(kind: str) -> Factory:
+    """A table of the pool, and a way to wait for its indexes."""
+
+    @asynccontextmanager
+    async def factory() -> AsyncGenerator[Subject]:
+        async with (
+            pooled(kind) as url,
+            client_of(parse(url).options.endpoint_url or "") as db,
+            at(url) as subject,
+        ):
+            subject.settle = lambda: settle(db, table_of(url))
             yield subject
+
+    return factory
 
 
 class _Flushed(Forwarding):
@@ -100,25 +148,59 @@ async def redis_flushed() -> AsyncGenerator[Subject]:
 
 _MODES: dict[str, Factory] = {
     "memory": memory,
+    "memory-weak": lambda: on_memory(WeakMemoryEngine(engines.seed(), lag=0.01, missed_wake_ups=0)),
     "sqlite": sqlite,
     "sqlite-normal": sqlite_normal,
-    "postgres": served(lambda: servers.postgres().new_url()),
-    "postgres-one": served(lambda: servers.postgres().new_url("&pool=1")),
+    "postgres": from_pool("postgres"),
+    "postgres-one": from_pool("postgres", "&pool=1"),
     "postgres-pooled": postgres_pooled,
-    "redis": served(lambda: servers.valkey().new_url()),
+    "redis": on_server(lambda: servers.valkey().new_url()),
     "redis-flushed": redis_flushed,
-    "redis-cluster": served(lambda: servers.valkey_cluster().new_url()),
-    "dynamodb": lambda: subject_on(servers.dynoxide()),
-    "dynamodb-strict": lambda: subject_on(servers.extenddb()),
+    "redis-cluster": on_server(lambda: servers.valkey_cluster().new_url()),
+    "dynamodb": dynamodb("dynamodb-kit"),
+    "dynamodb-strict": dynamodb("dynamodb-strict"),
 }
 if of_system() is not None:
-    _MODES["postgres-system"] = served(lambda: servers.system_postgres().new_url())
+    _MODES["postgres-system"] = from_pool("postgres-system")
 if servers.LOCAL_JAR is not None:
-    _MODES["dynamodb-local"] = lambda: subject_on(servers.dynamodb_local())
+    _MODES["dynamodb-local"] = dynamodb("dynamodb-local")
+
+
+def engine_of(mode: str) -> str:
+    return mode.partition("-")[0]
+
+
+ENGINES: dict[str, Factory] = {
+    mode: factory for mode, factory in _MODES.items() if engine_of(mode) not in servers.LEFT_OUT
+}
+
+
+# For the layers above
+
+
+def layer_subject(
+    engine: str, test: pytest.Item, may_lose: MayLose = loses_nothing
+) -> AbstractAsyncContextManager[Subject]:
+    """A storage for a test of a layer above. Memory is as weak as the contract allows, by the test's name."""
+    if engine == "memory" and test.get_closest_marker("strong_memory") is None:
+        return on_memory(WeakMemoryEngine(engines.number_of(test.nodeid), may_lose=may_lose))
+    return ENGINES[engine]()
+
+
+@asynccontextmanager
+async def layer_url(engine: str, test: pytest.Item, folder: Path) -> AsyncGenerator[str]:
+    """The same as a URL, for a test that opens it in this process only."""
+    if engine == "memory" and test.get_closest_marker("strong_memory") is None:
+        yield f"weak:{engines.number_of(test.nodeid)}"
+    elif engine in ("postgres", "dynamodb"):
+        async with pooled(engine) as url:
+            yield url
+    else:
+        yield await new_url(engine, folder)
 
 
 async def new_url(engine: str, folder: Path) -> str:
-    """A storage of one of the five that is empty, and ready to be opened."""
+    """A storage that no other test uses before or after, for a test with processes of its own."""
     urls: dict[str, Callable[[], str]] = {
         "memory": lambda: "memory:",
         "sqlite": lambda: f"sqlite:///{folder / 'tasks.db'}",
@@ -130,13 +212,3 @@ async def new_url(engine: str, folder: Path) -> str:
     if engine == "dynamodb":
         await migrate_storage(url)
     return url
-
-
-def engine_of(mode: str) -> str:
-    return mode.partition("-")[0]
-
-
-ENGINES: dict[str, Factory] = {
-    mode: factory for mode, factory in _MODES.items() if engine_of(mode) not in servers.LEFT_OUT
-}
-FIVE = [mode for mode in ENGINES if mode == engine_of(mode)]

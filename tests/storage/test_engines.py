@@ -10,13 +10,15 @@ from pathlib import Path
 from perdure.storage.kit.servers.postgres import of_system
 
 from .. import servers
+from ..engines import FIVE
 from ..rows import row
-from .subjects import ENGINES, FIVE, engine_of
+from .subjects import ENGINES, engine_of
 
 ROOT = Path(__file__).parents[2]
 ALL = {"memory", "sqlite", "postgres", "redis", "dynamodb"}
 MODES = {
     "memory",
+    "memory-weak",
     "sqlite",
     "sqlite-normal",
     "postgres",
@@ -57,8 +59,9 @@ def test_leaving_an_engine_out_takes_a_word() -> None:
 
 
 def pytest_on(which: str, *python: str, without: str = "") -> subprocess.CompletedProcess[str]:
-    """Another pytest, on some of the tests about engines."""
+    """Another pytest, with servers of its own, on some of the tests about engines."""
+    variables = {name: value for name, value in os.environ.items() if name != servers.ADDRESS}
     return subprocess.run(
         [sys.executable, *python, *OPTIONS, "-k", which, "tests/storage/test_contract.py", __file__],
-        cwd=ROOT, env={**os.environ, "PERDURE_WITHOUT": without}, capture_output=True, text=True, check=False,
+        cwd=ROOT, env={**variables, "PERDURE_WITHOUT": without}, capture_output=True, text=True, check=False,
     )  # fmt: skip

@@ -10,8 +10,9 @@ import pytest
 from perdure.storage import Engine, exists, is_shared, open_storage, register_engine
 from perdure.storage.errors import CannotOpen, MissingExtra, UnknownScheme
 
+from ..engines import FIVE
 from .naive import NaiveEngine
-from .subjects import FIVE, new_url
+from .subjects import new_url
 
 pytestmark = pytest.mark.anyio
 

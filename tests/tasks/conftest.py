@@ -9,7 +9,7 @@ import pytest
 from perdure.storage.kit import Subject
 from perdure.tasks import StoreConfig, TaskStore
 
-from ..storage.subjects import ENGINES
+from ..storage.subjects import layer_subject
 from .samples import Clock
 
 
@@ -19,8 +19,10 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-async def subject(on_engine: str, anyio_backend: str) -> AsyncGenerator[Subject]:
-    async with ENGINES[on_engine]() as opened:
+async def subject(
+    on_engine: str, request: pytest.FixtureRequest, anyio_backend: str
+) -> AsyncGenerator[Subject]:
+    async with layer_subject(on_engine, request.node) as opened:
         yield opened
 
 

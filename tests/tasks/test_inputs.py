@@ -10,7 +10,7 @@ from perdure.tasks.codec import encode
 from perdure.tasks.errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
 from perdure.tasks.inputs import ElicitationAnswer, Root, RootsAnswer, SamplingAnswer
 
-from ..rows import row
+from ..rows import once, row
 from .samples import ANA, CALL, SECOND, START, Clock
 
 pytestmark = pytest.mark.anyio
@@ -94,6 +94,7 @@ async def test_unknown_keys_are_passed_over_and_nothing_accepted_is_not_resumed(
         (ROOTS, YES),
     ],
 )
+@once
 async def test_a_malformed_answer_is_named_and_nothing_is_taken(
     store: TaskStore, request_: InputRequest, answer: Json
 ) -> None:
@@ -165,6 +166,7 @@ async def test_answers_are_bounded_one_by_one_and_together_before_they_are_decod
 
 
 @pytest.mark.parametrize("requests", [{}, {"": ELICIT}, {"k" * 257: ELICIT}])
+@once
 async def test_a_question_needs_a_key(store: TaskStore, requests: dict[str, InputRequest]) -> None:
     made = await store.create(ANA, CALL)
     with pytest.raises(InvalidValue, match="inputs"):

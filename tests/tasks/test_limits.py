@@ -31,7 +31,7 @@ from perdure.tasks.errors import InvalidCursor, InvalidValue, LimitExceeded, Not
 from perdure.tasks.owner import Kind
 from perdure.tasks.variables import merge
 
-from ..rows import row
+from ..rows import once, row
 from .samples import ANA, CALL, Clock, json_values, text
 
 pytestmark = pytest.mark.anyio
@@ -78,6 +78,7 @@ def test_merging_is_that_of_dictionaries_without_null(one: dict[str, Json], othe
         ({"n" * 257: 1}, 256),
     ],
 )
+@once
 async def test_variables_beyond_a_limit_are_refused_without_change(
     store: TaskStore, changes: dict[str, Json], limit: int
 ) -> None:
@@ -149,6 +150,7 @@ def test_typed_getters_give_the_type_or_the_default_or_raise() -> None:
         (NewTask(method="m", session_id="é" * 129), "session_id"),
     ],
 )
+@once
 async def test_what_a_task_is_created_from_is_bounded(store: TaskStore, new: NewTask, field: str) -> None:
     with pytest.raises(LimitExceeded) as caught:
         await store.create(ANA, new)
@@ -189,6 +191,7 @@ async def test_the_whole_record_is_bounded(store: TaskStore) -> None:
 @pytest.mark.parametrize(
     ("params", "field"), [("x" * 64 * KIB, "inputs.k"), (nested(33), "inputs.k"), ("\ud800", "inputs.k")]
 )
+@once
 async def test_a_question_is_bounded(store: TaskStore, params: Json, field: str) -> None:
     made = await store.create(ANA, CALL)
     with pytest.raises(InvalidValue) as caught:
@@ -208,6 +211,7 @@ async def test_a_question_is_bounded(store: TaskStore, params: Json, field: str)
         NewTask(method="m", meta={"a": float("inf")}),
     ],
 )
+@once
 async def test_what_cannot_be_is_refused_and_nothing_is_stored(store: TaskStore, new: NewTask) -> None:
     with pytest.raises(InvalidValue):
         await store.create(ANA, new)
@@ -293,6 +297,7 @@ def test_the_seeds_names_and_defaults_are_kept() -> None:
         lambda: Owner(cast("Kind", "zzz")),
     ],
 )
+@once
 async def test_a_value_of_the_wrong_kind_is_refused_by_name(
     store: TaskStore, make: Callable[[], object]
 ) -> None:
@@ -345,6 +350,7 @@ async def test_an_id_that_could_not_be_found_again_is_refused(subject: Subject) 
         cast("Outcome", None),
     ],
 )
+@once
 async def test_an_outcome_made_by_hand_must_be_readable_again(store: TaskStore, outcome: Outcome) -> None:
     made = await store.create(ANA, CALL)
     with pytest.raises(InvalidValue):

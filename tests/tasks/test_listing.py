@@ -18,7 +18,7 @@ from perdure.tasks.errors import CorruptRecord, InvalidCursor, InvalidValue
 from perdure.tasks.owner import partition_of
 from perdure.tasks.snapshot import TASKS
 
-from ..rows import row
+from ..rows import once, row
 from .samples import ANA, BOB, CALL, SECOND, START, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio
@@ -151,6 +151,7 @@ async def test_there_is_no_cursor_after_an_exactly_full_last_page(store: TaskSto
 
 @row(43)
 @pytest.mark.parametrize("limit", [0, -1, 201, 10**9])
+@once
 async def test_a_limit_out_of_bounds_is_refused(store: TaskStore, limit: int) -> None:
     with pytest.raises(InvalidValue, match="must be 1 to 200"):
         await store.list(ANA, limit=limit)
@@ -164,12 +165,15 @@ async def test_a_limit_at_its_bounds_is_taken(store: TaskStore, limit: int) -> N
 
 
 @row(44)
-async def test_operators_list_all_owners_in_true_order(store: TaskStore, clock: Clock) -> None:
+async def test_operators_list_all_owners_in_true_order(
+    subject: Subject, store: TaskStore, clock: Clock
+) -> None:
     made: list[str] = []
     for n in range(12):
         owner = [ANA, BOB, Owner.anonymous(), Owner.local()][n * 7 % 4]
         made.append((await store.create(owner, CALL)).task.task_id)
         clock.advance(SECOND)
+    await subject.settled()
     seen: list[str] = []
     cursor: str | None = None
     for _ in range(3):
@@ -224,13 +228,14 @@ async def test_a_filter_looks_at_a_thousand_records_a_call_and_goes_on(
 
 
 @row(46)
-async def test_counts_are_exact(store: TaskStore, clock: Clock) -> None:
+async def test_counts_are_exact(subject: Subject, store: TaskStore, clock: Clock) -> None:
     made = await created(store, 6) + await created(store, 3, BOB)
     await store.finish(made[0], Success.of(1))
     await store.cancel(made[1])
     await store.delete(ANA, made[2].task.task_id)
     await store.hold(made[3])
     assert await store.counts(ANA) == {Status.WORKING: 3, Status.COMPLETED: 1, Status.CANCELLED: 1}
+    await subject.settled()
     assert await store.counts() == {Status.WORKING: 6, Status.COMPLETED: 1, Status.CANCELLED: 1}
     clock.advance(10_000 * SECOND)
     assert await store.counts() == {Status.WORKING: 1}
@@ -248,10 +253,12 @@ async def test_a_corrupt_record_is_surfaced_and_set_aside(subject: Subject, stor
     for task_id in bad:
         with pytest.raises(CorruptRecord):
             await store.get(ANA, task_id)
+    await subject.settled()
     upkeep = await store.maintain()
     assert (set(upkeep.set_aside), upkeep.examined) == (bad, 4)
     assert await store.counts(ANA) == {Status.WORKING: 2}  # out of the quota, and kept
     assert {each.task_id for each in (await store.list(ANA)).corrupt} == bad
+    await subject.settled()
     assert (await store.maintain()).set_aside == ()  # once is enough
     for task_id in bad:
         assert await store.delete(ANA, task_id) is True

@@ -124,11 +124,14 @@ async def test_results_can_be_kept_for_ever(subject: Subject, clock: Clock) -> N
 
 
 @row(58)
-async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(store: TaskStore, clock: Clock) -> None:
+async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(
+    subject: Subject, store: TaskStore, clock: Clock
+) -> None:
     old = {each.task.task_id for each in await created(store, 5)}
     old |= {each.task.task_id for each in await created(store, 2, BOB)}
     clock.advance(HOUR // 2)
     young = await created(store, 3)
+    await subject.settled()
     assert (await store.sweep(now=START + HOUR - 1)).purged == ()
     first = await store.sweep(now=START + HOUR, limit=4)
     second = await store.sweep(now=START + HOUR, limit=4)
@@ -139,7 +142,7 @@ async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(store: Task
 
 
 @row(60)
-async def test_a_sweep_changes_nothing_that_stays(store: TaskStore, clock: Clock) -> None:
+async def test_a_sweep_changes_nothing_that_stays(subject: Subject, store: TaskStore, clock: Clock) -> None:
     ended = [
         await store.finish(await store.create(ANA, CALL), Success.of(1)),
         await store.finish(await store.create(ANA, CALL), Failure.of(1, "x")),
@@ -147,16 +150,21 @@ async def test_a_sweep_changes_nothing_that_stays(store: TaskStore, clock: Clock
     ]
     await created(store, 2, new=NewTask(method="m", ttl=1))
     clock.advance(HOUR - 1)
+    await subject.settled()
     assert len((await store.sweep()).task_ids) == 2
     for each in ended:
         assert await store.get(ANA, each.task.task_id) == each
 
 
-async def test_maintain_purges_everything_overdue_and_reports(store: TaskStore, clock: Clock) -> None:
+async def test_maintain_purges_everything_overdue_and_reports(
+    subject: Subject, store: TaskStore, clock: Clock
+) -> None:
     await created(store, 20)
     stays = await store.hold(await store.create(ANA, CALL))
     clock.advance(2 * HOUR)
+    await subject.settled()
     upkeep = await store.maintain()
     assert (upkeep.swept, upkeep.examined, upkeep.set_aside, upkeep.findings) == (20, 1, (), ())
+    await subject.settled()
     assert await store.counts() == {Status.WORKING: 1}
     assert await store.get(ANA, stays.task.task_id) == stays

@@ -37,7 +37,7 @@ from perdure.tasks.errors import (
 from perdure.tasks.idempotency import KEYS
 from perdure.tasks.owner import partition_of
 
-from ..rows import row
+from ..rows import once, row
 from ..storage.subjects import sqlite
 from .samples import ANA, BOB, CALL, HOUR, SECOND, START, Clock, json_values
 
@@ -325,6 +325,7 @@ async def test_a_key_is_free_again_when_its_task_is_gone_or_its_window_over(
 
 
 @pytest.mark.parametrize("key", ["", "\0", "a" * 257, "\ud800"])
+@once
 async def test_a_key_that_cannot_be_one_is_refused(store: TaskStore, key: str) -> None:
     with pytest.raises(InvalidValue, match="idempotency_key"):
         await store.create(ANA, msgspec.structs.replace(CALL, idempotency_key=key))

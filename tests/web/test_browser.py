@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pytest
-from playwright.async_api import BrowserContext, Dialog, Locator, Page, expect
+from playwright.async_api import Browser, BrowserContext, Dialog, Locator, Page, expect
 
 from perdure.feeds import FeedStore
 from perdure.runtime import Again, App, Runtime, Task
@@ -41,6 +41,18 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def anyio_backend() -> str:
+    """All tests of this file run in one event loop, so that they can share a browser."""
+    return "asyncio"
+
+
+@pytest.fixture(scope="module")
+async def browser(anyio_backend: str) -> AsyncGenerator[Browser]:
+    async with browsing() as browser:
+        yield browser
+
+
 @pytest.fixture
 def keep(folder: Path) -> Keep:
     """Keep a picture of a page."""
@@ -52,12 +64,14 @@ def keep(folder: Path) -> Keep:
 
 
 @pytest.fixture
-async def page(desk: Desk) -> AsyncGenerator[Page]:
+async def page(desk: Desk, browser: Browser) -> AsyncGenerator[Page]:
     """The overview in a browser that must not complain: no script fails, nothing is refused."""
     await feeding.feed(FeedStore(desk.storage))
     complaints: list[str] = []
-    async with served(Dashboard(desk.storage, feeds=True).app) as address, browsing() as browser:
-        page = await browser.new_page(base_url=address, viewport={"width": 1280, "height": 900})
+    async with (
+        served(Dashboard(desk.storage, feeds=True).app) as address,
+        await browser.new_page(base_url=address, viewport={"width": 1280, "height": 900}) as page,
+    ):
         page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on(
@@ -69,10 +83,13 @@ async def page(desk: Desk) -> AsyncGenerator[Page]:
 
 
 @pytest.fixture
-async def tabs(desk: Desk) -> AsyncGenerator[BrowserContext]:
+async def tabs(desk: Desk, browser: Browser) -> AsyncGenerator[BrowserContext]:
     """A browser for several pages, which may complain: what they show goes, or its server does."""
-    async with served(Dashboard(desk.storage).app) as address, browsing() as browser:
-        yield await browser.new_context(base_url=address)
+    async with (
+        served(Dashboard(desk.storage).app) as address,
+        await browser.new_context(base_url=address) as context,
+    ):
+        yield context
 
 
 async def _open(page: Page, name: str) -> None:
@@ -147,7 +164,7 @@ async def test_what_is_typed_stays_while_the_page_is_kept_up_to_date(desk: Desk,
 
 @asynccontextmanager
 async def _killed_and_started_again(
-    desk: Desk, folder: Path
+    desk: Desk, browser: Browser, folder: Path
 ) -> AsyncGenerator[tuple[Page, Callable[[], Awaitable[None]]]]:
     """The page of a task that asks, at a server that can be killed and started again."""
     await desk.until(await desk.submit("sign_report"), "input_required")
@@ -158,8 +175,7 @@ async def _killed_and_started_again(
 
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(at_work())
-        browser = await stack.enter_async_context(browsing())
-        page = await browser.new_page(base_url=f"http://127.0.0.1:{port}")
+        page = await stack.enter_async_context(await browser.new_page(base_url=f"http://127.0.0.1:{port}"))
         await _open(page, "sign_report")
 
         async def again() -> None:
@@ -172,9 +188,9 @@ async def _killed_and_started_again(
 
 
 async def test_what_is_typed_and_where_stays_when_the_server_is_killed_and_started_again(
-    desk: Desk, tmp_path: Path
+    desk: Desk, browser: Browser, tmp_path: Path
 ) -> None:
-    async with _killed_and_started_again(desk, tmp_path) as (page, again):
+    async with _killed_and_started_again(desk, browser, tmp_path) as (page, again):
         question, name = page.locator("#questions > *"), page.get_by_label("Full name")
         before = await question.get_attribute("data-digest")
         assert before is not None
@@ -197,9 +213,9 @@ async def test_what_is_typed_and_where_stays_when_the_server_is_killed_and_start
 
 
 async def test_a_refused_answer_is_mended_and_sent_to_a_server_that_was_killed_and_started_again(
-    desk: Desk, tmp_path: Path
+    desk: Desk, browser: Browser, tmp_path: Path
 ) -> None:
-    async with _killed_and_started_again(desk, tmp_path) as (page, again):
+    async with _killed_and_started_again(desk, browser, tmp_path) as (page, again):
         await page.get_by_label("Full name").fill("  ")
         await page.get_by_label("Colour").select_option("teal")
         await page.get_by_role("button", name="Answer").click()
@@ -274,10 +290,14 @@ async def _time_passes(page: Page, until: Callable[[], Awaitable[bool]]) -> None
     raise AssertionError("that has not come in five minutes")
 
 
-async def test_a_page_of_a_browser_that_is_logged_in_no_longer_asks_for_the_token(desk: Desk) -> None:
+async def test_a_page_of_a_browser_that_is_logged_in_no_longer_asks_for_the_token(
+    desk: Desk, browser: Browser
+) -> None:
     token = "nobody guesses this"  # noqa: S105 - the point is that it is asked for
-    async with served(Dashboard(desk.storage, token=token).app) as address, browsing() as browser:
-        page = await browser.new_page(base_url=address)
+    async with (
+        served(Dashboard(desk.storage, token=token).app) as address,
+        await browser.new_page(base_url=address) as page,
+    ):
         await page.goto("/workers")
         await page.get_by_label("Token").fill(token)
         await page.get_by_role("button", name="Log in").click()

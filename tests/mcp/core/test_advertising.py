@@ -7,7 +7,7 @@ from mcp.server import MCPServer
 
 from perdure import Tasks
 
-from ...rows import row
+from ...rows import once, row
 from ..wire import Core, Modern
 from .server import NO_SUCH_TASK, hosting, simple_tools
 
@@ -55,6 +55,7 @@ async def test_a_server_that_advertises_no_tasks_passes_over_the_wish_for_one() 
 
 @row(87, 89)
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
+@once
 async def test_versions_before_tasks_hear_nothing_of_them(url: str, version: str) -> None:
     async with Core(url, version=version) as core:
         tools = (await core.send("tools/list")).result["tools"]

@@ -10,7 +10,7 @@ from mcp.server import MCPServer
 from perdure import Tasks
 from perdure.tasks import StoreConfig
 
-from ...rows import row
+from ...rows import once, row
 from ..wire import Core
 from .server import TASK_FIELDS, hosting, simple_tools
 
@@ -94,6 +94,7 @@ async def test_what_is_no_task_or_lives_longer_than_allowed_is_refused_and_nothi
 
 
 @pytest.mark.parametrize("task", [5, True, [], {"ttl": "60000"}, {"ttl": -1}, {"ttl": DAY_MS + 1}])
+@once
 async def test_a_refused_task_is_told_which_field_is_wrong(core: Core, task: Any) -> None:
     answer = await core.call("slow_compute", {"seconds": 0.01}, task=task)
 

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.tasks import StoreConfig
 
-from ...rows import row
+from ...rows import once, row
 from ..wire import Core, Json
 from .server import NO_SUCH_TASK, RELATED, TASK_FIELDS, hosting, simple_tools, yes
 
@@ -39,6 +39,7 @@ async def test_reading_a_task_does_not_change_when_it_was_updated(core: Core) ->
 
 @row(86)
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
+@once
 async def test_a_task_that_is_not_there_is_one_answer_whatever_the_id_looks_like(
     core: Core, method: str
 ) -> None:
@@ -81,6 +82,7 @@ async def until_gone(core: Core, task_id: str) -> None:
 
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
 @pytest.mark.parametrize("params", [{}, {"taskId": 5}, {"taskId": None}, {"taskId": ["x"]}])
+@once
 async def test_a_request_that_names_no_task_is_refused_by_the_name_of_the_field(
     core: Core, method: str, params: Json
 ) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ...rows import row
+from ...rows import once, row
 from ..published import Recorded
 from ..wire import Answer, Json
 from .workshop import NO, YES, asking, bare, eventually, text_of
@@ -71,6 +71,7 @@ async def test_a_key_is_never_asked_again_though_the_tool_does(modern: Recorded)
 
 @row(84)
 @pytest.mark.parametrize("ignored", [{"never": YES}, {"never": 5}, {"never": {"action": "?"}}, {}])
+@once
 async def test_what_nobody_asked_is_passed_over(modern: Recorded, ignored: Json) -> None:
     task_id, _ = await asking(modern, "multi_input")
     before = await modern.get(task_id)
@@ -107,6 +108,7 @@ async def test_a_malformed_answer_to_what_is_answered_already_is_passed_over(mod
         {"roots": []},
     ],
 )
+@once
 async def test_an_answer_that_is_not_what_was_asked_for_is_refused_by_its_key_and_nothing_is_stored(
     modern: Recorded, malformed: Any
 ) -> None:
@@ -207,6 +209,7 @@ def deep(levels: int) -> Json:
 
 @row(51)
 @pytest.mark.parametrize("changes", [5, [], "text", {"deep": deep(20)}, {"long": "x" * 70_000}])
+@once
 async def test_an_update_whose_variables_are_refused_changes_nothing_at_all(
     modern: Recorded, changes: Any
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ...rows import row
+from ...rows import once, row
 from ..published import Recorded
 from ..wire import EXTENSION, Json
 from .workshop import NO, NOBODYS, ONE_TASK, YES, about, asking, text_of
@@ -29,6 +29,7 @@ async def test_the_extension_is_advertised_as_an_empty_object_and_the_old_capabi
 @row(85)
 @pytest.mark.parametrize("method", ["tasks/list", "tasks/result"])
 @pytest.mark.parametrize("declared", [True, False])
+@once
 async def test_the_retired_methods_are_not_found(modern: Recorded, method: str, *, declared: bool) -> None:
     task_id = await modern.start("slow_compute", {"seconds": 0})
 
@@ -45,6 +46,7 @@ async def test_a_tool_that_requires_tasks_tells_an_undeclared_client_what_it_lac
 @row(85)
 @pytest.mark.parametrize("method", ONE_TASK)
 @pytest.mark.parametrize("params", [{"taskId": NOBODYS, "inputResponses": {}}, {"taskId": 5}, {}])
+@once
 async def test_an_undeclared_client_is_told_so_before_anything_else_that_is_wrong(
     modern: Recorded, method: str, params: Json
 ) -> None:
@@ -54,6 +56,7 @@ async def test_an_undeclared_client_is_told_so_before_anything_else_that_is_wron
 
 
 @pytest.mark.parametrize("method", ONE_TASK)
+@once
 async def test_a_client_that_declared_itself_once_must_do_so_again(modern: Recorded, method: str) -> None:
     task_id, _ = await asking(modern, "confirm_delete", {"filename": "a.txt"})
 
@@ -71,6 +74,7 @@ async def test_the_capability_of_2025_11_25_declares_nothing(modern: Recorded) -
 
 
 @pytest.mark.parametrize("tool", ["greet", "slow_compute"])
+@once
 async def test_the_task_parameter_of_2025_11_25_asks_for_nothing(modern: Recorded, tool: str) -> None:
     arguments = {"name": "Ada", "seconds": 0}
 
@@ -105,6 +109,7 @@ async def round_of(client: Recorded, call: Json, asked: Json, answers: Json) -> 
 
 
 @pytest.mark.parametrize(("answer", "said"), [(YES, "deleted a.txt"), (NO, "kept a.txt")])
+@once
 async def test_an_undeclared_client_is_asked_in_rounds_of_its_call(
     modern: Recorded, answer: Json, said: str
 ) -> None:

@@ -11,7 +11,7 @@ from jsonschema import Draft202012Validator, validate
 
 from perdure.tasks import Owner, StoreConfig
 
-from ...rows import row
+from ...rows import once, row
 from ..published import Published, Recorded
 from ..wire import Json
 from .workshop import (
@@ -276,6 +276,7 @@ async def test_the_notification_that_cancels_a_request_does_not_cancel_its_task(
 @pytest.mark.parametrize(
     "task_id", [NOBODYS, "", "no-such-task", "../tasks", "786512e2-9e0d-44bd-8f29-789f320fe840", "a" * 5000]
 )
+@once
 async def test_the_id_of_no_task_is_answered_with_one_text_whatever_it_looks_like(
     modern: Recorded, method: str, task_id: str
 ) -> None:
@@ -302,6 +303,7 @@ async def test_a_task_that_has_expired_is_as_if_it_had_never_been(
 @row(86)
 @pytest.mark.parametrize("method", ONE_TASK)
 @pytest.mark.parametrize("task_id", [5, None, ["a"], {}])
+@once
 async def test_what_is_no_id_at_all_is_refused_by_name(modern: Recorded, method: str, task_id: Any) -> None:
     error = (await about(modern, method, task_id)).error
 
@@ -310,6 +312,7 @@ async def test_what_is_no_id_at_all_is_refused_by_name(modern: Recorded, method:
 
 
 @pytest.mark.parametrize("method", ONE_TASK)
+@once
 async def test_a_header_that_names_another_task_is_refused_and_nothing_is_done(
     modern: Recorded, method: str
 ) -> None:

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 
 from ... import servers
-from ...storage.subjects import FIVE
+from ...engines import FIVE
 from . import storm
 from .checking import Case, breaches
 from .functions import QUICK

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import AsyncGenerator, Coroutine
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +20,7 @@ from perdure.tasks.lifecycle import ACTIVE
 from perdure.tasks.snapshot import TASKS
 from perdure.tasks.store import system_clock
 
+from ...forging import DEVNULL, PIPE, Forged, forged
 from ...storage.subjects import new_url
 from . import journal
 from .child import Orders, Role
@@ -133,7 +132,7 @@ class Troupe:
         self._plan = plan
         self._chance = Random(f"troupe {plan.seed}")
         self._journal = Journal(plan.folder, "storm")
-        self._processes: dict[str, Process] = {}
+        self._processes: dict[str, Forged] = {}
         self._asleep: set[str] = set()
         self._dismissed: set[str] = set()
         self._started = 0
@@ -169,15 +168,10 @@ class Troupe:
             self.kill(orders.name)
         return orders.name
 
-    async def _spawn(self, orders: Orders) -> Process:
+    async def _spawn(self, orders: Orders) -> Forged:
+        command = ("-m", "tests.runtime.crash.child", msgspec.json.encode(orders).decode())
         with (self._plan.folder / "stderr.txt").open("ab") as complaints:
-            return await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "tests.runtime.crash.child", msgspec.json.encode(orders).decode()),
-                cwd=ROOT,
-                stdin=PIPE,
-                stdout=DEVNULL,
-                stderr=complaints,
-            )
+            return await forged(*command, cwd=ROOT, stdin=PIPE, stdout=DEVNULL, stderr=complaints)
 
     def _doom(self) -> Doom | None:
         if self._chance.random() >= self._plan.doomed:

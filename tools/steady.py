@@ -1,0 +1,122 @@
+"""`make steady`: run the tests under six seeds, the last two beside processes that keep every core busy.
+
+Writes the results, and the slowest tests of the first run, to benchmarks/TESTS.md. Fails if a run fails.
+
+    python -m tools.steady COMMAND ...        the command that runs the tests
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from multiprocessing import Process
+
+import msgspec
+
+from .parity import ROOT, say
+
+PAGE = ROOT / "benchmarks" / "TESTS.md"
+QUIET_RUNS, BUSY_RUNS = 4, 2
+SLOWEST = 10
+
+
+class Run(msgspec.Struct, frozen=True):
+    seed: str
+    is_busy: bool
+    seconds: float
+    passed: int
+    failed: tuple[str, ...]
+    slowest: tuple[str, ...]
+
+
+def spin() -> None:
+    while True:
+        pass
+
+
+@contextmanager
+def load(*, is_busy: bool) -> Generator[None]:
+    """Keep every core busy for a while, if asked to."""
+    spinning = [Process(target=spin, daemon=True) for _ in range(os.cpu_count() or 1)] if is_busy else []
+    for process in spinning:
+        process.start()
+    try:
+        yield
+    finally:
+        for process in spinning:
+            process.kill()
+            process.join()
+
+
+def run(command: Sequence[str], seed: str, *, is_busy: bool) -> Run:
+    started = time.monotonic()
+    with load(is_busy=is_busy):
+        ended = subprocess.run(  # noqa: S603 - our own command
+            [*command, f"--durations={SLOWEST}"],
+            cwd=ROOT,
+            env={**os.environ, "ENGINE_SEED": seed},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
+    if ended.returncode and not failed:
+        failed = [ended.stdout[-2000:] + ended.stderr[-2000:]]
+    passed = re.search(r"(\d+) passed", ended.stdout)
+    return Run(
+        seed=seed,
+        is_busy=is_busy,
+        seconds=time.monotonic() - started,
+        passed=int(passed[1]) if passed else 0,
+        failed=tuple(failed),
+        slowest=tuple(re.findall(r"^\d+\.\d+s .*$", ended.stdout, re.MULTILINE)[:SLOWEST]),
+    )
+
+
+def page(runs: Sequence[Run]) -> str:
+    processor = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
+    lines = [
+        "# How long the tests take",
+        "",
+        "Written by `make steady`, which runs the tests under six seeds, twice beside processes that keep",
+        "every core busy. Each seed chooses another server for most tests (tests/engines.py).",
+        "",
+        f"{datetime.now(UTC):%Y-%m-%d}, {processor}. The times are without installation and `make check`.",
+        "",
+        "| seed | beside a load | passed | failed | minutes |",
+        "| --- | --- | --- | --- | --- |",
+    ]
+    lines += [
+        f"| {each.seed} | {'yes' if each.is_busy else 'no'} | {each.passed} | {len(each.failed)} |"
+        f" {each.seconds / 60:.1f} |"
+        for each in runs
+    ]
+    lines += ["", "The slowest tests of the first run:", "", "```text", *runs[0].slowest, "```", ""]
+    return "\n".join(lines)
+
+
+def main() -> None:
+    command = sys.argv[1:]
+    stamp = f"{datetime.now(UTC):%Y%m%d}"
+    runs: list[Run] = []
+    for number in range(QUIET_RUNS + BUSY_RUNS):
+        done = run(command, f"{stamp}-{number + 1}", is_busy=number >= QUIET_RUNS)
+        runs.append(done)
+        beside = ", beside a load" if done.is_busy else ""
+        counts = f"{done.passed} passed, {len(done.failed)} failed"
+        say(f"{done.seed}: {counts}, {done.seconds / 60:.1f} minutes{beside}")
+        for failure in done.failed:
+            say(f"    {failure}")
+    PAGE.write_text(page(runs), encoding="utf-8")
+    sys.exit(1 if any(each.failed for each in runs) else 0)
+
+
+if __name__ == "__main__":
+    main()
