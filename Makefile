@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -q -n 6 --dist worksteal
 
 unexport PYTHONDONTWRITEBYTECODE # else every process of the tests compiles everything again
 
-.PHONY: run test test-all quick steady check parity sabotage crash faults soak bench docs format clean
+.PHONY: run test test-all quick unit steady check parity sabotage crash faults soak bench docs format clean
 
 run: $(READY)
 	@$(BIN)/perdure serve
@@ -27,6 +27,9 @@ test-all: check $(JUDGES) $(SERVERS) $(BROWSER)
 # The checks, and every test that needs no server and no other process.
 quick: $(READY)
 	@$(MAKE) --no-print-directory -j2 check unit
+
+unit: $(READY)
+	@$(PYTEST) --quick
 
 steady: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
 	@$(BIN)/python -m tools.steady $(PYTEST)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Generator
 from typing import Any, cast
 
 import pytest
 from hypothesis import settings
 
-from . import engines, forging, raised, servers
+from . import engines, forging, quick, raised, servers
 
 settings.register_profile("quick", max_examples=60, deadline=None)
 settings.register_profile("long", max_examples=2000, deadline=None)
@@ -37,6 +38,7 @@ def anyio_backend() -> str:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--row", type=int, help="run only the tests of this parity row")
+    parser.addoption("--quick", action="store_true", help="run only the tests that need no server")
     parser.addoption(
         "--engines",
         choices=["chosen", "all"],
@@ -79,7 +81,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [
             item for item in items if any(wanted in marker.args[0] for marker in item.iter_markers("row"))
         ]
+    if config.getoption("--quick"):
+        items[:] = quick.select(items)
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol() -> Generator[None, object, object]:
+    quick.watch(is_testing=True)
+    try:
+        return (yield)
+    finally:
+        quick.watch(is_testing=False)
 
 
 # The seed, and what was raised
@@ -109,7 +122,7 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 
 def _is_whole(config: pytest.Config) -> bool:
     options = config.option
-    narrowed = (options.keyword, options.markexpr, options.row, options.collectonly, options.deselect)
+    narrowed = (options.keyword, options.markexpr, options.row, options.quick, options.collectonly)
     return config.args_source is pytest.Config.ArgsSource.TESTPATHS and not any(narrowed)
 
 

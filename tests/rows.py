@@ -2,6 +2,7 @@
 
 `@row(23)`: this test proves row 23 of docs/parity.md.
 `@once`: this test never reaches a storage (parsing, validation, refusals), so one engine is enough.
+`@server`: this test needs a server or another process; see tests/quick.py.
 `@strong_memory(reason)`: this test needs more of the memory engine than the contract promises.
 """
 
@@ -10,6 +11,7 @@ from __future__ import annotations
 import pytest
 
 once = pytest.mark.once
+server = pytest.mark.server
 
 
 def strong_memory(reason: str) -> pytest.MarkDecorator:

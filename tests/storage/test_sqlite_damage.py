@@ -15,6 +15,7 @@ from perdure.storage import Storage, open_storage
 from perdure.storage.errors import StorageCorrupt, StorageError
 from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
 
+from ..rows import server
 from .sqlite_helpers import (
     contents,
     engine_threads,
@@ -163,6 +164,7 @@ async def test_maintain_finds_counters_that_are_wrong(tmp_path: Path, damage: st
     assert all("counter" in finding for finding in findings)
 
 
+@server
 async def test_damage_that_a_watch_meets_does_not_leave_commits_waiting_for_ever(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     await make_file(path)

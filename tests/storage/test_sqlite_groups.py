@@ -11,6 +11,7 @@ from perdure.storage import Change, Committed, Conflict, Done, Guard, Insert, Ke
 from perdure.storage.errors import StorageBusy
 from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
 
+from ..rows import server
 from .sqlite_helpers import child, in_time, inserting, keys_of, locked, outcomes, queued, trace, url_of
 
 pytestmark = pytest.mark.anyio
@@ -92,6 +93,7 @@ async def test_a_caller_cancelled_while_its_commit_is_queued_disturbs_nobody(tmp
 # Locks of others
 
 
+@server
 async def test_a_lock_held_for_too_long_is_busy_and_then_no_more(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path, busy_timeout=0.2)) as storage:
@@ -110,6 +112,7 @@ async def test_a_lock_held_for_too_long_is_busy_and_then_no_more(tmp_path: Path)
         assert await keys_of(storage) == ["before", "during"]
 
 
+@server
 async def test_reads_go_on_while_others_hold_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path)) as storage:

@@ -15,6 +15,7 @@ from perdure.storage.errors import CannotOpen, ForeignStorage, NewerSchema, Stor
 from perdure.storage.kit.samples import put, sample
 from perdure.storage.sqlite.file import APPLICATION_ID
 
+from ..rows import server
 from .sqlite_helpers import (
     Child,
     child,
@@ -171,6 +172,7 @@ async def test_the_open_file_is_ours_in_wal_mode_and_as_durable_as_asked(
     }
 
 
+@server
 async def test_eight_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
     names = [f"process-{n}" for n in range(8)]
     async with AsyncExitStack() as stack:
@@ -191,6 +193,7 @@ async def everybody(children: list[Child], order: str, answer: str) -> None:
 
 
 @pytest.mark.parametrize("pages", [1, 2, 4, 6])
+@server
 async def test_a_process_that_died_while_creating_a_file_leaves_one_that_opens(
     tmp_path: Path, pages: int
 ) -> None:

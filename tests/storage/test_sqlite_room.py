@@ -14,6 +14,7 @@ from perdure.storage import Committed, Delete, Storage, open_storage
 from perdure.storage.errors import StorageFull
 from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
 
+from ..rows import server
 from .sqlite_child import fill
 from .sqlite_helpers import contents, inserting, keys_of, locked, outcomes, padded, queued, told_by, url_of
 
@@ -109,6 +110,7 @@ async def test_maintain_gives_room_back_to_the_file_system(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("most_bytes", [200_000, 1_000_000])
+@server
 async def test_a_full_file_system_is_told_by_type_and_nothing_acknowledged_is_lost(
     tmp_path: Path, most_bytes: int
 ) -> None:
@@ -148,12 +150,14 @@ async def make_file(path: Path) -> str:
     return url_of(path)
 
 
+@server
 async def test_a_new_file_in_a_read_only_folder_is_told_by_type(open_to_all: Path) -> None:
     allow(open_to_all, 0o555)
     assert await told_by("without_rights", url_of(open_to_all / "records.db")) == ["CannotOpen"]
     assert contents(open_to_all) == {}
 
 
+@server
 async def test_a_file_in_a_read_only_folder_is_told_by_type_and_untouched(open_to_all: Path) -> None:
     path = open_to_all / "records.db"
     url = await make_file(path)
@@ -165,6 +169,7 @@ async def test_a_file_in_a_read_only_folder_is_told_by_type_and_untouched(open_t
     assert contents(open_to_all) == before
 
 
+@server
 async def test_a_read_only_file_in_a_writable_folder_is_told_by_type(open_to_all: Path) -> None:
     path = open_to_all / "records.db"
     url = await make_file(path)
@@ -176,6 +181,7 @@ async def test_a_read_only_file_in_a_writable_folder_is_told_by_type(open_to_all
     assert contents(open_to_all)["records.db"] == before
 
 
+@server
 async def test_a_file_that_may_not_be_read_is_told_by_type(open_to_all: Path) -> None:
     path = open_to_all / "records.db"
     url = await make_file(path)
@@ -183,6 +189,7 @@ async def test_a_file_that_may_not_be_read_is_told_by_type(open_to_all: Path) ->
     assert await told_by("without_rights", url) == ["CannotOpen"]
 
 
+@server
 async def test_a_folder_that_may_not_be_entered_is_told_by_type(open_to_all: Path) -> None:
     folder = open_to_all / "closed" / "inner"
     folder.mkdir(parents=True)

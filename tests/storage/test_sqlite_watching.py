@@ -9,6 +9,7 @@ import pytest
 from perdure.storage import Storage, open_storage
 from perdure.storage.kit.samples import NOW, SPACE, put, sample
 
+from ..rows import server
 from .sqlite_helpers import child, eventually, in_time, trace, url_of
 
 pytestmark = pytest.mark.anyio
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.anyio
 LOOK = "PRAGMA data_version"
 
 
+@server
 async def test_a_commit_of_another_process_wakes_a_watch(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
     async with await open_storage(url) as storage, child("put_keys", url) as other:

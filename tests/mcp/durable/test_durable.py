@@ -23,7 +23,7 @@ from perdure.storage.errors import PerdureError
 from perdure.tasks import Owner, StoreConfig
 from perdure.tasks.errors import InvalidValue
 
-from ...rows import row
+from ...rows import row, server
 from ..wire import Json
 from .bench import Bench, first
 
@@ -148,6 +148,7 @@ async def test_a_tool_is_listed_as_its_twin_without_a_task(bench: Bench, shown: 
         ("optional", {"year": 2026}, "2026 1"),
     ],
 )
+@server
 async def test_a_function_is_given_its_task_wherever_it_takes_it(
     bench: Bench, shown: str, arguments: Json, said: str
 ) -> None:
@@ -157,12 +158,14 @@ async def test_a_function_is_given_its_task_wherever_it_takes_it(
         assert await bench.said(function.__name__, **arguments) == said
 
 
+@server
 async def test_a_client_cannot_bring_a_task_of_its_own(bench: Bench) -> None:
     bench.tool()(first)
     async with bench.running():
         assert await bench.said("first", year=2026, task="mine") == "2026 1"
 
 
+@server
 async def test_a_task_that_only_type_checkers_can_see_is_known_by_its_text(
     bench: Bench, tmp_path: Path
 ) -> None:
@@ -199,6 +202,7 @@ async def test_a_decorated_function_can_be_tested_as_the_plain_function_that_it_
 
 
 @row(89)
+@server
 async def test_tools_say_how_they_may_be_called_where_they_are_durable_and_only_in_2025(bench: Bench) -> None:
     bench.tool(mode="required")(first)
     bench.tool()(between)
@@ -292,6 +296,7 @@ def test_a_name_is_taken_once(bench: Bench) -> None:
     assert "first" in str(refused(bench, between, name="first"))
 
 
+@server
 async def test_what_was_refused_leaves_its_name_free(bench: Bench) -> None:
     for options in ({"mode": "sometimes"}, {"poll_interval": 1}, {"retries": -1}, {"ttl": -1}):
         refused(bench, first, **options)
@@ -300,6 +305,7 @@ async def test_what_was_refused_leaves_its_name_free(bench: Bench) -> None:
         assert await bench.said("first", year=2026) == "2026 1"
 
 
+@server
 async def test_functions_of_one_name_are_told_apart_by_the_name_they_are_given(bench: Bench) -> None:
     def namesake(number: int) -> Callable[..., Any]:
         async def work() -> int:

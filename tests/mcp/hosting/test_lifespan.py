@@ -23,6 +23,7 @@ from perdure.storage.errors import PerdureError, StorageClosed
 from perdure.tasks import StoreConfig, TaskStore
 from perdure.tasks.snapshot import TASKS
 
+from ...rows import server
 from ...runtime.replicas import until
 from ..wire import Core, Modern, serving
 from .hosts import BRISK, add_tools, called, count_of, low_level, make, text_of
@@ -179,6 +180,7 @@ async def test_a_storage_that_was_given_ready_is_used_and_not_closed(url: str) -
         assert sum((await storage.counts(TASKS, now=TaskStore(storage).clock())).values()) == 1
 
 
+@server
 async def test_limits_of_the_store_are_those_that_were_given(url: str) -> None:
     tasks = Tasks(url, store=StoreConfig(max_ttl_ms=1000, default_ttl_ms=1000))
     server: MCPServer[Any] = MCPServer("host", **tasks.attach())
@@ -268,6 +270,7 @@ async def test_what_a_lifespan_of_ones_own_yields_reaches_tools_and_resolvers(ur
     assert events == ["pool 1 closed"]
 
 
+@server
 async def test_tasks_end_before_the_lifespan_that_they_run_in(url: str) -> None:
     server, tasks = make_pooled(url, events := list[str]())
     async with serving(server.streamable_http_app()) as endpoint, Modern(endpoint) as modern:

@@ -1,0 +1,99 @@
+"""What `make quick` runs: every test that needs no server and no other process.
+
+`FILES` names the files whose tests need one. In other files a test that does carries `@server`. A test that
+starts a process or opens a socket all the same fails, and says so.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, cast
+
+import pytest
+
+from . import engines
+
+FILES = (
+    "tests/faults/test_proxy",
+    "tests/faults/test_storm",
+    "tests/feeds/test_bluesky_cycles",
+    "tests/feeds/test_bluesky_session",
+    "tests/feeds/test_bluesky_source",
+    "tests/feeds/test_commands",
+    "tests/feeds/test_fake",
+    "tests/feeds/test_processes",
+    "tests/feeds/test_world",
+    "tests/mcp/client/",
+    "tests/mcp/core/",
+    "tests/mcp/durable/test_asking",
+    "tests/mcp/durable/test_ending",
+    "tests/mcp/durable/test_running",
+    "tests/mcp/fastmcp/",
+    "tests/mcp/hosting/test_hosting",
+    "tests/mcp/hosting/test_middleware",
+    "tests/mcp/hosting/test_registering",
+    "tests/mcp/hostile/",
+    "tests/mcp/modern/",
+    "tests/mcp/owners/",
+    "tests/mcp/plain_calls/",
+    "tests/mcp/test_both_generations",
+    "tests/mcp/test_judges",
+    "tests/mcp/test_listening",
+    "tests/mcp/test_pacing",
+    "tests/mcp/test_processes",
+    "tests/mcp/test_published",
+    "tests/mcp/test_regressions",
+    "tests/mcp/test_restarting",
+    "tests/mcp/test_stdio",
+    "tests/operating/test_doctor",
+    "tests/runtime/test_crash",
+    "tests/runtime/test_worker_command",
+    "tests/serve/",
+    "tests/storage/test_dynamodb_",
+    "tests/storage/test_engines",
+    "tests/storage/test_postgres_",
+    "tests/storage/test_redis_",
+    "tests/storage/test_servers",
+    "tests/storage/test_sqlite_processes",
+    "tests/test_commands",
+    "tests/test_docs",
+    "tests/test_examples",
+    "tests/test_packaging",
+    "tests/test_tasks_commands",
+    "tests/web/test_browser",
+    "tests/web/test_live",
+)
+FORBIDDEN = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind", "socket.connect"}
+"""The audit events of a test that needs a server."""
+
+_is_testing = False
+
+
+class NeedsServer(RuntimeError):
+    def __init__(self, event: str) -> None:
+        super().__init__(f"{event}: mark this test with @server, or add its file to tests/quick.py")
+
+
+def select(items: list[pytest.Item]) -> list[pytest.Item]:
+    """The tests that need no server. From now on each fails that starts one."""
+    sys.addaudithook(_forbid)
+    return [item for item in items if not _needs_server(item)]
+
+
+def _needs_server(item: pytest.Item) -> bool:
+    if item.nodeid.startswith(FILES) or item.get_closest_marker("server") is not None:
+        return True
+    values: dict[str, Any] = cast("Any", item).callspec.params if hasattr(item, "callspec") else {}
+    names = {str(value).partition("-")[0] for value in values.values() if isinstance(value, str)}
+    return bool(names & set(engines.SERVERS)) or "url" in getattr(values.get("check"), "needs", ())
+
+
+def watch(*, is_testing: bool) -> None:
+    """Say whether a test runs, or pytest itself is at work."""
+    global _is_testing  # noqa: PLW0603 - an audit hook cannot be removed
+    _is_testing = is_testing
+
+
+def _forbid(event: str, _: tuple[object, ...]) -> None:
+    if _is_testing and event in FORBIDDEN:
+        raise NeedsServer(event)
