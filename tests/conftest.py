@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 from collections.abc import Generator
@@ -86,6 +87,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the thousands of tests: it would look at them again and again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol() -> Generator[None, object, object]:
     quick.watch(is_testing=True)
@@ -114,7 +121,8 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if is_worker(config):
         cast("Any", config).workeroutput["raised"] = sorted(raised.raised)
     elif exitstatus == pytest.ExitCode.OK and _is_whole(config):
-        cast("Any", config).cache.set(raised.KEY, sorted(raised.raised))
+        if config.pluginmanager.has_plugin("cacheprovider"):
+            cast("Any", config).cache.set(raised.KEY, sorted(raised.raised))
         for name in raised.missing(raised.raised):
             _print(config, f"no test raised {name}")
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -43,7 +43,6 @@ IN_A_HURRY = RuntimeConfig(drain=0.0, cancel_grace=1.0)
 def make_server(url: str, runtime: RuntimeConfig = IN_A_HURRY) -> tuple[MCPServer[object], Tasks]:
     tasks = Tasks(url, runtime=runtime)
     server: MCPServer[object] = MCPServer("perdure-fixture", version="1.0", **tasks.attach())
-    add_core_fixtures(server)
     add_task_fixtures(server, tasks)
     return server, tasks
 
@@ -103,6 +102,7 @@ def add_task_fixtures(server: MCPServer[object], tasks: Tasks) -> None:
 def main() -> None:
     port, url = int(sys.argv[1]), sys.argv[2] if len(sys.argv) > 2 else "memory:"
     server, _ = make_server(url)
+    add_core_fixtures(server)
     server.run("streamable-http", port=port)
 
 

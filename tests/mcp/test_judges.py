@@ -14,6 +14,7 @@ from fastmcp_tasks import call_tool_task  # pyright: ignore[reportUnknownVariabl
 
 from .fixture import make_server
 from .judges import suite
+from .judges.core_fixtures import add_core_fixtures
 from .judges.suite import TASK_SCENARIOS
 from .wire import serving
 
@@ -31,6 +32,7 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="module")
 async def url(tmp_path_factory: pytest.TempPathFactory, anyio_backend: str) -> AsyncGenerator[str]:
     server, _ = make_server(f"sqlite:///{tmp_path_factory.mktemp('judged') / 'tasks.db'}")
+    add_core_fixtures(server)
     async with serving(server.streamable_http_app()) as endpoint:
         yield endpoint
 
