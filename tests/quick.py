@@ -7,6 +7,7 @@ starts a process or opens a socket all the same fails, and says so.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -74,6 +75,12 @@ class NeedsServer(RuntimeError):
         super().__init__(f"{event}: mark this test with @server, or add its file to tests/quick.py")
 
 
+def is_left_out(path: Path) -> bool:
+    """Whether every test in this file or folder needs a server. Then it is not even read."""
+    name = path.relative_to(engines.ROOT).as_posix()
+    return f"{name}/".startswith(FILES)
+
+
 def select(items: list[pytest.Item]) -> list[pytest.Item]:
     """The tests that need no server. From now on each fails that starts one."""
     sys.addaudithook(_forbid)
@@ -81,7 +88,7 @@ def select(items: list[pytest.Item]) -> list[pytest.Item]:
 
 
 def _needs_server(item: pytest.Item) -> bool:
-    if item.nodeid.startswith(FILES) or item.get_closest_marker("server") is not None:
+    if item.get_closest_marker("server") is not None:
         return True
     values: dict[str, Any] = cast("Any", item).callspec.params if hasattr(item, "callspec") else {}
     names = {str(value).partition("-")[0] for value in values.values() if isinstance(value, str)}

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -85,9 +86,9 @@ def run_tests(row: int, files: list[str], sources: Path) -> str | None:
         )
     except subprocess.TimeoutExpired:
         return f"its tests did not end within {TIMEOUT:.0f} s"
-    failures = [line for line in run.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    failures = re.findall(r"^(?:FAILED|ERROR) (tests/\S.*?)(?: - .*)?$", run.stdout, re.MULTILINE)
     if run.returncode == TESTS_FAILED or failures:
-        return failures[0].partition(" - ")[0].split(" ", 1)[1] if failures else "a test"
+        return failures[0] if failures else "a test"
     if run.returncode:
         raise ValueError(f"row {row}: the tests could not run\n{run.stdout[-3000:]}{run.stderr}")
     return None
