@@ -34,9 +34,13 @@ async def test_a_storage_of_the_pool_is_used_again_and_empty(kind: str) -> None:
 @pytest.mark.parametrize("kind", [each for each in engines.SERVERS if each != "redis"])
 async def test_the_storage_of_a_test_that_failed_is_not_used_again(kind: str) -> None:
     left: list[str] = []
-    with pytest.raises(AssertionError):
+
+    async def fail() -> None:
         async with pooled(kind) as url:
             left.append(url)
             raise AssertionError
+
+    with pytest.raises(AssertionError):
+        await fail()
     async with pooled(kind) as other:
         assert [other] != left
