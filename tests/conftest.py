@@ -6,6 +6,7 @@ import gc
 import os
 import signal
 from collections.abc import Generator
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,9 +29,23 @@ LONG = (
     ),
     *("tests/runtime/test_crash.py", "tests/faults/test_storm.py", "tests/mcp/test_restarting.py"),
 )
-"""Files whose tests mostly wait, for the leases of processes that were killed. They are started first, so
-that no run waits for them at its end.
-"""
+"""Files whose tests mostly wait, for the leases of processes that were killed."""
+
+
+def with_long_ones_first(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Let every other process start with its share of the long tests, so that none is left for the end.
+
+    Each process gets as many tests in a row, before those that are done take over tests from the others.
+    """
+    long = [item for item in items if item.nodeid.startswith(LONG)]
+    rest = iter([item for item in items if not item.nodeid.startswith(LONG)])
+    starters = range(0, processes, 2)
+    ordered: list[pytest.Item] = []
+    for process in range(processes):
+        size = (len(items) - len(ordered)) // (processes - process)
+        own = long[process // 2 :: len(starters)] if process in starters else []
+        ordered += [*own, *islice(rest, max(0, size - len(own)))]
+    return [*ordered, *rest]
 
 
 @pytest.fixture
@@ -89,7 +104,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         ]
     if config.getoption("--quick"):
         items[:] = quick.select(items)
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+    processes: int = getattr(config, "workerinput", {}).get("workercount", 1)
+    items[:] = with_long_ones_first(items, processes)
 
 
 def pytest_collection_finish() -> None:

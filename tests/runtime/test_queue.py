@@ -101,6 +101,7 @@ async def test_a_worker_leaves_what_it_does_not_know_to_those_who_do(replicas: R
 
 
 @row(65)
+@strong_memory("a queue that lags shows tasks in another order")
 async def test_a_worker_that_is_alone_takes_the_oldest_first(replicas: Replicas) -> None:
     app = new_app()
     order: list[int] = []
