@@ -27,8 +27,9 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from perdure.cli.options import DEFAULT_URL
-from perdure.cli.serve.listening import FIRST_PORT, LEAST_LETTERS
+from perdure.cli.serve.listening import FIRST_PORT
 from perdure.cli.serve.site import HEALTH
+from perdure.operating.token import MIN_TOKEN_LENGTH
 from perdure.storage import open_storage
 from perdure.storage.errors import StorageError
 from perdure.storage.kit.servers.process import free_port
@@ -396,7 +397,7 @@ def test_what_the_database_stores_is_on_a_volume(compose: Mapping[str, Any]) -> 
 
 def test_nobody_starts_the_server_without_a_token(compose: Mapping[str, Any]) -> None:
     token = compose["services"]["server"]["environment"]["PERDURE_TOKEN"]
-    assert f"at least {LEAST_LETTERS} letters" in token
+    assert f"at least {MIN_TOKEN_LENGTH} characters" in token
     assert token.startswith("${PERDURE_TOKEN:?")  # compose refuses where it is missing or empty
     assert not {"PERDURE_TOKEN", "PERDURE_DASHBOARD_TOKEN"} & variables().keys()
     assert command()[command().index("--host") + 1] == "0.0.0.0"  # noqa: S104 - which serve refuses without it

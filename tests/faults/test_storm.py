@@ -44,9 +44,16 @@ async def test_a_storm_loses_nothing_and_repeats_nothing(engine: str, weather: s
     assert min(met["acknowledged"], met["refused by a guard"], met["records read"]) > 0, met
 
 
+class Forgetful(Valkey):
+    """A server that is opened although it keeps no log."""
+
+    def new_url(self, options: str = "") -> str:
+        return super().new_url(f"&persistence=any{options}")
+
+
 async def test_a_server_that_forgets_what_it_acknowledged_is_noticed() -> None:
     """It keeps no log, so what it was told is gone when it is killed."""
-    async with stage("redis", "restarts", Valkey({"appendonly": "no"})) as made:
+    async with stage("redis", "restarts", Forgetful({"appendonly": "no"})) as made:
         case = Case(await storm.run(PLAN, made))
     assert any(checking.every_acknowledged_write_is_there(case))
     assert any(checking.every_history_is_linearizable(case))

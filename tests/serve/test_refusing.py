@@ -42,7 +42,7 @@ async def test_a_token_that_no_header_can_carry_or_that_is_guessed_is_refused(
     said = await refused(tmp_path, option, "pass wörd of some length")
     assert f"{what} must be of ASCII letters" in said
     said = await refused(tmp_path, option, SHORT)
-    assert f"{what} must have at least 16 letters; {MAKE_ONE}" in said
+    assert f"{what} must have at least 16 characters; {MAKE_ONE}" in said
     assert SHORT not in said
 
 

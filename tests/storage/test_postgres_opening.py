@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from pathlib import Path
 from urllib.parse import quote
@@ -10,7 +11,7 @@ from uuid import uuid4
 import pytest
 
 from perdure.storage import migrate_storage, open_storage
-from perdure.storage.errors import CannotOpen, StorageReadOnly, StorageUnavailable
+from perdure.storage.errors import CannotOpen, StorageReadOnly, StorageUnavailable, UnsafeServer
 from perdure.storage.kit.samples import NOW, put, sample
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse
@@ -113,3 +114,28 @@ async def test_a_database_in_another_encoding_is_refused() -> None:
         await db.execute(f"CREATE DATABASE {name} ENCODING 'LATIN1' TEMPLATE template0")
     with pytest.raises(CannotOpen, match="encoded in LATIN1; use a database whose encoding is UTF8"):
         await open_storage(servers.postgres().url.replace("/postgres", f"/{name}"))
+
+
+# Servers that may lose what they acknowledged
+
+
+async def test_a_server_that_does_not_flush_its_writes_is_refused_unless_accepted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with Postgres(settings={"fsync": "off"}) as server:
+        url = server.new_url()
+        with pytest.raises(UnsafeServer, match="set fsync = on, or write persistence=any"):
+            await open_storage(url)
+        with caplog.at_level(logging.WARNING):
+            async with await open_storage(f"{url}&persistence=any") as storage:
+                await put(storage, sample("k"))
+        assert "acknowledged writes may be lost" in caplog.text
+
+
+async def test_a_server_that_a_power_cut_may_damage_is_refused_on_demand() -> None:
+    with Postgres(settings={"full_page_writes": "off"}) as server:
+        url = server.new_url()
+        with pytest.raises(UnsafeServer, match="full_page_writes"):
+            await open_storage(f"{url}&persistence=always")
+        async with await open_storage(url) as storage:
+            await put(storage, sample("k"))

@@ -167,7 +167,7 @@ async def test_a_server_without_the_replicas_it_needs_is_unavailable(server: Val
 
 async def test_a_server_that_cannot_save_is_read_only() -> None:
     with Valkey({"appendonly": "no", "save": "3600 100000"}) as server:
-        async with storage_on(server) as storage:
+        async with storage_on(server, "&persistence=any") as storage:
             shutil.rmtree(server.folder)
             server.ask("BGSAVE")
 
@@ -182,7 +182,7 @@ async def test_a_server_that_cannot_save_is_read_only() -> None:
 
 
 async def test_who_may_not_publish_may_still_write(server: Valkey) -> None:
-    server.ask("ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all", "-publish", "-info")
+    server.ask("ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all", "-publish")
     url = server.new_url().replace("redis://", "redis://mute:secret@")
     async with await open_storage(url) as storage:
         await put(storage, sample(tag="t"))

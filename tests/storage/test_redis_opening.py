@@ -134,30 +134,53 @@ async def test_a_server_that_evicts_is_refused_unless_accepted(caplog: pytest.Lo
             await put(storage, sample())
 
 
-async def test_a_server_without_a_log_is_told_of_and_refused_on_demand(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+async def test_a_server_without_a_log_is_refused_unless_accepted(caplog: pytest.LogCaptureFixture) -> None:
     with Valkey({"appendonly": "no"}) as server:
+        with pytest.raises(UnsafeServer, match="set appendonly yes, or write persistence=any"):
+            await open_storage(server.new_url())
         with caplog.at_level(logging.WARNING):
-            async with storage_on(server):
-                assert "acknowledged writes may be lost" in caplog.text
-        with pytest.raises(UnsafeServer):
-            await open_storage(server.new_url("&persistence=required"))
+            async with storage_on(server, "&persistence=any") as storage:
+                await put(storage, sample())
+        assert "acknowledged writes may be lost" in caplog.text
+
+
+async def test_a_server_that_flushes_its_log_later_is_refused_on_demand() -> None:
+    with Valkey({"appendfsync": "everysec"}) as server:
+        async with storage_on(server) as storage:
+            await put(storage, sample())
+        with pytest.raises(UnsafeServer, match="set appendfsync always"):
+            await open_storage(server.new_url("&persistence=always"))
+        server.ask("CONFIG", "SET", "appendfsync", "always")
+        async with storage_on(server, "&persistence=always") as storage:
+            await put(storage, sample())
+
+
+async def test_a_server_that_does_not_say_when_it_flushes_is_refused_on_demand(server: Valkey) -> None:
+    server.ask("ACL", "SETUSER", "half", "on", ">secret", "~*", "&*", "+@all", "-config")
+    url = server.new_url().replace("redis://", "redis://half:secret@")
+    async with await open_storage(url) as storage:
+        await put(storage, sample())
+    with pytest.raises(UnsafeServer, match="or does not say so"):
+        await open_storage(f"{url}&persistence=always")
 
 
 async def test_a_good_server_is_opened_in_silence(server: Valkey, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
-        async with storage_on(server, "&persistence=required"):
+        async with storage_on(server, "&persistence=always"):
             assert caplog.text == ""
 
 
-async def test_who_may_not_look_is_warned(server: Valkey, caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_server_that_does_not_say_how_it_is_set_up_is_refused_unless_accepted(
+    server: Valkey, caplog: pytest.LogCaptureFixture
+) -> None:
     server.ask("ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all", "-info")
     url = server.new_url().replace("redis://", "redis://blind:secret@")
+    with pytest.raises(UnsafeServer, match="allow the command INFO, or write persistence=any"):
+        await open_storage(url)
     with caplog.at_level(logging.WARNING):
-        async with await open_storage(url) as storage:
+        async with await open_storage(f"{url}&persistence=any") as storage:
             await put(storage, sample())
-    assert "does not tell how it is set up" in caplog.text
+    assert "does not allow INFO: acknowledged writes may be lost" in caplog.text
 
 
 async def test_a_wrong_password_is_no_reason_to_try_again(server: Valkey) -> None:
@@ -195,7 +218,7 @@ async def test_a_replica_is_not_taken_for_a_master(server: Valkey, right: str, o
 
 
 async def test_a_user_with_no_more_than_is_written_in_the_docs(server: Valkey) -> None:
-    rights = ("+@read", "+@write", "+@scripting", "+@connection", "+@pubsub")
+    rights = ("+@read", "+@write", "+@scripting", "+@connection", "+@pubsub", "+info")
     server.ask("ACL", "SETUSER", "modest", "on", ">secret", "~{modest:*", "&modest:changes", "-@all", *rights)
     url = f"redis://modest:secret@127.0.0.1:{server.port}/0?prefix=modest&replicas=0"
     async with await open_storage(url) as storage, storage.watch(SPACE) as watch:

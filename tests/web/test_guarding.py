@@ -212,10 +212,19 @@ async def test_it_works_where_it_is_mounted(desk: Desk) -> None:
         assert (await client.get("/admin/static/style.css")).status_code == 200
 
 
-async def test_an_empty_token_is_refused() -> None:
+@pytest.mark.parametrize("token", ["", " " * 20, "a", "x" * 15])
+async def test_a_token_that_could_be_guessed_is_refused(token: str) -> None:
     async with await open_storage("memory:") as storage:
-        with pytest.raises(ValueError, match="empty"):
-            Dashboard(storage, token=" " * 8)
+        with pytest.raises(ValueError, match="at least 16 characters"):
+            Dashboard(storage, token=token)
+
+
+async def test_a_dashboard_of_any_name_needs_a_token() -> None:
+    """Else a page elsewhere could point a name of its own at this machine, and read everything."""
+    async with await open_storage("memory:") as storage:
+        with pytest.raises(ValueError, match="give a token, or the names"):
+            Dashboard(storage, hosts=None)
+        Dashboard(storage, hosts=None, token=TOKEN)
 
 
 async def test_without_a_token_nobody_on_another_machine_is_answered_whatever_name_he_says(

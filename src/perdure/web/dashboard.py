@@ -47,8 +47,8 @@ from .tasks import ListPages
 class Dashboard:
     """Takes a storage that is open, and leaves closing it to its owner.
 
-    `token`: what every request must show. `hosts`: the names that the server goes by, None for any; where it
-    is not bound to loopback, give its own names, or a token. `read_only`: nothing is cancelled or answered.
+    `token`: what every request must show, at least 16 characters. `hosts`: the names that the server goes by;
+    None for any, which needs a token. `read_only`: nothing is cancelled or answered.
     `config`: that of the servers, where it is not the usual one.
     """
 
@@ -63,6 +63,11 @@ class Dashboard:
         config: StoreConfig = StoreConfig(),
         clock: Callable[[], Micros] = system_clock,
     ) -> None:
+        if hosts is None and token is None:
+            raise ValueError(
+                "hosts=None lets any web page reach this dashboard under a name of its own; "
+                "give a token, or the names that the server goes by"
+            )
         self._clock = clock
         self._sessions = Sessions(token)
         self._operator = Operator(storage, clock, config=config)

@@ -11,6 +11,7 @@ import hashlib
 import hmac
 import secrets
 
+from ..operating.token import MIN_TOKEN_LENGTH
 from ..storage import Micros
 
 LASTS: Micros = 7 * 24 * 3600 * 1_000_000
@@ -19,8 +20,11 @@ LASTS: Micros = 7 * 24 * 3600 * 1_000_000
 
 class Sessions:
     def __init__(self, token: str | None) -> None:
-        if token is not None and not token.strip():
-            raise ValueError("the dashboard's token is empty; give one that nobody guesses, or None for none")
+        if token is not None and len(token.strip()) < MIN_TOKEN_LENGTH:
+            raise ValueError(
+                f"the dashboard's token must have at least {MIN_TOKEN_LENGTH} characters; "
+                "make one with secrets.token_urlsafe()"
+            )
         self._token = token
         self._key = secrets.token_bytes(32) if token is None else _key_of(token)
 

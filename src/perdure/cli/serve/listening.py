@@ -9,10 +9,10 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from ipaddress import ip_address
 
+from ...operating.token import MIN_TOKEN_LENGTH
 from ..ending import CannotDo
 
 FIRST_PORT, LAST_PORT = 8000, 8099
-LEAST_LETTERS = 16
 MAKE_ONE = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 """What this machine is called by everybody on it."""
@@ -55,8 +55,10 @@ def checked_token(what: str, token: str | None) -> str | None:
         return None
     if not token.isascii() or not token.isprintable() or " " in token:
         raise CannotDo(f"the {what} must be of ASCII letters, digits and signs, without spaces")
-    if len(token) < LEAST_LETTERS:
-        raise CannotDo(f"the {what} must have at least {LEAST_LETTERS} letters; make one with: {MAKE_ONE}")
+    if len(token) < MIN_TOKEN_LENGTH:
+        raise CannotDo(
+            f"the {what} must have at least {MIN_TOKEN_LENGTH} characters; make one with: {MAKE_ONE}"
+        )
     return token
 
 

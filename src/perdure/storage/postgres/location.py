@@ -17,7 +17,8 @@ from ..errors import CannotOpen
 
 _OPTIONS = (
     "our options are schema=NAME, pool=CONNECTIONS, pooler=transaction, migrate=auto|never, "
-    "statement_timeout=SECONDS and lock_timeout=SECONDS; others are for the driver"
+    "statement_timeout=SECONDS, lock_timeout=SECONDS and persistence=required|always|any; "
+    "others are for the driver"
 )
 _MOST_NAME_BYTES = 63
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
@@ -36,6 +37,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds that the server may work on a call before StorageBusy. 0: no limit."""
     lock_timeout: _Seconds = 30.0
     """Seconds that a commit may wait for others in its partition before StorageBusy. 0: no limit."""
+    persistence: Literal["any", "required", "always"] = "required"
+    """any: open a server that does not flush its writes. always: refuse one that a power cut may damage."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):

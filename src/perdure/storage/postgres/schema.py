@@ -5,15 +5,18 @@ Several processes may be at it at once: they take turns, and those who come late
 
 from __future__ import annotations
 
+import logging
 from typing import Protocol
 
 import anyio
 import asyncpg
 
-from ..errors import CannotOpen, ForeignStorage, MissingSchema, NewerSchema
+from ..errors import CannotOpen, ForeignStorage, MissingSchema, NewerSchema, UnsafeServer
 from .connections import FOR_EVER, Connections
 from .location import Location, parse
 from .statements import migrations, statement
+
+log = logging.getLogger(__name__)
 
 _FLOOR = 150_000
 _TABLES = ["perdure_schema", "records", "counts", "totals", "news"]
@@ -100,3 +103,18 @@ def _check_server(location: Location, look: asyncpg.Record) -> None:
         reason = f"transactions are {look['isolation']} unless told otherwise, and a pooler lets nobody tell"
         remedy = "set default_transaction_isolation to 'read committed' for this user"
         raise CannotOpen(location.name, reason, remedy)
+    _check_persistence(location, look)
+
+
+def _check_persistence(location: Location, look: asyncpg.Record) -> None:
+    if look["fsync"] != "on":
+        reason = "the server does not flush its writes to the disk (fsync is off)"
+        if location.options.persistence != "any":
+            remedy = "set fsync = on, or write persistence=any to accept the loss"
+            raise UnsafeServer(location.name, reason, remedy)
+        log.warning("%s: %s, so acknowledged writes may be lost", location.name, reason)
+    elif look["full_page_writes"] != "on" and location.options.persistence == "always":
+        reason = "a power cut may damage its pages (full_page_writes is off)"
+        raise UnsafeServer(
+            location.name, reason, "set full_page_writes = on, or leave out persistence=always"
+        )

@@ -47,7 +47,7 @@ _WRITE = (
 )
 _ENCODE = "in user, password and options write %40 for @, %2F for /, %3F for ? and %23 for #"
 _OPTIONS = (
-    "perdure's options are prefix, timeout, replicas, replica_timeout, persistence=any|required and "
+    "perdure's options are prefix, timeout, replicas, replica_timeout, persistence=required|always|any and "
     "eviction=refuse|accept; others are those of a redis-py connection"
 )
 
@@ -65,8 +65,8 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     """How many replicas must have a commit before it returns."""
     replica_timeout: Seconds = 1.0
     """Seconds to wait for them before OutcomeUnknown."""
-    persistence: Literal["any", "required"] = "any"
-    """required: refuse a server that keeps no log of its writes."""
+    persistence: Literal["any", "required", "always"] = "required"
+    """any: open a server that keeps no log of its writes. always: refuse one that flushes its log later."""
     eviction: Literal["refuse", "accept"] = "refuse"
     """accept: open a server that drops records when its memory is full."""
 

@@ -2,7 +2,8 @@
 what stands there is ours.
 
 A server with a bound on its memory may be set up to drop keys when it is full, and one without a log forgets
-its newest writes when it ends. The first is refused, the second only told, unless the options say otherwise.
+its newest writes when its process is killed. Both are refused unless the options say otherwise, and so is a
+server that does not say how it is set up.
 """
 
 from __future__ import annotations
@@ -59,16 +60,14 @@ async def _check_node(location: Location, node: Node) -> None:
         if isinstance(reply, bytes):
             facts |= _facts(reply)
     if not facts:
-        log.warning(
-            "%s does not tell how it is set up, so nobody knows whether it keeps its records", node.name
-        )
+        _accept_unless_safe(location, f"{node.name} does not allow INFO", "allow the command INFO")
         return
     if facts.get("cluster_enabled") == "1" and location.kind != "cluster":
         raise CannotOpen(
             location.name, "it is a node of a cluster", "write redis+cluster:// before its address"
         )
     _check_eviction(location, node, facts)
-    _check_persistence(location, node, facts)
+    await _check_persistence(location, node, facts)
 
 
 def _check_eviction(location: Location, node: Node, facts: dict[str, str]) -> None:
@@ -81,13 +80,23 @@ def _check_eviction(location: Location, node: Node, facts: dict[str, str]) -> No
     log.warning("%s drops records when its memory is full: maxmemory-policy is %s", node.name, policy)
 
 
-def _check_persistence(location: Location, node: Node, facts: dict[str, str]) -> None:
-    if facts.get("aof_enabled", "1") != "0":
-        return
-    if location.options.persistence == "required":
-        reason = f"{node.name} keeps no log of its writes"
-        raise UnsafeServer(location.name, reason, "set appendonly yes, or leave out persistence=required")
-    log.warning("%s keeps no log of its writes: acknowledged writes may be lost when it ends", node.name)
+async def _check_persistence(location: Location, node: Node, facts: dict[str, str]) -> None:
+    if facts.get("aof_enabled") != "1":
+        _accept_unless_safe(location, f"{node.name} keeps no log of its writes", "set appendonly yes")
+    elif location.options.persistence == "always":
+        [reply] = await node.ask(("CONFIG", "GET", "appendfsync"))
+        if reply not in ([b"appendfsync", b"always"], {b"appendfsync": b"always"}):
+            reason = f"{node.name} does not flush its log with each write, or does not say so"
+            raise UnsafeServer(
+                location.name, reason, "set appendfsync always, or leave out persistence=always"
+            )
+
+
+def _accept_unless_safe(location: Location, reason: str, remedy: str) -> None:
+    """Refuse a server that may lose acknowledged writes, or warn if the URL accepts it."""
+    if location.options.persistence != "any":
+        raise UnsafeServer(location.name, reason, f"{remedy}, or write persistence=any to accept the loss")
+    log.warning("%s: acknowledged writes may be lost when the server ends", reason)
 
 
 async def _check_format(location: Location, router: Router, keys: Keys) -> None:

@@ -3,6 +3,8 @@ SELECT
     current_setting('server_version_num')::integer AS version,
     current_setting('server_encoding') AS encoding,
     current_setting('transaction_isolation') AS isolation,
+    current_setting('fsync') AS fsync,
+    current_setting('full_page_writes') AS full_page_writes,
     EXISTS (SELECT FROM pg_catalog.pg_namespace WHERE nspname = $1) AS has_schema,
     ARRAY (
         SELECT relname::text
