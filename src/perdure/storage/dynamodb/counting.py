@@ -44,9 +44,12 @@ def stored_in(item: Item | None) -> Stored:
 
 
 def living(counts: Mapping[Tag, int], overdue: Iterable[Tag]) -> dict[Tag, int]:
-    """Stored counts, less what has expired."""
+    """Stored counts, less what has expired.
+
+    A lagging index may still show expired records that the counter no longer counts.
+    """
     dead = Counter(overdue)
-    return {tag: count - dead[tag] for tag, count in counts.items() if count != dead[tag]}
+    return {tag: count - dead[tag] for tag, count in counts.items() if count > dead[tag]}
 
 
 async def look(

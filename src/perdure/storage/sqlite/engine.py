@@ -45,6 +45,8 @@ _PAGES = {
     for one_tag in (False, True)
     for descending in (False, True)
 }
+VACUUM_PAGES = 500
+"""Pages that one step of a vacuum moves while it holds the lock: 2 MB, some milliseconds."""
 _FIRST = Position(-1, "", "")
 _LAST = Position(2**62, "", "")
 
@@ -113,7 +115,7 @@ class SqliteEngine(Engine):
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         values: dict[str, object] = {"space": space, "partition": partition or ALL, "now": now}
-        return await self._reader.look_up(lambda db: dict(db.execute(_COUNTS, values).fetchall()), rows=1)
+        return await self._reader.run(lambda db: dict(db.execute(_COUNTS, values).fetchall()))
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         def wake(purged: list[Purged]) -> None:
@@ -170,12 +172,26 @@ def _records(db: sqlite3.Connection, sql: str, values: dict[str, object]) -> lis
     ]
 
 
+def _vacuum(db: sqlite3.Connection) -> None:
+    """Return free pages to the file system, in steps, so that writers get their turn in between."""
+    free = _free_pages(db)
+    while free:
+        db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # `execute` would free one page only
+        before, free = free, _free_pages(db)
+        if free >= before:  # others free pages as quickly, or the file was made without this kind of vacuum
+            return
+
+
+def _free_pages(db: sqlite3.Connection) -> int:
+    return db.execute("PRAGMA freelist_count").fetchone()[0]
+
+
 def _maintain(location: Location) -> Maintenance:
     """Fold the log into the file, give free pages back, and compare everything with everything."""
     size = location.path.stat().st_size
     db = connect(location, patient=True)
     try:
-        db.executescript("PRAGMA incremental_vacuum")  # one page a step, and `execute` takes only one
+        _vacuum(db)
         db.execute("PRAGMA optimize").fetchall()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         findings = [str(row[0]) for row in db.execute("PRAGMA quick_check").fetchall() if row[0] != "ok"]

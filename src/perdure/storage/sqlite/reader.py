@@ -1,7 +1,7 @@
 """Reading, beside the writer and without waiting for it: in WAL mode each statement sees the newest commit.
 
-A look-up by key, or of the counters, takes less time than handing it to a thread, so it is done in the event
-loop's own thread; what may read many rows goes to a small pool.
+A look-up by key takes less time than handing it to a thread, so it is done in the event loop's own thread;
+what may read many rows goes to a small pool.
 """
 
 from __future__ import annotations

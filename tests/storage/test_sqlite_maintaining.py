@@ -1,0 +1,82 @@
+"""Counting and maintenance hold up neither the event loop nor other writers."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perdure.storage import Delete, open_storage
+from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.sqlite import engine, file, reader
+from perdure.storage.sqlite.location import Location
+
+from .sqlite_helpers import url_of
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+def trace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], None]:
+    """Call this with every statement of the connections that are opened from here on, before it runs."""
+
+    def start(callback: Callable[[str], None]) -> None:
+        def connect(location: Location, *, patient: bool = False) -> sqlite3.Connection:
+            db = file.connect(location, patient=patient)
+            db.set_trace_callback(callback)
+            return db
+
+        for module in (engine, reader):
+            monkeypatch.setattr(module, "connect", connect)
+
+    return start
+
+
+async def test_counting_does_not_run_in_the_event_loop(
+    tmp_path: Path, trace: Callable[[Callable[[str], None]], None]
+) -> None:
+    """It walks over every expired record that is not purged yet, and there may be many."""
+    threads: list[threading.Thread] = []
+
+    def note(statement: str) -> None:
+        if "records_by_expiry" in statement:
+            threads.append(threading.current_thread())
+
+    trace(note)
+    async with await open_storage(url_of(tmp_path / "records.db")) as storage:
+        await put(storage, *[sample(f"k{n}", expires_at=NOW - 1) for n in range(20)], sample("living"))
+        threads.clear()
+        assert await storage.counts(SPACE, PARTITION, now=NOW) == {"": 1}
+        assert await storage.counts(SPACE, now=NOW) == {"": 1}
+    assert len(threads) == 2
+    assert threading.main_thread() not in threads
+
+
+async def test_a_vacuum_lets_others_write_between_its_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trace: Callable[[Callable[[str], None]], None]
+) -> None:
+    path = tmp_path / "records.db"
+    steps: list[str] = []
+
+    def write_before(statement: str) -> None:
+        if "incremental_vacuum" in statement:
+            other = sqlite3.connect(path, timeout=0, isolation_level=None)
+            other.execute("BEGIN IMMEDIATE")  # fails if the vacuum holds the lock
+            other.execute("ROLLBACK")
+            other.close()
+            steps.append(statement)
+
+    async with await open_storage(url_of(path)) as storage:
+        records = [sample(f"k{n}", body='"' + "x" * 100_000 + '"') for n in range(40)]
+        await put(storage, *records)
+        for record in records:
+            await do(storage, Delete(before=record))
+        trace(write_before)
+        monkeypatch.setattr(engine, "VACUUM_PAGES", 50)
+        done = await storage.maintain()
+    assert done.reclaimed_bytes > 2_000_000
+    assert done.findings == ()
+    assert len(steps) > 10
