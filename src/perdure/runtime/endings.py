@@ -14,7 +14,7 @@ import msgspec
 
 from ..storage import Micros
 from ..storage.errors import PerdureError
-from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRecord, edits
+from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRecord, edits, inputs
 from ..tasks.errors import InvalidValue
 from ..tasks.store import Edit
 from .errors import INTERNAL_ERROR, Again, Failed, Pause, TaskCancelled
@@ -169,6 +169,7 @@ def ask_new(
     task: TaskRecord, requests: Mapping[str, InputRequest], now: Micros, config: StoreConfig
 ) -> TaskRecord:
     """Ask what of this the task never asked before."""
+    inputs.check_repeated(task.inputs, requests)
     new = {key: request for key, request in requests.items() if key not in task.inputs}
     return edits.ask(task, new, now=now, config=config) if new else task
 

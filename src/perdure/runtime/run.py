@@ -16,7 +16,7 @@ from typing import cast
 from ..storage.errors import PerdureError, StorageError
 from ..tasks import InputRequest, Snapshot, StoreConfig, TaskStore
 from ..tasks.errors import LeaseLost
-from ..tasks.inputs import Input
+from ..tasks.inputs import Input, check_repeated
 from ..tasks.store import Edit
 from . import telemetry
 from .cancellation import Cancellation
@@ -256,6 +256,7 @@ class Run:
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
         """Ask what was not asked before, and wait until all of these have their answer."""
+        check_repeated(self.snapshot.task.inputs, requests)
         if any(key not in self.snapshot.task.inputs for key in requests):
             await self.write(lambda task, now, config: ask_new(task, requests, now, config))
         if self._lacks(requests):

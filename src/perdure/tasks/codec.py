@@ -27,6 +27,7 @@ MOST_DEPTH = 100
 
 _PLAIN = frozenset({str, int, bool, type(None)})
 _encoder = msgspec.json.Encoder(order="sorted")
+_unsorted = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 
 
@@ -41,12 +42,20 @@ def decode(raw: Raw | bytes | UnsetType) -> Json:
 
 
 def document(
-    field: str, value: JsonLike, *, max_bytes: int | None = None, max_depth: int = MOST_DEPTH
+    field: str,
+    value: JsonLike,
+    *,
+    max_bytes: int | None = None,
+    max_depth: int = MOST_DEPTH,
+    keep_order: bool = False,
 ) -> Raw:
-    """Canonical bytes of a value from outside, or an error that names the place and the limit."""
+    """Canonical bytes of a value from outside, or an error that names the place and the limit.
+
+    With `keep_order` the keys stay in the order in which they came.
+    """
     check_json(field, value, max_depth=max_depth)
     try:
-        raw = _encoder.encode(value)
+        raw = (_unsorted if keep_order else _encoder).encode(value)
     except UnicodeEncodeError as error:
         raise InvalidValue(field, "holds a lone surrogate, which UTF-8 cannot express") from error
     except (TypeError, ValueError) as error:  # a subclass of a plain type, an integer of thousands of digits

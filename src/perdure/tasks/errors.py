@@ -136,10 +136,13 @@ class AnonymousRefused(TaskError):
 
 
 class InputKeyReused(TaskError):
-    """A task asks under each key once in its life."""
+    """The task asked something else under this key before."""
 
     def __init__(self, key: str) -> None:
-        super().__init__(f"the task has already asked under the key {key!r}")
+        super().__init__(
+            f"the task has already asked another question under the key {key!r}; "
+            "give each question a key of its own"
+        )
         self.key = key
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -32,19 +32,21 @@ class ElicitationAnswer(msgspec.Struct, frozen=True):
     """What the person said, or that they would not."""
 
     action: Literal["accept", "decline", "cancel"]
-    content: dict[str, Raw] | None = None
+    content: dict[str, Any] | None = None
+    """What they filled in, by field, as plain values."""
 
     @property
-    def values(self) -> dict[str, Json]:
-        """What they filled in, by field."""
-        return {name: codec.decode(value) for name, value in (self.content or {}).items()}
+    def values(self) -> dict[str, Any]:
+        """The same; empty if they filled in nothing."""
+        return self.content or {}
 
 
 class SamplingAnswer(msgspec.Struct, frozen=True):
     """What the client's model said."""
 
     role: Literal["user", "assistant"]
-    content: Raw
+    content: Any
+    """One content block of the protocol, or a list of them, as plain values."""
     model: str
 
 
@@ -97,7 +99,13 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The answer, decoded by the kind that was asked."""
         if isinstance(self.answer_json, UnsetType):
             return None
-        return msgspec.json.decode(self.answer_json, type=_ANSWERS[self.kind])
+        return msgspec.convert(codec.decode(self.answer_json), _ANSWERS[self.kind])
+
+    def is_question(self, request: InputRequest) -> bool:
+        """Whether this is what the request asks, word for word."""
+        return self.kind is request.kind and self.params == codec.decode(
+            codec.document("inputs", request.params)
+        )
 
 
 def ask(
@@ -111,12 +119,20 @@ def ask(
             raise InvalidValue("inputs", f"{requests[key].kind!r} cannot be asked")
         if key in inputs:
             raise InputKeyReused(key)
-    raws = _documents({key: request.params for key, request in requests.items()}, config)
+    params = {key: request.params for key, request in requests.items()}
+    raws = _documents(params, config, keep_order=True)
     asked = {
         key: Input(kind=request.kind, params_json=raws[key], asked_at=now)
         for key, request in requests.items()
     }
     return {**inputs, **asked}
+
+
+def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequest]) -> None:
+    """Raise if one of these asks something else under a key that the task has used."""
+    for key, request in requests.items():
+        if key in inputs and not inputs[key].is_question(request):
+            raise InputKeyReused(key)
 
 
 def answer(
@@ -141,13 +157,16 @@ def _check_number(entries: Mapping[str, object], config: StoreConfig) -> None:
         raise InvalidValue("inputs", "are empty")
 
 
-def _documents(values: Mapping[str, JsonLike], config: StoreConfig) -> dict[str, Raw]:
+def _documents(
+    values: Mapping[str, JsonLike], config: StoreConfig, *, keep_order: bool = False
+) -> dict[str, Raw]:
     raws = {
         key: codec.document(
             f"inputs.{key}",
             value,
             max_bytes=config.max_input_size_bytes,
             max_depth=config.max_input_depth,
+            keep_order=keep_order,
         )
         for key, value in values.items()
     }

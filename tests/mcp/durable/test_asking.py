@@ -6,7 +6,6 @@ import asyncio
 import json
 from typing import Annotated
 
-import msgspec
 import pytest
 from mcp.server.elicitation import AcceptedElicitation, ElicitationResult
 from mcp.server.mcpserver import Elicit, Resolve
@@ -65,7 +64,7 @@ def add_curious(bench: Bench) -> None:
         person = await task.elicit("Who?", NAMED, key="who")
         title = await task.sample(SAMPLE, key="title")
         roots = await task.roots(key="roots")
-        said = msgspec.json.decode(title.content)["text"]
+        said = title.content["text"]
         where = [(root.uri, root.name) for root in roots.roots]
         return json.dumps([person.action, person.values, title.role, title.model, said, where])
 
@@ -125,6 +124,70 @@ async def test_a_tool_hears_that_somebody_would_not_answer(bench: Bench) -> None
         asked = await bench.modern.until(task_id, "input_required")
         await bench.modern.update(task_id, dict.fromkeys(asked["inputRequests"], NO))
         assert text_of(await bench.end_of(task_id)) == "decline {}"
+
+
+AGREEMENT: Json = {
+    "type": "object",
+    "properties": {
+        "zone": {"type": "string"},
+        "agree": {"type": "boolean"},
+        "more": {"type": "object"},
+        "copies": {"type": "integer"},
+    },
+}
+"""Its fields are in no order but the one in which they were written."""
+
+
+@pytest.mark.parametrize("agree", [True, False])
+async def test_answers_are_plain_values(bench: Bench, agree: bool) -> None:  # noqa: FBT001
+    @bench.tool()
+    async def sign(task: Task) -> str:
+        answer = await task.elicit("Agreed?", AGREEMENT, key="sign")
+        assert answer.content == answer.values
+        return "signed" if answer.values["agree"] else f"not signed: {answer.values}"
+
+    content: Json = {"agree": agree, "copies": 2**53, "more": {"a": [1, None, "é"]}}
+    async with bench.running():
+        task_id = await bench.modern.start("sign")
+        await bench.modern.until(task_id, "input_required")
+        await bench.modern.update(task_id, {"sign": {"action": "accept", "content": content}})
+        said = text_of(await bench.end_of(task_id))
+    assert said == ("signed" if agree else f"not signed: {content}")
+
+
+async def test_the_fields_of_a_form_keep_their_order(bench: Bench) -> None:
+    @bench.tool()
+    async def sign(task: Task) -> str:
+        return (await task.elicit("Agreed?", AGREEMENT, key="sign")).action
+
+    async with bench.running():
+        task_id = await bench.modern.start("sign")
+        asked = await bench.modern.until(task_id, "input_required")
+        await bench.modern.cancel(task_id)
+    schema = asked["inputRequests"]["sign"]["params"]["requestedSchema"]
+    assert list(schema["properties"]) == ["zone", "agree", "more", "copies"]
+
+
+@pytest.mark.parametrize("other", ["Sure?", "Agreed?"])
+async def test_another_question_under_the_same_key_is_an_error_and_not_the_first_answer(
+    bench: Bench, other: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    @bench.tool()
+    async def work(task: Task) -> str:
+        first = await task.elicit("Agreed?", NAMED, key="go")
+        second = await task.elicit(other, NAMED, key="go")
+        return f"{first.action}, {second.action}"
+
+    async with bench.running():
+        task_id = await bench.modern.start("work")
+        await bench.modern.until(task_id, "input_required")
+        await bench.modern.update(task_id, {"go": ADA})
+        ended = await bench.end_of(task_id)
+    if other == "Agreed?":
+        assert text_of(ended) == "accept, accept"
+    else:
+        assert ended["result"]["isError"]
+        assert "another question under the key 'go'" in caplog.text
 
 
 # Resolvers
