@@ -2,7 +2,7 @@
 
     python examples/checkpoint.py
 
-The task's variables are its checkpoint: when `set_variables` returns, they are stored. Kill the server with
+When `save_checkpoint` returns, the checkpoint is stored; no client reads or changes it. Kill the server with
 `kill -9` while it counts, start it again, and it goes on counting.
 """
 
@@ -20,11 +20,11 @@ server: MCPServer[object] = MCPServer("checkpoint", **tasks.attach())
 @tasks.durable(retries=100, backoff=1.0)
 async def count_words(chapters: int, task: Task) -> dict[str, int]:
     """Count the words of a long book, chapter by chapter."""
-    words = task.variables.get_int("words", 0)
-    for chapter in range(task.variables.get_int("chapter", 0) + 1, chapters + 1):
+    words = task.checkpoint.get_int("words", 0)
+    for chapter in range(task.checkpoint.get_int("chapter", 0) + 1, chapters + 1):
         await task.report(f"chapter {chapter} of {chapters}", done=chapter - 1, total=chapters)
         words += await words_of(chapter)
-        await task.set_variables({"chapter": chapter, "words": words})
+        await task.save_checkpoint({"chapter": chapter, "words": words})
     return {"chapters": chapters, "words": words}
 
 

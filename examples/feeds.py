@@ -42,8 +42,8 @@ async def ingest(accounts: list[str], task: Task) -> dict[str, int]:
     """Read everything new of these Bluesky accounts, and of all that were added before."""
     settings = read_settings(SETTINGS) if SETTINGS.exists() else Settings()
     async with opened() as store, open_bluesky(settings) as source:
-        began = task.variables.get_int("began", store.clock())
-        await task.set_variables({"began": began})
+        began = task.checkpoint.get_int("began", store.clock())
+        await task.save_checkpoint({"began": began})
         for profile in await source.profiles(accounts):
             await store.add(settling.new_account(profile, now=store.clock(), polling=settings.polling))
         poller = Poller(store, source, settings.polling, hold=10_000_000)  # ten seconds after a kill

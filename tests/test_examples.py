@@ -298,7 +298,7 @@ async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: 
     chapters: list[int] = []
 
     def note(state: TaskState) -> None:
-        chapters.append(state.variables.get("chapter", 0))
+        chapters.append((state.progress or {}).get("done", 0))
 
     async with served(tmp_path, "checkpoint") as server:
         async with visiting(server.url) as (client, tasks):
@@ -314,7 +314,7 @@ async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: 
 
 
 async def _has_counted(handle: Handle, chapters: int) -> bool:
-    return (await handle.status()).variables.get("chapter", 0) >= chapters
+    return ((await handle.status()).progress or {}).get("done", 0) >= chapters
 
 
 # feeds.py

@@ -68,7 +68,7 @@ async def test_each_step_has_its_result_and_the_task_that_of_the_last(replicas: 
     made = await runtime.submit("flow", {"year": 2026})
     ended = await runtime.wait(ME, made.task.task_id, 30)
     assert value_of(ended) == 2032
-    steps = state_of(ended.task.variables).steps
+    steps = state_of(ended.task.checkpoint).steps
     assert {name: step.result for name, step in steps.items()} == {
         "find": {"rows": [2026, 2027]},
         "sum": 2032,
@@ -85,7 +85,7 @@ async def test_a_parameter_that_nothing_resolves_is_asked_for(replicas: Replicas
     runtime = await replicas.start(app)
     made = await runtime.submit("flow")
     seen = await paused(runtime, made.task.task_id)
-    state = state_of(seen.task.variables)
+    state = state_of(seen.task.checkpoint)
     assert state.paused is not None
     assert state.paused.why == UnresolvableParameters("sum", ("a", "b"))
     assert set(state.steps) == {"find"}
@@ -99,7 +99,7 @@ async def test_arguments_that_do_not_fit_the_step_are_asked_for_anew(replicas: R
     runtime = await replicas.start(app)
     made = await runtime.submit("flow", {"a": "one"})
     seen = await paused(runtime, made.task.task_id)
-    state = state_of(seen.task.variables)
+    state = state_of(seen.task.checkpoint)
     assert state.paused is not None
     assert state.paused.why == SchemaMismatch("sum", {"a": "Expected `int`, got `str`", "b": "is missing"})
     await go_on(runtime, seen, {"a": 1, "b": "two"})  # still wrong: it pauses once more
@@ -125,13 +125,13 @@ async def test_a_step_that_fails_is_retried_or_its_result_given(
     runtime = await replicas.start(app_of(Step("make", make)))
     made = await runtime.submit("flow")
     seen = await paused(runtime, made.task.task_id)
-    state = state_of(seen.task.variables)
+    state = state_of(seen.task.checkpoint)
     assert state.paused is not None
     assert state.paused.why == ToolError("make", "the oven is cold", retryable=True)
     await go_on(runtime, seen, content)
     ended = await runtime.wait(ME, made.task.task_id, 30)
     assert value_of(ended) == expected
-    assert state_of(ended.task.variables).paused is None
+    assert state_of(ended.task.checkpoint).paused is None
 
 
 @row(92)
@@ -147,14 +147,14 @@ async def test_a_step_that_needs_what_an_optional_one_did_not_make_asks_for_that
     runtime = await replicas.start(app)
     made = await runtime.submit("flow")
     seen = await paused(runtime, made.task.task_id)
-    state = state_of(seen.task.variables)
+    state = state_of(seen.task.checkpoint)
     assert state.paused is not None
     assert state.paused.why == UnresolvedDependency("sum", "lost")
     assert state.steps["lost"].error == "ValueError: gone"
     await go_on(runtime, seen, {"result": 41})
     ended = await runtime.wait(ME, made.task.task_id, 30)
     assert value_of(ended) == 42
-    assert state_of(ended.task.variables).steps["lost"].status == "given"
+    assert state_of(ended.task.checkpoint).steps["lost"].status == "given"
 
 
 @row(93)
@@ -190,7 +190,7 @@ async def test_each_step_is_written_before_the_next_begins_and_not_done_again(re
     async def second(task: Task) -> int:
         calls.append("second")
         found = await runtime.store.get(ME, task.id)
-        seen.append(set(state_of(found.task.variables).steps))
+        seen.append(set(state_of(found.task.checkpoint).steps))
         return 2
 
     runtime = await replicas.start(app_of(Step("first", first), Step("second", second)))
@@ -350,7 +350,7 @@ async def test_a_result_that_the_variables_cannot_hold_pauses_the_workflow(
     )
     made = await runtime.submit("flow")
     seen = await paused(runtime, made.task.task_id)
-    state = state_of(seen.task.variables)
+    state = state_of(seen.task.checkpoint)
     assert state.paused is not None
     assert isinstance(state.paused.why, ToolError)
     assert (state.paused.why.step, state.paused.why.retryable) == ("make", False)
@@ -367,7 +367,7 @@ async def test_a_step_that_returns_what_is_not_json_has_failed(replicas: Replica
     runtime = await replicas.start(app_of(Step("odd", odd)))
     made = await runtime.submit("flow")
     seen = await paused(runtime, made.task.task_id)
-    state = state_of(seen.task.variables)
+    state = state_of(seen.task.checkpoint)
     assert state.paused is not None
     assert isinstance(state.paused.why, ToolError)
     assert "not JSON" in state.paused.why.error

@@ -98,7 +98,7 @@ async def anyone(token: str | None = None) -> AsyncGenerator[httpx2.AsyncClient]
 
 
 async def has_page(handle: Handle, page: int) -> bool:
-    return (await handle.status()).variables.get("page", 0) >= page
+    return ((await handle.status()).progress or {}).get("done", 0) >= page
 
 
 async def is_writing(handle: Handle) -> bool:

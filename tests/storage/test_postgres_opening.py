@@ -17,6 +17,7 @@ from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse
 
 from .. import servers
+from ..rows import row
 from .postgres_helpers import inserting, session
 
 pytestmark = pytest.mark.anyio
@@ -119,6 +120,7 @@ async def test_a_database_in_another_encoding_is_refused() -> None:
 # Servers that may lose what they acknowledged
 
 
+@row(108)
 async def test_a_server_that_does_not_flush_its_writes_is_refused_unless_accepted(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

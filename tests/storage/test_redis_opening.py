@@ -22,6 +22,7 @@ from perdure.storage.kit.samples import NOW, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey
 from perdure.storage.redis.location import parse
 
+from ..rows import row
 from .redis_helpers import client_of, storage_on
 
 pytestmark = pytest.mark.anyio
@@ -134,6 +135,7 @@ async def test_a_server_that_evicts_is_refused_unless_accepted(caplog: pytest.Lo
             await put(storage, sample())
 
 
+@row(108)
 async def test_a_server_without_a_log_is_refused_unless_accepted(caplog: pytest.LogCaptureFixture) -> None:
     with Valkey({"appendonly": "no"}) as server:
         with pytest.raises(UnsafeServer, match="set appendonly yes, or write persistence=any"):
@@ -170,6 +172,7 @@ async def test_a_good_server_is_opened_in_silence(server: Valkey, caplog: pytest
             assert caplog.text == ""
 
 
+@row(108)
 async def test_a_server_that_does_not_say_how_it_is_set_up_is_refused_unless_accepted(
     server: Valkey, caplog: pytest.LogCaptureFixture
 ) -> None:

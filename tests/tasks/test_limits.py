@@ -109,7 +109,7 @@ async def test_the_limit_is_of_the_merged_whole(store: TaskStore) -> None:
 
 
 async def test_a_variable_needs_a_name(store: TaskStore) -> None:
-    with pytest.raises(InvalidValue, match="needs a name"):
+    with pytest.raises(InvalidValue, match="must not be empty"):
         await store.create(ANA, NewTask(method="m", variables={"": 1}))
 
 

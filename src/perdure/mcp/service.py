@@ -13,6 +13,7 @@ from ..tasks import Owner, StoreConfig, TaskRecord, edits
 from ..tasks.codec import JsonLike
 from ..tasks.errors import TerminalTask
 from ..tasks.forms import check_form
+from ..tasks.variables import check_from_client
 from .background import Background
 from .callers import Callers
 from .durable import Durable
@@ -74,6 +75,7 @@ class Service:
         A task that has ended, perhaps by answers of somebody else, waits for none: they are passed over.
         """
         store = self.runtime.store
+        check_from_client(variables)
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             changed = task

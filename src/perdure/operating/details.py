@@ -95,6 +95,7 @@ class Detail(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Json
     """Of a tool its arguments; of anything else all its parameters."""
     variables: dict[str, Json]
+    checkpoint: dict[str, Json]
     last_failure: str | None
     history: tuple[Attempt, ...]
     """The newest attempts: when each was begun, and when and why it was given back unfinished."""
@@ -117,6 +118,7 @@ def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
         method=task.original_method,
         arguments=_arguments(task),
         variables=dict(task.variables),
+        checkpoint=dict(task.checkpoint),
         last_failure=task.last_failure,
         history=task.history,
         ttl=task.ttl,

@@ -157,6 +157,8 @@ def pause_until_answered(pause: Pause) -> Edit:
             return edits.cancel(task, now=now, config=config)
         if pause.variables:
             task = edits.set_variables(task, pause.variables, now=now, config=config)
+        if pause.checkpoint:
+            task = edits.save_checkpoint(task, pause.checkpoint, now=now, config=config)
         asked = ask_new(task, pause.requests, now, config)
         if not any(key in asked.outstanding for key in pause.requests):
             return edits.finish(asked, _POINTLESS, now=now, config=config)

@@ -85,11 +85,16 @@ class Pause(RunError):
     """
 
     def __init__(
-        self, requests: Mapping[str, InputRequest], *, variables: Mapping[str, JsonLike] = {}
+        self,
+        requests: Mapping[str, InputRequest],
+        *,
+        variables: Mapping[str, JsonLike] = {},
+        checkpoint: Mapping[str, JsonLike] = {},
     ) -> None:
         super().__init__(f"waiting for {', '.join(requests)}")
         self.requests = requests
         self.variables = variables
+        self.checkpoint = checkpoint
 
 
 class TaskCancelled(RunError):

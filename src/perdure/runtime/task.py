@@ -64,7 +64,7 @@ class Task:
 
     @property
     def variables(self) -> Variables:
-        """The variables as last seen here: what an earlier attempt left, and what the client set."""
+        """State that is shared with the client, as last seen here: it may have set some of it."""
         return self._run.snapshot.task.variables
 
     async def set_variables(self, changes: Mapping[str, JsonLike]) -> Variables:
@@ -73,6 +73,18 @@ class Task:
             lambda task, now, config: edits.set_variables(task, changes, now=now, config=config)
         )
         return self.variables
+
+    @property
+    def checkpoint(self) -> Variables:
+        """State of the work alone, as an earlier attempt left it. No client reads or writes it."""
+        return self._run.snapshot.task.checkpoint
+
+    async def save_checkpoint(self, changes: Mapping[str, JsonLike]) -> Variables:
+        """Merge into the checkpoint; it is stored when this returns. `None` removes a name."""
+        await self._run.write(
+            lambda task, now, config: edits.save_checkpoint(task, changes, now=now, config=config)
+        )
+        return self.checkpoint
 
     async def report(
         self, message: str | None = None, done: float | None = None, total: float | None = None

@@ -67,8 +67,8 @@ async def _read(
     task: Task, store: FeedStore, source: FeedSource, reader: Reader, names: Sequence[str]
 ) -> dict[str, int]:
     """Poll everybody once: whoever was polled since the task began was so before the server was killed."""
-    began = task.variables.get_int("began", store.clock())
-    await task.set_variables({"began": began})
+    began = task.checkpoint.get_int("began", store.clock())
+    await task.save_checkpoint({"began": began})
     for profile in await source.profiles(names):
         await store.add(settling.new_account(profile, now=store.clock(), polling=reader.polling))
     poller = Poller(store, source, reader.polling, hold=HOLD)

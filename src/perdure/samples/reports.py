@@ -27,11 +27,11 @@ def add_reports(server: MCPServer[object], tasks: Tasks) -> None:
     @tasks.durable(retries=5, backoff=0.1)
     async def build_report(year: int, task: Task, seconds: Seconds = 60) -> str:
         """Write a report of twelve pages. It takes a minute, and survives a restart of the server."""
-        first = task.variables.get_int("page", 0) + 1
+        first = task.checkpoint.get_int("page", 0) + 1
         for page in range(first, PAGES + 1):
             await task.report(f"writing page {page} of {PAGES}, attempt {task.attempt}", page - 1, PAGES)
             await anyio.sleep(seconds / PAGES)
-            await task.set_variables({"page": page})
+            await task.save_checkpoint({"page": page})
         await task.report(f"{PAGES} pages written", PAGES, PAGES)
         begun = f"written in {task.attempt} attempt(s), the last from page {first}"
         return f"the report of {year}: {PAGES} pages, {begun}"

@@ -44,7 +44,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # How large
     max_variable_size_bytes: int = MIB
-    """All variables of a task together."""
+    """All variables of a task together, and all of its checkpoint together."""
     max_variable_depth: int = 10
     max_variables: int = 1000
     max_variable_name_length: int = 256

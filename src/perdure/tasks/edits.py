@@ -115,6 +115,15 @@ def set_variables(
     return _touched(task, now, variables_json=merge(task.variables, changes, config))
 
 
+def save_checkpoint(
+    task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
+) -> TaskRecord:
+    """Set, or with null remove, some values of the checkpoint."""
+    check_active(task.status)
+    merged = merge(task.checkpoint, changes, config, "checkpoint")
+    return _touched(task, now, checkpoint_json=merged)
+
+
 def finish(
     task: TaskRecord, outcome: Outcome, *, message: str | None = None, now: Micros, config: StoreConfig
 ) -> TaskRecord:

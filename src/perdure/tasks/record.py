@@ -137,7 +137,9 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     meta_json: Document = msgspec.field(default=UNSET, name="meta")
     """The `_meta` of the original request."""
     variables_json: Document = msgspec.field(default=UNSET, name="variables")
-    """State that work and client share; also the work's checkpoint."""
+    """State that work and client share: either may read and set it."""
+    checkpoint_json: Document = msgspec.field(default=UNSET, name="checkpoint")
+    """State of the work alone: no client reads or writes it."""
     inputs: dict[str, Input] = {}
     """Everything that was ever asked, by key, with its answer where there is one."""
     progress: Progress | None = None
@@ -174,6 +176,10 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def variables(self) -> Variables:
         return Variables.read(self.variables_json)
+
+    @property
+    def checkpoint(self) -> Variables:
+        return Variables.read(self.checkpoint_json)
 
     @property
     def history(self) -> tuple[Attempt, ...]:

@@ -82,6 +82,7 @@ def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
     """Whether the work or the client put something in. A task that is full can still be held and ended."""
     return (
         after.variables_json is not before.variables_json
+        or after.checkpoint_json is not before.checkpoint_json
         or after.inputs is not before.inputs
         or isinstance(after.outcome, Success)
     )

@@ -1,4 +1,8 @@
-"""Variables: durable state that the work and its client share, merged shallowly, checked before kept."""
+"""Named values that survive: merged shallowly, checked before they are stored.
+
+A task has two sets of them. Its *variables* are shared with the client, which may read and set them. Its
+*checkpoint* belongs to the worker alone: no client reads or writes it.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,10 @@ D = TypeVar("D")
 
 
 class Variables(Mapping[str, Json]):
-    """A task's variables as they were when it was read. The typed getters refuse a value of another type."""
+    """Variables, or a checkpoint, as they were when the task was read.
+
+    The typed getters refuse a value of another type.
+    """
 
     def __init__(self, values: dict[str, Json]) -> None:
         self._values = values
@@ -92,12 +99,25 @@ class Variables(Mapping[str, Json]):
         return value
 
 
-def merge(current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig) -> Raw:
-    """The variables after a change: each name is set as a whole, and null takes it away."""
+RESERVED = ("workflow.", "perdure.")
+"""Prefixes of names that no client may set: what perdure itself keeps about a task is named so."""
+
+
+def check_from_client(changes: Mapping[str, JsonLike]) -> None:
+    """Raise if a client sets a variable whose name is reserved."""
+    for name in changes:
+        if name.startswith(RESERVED):
+            raise InvalidValue("variables", f"names that begin with {' or '.join(RESERVED)} are reserved")
+
+
+def merge(
+    current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig, field: str = "variables"
+) -> Raw:
+    """The values after a change: each name is set as a whole, and null removes it."""
     for name, value in changes.items():
-        _check_name(name, config)
+        _check_name(name, config, field)
         codec.check_json(
-            f"variables.{name}",
+            f"{field}.{name}",
             value,
             max_depth=config.max_variable_depth,
             max_string=config.max_string_length,
@@ -106,17 +126,17 @@ def merge(current: Variables, changes: Mapping[str, JsonLike], config: StoreConf
         name: value for name, value in {**current, **changes}.items() if value is not None
     }
     if len(merged) > config.max_variables:
-        raise LimitExceeded("variables", config.max_variables, len(merged), "variables")
+        raise LimitExceeded(field, config.max_variables, len(merged), "names")
     return codec.document(
-        "variables",
+        field,
         merged,
         max_bytes=config.max_variable_size_bytes,
         max_depth=config.max_variable_depth + 1,
     )
 
 
-def _check_name(name: str, config: StoreConfig) -> None:
-    if not codec.check_text("variables", name):
-        raise InvalidValue("variables", "a variable needs a name")
+def _check_name(name: str, config: StoreConfig, field: str) -> None:
+    if not codec.check_text(field, name):
+        raise InvalidValue(field, "a name must not be empty")
     if len(name) > config.max_variable_name_length:
-        raise LimitExceeded("variables", config.max_variable_name_length, len(name), "characters of a name")
+        raise LimitExceeded(field, config.max_variable_name_length, len(name), "characters of a name")

@@ -77,7 +77,7 @@ class TaskPages:
         }
         pieces = {
             name: self._site.piece(name, name, context)
-            for name in ("summary", "timeline", "arguments", "variables", "outcome")
+            for name in ("summary", "timeline", "arguments", "variables", "checkpoint", "outcome")
         }
         questions = {
             f"question-{digest_of(question.key)}-{question.asked_at}": question

@@ -57,6 +57,7 @@ def lines_of_detail(seen: Detail, now: Micros) -> Iterator[str]:
     yield from table(*((name, value) for name, value in rows if value))
     yield from _document("arguments", seen.arguments)
     yield from _document("variables", seen.variables)
+    yield from _document("checkpoint", seen.checkpoint)
     yield "timeline"
     for event in seen.timeline:
         yield f"  {_event(event, now)}"

@@ -54,6 +54,7 @@ def detail(seen: Detail) -> dict[str, Any]:
         "method": seen.method,
         "arguments": seen.arguments,
         "variables": seen.variables,
+        "checkpoint": seen.checkpoint,
         "last_failure": seen.last_failure,
         "history": [_attempt(each) for each in seen.history],
         "ttl_ms": seen.ttl,

@@ -41,29 +41,29 @@ async def run(workflow: Workflow, task: Task) -> JsonLike:
     await _continue(task)
     for number, step in enumerate(workflow.steps):
         task.check_cancelled()
-        if step.name not in state_of(task.variables).steps:
+        if step.name not in state_of(task.checkpoint).steps:
             await task.report(step.name, number, len(workflow.steps))
             await _do(step, task)
     await task.report("done", len(workflow.steps), len(workflow.steps))
-    return state_of(task.variables).steps[workflow.steps[-1].name].result
+    return state_of(task.checkpoint).steps[workflow.steps[-1].name].result
 
 
 async def _do(step: Step, task: Task) -> None:
     """Run one step and write what came of it, or pause."""
-    state = state_of(task.variables)
+    state = state_of(task.checkpoint)
     try:
         arguments = _checked(step, _resolved(step, state, task.params))
         await _write(step, await _call(step, arguments, task), task)
     except Blocked as blocked:
         key = f"{step.name}-{len(task.inputs) + 1}"  # no key twice in a task's life
         paused = msgspec.to_builtins(Paused(key, blocked.why))
-        raise Pause({key: question_of(blocked.why)}, variables={PAUSED: paused}) from blocked
+        raise Pause({key: question_of(blocked.why)}, checkpoint={PAUSED: paused}) from blocked
 
 
 async def _write(step: Step, ended: StepState, task: Task) -> None:
     try:
-        await task.set_variables({STEP + step.name: ended.as_json()})
-    except InvalidValue as error:  # more than the variables of a task may hold
+        await task.save_checkpoint({STEP + step.name: ended.as_json()})
+    except InvalidValue as error:  # more than a checkpoint may hold
         raise Blocked(ToolError(step.name, f"the result cannot be kept: {error}", retryable=False)) from error
 
 
@@ -172,20 +172,20 @@ def _converted(value: Json, hint: object) -> object:
 
 async def _continue(task: Task) -> None:
     """Take the answer to the question that the workflow paused with."""
-    paused = state_of(task.variables).paused
+    paused = state_of(task.checkpoint).paused
     if paused is None:
         return
     answer = task.inputs[paused.key].answer
     if not isinstance(answer, ElicitationAnswer) or answer.action != "accept":
         raise Failed(DECLINED, f"the client did not continue: {paused.why.message}")
-    await task.set_variables({**_taken(paused.why, answer.values, task), PAUSED: None})
+    await task.save_checkpoint({**_taken(paused.why, answer.values, task), PAUSED: None})
 
 
 def _taken(why: Reason, content: Mapping[str, Json], task: Task) -> dict[str, JsonLike]:
-    """The variables that an answer sets."""
+    """What an answer adds to the checkpoint."""
     match why:
         case UnresolvableParameters() | SchemaMismatch():
-            before = state_of(task.variables).arguments.get(why.step, {})
+            before = state_of(task.checkpoint).arguments.get(why.step, {})
             return {ARGUMENTS + why.step: {**before, **content}}
         case ToolError() if content.get("retry") is True:
             return {}

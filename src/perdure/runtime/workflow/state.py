@@ -1,4 +1,4 @@
-"""How far a workflow is, as it stands in the variables of its task, for anybody to see.
+"""How far a workflow is, as it is stored in the checkpoint of its task.
 
 workflow.step.<name>         what came of a step: status, result, error
 workflow.arguments.<name>    arguments for a step that came from outside
@@ -46,18 +46,18 @@ class WorkflowState(msgspec.Struct, frozen=True):
     paused: Paused | None
 
 
-def state_of(variables: Variables) -> WorkflowState:
-    """The state of a workflow's task."""
-    paused = variables.get(PAUSED)
+def state_of(checkpoint: Variables) -> WorkflowState:
+    """The state of a workflow, from the checkpoint of its task."""
+    paused = checkpoint.get(PAUSED)
     return WorkflowState(
         steps={
             name.removeprefix(STEP): _step(value)
-            for name, value in variables.items()
+            for name, value in checkpoint.items()
             if name.startswith(STEP) and isinstance(value, dict)
         },
         arguments={
             name.removeprefix(ARGUMENTS): value
-            for name, value in variables.items()
+            for name, value in checkpoint.items()
             if name.startswith(ARGUMENTS) and isinstance(value, dict)
         },
         paused=None if paused is None else msgspec.convert(paused, Paused),
