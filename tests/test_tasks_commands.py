@@ -163,8 +163,8 @@ async def test_a_question_is_answered_field_by_field_in_a_terminal(engine: str, 
                 (r"pages must be of type integer, as JSON has it\r\npages: ", "3"),
                 (r"colour \[red, blue\]: ", "green"),
                 (r"choose one of these\r\ncolour \[red, blue\]: ", "blue"),
-                (r"note, may be empty: ", ""),
                 (r"signed \[yes, no\], else True: ", ""),
+                (r"note, may be empty: ", ""),
             ):
                 await shown.until(prompt)
                 shown.type(f"{typed}\n")

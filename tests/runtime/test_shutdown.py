@@ -12,8 +12,9 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.runtime import App, Runtime, Task
+from perdure.runtime.lease import FREE
 from perdure.storage import Change, Replace
-from perdure.storage.errors import StorageBusy
+from perdure.storage.errors import OutcomeUnknown, StorageBusy, StorageError
 from perdure.tasks import Snapshot, Status, StoreConfig
 
 from ..rows import row
@@ -215,9 +216,11 @@ async def test_who_does_not_heed_the_shutdown_is_left_behind_and_handed_back(rep
 
 
 @row(69)
+@pytest.mark.parametrize("failure", [None, StorageBusy("others hold it"), OutcomeUnknown("no answer")])
 async def test_a_host_that_is_cancelled_while_it_creates_does_not_stay_for_the_work(
-    replicas: Replicas,
+    replicas: Replicas, failure: StorageError | None
 ) -> None:
+    """It hands the task back, also if that does not work at the first try."""
     works, wire, reached = Works(), Wire(), asyncio.Event()
     other = await replicas.start(works.app, work=False)
 
@@ -226,11 +229,18 @@ async def test_a_host_that_is_cancelled_while_it_creates_does_not_stay_for_the_w
             reached.set()
             await asyncio.Event().wait()
 
+    async def fail_once(changes: Sequence[Change]) -> None:
+        nonlocal failure
+        is_handed_back = any(isinstance(each, Replace) and each.after.tag == FREE for each in changes)
+        if is_handed_back and failure is not None:
+            error, failure = failure, None
+            raise error
+
     async def host() -> None:
         async with wired(replicas, wire, works.app, LONG) as runtime:
             await runtime.submit("often")
 
-    wire.after = hold_up
+    wire.before, wire.after = fail_once, hold_up
     hosting = asyncio.create_task(host())
     await reached.wait()
     hosting.cancel()

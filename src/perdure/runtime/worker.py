@@ -36,6 +36,8 @@ DRAIN_LOOK = 0.1
 """Seconds between two looks at what still runs, while a worker is to end."""
 SWEEP_PAUSE = 0.05
 """Seconds between two batches of one sweep, for others to get in."""
+HAND_BACK_PAUSES = (0.0, 0.1, 0.5)
+"""Seconds before each try to hand a task back. After that its lease has to run out."""
 HANDED_BACK: Micros = 500_000
 """After which a task that could not be started is claimed again."""
 
@@ -220,17 +222,29 @@ class Worker:
             job.slot.give_back()
 
     async def _hand_back(self, claim: Claim, reason: str) -> None:
-        """The executor did not take it: let another worker try, or this one a little later."""
-        try:
-            await self._store.edit(
-                claim.snapshot,
-                lambda task, now, config: edits.release(
-                    task, reason=reason, run_at=now + HANDED_BACK, uncounted=True, now=now, config=config
-                ),
-                lease=lambda following: leases.give_up(claim.lease, following),
-            )
-        except (*REFUSED, StorageError) as error:
-            log.warning("task %s was not handed back: %s", claim.snapshot.task.task_id, error)
+        """The executor did not take it: let another worker try, or this one a little later.
+
+        A commit that fails is repeated. If it was written all the same, the repetition is refused.
+        """
+        for pause in HAND_BACK_PAUSES:
+            await asyncio.sleep(pause)
+            try:
+                await self._release(claim, reason)
+            except (StorageClosed, *REFUSED) as error:
+                log.warning("task %s was not handed back: %s", claim.snapshot.task.task_id, error)
+            except StorageError as error:
+                log.warning("task %s could not be handed back: %s", claim.snapshot.task.task_id, error)
+                continue
+            return
+
+    async def _release(self, claim: Claim, reason: str) -> None:
+        await self._store.edit(
+            claim.snapshot,
+            lambda task, now, config: edits.release(
+                task, reason=reason, run_at=now + HANDED_BACK, uncounted=True, now=now, config=config
+            ),
+            lease=lambda following: leases.give_up(claim.lease, following),
+        )
 
     async def _begin_if_created(self, job: Job) -> None:
         """A create whose answer was lost may have been written, and then its task says that it is in work."""

@@ -54,8 +54,8 @@ def add_tools(server: MCPServer[object], tasks: Tasks) -> None:
     @server.tool()
     @tasks.durable()
     async def ask_under_one_key(task: Task) -> str:
-        """Asks two things under the same key."""
-        answers = [await task.elicit(what, CONFIRM, key="sure") for what in ("Sure?", "Really?")]
+        """Asks the same twice under one key."""
+        answers = [await task.elicit(what, CONFIRM, key="sure") for what in ("Sure?", "Sure?")]
         return ", ".join(answer.action for answer in answers)
 
     @server.tool()
