@@ -66,7 +66,7 @@ async def test_a_client_cannot_set_reserved_variables(bench: Bench, forged: Json
     async with bench.running():
         task_id = await bench.modern.start("work")
         before = await bench.modern.until(task_id, "input_required")
-        answer = {"go": {"action": "accept", "content": {}}}
+        answer: Json = {"go": {"action": "accept", "content": {}}}
         refused = await update(bench, task_id, answer, forged)
         assert (refused.code, "are reserved" in refused.error["message"]) == (-32602, True)
         after = await bench.modern.get(task_id)
