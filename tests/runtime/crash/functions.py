@@ -112,7 +112,7 @@ class Diary:
 
     async def ask(self, question: str) -> None:
         answer = await self._task.elicit(question)
-        said = bytes((answer.content or {})["said"]).decode()
+        said = msgspec.json.encode(answer.values["said"]).decode()
         self.journal.add(Heard(task=self._task.id, attempt=self._task.attempt, answer=said))
 
     def result(self, n: int) -> Result:
