@@ -27,6 +27,7 @@ FILES = (
     "tests/mcp/client/",
     "tests/mcp/core/",
     "tests/mcp/durable/test_asking",
+    "tests/mcp/durable/test_checkpoint",
     "tests/mcp/durable/test_ending",
     "tests/mcp/durable/test_running",
     "tests/mcp/fastmcp/",

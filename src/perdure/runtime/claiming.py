@@ -70,6 +70,7 @@ class Claimer:
             found = await find_out(Claim(snapshot, taken[0], holder), self._store) if taken else None
             if found is None:
                 raise
+            self._note(snapshot, found.snapshot)
             return found
         if not taken:
             return None
