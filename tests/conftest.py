@@ -21,13 +21,13 @@ settings.load_profile(os.environ.get("PERDURE_HYPOTHESIS", "quick"))
 
 
 LONG = (
-    *(
-        "tests/test_docs.py",
-        "tests/test_examples.py",
-        "tests/serve/test_ending.py",
-        "tests/mcp/test_judges.py",
-    ),
-    *("tests/runtime/test_crash.py", "tests/faults/test_storm.py", "tests/mcp/test_restarting.py"),
+    "tests/faults/test_storm.py",
+    "tests/mcp/test_judges.py",
+    "tests/mcp/test_restarting.py",
+    "tests/runtime/test_crash.py",
+    "tests/serve/test_ending.py",
+    "tests/test_docs.py",
+    "tests/test_examples.py",
 )
 """Files whose tests mostly wait, for the leases of processes that were killed."""
 
@@ -66,9 +66,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start what the processes of a run share, before there are any."""
-    if (
-        signal.getsignal(signal.SIGINT) is signal.SIG_IGN
-    ):  # a shell ignores it for what runs in the background
+    # a shell ignores interrupts for what runs in its background
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     engines.seed()
     raised.record()

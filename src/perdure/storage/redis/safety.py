@@ -60,7 +60,7 @@ async def _check_node(location: Location, node: Node) -> None:
         if isinstance(reply, bytes):
             facts |= _facts(reply)
     if not facts:
-        _accept_unless_safe(location, f"{node.name} does not allow INFO", "allow the command INFO")
+        _refuse_unless_accepted(location, f"{node.name} does not allow INFO", "allow the command INFO")
         return
     if facts.get("cluster_enabled") == "1" and location.kind != "cluster":
         raise CannotOpen(
@@ -82,7 +82,7 @@ def _check_eviction(location: Location, node: Node, facts: dict[str, str]) -> No
 
 async def _check_persistence(location: Location, node: Node, facts: dict[str, str]) -> None:
     if facts.get("aof_enabled") != "1":
-        _accept_unless_safe(location, f"{node.name} keeps no log of its writes", "set appendonly yes")
+        _refuse_unless_accepted(location, f"{node.name} keeps no log of its writes", "set appendonly yes")
     elif location.options.persistence == "always":
         [reply] = await node.ask(("CONFIG", "GET", "appendfsync"))
         if reply not in ([b"appendfsync", b"always"], {b"appendfsync": b"always"}):
@@ -92,7 +92,7 @@ async def _check_persistence(location: Location, node: Node, facts: dict[str, st
             )
 
 
-def _accept_unless_safe(location: Location, reason: str, remedy: str) -> None:
+def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> None:
     """Refuse a server that may lose acknowledged writes, or warn if the URL accepts it."""
     if location.options.persistence != "any":
         raise UnsafeServer(location.name, reason, f"{remedy}, or write persistence=any to accept the loss")
