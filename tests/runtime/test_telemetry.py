@@ -14,6 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from perdure.tasks import NewTask, Owner, StoreConfig
 
+from ..rows import strong_memory
 from .replicas import Replicas, leave_with_a_dead_worker, new_app, until, with_concurrency
 
 pytestmark = pytest.mark.anyio
@@ -91,6 +92,7 @@ async def test_a_task_from_the_queue_leaves_a_span_for_its_claim(replicas: Repli
     assert totals()["perdure.tasks.claimed"] >= 1
 
 
+@strong_memory("a recovery whose answer is lost leaves an error in the log, not the line that it looks for")
 async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
     replicas: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
