@@ -15,7 +15,7 @@ from .replicas import new_app
 def hanging() -> App:
     app = new_app()
 
-    @app.function()
+    @app.function(restart=False)
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -26,7 +26,7 @@ def counted() -> tuple[App, asyncio.Event, list[int]]:
     """A function that returns its attempt once it may, and which attempts there were."""
     app, go_on, runs = new_app(), asyncio.Event(), list[int]()
 
-    @app.function(attempts=5, backoff=0.0)
+    @app.function(retries=4, backoff=0.0)
     async def work(task: Task) -> int:
         runs.append(task.attempt)
         await go_on.wait()

@@ -16,7 +16,7 @@ app = App(
 )
 
 
-@app.function(attempts=2, backoff=0.01)
+@app.function(retries=1, backoff=0.01)
 async def careful(task: Task) -> dict[str, int]:
     """Ends at its second attempt, from the checkpoint that the first one left."""
     reached = task.variables.get_int("reached", 0)
@@ -33,7 +33,7 @@ async def once(task: Task) -> None:
     await asyncio.sleep(600)
 
 
-@app.function(attempts=9)
+@app.function(retries=8)
 async def patient(task: Task) -> int:
     """Runs until it is told to end, then cleans up."""
     try:
@@ -44,7 +44,7 @@ async def patient(task: Task) -> int:
     return 0
 
 
-@app.function(attempts=2, backoff=0.01)
+@app.function(retries=1, backoff=0.01)
 async def asks(task: Task) -> str:
     """Asks for a name, and says who was at work."""
     await task.set_variables({"pid": os.getpid()})

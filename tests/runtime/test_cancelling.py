@@ -85,7 +85,7 @@ async def test_a_task_that_waits_to_be_run_again_ends_at_once_and_takes_its_leas
 ) -> None:
     app = new_app()
 
-    @app.function(attempts=2, backoff=600)
+    @app.function(retries=1, backoff=600)
     async def work() -> None:
         raise Again("later")
 
@@ -118,7 +118,7 @@ async def test_a_cancel_that_meets_a_later_claim_reaches_who_claimed(replicas: R
     """By then the task has a lease, which the cancel meant to take away and the claim took over."""
     app, wire, clock = new_app(), Wire(), MovedClock()
 
-    @app.function(attempts=2)
+    @app.function(retries=1)
     async def work(task: Task) -> None:
         if task.attempt == 1:
             raise Again("later", after=600)
@@ -348,7 +348,7 @@ async def test_a_thread_that_does_not_heed_a_cancel_is_left_behind(replicas: Rep
 async def test_a_cancel_of_a_task_whose_worker_is_dead_is_carried_out_by_recovery(replicas: Replicas) -> None:
     app, wire = new_app(), Wire()
 
-    @app.function(attempts=5)
+    @app.function(retries=4)
     async def hang() -> None:
         await asyncio.Event().wait()
 
@@ -366,7 +366,7 @@ async def test_a_cancel_of_a_task_whose_worker_is_dead_is_carried_out_by_recover
 async def test_an_error_in_the_clean_up_does_not_undo_the_cancel(replicas: Replicas) -> None:
     app = new_app()
 
-    @app.function(attempts=3)
+    @app.function(retries=2)
     async def work() -> None:
         try:
             await asyncio.Event().wait()

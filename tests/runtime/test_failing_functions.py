@@ -51,13 +51,13 @@ async def test_a_function_that_takes_too_long_is_run_again_while_attempts_are_le
 ) -> None:
     app = new_app()
 
-    @app.function(timeout=0.1, attempts=2, backoff=0.0)
+    @app.function(timeout=0.1, retries=1, backoff=0.0)
     async def coroutine(task: Task) -> int:
         if task.attempt == 1:
             await asyncio.Event().wait()
         return task.attempt
 
-    @app.function(timeout=0.1, attempts=2, backoff=0.0)
+    @app.function(timeout=0.1, retries=1, backoff=0.0)
     def thread(task: Task) -> int:
         while task.attempt == 1:
             time.sleep(0.01)
@@ -126,7 +126,7 @@ async def test_an_error_that_cannot_be_told_ends_the_task_all_the_same(
     app = new_app()
     runs: list[int] = []
 
-    @app.function(attempts=2, backoff=0.0)
+    @app.function(retries=1, backoff=0.0)
     async def work(task: Task) -> None:
         runs.append(task.attempt)
         raise error

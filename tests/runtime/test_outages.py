@@ -69,7 +69,7 @@ async def test_on_a_slow_disk_work_ends_and_has_one_outcome(
     """Slower than a heartbeat, slower than a lease; written late, or answered late."""
     app, wire = new_app(), Wire()
 
-    @app.function(attempts=20, backoff=0.0)
+    @app.function(retries=19, backoff=0.0)
     async def work(task: Task) -> int:
         await task.set_variables({f"attempt {task.attempt}": True})
         await asyncio.sleep(0.2)
@@ -186,7 +186,7 @@ async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_n
 ) -> None:
     app, wire = new_app(), Wire()
 
-    @app.function(attempts=3, backoff=0.0)
+    @app.function(retries=2, backoff=0.0)
     async def work(task: Task) -> int:
         if task.attempt == 1:
             wire.before = times(1, BUSY, lambda changes: len(changes) == 2)
@@ -301,7 +301,7 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
     begun, go_on = asyncio.Event(), asyncio.Event()
     told: list[Exception | None] = []
 
-    @app.function(attempts=5)
+    @app.function(retries=4)
     async def deaf(task: Task) -> None:
         if begun.is_set():
             return

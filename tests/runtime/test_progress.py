@@ -114,7 +114,7 @@ async def test_a_failure_says_why_in_the_place_of_the_last_report(replicas: Repl
 async def test_the_last_report_of_an_attempt_is_kept_for_the_next(replicas: Replicas) -> None:
     app = new_app()
 
-    @app.function(attempts=2, backoff=600)
+    @app.function(retries=1, backoff=600)
     async def work(task: Task) -> None:
         for page in range(10):
             await task.report(f"page {page}", done=page)

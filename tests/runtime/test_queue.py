@@ -172,7 +172,7 @@ async def test_a_backoff_keeps_a_task_from_being_taken_early(replicas: Replicas)
     app, clock = gated(asyncio.Event()), MovedClock()
     runs: list[int] = []
 
-    @app.function(attempts=2, backoff=600)
+    @app.function(retries=1, backoff=600)
     async def work(task: Task) -> None:
         runs.append(task.attempt)
         if task.attempt == 1:
@@ -203,7 +203,7 @@ async def until_waiting(runtime: Runtime, task: Snapshot) -> Snapshot:
 async def test_a_task_may_say_itself_when_it_is_to_be_run_again(replicas: Replicas) -> None:
     app = new_app()
 
-    @app.function(attempts=2, backoff=0.0)
+    @app.function(retries=1, backoff=0.0)
     async def work() -> None:
         raise Again("the shop is closed", after=900)
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perdure.runtime import App, InProcessExecutor, Job, Runtime, RuntimeConfig, Task
 from perdure.runtime.recovery import LOST
 from perdure.storage import Address, Committed, Record
-from perdure.tasks import Json, Status, TaskStore
+from perdure.tasks import Failure, Json, Status, TaskStore
 from perdure.tasks.snapshot import LEASES
 from perdure.tasks.upkeep import SET_ASIDE
 
@@ -54,7 +54,8 @@ async def test_a_task_whose_worker_is_lost_fails_with_a_message_and_wakes_who_wa
         waiting = asyncio.create_task(survivor.wait(ME, made.task.task_id, 10))
         wire.cut()
         task = (await waiting).task
-    assert (task.status, task.status_message, task.last_failure) == (Status.FAILED, LOST.reason, LOST.reason)
+    assert (task.status, task.last_failure) == (Status.FAILED, LOST.reason)
+    assert task.status_message == f"{LOST.reason}, and it must not run twice"
     assert (task.attempts, task.held) == (1, False)
     assert await lease_of(survivor, made) is None
 
@@ -64,7 +65,7 @@ async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(
     app, wire = new_app(), Wire()
     stuck = asyncio.Event()
 
-    @app.function(attempts=2, backoff=0.0)
+    @app.function(retries=1, backoff=0.0)
     async def copy(folder: str, task: Task) -> Json:
         answer = await task.elicit("How many pages?", key="pages")
         if task.attempt == 1:
@@ -94,7 +95,7 @@ def deadly(wire: Wire, clock: MovedClock, stored: list[int], survivor: Runtime) 
     """A function that takes its worker with it. By the clock the lease is over then."""
     app = new_app()
 
-    @app.function(attempts=3, backoff=0.0)
+    @app.function(backoff=0.0)
     async def kill(task: Task) -> None:
         stored.append((await survivor.store.get(ME, task.id)).task.attempts)
         wire.cut()
@@ -105,8 +106,8 @@ def deadly(wire: Wire, clock: MovedClock, stored: list[int], survivor: Runtime) 
 
 
 @row(62)
-async def test_a_task_that_always_kills_its_worker_ends_after_its_attempts(replicas: Replicas) -> None:
-    wires, clock, stored = [Wire() for _ in range(5)], MovedClock(), list[int]()
+async def test_a_task_that_always_kills_its_worker_ends_as_interrupted_too_often(replicas: Replicas) -> None:
+    wires, clock, stored = [Wire() for _ in range(8)], MovedClock(), list[int]()
     survivor = await replicas.start(new_app(), work=False)
     async with AsyncExitStack() as stack:
         apps = [deadly(wire, clock, stored, survivor) for wire in wires]
@@ -118,19 +119,21 @@ async def test_a_task_that_always_kills_its_worker_ends_after_its_attempts(repli
         task = (await survivor.wait(ME, made.task.task_id, 30)).task
         for wire in wires:
             wire.mend()
-    assert stored == [1, 2, 3]  # each was counted before it began
-    assert (task.status, task.attempts) == (Status.FAILED, 3)
-    assert task.status_message == f"{LOST.reason} (attempt 3 of 3)"
+    assert stored == [1, 2, 3, 4, 5, 6]  # each was counted before it started
+    assert (task.status, task.attempts) == (Status.FAILED, 6)
+    assert task.status_message == f"interrupted too often: {LOST.reason} (6 times without progress)"
+    assert isinstance(task.outcome, Failure)
+    assert task.outcome.data == {"reason": "interrupted_too_often"}
 
 
 @row(62, 65)
-@pytest.mark.parametrize("attempts", [1, 2])
-async def test_who_does_not_know_the_function_leaves_the_decision_to_those_who_do(
-    replicas: Replicas, attempts: int
+@pytest.mark.parametrize("restart", [False, True])
+async def test_a_worker_that_lacks_the_function_leaves_the_decision_to_one_that_has_it(
+    replicas: Replicas, *, restart: bool
 ) -> None:
     app, wire = new_app(), Wire()
 
-    @app.function(attempts=attempts)
+    @app.function(restart=restart)
     async def work(task: Task) -> int:
         if task.attempt == 1:
             await asyncio.Event().wait()
@@ -148,7 +151,7 @@ async def test_who_does_not_know_the_function_leaves_the_decision_to_those_who_d
         await replicas.start(app, clock=clock)
         ended = (await stranger.wait(ME, made.task.task_id, 10)).task
         wire.mend()
-    assert (ended.status is Status.COMPLETED, ended.attempts) == (attempts == 2, attempts)
+    assert (ended.status is Status.COMPLETED, ended.attempts) == (restart, 1 + restart)
 
 
 # Live work is spared

@@ -126,14 +126,14 @@ async def test_a_result_that_cannot_be_stored_fails_the_task(replicas: Replicas)
 async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
     app = new_app()
 
-    @app.function(attempts=3, backoff=0.01)
+    @app.function(retries=2, backoff=0.01)
     async def flaky(task: Task) -> int:
         if task.attempt < 3:
             raise Again(f"busy {task.attempt}")
         assert task.last_failure == "busy 2"
         return task.attempt
 
-    @app.function(attempts=2, backoff=0.01)
+    @app.function(retries=1, backoff=0.01)
     async def hopeless() -> None:
         raise Again("still busy", after=0.01)
 
@@ -193,7 +193,7 @@ async def test_a_time_that_cannot_be_waited_for_fails_the_task_at_once(
     app = new_app()
     begun: list[int] = []
 
-    @app.function(attempts=3, backoff=0.0)
+    @app.function(retries=2, backoff=0.0)
     async def work(task: Task) -> None:
         begun.append(task.attempt)
         raise Again("the shop is closed", after=after)

@@ -38,11 +38,11 @@ class Works:
         self.made: list[Snapshot] = []
         self.go_on = asyncio.Event()
 
-        @self.app.function(attempts=3)
+        @self.app.function(retries=2)
         async def often(task: Task) -> int:
             return await self._work(task)
 
-        @self.app.function()
+        @self.app.function(restart=False)
         async def once(task: Task) -> int:
             return await self._work(task)
 
@@ -124,8 +124,8 @@ async def test_what_cannot_finish_is_handed_back_and_taken_at_once(replicas: Rep
         hosting.cancel()
     await is_over(hosting, how)
     end = await other.wait(ME, works.made[0].task.task_id, 10)
-    assert (value_of(end), end.task.attempts, works.begun) == (1, 1, [1, 1])  # it did not count
-    assert end.task.last_failure == SHUT_DOWN
+    assert (value_of(end), end.task.attempts, works.begun) == (2, 2, [1, 2])
+    assert (end.task.failures, end.task.last_failure) == (0, SHUT_DOWN)
 
 
 async def host(replicas: Replicas, works: Works, how: str) -> None:
@@ -145,13 +145,17 @@ async def is_over(hosting: asyncio.Task[None], how: str) -> None:
 
 
 @row(62)
-async def test_a_function_of_one_attempt_fails_with_a_message(replicas: Replicas) -> None:
+async def test_a_function_that_must_not_run_twice_fails_with_a_message(replicas: Replicas) -> None:
     works = Works()
     other = await replicas.start(works.app, work=False)
     async with replicas.running(works.app, AT_ONCE) as runtime:
         made = await works.begin(runtime, "once")
     task = (await now(other, made)).task
-    assert (task.status, task.status_message, task.attempts) == (Status.FAILED, SHUT_DOWN, 1)
+    assert (task.status, task.status_message, task.attempts) == (
+        Status.FAILED,
+        f"{SHUT_DOWN}, and it must not run twice",
+        1,
+    )
     assert await lease_of(other, made) is None
 
 
@@ -184,7 +188,7 @@ async def test_a_plain_function_learns_of_the_shutdown_when_it_looks(replicas: R
     app, begun = new_app(), threading.Event()
     seen: list[bool] = []
 
-    @app.function(attempts=2)
+    @app.function(retries=1)
     def plain(task: Task) -> None:
         begun.set()
         while not task.cancellation.is_requested:
@@ -199,7 +203,7 @@ async def test_a_plain_function_learns_of_the_shutdown_when_it_looks(replicas: R
 async def test_who_does_not_heed_the_shutdown_is_left_behind_and_handed_back(replicas: Replicas) -> None:
     app, go_on = new_app(), asyncio.Event()
 
-    @app.function(attempts=2)
+    @app.function(retries=1)
     async def deaf() -> None:
         while not go_on.is_set():
             with suppress(asyncio.CancelledError):
@@ -211,7 +215,7 @@ async def test_who_does_not_heed_the_shutdown_is_left_behind_and_handed_back(rep
         await asyncio.sleep(0)
     assert await now(other, made) != made
     read = (await now(other, made)).task
-    assert (read.status, read.held, read.attempts) == (Status.WORKING, False, 0)
+    assert (read.status, read.held, read.attempts) == (Status.WORKING, False, 1)
     go_on.set()
 
 
@@ -342,7 +346,7 @@ async def test_what_begins_to_wait_for_a_client_while_its_worker_drains_is_hande
     app = new_app()
     begun, go_on = asyncio.Event(), asyncio.Event()
 
-    @app.function(attempts=2)
+    @app.function(retries=1)
     async def asks(task: Task) -> str:
         begun.set()
         await go_on.wait()
@@ -354,7 +358,7 @@ async def test_what_begins_to_wait_for_a_client_while_its_worker_drains_is_hande
         await begun.wait()
         asyncio.get_running_loop().call_later(0.3, go_on.set)
     left = await now(client, made)
-    assert (left.task.held, left.task.attempts, left.task.status) == (False, 0, Status.INPUT_REQUIRED)
+    assert (left.task.held, left.task.interruptions, left.task.status) == (False, 0, Status.INPUT_REQUIRED)
 
 
 @row(65)
@@ -363,7 +367,7 @@ async def test_what_waits_for_a_client_is_handed_back_without_waiting_for_the_dr
 ) -> None:
     app = new_app()
 
-    @app.function(attempts=2)
+    @app.function(retries=1)
     async def asks(task: Task) -> str:
         return (await task.elicit("Whose?", key="whose")).action
 
@@ -372,4 +376,4 @@ async def test_what_waits_for_a_client_is_handed_back_without_waiting_for_the_dr
         made = await runtime.submit("asks")
         await until_status(client, made, Status.INPUT_REQUIRED)
     left = await now(client, made)
-    assert (left.task.held, left.task.attempts, left.task.status) == (False, 0, Status.INPUT_REQUIRED)
+    assert (left.task.held, left.task.interruptions, left.task.status) == (False, 0, Status.INPUT_REQUIRED)

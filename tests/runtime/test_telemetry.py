@@ -98,7 +98,7 @@ async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
 ) -> None:
     app = new_app()
 
-    @app.function()
+    @app.function(restart=False)
     async def work() -> None: ...
 
     dead = await replicas.start(app, work=False)
@@ -113,7 +113,7 @@ async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
             lambda: any((span.attributes or {}).get("perdure.swept") for span in spans("perdure.sweep"))
         )
         await until(lambda: len(spans("perdure.recover")) == 1)
-    assert ended.task.status_message == "the worker was lost while it ran the task"
+    assert ended.task.last_failure == "the worker was lost while it ran the task"
     assert lost in caplog.text
     assert ANA.digest in caplog.text
     assert "issuer.example" not in caplog.text

@@ -39,9 +39,9 @@ def rows_of(year: int) -> dict[str, list[int]]:
     return {"rows": [year, year + 1]}
 
 
-def app_of(*steps: Step, attempts: int = 1) -> App:
+def app_of(*steps: Step, retries: int = 0) -> App:
     app = new_app()
-    app.workflow(Workflow("flow", steps), attempts=attempts, backoff=0.01)
+    app.workflow(Workflow("flow", steps), retries=retries, backoff=0.01)
     return app
 
 
@@ -215,7 +215,7 @@ async def test_a_workflow_whose_worker_stops_goes_on_with_the_next_step(replicas
             await task.cancellation.wait()
         return 2
 
-    app = app_of(Step("first", first), Step("second", second), attempts=2)
+    app = app_of(Step("first", first), Step("second", second), retries=1)
     async with replicas.running(app) as runtime:
         made = await runtime.submit("flow")
         await until(lambda: "second" in calls)
@@ -273,7 +273,7 @@ async def test_the_questions_of_a_step_are_its_own_and_what_was_answered_is_not_
         await held_up["after"].wait()
         return [earlier, said]
 
-    app = app_of(Step("first", first), Step("second", second, {"earlier": Output("first")}), attempts=2)
+    app = app_of(Step("first", first), Step("second", second, {"earlier": Output("first")}), retries=1)
     at_once = replace(UNHURRIED, drain=0.0)
     async with replicas.running(app, at_once) as runtime:
         made = await runtime.submit("flow")
@@ -324,7 +324,7 @@ async def test_a_step_that_is_not_to_be_retried_ends_the_workflow(replicas: Repl
         calls.append("make")
         raise ValueError("no oven")
 
-    runtime = await replicas.start(app_of(Step("make", make), attempts=3))
+    runtime = await replicas.start(app_of(Step("make", make), retries=2))
     made = await runtime.submit("flow")
     await go_on(runtime, await paused(runtime, made.task.task_id), {"retry": False})
     ended = await runtime.wait(ME, made.task.task_id, 30)

@@ -13,6 +13,7 @@ CALL = NewTask(method="tools/call", params={"name": "build_report", "arguments":
 
 SECOND: Micros = 1_000_000
 HOUR: Micros = 3600 * SECOND
+DAY: Micros = 24 * HOUR
 START: Micros = 1_700_000_000_000_000
 
 

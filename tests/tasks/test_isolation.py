@@ -11,7 +11,7 @@ from perdure.tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskSto
 from perdure.tasks.errors import AnonymousRefused, InvalidValue, NotFound, QuotaExceeded
 
 from ..rows import row
-from .samples import ANA, BOB, CALL, HOUR, Clock, created, ids_of
+from .samples import ANA, BOB, CALL, DAY, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio
 
@@ -139,7 +139,7 @@ async def test_the_owner_quota_is_refused_with_a_hint(store: TaskStore, clock: C
     await store.create(ANA, CALL)
     with pytest.raises(QuotaExceeded):
         await store.create(ANA, CALL)
-    clock.advance(2 * HOUR)  # and so does one that expires, though nobody swept
+    clock.advance(8 * DAY)  # and so does one that expires, though nobody swept
     await created(store, 100)
 
 

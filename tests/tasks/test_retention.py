@@ -3,13 +3,26 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perdure.storage.kit import Subject
-from perdure.tasks import Failure, NewTask, Status, StoreConfig, Success, TaskStore
+from perdure.tasks import (
+    Failure,
+    NewTask,
+    Status,
+    StoreConfig,
+    Success,
+    TaskRecord,
+    TaskStore,
+    edits,
+    retention,
+)
 from perdure.tasks.errors import InvalidValue, LimitExceeded, NotFound
+from perdure.tasks.record import new_task_id
 
 from ..rows import row
-from .samples import ANA, BOB, CALL, HOUR, START, Clock, created, ids_of
+from .samples import ANA, BOB, CALL, DAY, HOUR, START, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio
 
@@ -18,12 +31,13 @@ FOREVER = StoreConfig(max_ttl_ms=None, default_ttl_ms=None)
 
 
 @row(53)
-async def test_a_ttl_is_an_hour_unless_asked_and_a_day_at_most(store: TaskStore) -> None:
-    assert (await store.create(ANA, CALL)).task.ttl == 3_600_000
-    assert (await store.create(ANA, NewTask(method="m", ttl=86_400_000))).task.ttl == 86_400_000
+async def test_a_ttl_is_a_day_by_default_and_thirty_at_most(store: TaskStore) -> None:
+    most = 30 * DAY // MS
+    assert (await store.create(ANA, CALL)).task.ttl == DAY // MS
+    assert (await store.create(ANA, NewTask(method="m", ttl=most))).task.ttl == most
     with pytest.raises(LimitExceeded) as caught:
-        await store.create(ANA, NewTask(method="m", ttl=86_400_001))
-    assert (caught.value.field, caught.value.limit, caught.value.actual) == ("ttl", 86_400_000, 86_400_001)
+        await store.create(ANA, NewTask(method="m", ttl=most + 1))
+    assert (caught.value.field, caught.value.limit, caught.value.actual) == ("ttl", most, most + 1)
     for ttl in (0, -1):
         with pytest.raises(InvalidValue, match="at least 1"):
             await store.create(ANA, NewTask(method="m", ttl=ttl))
@@ -74,13 +88,21 @@ async def test_an_expired_task_is_invisible_and_unchangeable_at_the_same_instant
 
 
 @row(57)
-async def test_a_result_stays_readable_for_its_retention_after_it_was_stored(
-    store: TaskStore, clock: Clock
+@pytest.mark.parametrize(
+    ("new", "readable"),
+    [
+        (NewTask(method="m", ttl=5000), 7 * DAY),
+        (NewTask(method="m", ttl=5000, is_ttl_named=True), 5000 * MS),
+    ],
+    ids=["default", "named"],
+)
+async def test_a_result_stays_readable_for_its_retention_unless_the_client_named_less(
+    store: TaskStore, clock: Clock, new: NewTask, readable: int
 ) -> None:
-    made = await store.create(ANA, NewTask(method="m", ttl=5000))
+    made = await store.create(ANA, new)
     clock.advance(4999 * MS)
     done = await store.finish(made, Success.of("kept"))
-    clock.advance(HOUR - 1)
+    clock.advance(readable - 1)
     assert await store.get(ANA, made.task.task_id) == done
     clock.advance(1)
     with pytest.raises(NotFound):
@@ -89,9 +111,9 @@ async def test_a_result_stays_readable_for_its_retention_after_it_was_stored(
 
 @row(57)
 async def test_a_longer_ttl_keeps_a_result_longer(store: TaskStore, clock: Clock) -> None:
-    made = await store.create(ANA, NewTask(method="m", ttl=10 * 3_600_000))
+    made = await store.create(ANA, NewTask(method="m", ttl=10 * DAY // MS, is_ttl_named=True))
     done = await store.finish(made, Failure.of(1, "kept"))
-    clock.advance(10 * HOUR - 1)
+    clock.advance(10 * DAY - 1)
     assert await store.get(ANA, made.task.task_id) == done
 
 
@@ -107,13 +129,51 @@ async def test_held_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Cl
     assert await store.get(ANA, made.task.task_id) == done
 
 
-@row(57)
-async def test_released_work_is_ended_by_its_ttl_again(store: TaskStore, clock: Clock) -> None:
-    held = await store.hold(await store.create(ANA, NewTask(method="m", ttl=5000)))
+@row(57, 101)
+async def test_released_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Clock) -> None:
+    claimed = await store.hold(await store.create(ANA, NewTask(method="m", ttl=5000, function="work")))
     clock.advance(HOUR)
-    await store.release(held)
-    with pytest.raises(NotFound):
-        await store.get(ANA, held.task.task_id)
+    released = await store.release(claimed)
+    clock.advance(100 * DAY)
+    await store.sweep()
+    assert await store.get(ANA, claimed.task.task_id) == released
+
+
+# What clients see of it
+
+
+@row(102)
+@given(
+    ttl=st.integers(1, 30 * DAY // MS),
+    moments=st.lists(st.integers(1, 20 * DAY), min_size=1, max_size=8),
+)
+def test_the_ttl_that_clients_see_is_ahead_of_every_started_task(ttl: int, moments: list[int]) -> None:
+    """For weeks: a client that gives up at `createdAt + ttl` never does so while the task lives."""
+    config, now = StoreConfig(), START
+    new = NewTask(method="m", ttl=ttl, function="work")
+    task = edits.create(new, owner=ANA, task_id=new_task_id(), now=now, config=config)
+    assert retention.client_ttl(task, now + HOUR) == ttl  # it has not been started, and expires then
+    shown = ttl
+    for moment in moments:
+        task = edits.hold(task, now=now)
+        now += moment
+        assert_ahead(task, now, shown)
+        task = edits.release(task, now=now, config=config)
+        shown = assert_ahead(task, now, shown)
+    done = edits.finish(task, Success.of(1), now=now, config=config)
+    expires = retention.expires_at(done)
+    assert expires is not None
+    assert expires <= START + (retention.client_ttl(done, now) or 0) * MS < expires + MS
+
+
+def assert_ahead(task: TaskRecord, now: int, shown: int) -> int:
+    ttl = retention.client_ttl(task, now)
+    assert ttl is not None
+    assert task.ttl is not None
+    assert now + task.ttl * MS <= START + ttl * MS < now + 2 * task.ttl * MS
+    assert ttl % task.ttl == 0
+    assert ttl >= shown  # it never moves backwards
+    return ttl
 
 
 async def test_results_can_be_kept_for_ever(subject: Subject, clock: Clock) -> None:
@@ -129,12 +189,12 @@ async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(
 ) -> None:
     old = {each.task.task_id for each in await created(store, 5)}
     old |= {each.task.task_id for each in await created(store, 2, BOB)}
-    clock.advance(HOUR // 2)
+    clock.advance(DAY // 2)
     young = await created(store, 3)
     await subject.settled()
-    assert (await store.sweep(now=START + HOUR - 1)).purged == ()
-    first = await store.sweep(now=START + HOUR, limit=4)
-    second = await store.sweep(now=START + HOUR, limit=4)
+    assert (await store.sweep(now=START + DAY - 1)).purged == ()
+    first = await store.sweep(now=START + DAY, limit=4)
+    second = await store.sweep(now=START + DAY, limit=4)
     assert (len(first.task_ids), first.more) == (4, True)
     assert (len(second.task_ids), second.more) == (3, False)
     assert {*first.task_ids, *second.task_ids} == old
@@ -161,7 +221,7 @@ async def test_maintain_purges_everything_overdue_and_reports(
 ) -> None:
     await created(store, 20)
     stays = await store.hold(await store.create(ANA, CALL))
-    clock.advance(2 * HOUR)
+    clock.advance(2 * DAY)
     await subject.settled()
     upkeep = await store.maintain()
     assert (upkeep.swept, upkeep.examined, upkeep.set_aside, upkeep.findings) == (20, 1, (), ())

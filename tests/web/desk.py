@@ -73,7 +73,7 @@ async def at_a_desk(folder: Path) -> AsyncGenerator[Desk]:
 def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
     app = App(storage, runtime=CALM)
 
-    @app.function(attempts=2)
+    @app.function(retries=1)
     async def build_report(year: int, task: Task) -> str:
         for page in range(1, PAGES + 1):
             await task.report(f"page {page} of <{year}>", page, PAGES)

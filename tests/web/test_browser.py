@@ -347,7 +347,7 @@ async def mending(desk: Desk) -> AsyncGenerator[Runtime]:
     """Work that does not go well, and yet completes."""
     app = App(desk.storage, runtime=CALM)
 
-    @app.function(attempts=2, backoff=0.1)
+    @app.function(retries=1, backoff=0.1)
     async def mend_report(year: int, task: Task) -> str:
         if task.attempt == 1:
             raise Again(f"no glue for <{year}>")

@@ -99,7 +99,7 @@ class Calls:
         snapshot = await self._create(request, admission.reached, owner, _stored(params, admission))
         if declared:
             self._service.pacing.told(snapshot.task.task_id)
-            return self._service.stamped(shapes.created(snapshot.task, self._service.now()))
+            return self._service.stamped(shapes.created(snapshot.task, snapshot.task.created_at))
         return await self._wait_modern(request, owner, snapshot.task.task_id)
 
     async def _go_on_waiting(
@@ -164,7 +164,7 @@ class Calls:
         snapshot = await self._create(request, admission.reached, owner, call, wanted.milliseconds)
         self._announcer.announce(request, snapshot)
         self._service.pacing.told(snapshot.task.task_id)
-        return {"task": shapes.core(snapshot.task, self._service.now())}
+        return {"task": shapes.core(snapshot.task, snapshot.task.created_at)}
 
     async def _wait_handshake(self, request: Request, snapshot: Snapshot) -> Wire:
         owner, task_id = snapshot.task.owner, snapshot.task.task_id
@@ -209,6 +209,7 @@ class Calls:
             meta={name: value for name, value in meta.items() if name not in ENVELOPE},
             session_id=session_of(request),
             ttl=durable.ttl if isinstance(ttl, UnsetType) else ttl,
+            is_ttl_named=not isinstance(ttl, UnsetType),
             poll_interval=durable.poll_interval,
             idempotency_key=idempotency_key_of(meta),
             function=durable.name,

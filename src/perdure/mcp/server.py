@@ -104,6 +104,7 @@ class Tasks(Extension):
         *,
         mode: Mode = "optional",
         retries: int = 0,
+        restart: bool = True,
         name: str | None = None,
         ttl: int | UnsetType | None = UNSET,
         poll_interval: int = 5_000,
@@ -113,9 +114,12 @@ class Tasks(Extension):
     ) -> Callable[[Callable[P, object]], Callable[..., Awaitable[Any]]]:
         """Make the calls of a tool tasks, which survive the server.
 
-        A `mode` of "required" serves only clients that understand tasks. `retries` is how often the tool is
-        begun again after its worker died, or it raised `Again`; with none, the task fails and says why. `ttl`
-        and `poll_interval` are in milliseconds, `backoff` and `timeout` in seconds; see `Function`.
+        A tool runs at least once: after its worker was lost or stopped it runs again, from the start, so what
+        it does outside must bear that. `restart=False` is for a tool that must not run twice; its task fails
+        instead. `retries` is how often it runs again after it raised `Again` or took too long.
+
+        A `mode` of "required" serves only clients that understand tasks. `ttl` and `poll_interval` are in
+        milliseconds, `backoff` and `timeout` in seconds; see `Function`.
         """
         if type(retries) is not int or retries < 0:
             raise InvalidValue("retries", f"must be an integer of at least 0, not {retries!r}")
@@ -129,7 +133,8 @@ class Tasks(Extension):
                 Function(
                     name=called,
                     handler=self._run,
-                    attempts=retries + 1,
+                    retries=retries,
+                    restart=restart,
                     backoff=backoff,
                     timeout=timeout,
                     concurrency=concurrency,

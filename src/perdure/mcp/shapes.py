@@ -1,6 +1,6 @@
 """A task as each protocol spells it. Pure: from what was read, to what is sent.
 
-A `ttl` of null is always there: what it says is "for ever", and leaving it out says nothing.
+A `ttl` of null is always present: it says that the task never expires.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import msgspec
 from msgspec import UnsetType
 
 from ..storage import Micros
-from ..tasks import Failure, Json, Status, Success, TaskRecord
+from ..tasks import Failure, Json, Status, Success, TaskRecord, retention
 from ..tasks.inputs import Input
 from .polling import advised_interval
 from .protocol import PROGRESS, RELATED_TASK, VARIABLES, Wire
@@ -42,7 +42,11 @@ def detailed(task: TaskRecord, now: Micros) -> Wire:
 
 
 def _modern(task: TaskRecord, now: Micros) -> Wire:
-    return {**_common(task), "ttlMs": task.ttl, "pollIntervalMs": advised_interval(task, now)}
+    return {
+        **_common(task),
+        "ttlMs": retention.client_ttl(task, now),
+        "pollIntervalMs": advised_interval(task, now),
+    }
 
 
 def question(asked: Input) -> Wire:
@@ -74,7 +78,8 @@ def core(task: TaskRecord, now: Micros) -> Wire:
 
     Here, and not in 2026-07-28, a call whose result is an error of the tool is said to have failed.
     """
-    shape = {**_common(task), "ttl": task.ttl, "pollInterval": advised_interval(task, now)}
+    ttl = retention.client_ttl(task, now)
+    shape = {**_common(task), "ttl": ttl, "pollInterval": advised_interval(task, now)}
     if isinstance(task.outcome, Success) and _object(task.outcome.value).get("isError") is True:
         shape |= {"status": "failed", "statusMessage": task.status_message or "the tool reported an error"}
     if meta := _meta(task):

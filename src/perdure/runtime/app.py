@@ -2,7 +2,7 @@
 
 app = App("sqlite:///tasks.db")
 
-@app.function(attempts=3, timeout=600)
+@app.function(retries=2, timeout=600)
 async def build_report(year: int, task: Task) -> str: ...
 
 async with app.open() as runtime:
@@ -53,7 +53,8 @@ class App:
         /,
         *,
         name: str | None = None,
-        attempts: int = 1,
+        retries: int = 0,
+        restart: bool = True,
         backoff: float = 1.0,
         timeout: float | None = None,
         concurrency: int | None = None,
@@ -64,7 +65,8 @@ class App:
         /,
         *,
         name: str | None = None,
-        attempts: int = 1,
+        retries: int = 0,
+        restart: bool = True,
         backoff: float = 1.0,
         timeout: float | None = None,
         concurrency: int | None = None,
@@ -77,7 +79,8 @@ class App:
                 Function(
                     name=getattr(call, "__name__", "") if name is None else name,
                     handler=as_stored.handler,
-                    attempts=attempts,
+                    retries=retries,
+                    restart=restart,
                     backoff=backoff,
                     timeout=timeout,
                     concurrency=concurrency,
@@ -92,7 +95,8 @@ class App:
         self,
         workflow: Workflow,
         *,
-        attempts: int = 1,
+        retries: int = 0,
+        restart: bool = True,
         backoff: float = 1.0,
         timeout: float | None = None,
         concurrency: int | None = None,
@@ -102,7 +106,8 @@ class App:
             Function(
                 name=workflow.name,
                 handler=handler(workflow),
-                attempts=attempts,
+                retries=retries,
+                restart=restart,
                 backoff=backoff,
                 timeout=timeout,
                 concurrency=concurrency,

@@ -17,7 +17,7 @@ from ..tasks.store import Edit
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
-from .endings import end_exhausted
+from .endings import end_task, refusal_to_start
 from .function import Function
 from .hold import Claim, find_out
 from .lease import Holder
@@ -97,13 +97,12 @@ async def read_or_set_aside(record: Record, store: TaskStore) -> Snapshot | None
 
 
 def _begin(function: Function) -> Edit:
-    """Count an attempt before it begins; or end a task that had all of its attempts, or is cancelled."""
+    """Count an attempt before it starts; or end a task that is cancelled or may not be started again."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
         if task.cancel_requested_at is not None:
             return edits.cancel(task, now=now, config=config)
-        if task.attempts >= function.attempts:
-            return end_exhausted(function, task, task.last_failure or "all attempts failed", now, config)
-        return edits.hold(task, now=now)
+        refusal = refusal_to_start(function, task, now)
+        return edits.hold(task, now=now) if refusal is None else end_task(task, refusal, now, config)
 
     return edit

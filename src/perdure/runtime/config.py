@@ -14,6 +14,8 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     concurrency: int = 64
     """Runs at once in this process. A run that waits for a client's answer is not counted."""
+    max_input_waits: int = 200
+    """Runs of this process that wait for an answer in place. More of them pause, if they may run again."""
     max_waiting: int | None = None
     """Tasks that no worker holds, in the whole storage; None: no bound but the store's quotas."""
 
@@ -35,7 +37,7 @@ class RuntimeConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Between two sweeps of one worker, about."""
 
     def __post_init__(self) -> None:
-        for name in ("concurrency", "max_waiting"):
+        for name in ("concurrency", "max_input_waits", "max_waiting"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
                 raise InvalidValue(name, f"must be an integer of at least 1, not {value!r}")

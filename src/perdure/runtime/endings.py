@@ -13,14 +13,47 @@ from enum import StrEnum
 import msgspec
 
 from ..storage import Micros
-from ..storage.errors import PerdureError
-from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRecord, edits, inputs
+from ..storage.errors import (
+    PerdureError,
+    StorageBusy,
+    StorageClosed,
+    StorageFailed,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+)
+from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRecord, edits, inputs, retention
+from ..tasks.edits import AttemptEnd
 from ..tasks.errors import InvalidValue
 from ..tasks.store import Edit
 from .errors import INTERNAL_ERROR, Again, Failed, Pause, TaskCancelled
 from .function import Function, Result
 
 INVALID_PARAMS = -32602
+
+MAX_INTERRUPTIONS = 5
+"""How often an interrupted task is run again without having made progress."""
+
+OUTAGES = (StorageBusy, StorageClosed, StorageFailed, StorageFull, StorageReadOnly, StorageUnavailable)
+"""Storage failures that interrupt a run: the work itself has not failed."""
+
+
+class Reason(StrEnum):
+    """Why perdure itself failed a task, as `data.reason` of its error."""
+
+    RETRIES_EXHAUSTED = "retries_exhausted"
+    """The function failed, and has no retries left."""
+    INTERRUPTED = "interrupted"
+    """Its worker was lost or stopped, and the function must not run twice."""
+    INTERRUPTED_TOO_OFTEN = "interrupted_too_often"
+    """It was interrupted again and again without making progress."""
+    INPUT_DEADLINE = "input_deadline"
+    """A question was not answered in time."""
+    EXPIRED = "expired"
+    """No worker started it again for 30 days."""
+
+    def failure(self, message: str) -> Failure:
+        return Failure.of(INTERNAL_ERROR, message, {"reason": self.value})
 
 
 class Stop(StrEnum):
@@ -32,6 +65,10 @@ class Stop(StrEnum):
     """It took longer than its function allows."""
     SHUT_DOWN = "shut down"
     """The worker stops, and had waited as long as it may."""
+    UNANSWERED = "unanswered"
+    """A question that it waits for was not answered in time."""
+    SUSPENDED = "suspended"
+    """Too many runs wait for answers in this process; it is run again when its own has come."""
     LEASE_LOST = "lease lost"
     """Another holds the task, or nobody can any more. Nothing that this run does counts."""
 
@@ -40,10 +77,9 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     """An attempt that did not end its task, and why."""
 
     reason: str
+    end: AttemptEnd = AttemptEnd.FAILED
     after: float | None = None
-    """Seconds after which to try again; None: the function's own backoff."""
-    counted: bool = True
-    """Whether it was one of the function's attempts: not where only the worker had to stop."""
+    """Seconds after which to run it again; None: the function's backoff, or at once if it was interrupted."""
 
 
 def ending_of(call: asyncio.Task[Result], stop: Stop | None, function: Function) -> Edit | None:
@@ -69,7 +105,11 @@ def _stopped(stop: Stop | None, function: Function) -> Edit:
             return run_again_or_end(function, Unfinished(reason=reason))
         case Stop.SHUT_DOWN:
             reason = "the worker was shut down before the task ended"
-            return run_again_or_end(function, Unfinished(reason=reason, counted=False))
+            return run_again_or_end(function, Unfinished(reason=reason, end=AttemptEnd.INTERRUPTED))
+        case Stop.UNANSWERED:
+            return _unless_cancelled(end_unanswered)
+        case Stop.SUSPENDED:
+            return _unless_cancelled(lambda task, now, config: edits.release(task, now=now, config=config))
         case _:
             return lambda task, now, config: edits.cancel(task, now=now, config=config)
 
@@ -82,6 +122,10 @@ def _raised(error: BaseException, function: Function) -> Edit:
             return pause_until_answered(error)
         case Failed(failure=failure):
             return finish(failure)
+        case _ if isinstance(error, OUTAGES):
+            pause = function.pause_after(1)
+            outage = Unfinished(reason=said_by(error), end=AttemptEnd.INTERRUPTED, after=pause)
+            return run_again_or_end(function, outage)
         case PerdureError(retryable=True):
             return run_again_or_end(function, Unfinished(reason=said_by(error)))
         case InvalidValue(field="arguments"):
@@ -123,27 +167,79 @@ def _storable(text: str) -> str:
 
 
 def run_again_or_end(function: Function | None, attempt: Unfinished) -> Edit:
-    """What becomes of a task after an attempt that did not end it.
+    """Release the task to be run again, or end it if it may not be.
 
-    Without the function, which only another worker may know, the task goes back to the queue, and the worker
-    that takes it decides.
+    Without the function, which only another worker may know, the task is released, and the worker that
+    claims it decides.
     """
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+        released = edits.release(
+            task,
+            reason=attempt.reason,
+            run_at=_next_run(function, task, attempt, now),
+            end=attempt.end,
+            now=now,
+            config=config,
+        )
+        refusal = None if function is None else refusal_to_start(function, released, now)
+        if refusal is None:
+            return released
+        failed = msgspec.structs.replace(
+            task,
+            last_failure=released.last_failure,
+            failures=released.failures,
+            interruptions=released.interruptions,
+        )
+        return end_task(failed, refusal, now, config)
+
+    return _unless_cancelled(edit)
+
+
+def _unless_cancelled(edit: Edit) -> Edit:
+    """Cancel the task instead, if that was asked for."""
+
+    def cancel_or_edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
         if task.cancel_requested_at is not None:
             return edits.cancel(task, now=now, config=config)
-        if function is None or may_run_again(function, task, attempt):
-            return edits.release(
-                task,
-                reason=attempt.reason,
-                run_at=_next_run(function, task, attempt, now),
-                uncounted=not attempt.counted,
-                now=now,
-                config=config,
-            )
-        return end_exhausted(function, task, attempt.reason, now, config)
+        return edit(task, now, config)
 
-    return edit
+    return cancel_or_edit
+
+
+def refusal_to_start(function: Function, task: TaskRecord, now: Micros) -> Failure | None:
+    """Return why a released task may not be started again; None: it may."""
+    why = task.last_failure or "the last attempt failed"
+    if task.failures > function.retries:
+        tried = f" (attempt {task.failures} of {function.retries + 1})" if function.retries else ""
+        return Reason.RETRIES_EXHAUSTED.failure(f"{why}{tried}")
+    if not function.restart and task.attempts > task.failures:
+        return Reason.INTERRUPTED.failure(f"{why}, and it must not run twice")
+    if task.interruptions > MAX_INTERRUPTIONS:
+        times = f"{task.interruptions} times without progress"
+        return Reason.INTERRUPTED_TOO_OFTEN.failure(f"interrupted too often: {why} ({times})")
+    return expiry_of(task, now)
+
+
+def expiry_of(task: TaskRecord, now: Micros) -> Failure | None:
+    """Return the failure of a released task that no worker has started again for too long."""
+    if not retention.is_abandoned(task, now):
+        return None
+    days = retention.ABANDONED_AFTER // 86_400_000_000
+    return Reason.EXPIRED.failure(f"the task expired: no worker started it again for {days} days")
+
+
+def end_unanswered(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+    """Fail a task that has a question past its deadline; release it if the answer has come meanwhile."""
+    if not retention.is_unanswered(task, now):
+        return edits.release(task, now=now, config=config) if task.held else task
+    return end_task(task, Reason.INPUT_DEADLINE.failure("a question was not answered in time"), now, config)
+
+
+def end_task(task: TaskRecord, failure: Failure, now: Micros, config: StoreConfig) -> TaskRecord:
+    """Fail a task with an error that perdure decided on."""
+    message = failure.message[: config.max_message_length]
+    return edits.finish(task, msgspec.structs.replace(failure, message=message), now=now, config=config)
 
 
 _POINTLESS = Failure.of(INTERNAL_ERROR, "the function paused for what is answered already")
@@ -153,8 +249,6 @@ def pause_until_answered(pause: Pause) -> Edit:
     """Ask and let go: the answers put the task back into its queue."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-        if task.cancel_requested_at is not None:
-            return edits.cancel(task, now=now, config=config)
         if pause.variables:
             task = edits.set_variables(task, pause.variables, now=now, config=config)
         if pause.checkpoint:
@@ -162,9 +256,9 @@ def pause_until_answered(pause: Pause) -> Edit:
         asked = ask_new(task, pause.requests, now, config)
         if not any(key in asked.outstanding for key in pause.requests):
             return edits.finish(asked, _POINTLESS, now=now, config=config)
-        return edits.release(asked, uncounted=True, now=now, config=config)
+        return edits.release(asked, now=now, config=config)
 
-    return edit
+    return _unless_cancelled(edit)
 
 
 def ask_new(
@@ -176,26 +270,11 @@ def ask_new(
     return edits.ask(task, new, now=now, config=config) if new else task
 
 
-def may_run_again(function: Function, task: TaskRecord, attempt: Unfinished) -> bool:
-    """A function of one attempt is begun once, whatever happens; others again, while attempts are left."""
-    if not attempt.counted:
-        return function.attempts > 1
-    return task.attempts < function.attempts
-
-
-def end_exhausted(
-    function: Function, task: TaskRecord, reason: str, now: Micros, config: StoreConfig
-) -> TaskRecord:
-    """The task has had its attempts."""
-    tried = "" if function.attempts == 1 else f" (attempt {task.attempts} of {function.attempts})"
-    message = f"{reason}{tried}"[: config.max_message_length]
-    failed = msgspec.structs.replace(task, last_failure=reason[: config.max_message_length])
-    return edits.finish(failed, Failure.of(INTERNAL_ERROR, message), now=now, config=config)
-
-
 def _next_run(function: Function | None, task: TaskRecord, attempt: Unfinished, now: Micros) -> Micros | None:
-    """None: at once, by whoever's clock."""
-    if function is None or not attempt.counted:
-        return None
-    pause = function.pause_after(task.attempts) if attempt.after is None else attempt.after
-    return now + round(pause * 1_000_000)
+    """Return when the task is due again; None: at once, by any clock."""
+    after = attempt.after
+    if after is None:
+        if function is None or attempt.end is AttemptEnd.INTERRUPTED:
+            return None
+        after = function.pause_after(task.failures + 1)
+    return now + round(after * 1_000_000)

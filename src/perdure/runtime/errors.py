@@ -7,6 +7,7 @@
         ├── Again              raised by a function: this attempt failed, run me once more
         ├── Failed             raised by a function: end the task with this JSON-RPC error
         ├── Pause              raised by a function: ask this, let go, run me again when it is answered
+        ├── TooManyWaiting     raised by `task.ask`: too many runs of this process wait for answers already
         └── TaskCancelled      raised in a plain function that asks whether it was cancelled, and was
 
 LeaseLost is an error of tasks: it is what a store answers to a worker that no longer holds the task.
@@ -53,7 +54,7 @@ class QueueFull(RunError):
 class Again(RunError):
     """Raised by a function: this attempt failed, and another may succeed.
 
-    It is run again, after its backoff or `after` seconds, while it has attempts left; then the task fails.
+    It is run again, after its backoff or `after` seconds, while it has retries left; then the task fails.
     """
 
     def __init__(self, reason: str, *, after: float | None = None) -> None:
@@ -95,6 +96,16 @@ class Pause(RunError):
         self.requests = requests
         self.variables = variables
         self.checkpoint = checkpoint
+
+
+class TooManyWaiting(RunError):
+    """Too many runs of this process wait for answers, and this one cannot pause: it must not run twice."""
+
+    retryable = True
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"{limit} runs of this process wait for answers, which is the maximum")
+        self.limit = limit
 
 
 class TaskCancelled(RunError):

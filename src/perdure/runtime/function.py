@@ -35,10 +35,12 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """Stored with each task. A worker takes only tasks whose function it knows by this name."""
     handler: Handler
-    attempts: int = 1
-    """How often it may be begun. One: when its worker dies, the task fails."""
+    retries: int = 0
+    """How often it is run again after it raised `Again` or took too long."""
+    restart: bool = True
+    """Whether it is run again after its worker was lost or stopped. False: the task fails instead."""
     backoff: float = 1.0
-    """Seconds before the second attempt; twice that before the third, and so on, spread by chance."""
+    """Seconds before the first retry; twice that before the second, and so on, with jitter."""
     timeout: float | None = None
     """Seconds of work that an attempt may take, not counting the waiting for answers."""
     concurrency: int | None = None
@@ -52,19 +54,19 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         codec.check_name("name", self.name, MOST_FUNCTION_BYTES)
         if "\0" in self.name:
             raise InvalidValue("name", "must be text without NUL")
-        for field in ("attempts", "concurrency"):
+        for field, least in (("retries", 0), ("concurrency", 1)):
             value = getattr(self, field)
-            if value is not None and (type(value) is not int or value < 1):
-                raise InvalidValue(field, f"must be an integer of at least 1, not {value!r}")
+            if value is not None and (type(value) is not int or value < least):
+                raise InvalidValue(field, f"must be an integer of at least {least}, not {value!r}")
         if not (isfinite(self.backoff) and self.backoff >= 0):
             raise InvalidValue("backoff", f"must be a number of seconds, not {self.backoff}")
         if self.timeout is not None and not (isfinite(self.timeout) and self.timeout > 0):
             raise InvalidValue("timeout", f"must be more than 0 seconds, not {self.timeout}")
         msgspec.structs.force_setattr(self, "is_async", is_coroutine_function(self.handler))
 
-    def pause_after(self, attempts: int) -> float:
-        """Seconds to wait after so many attempts, half to all of the backoff."""
-        return uniform(0.5, 1) * min(MOST_BACKOFF, self.backoff * 2 ** min(attempts - 1, 30))
+    def pause_after(self, failures: int) -> float:
+        """Return the seconds to wait after this many failures, from half to all of the backoff."""
+        return uniform(0.5, 1) * min(MOST_BACKOFF, self.backoff * 2 ** min(failures - 1, 30))
 
 
 class Functions(Mapping[str, Function]):

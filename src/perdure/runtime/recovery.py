@@ -14,6 +14,7 @@ from random import shuffle, uniform
 
 from ..storage import Address, Delete, Micros, Record, Storage
 from ..tasks import Snapshot, TaskStore
+from ..tasks.edits import AttemptEnd
 from ..tasks.errors import TaskError
 from . import lease as leases
 from . import telemetry
@@ -25,7 +26,7 @@ from .function import Function
 log = logging.getLogger("perdure.runtime")
 
 BATCH = 200
-LOST = Unfinished(reason="the worker was lost while it ran the task")
+LOST = Unfinished(reason="the worker was lost while it ran the task", end=AttemptEnd.INTERRUPTED)
 
 
 class Patience:

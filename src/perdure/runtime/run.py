@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from contextlib import suppress
+from math import inf
 from random import uniform
 from typing import cast
 
 from ..storage.errors import PerdureError, StorageError
-from ..tasks import InputRequest, Snapshot, StoreConfig, TaskStore
+from ..tasks import InputRequest, Snapshot, StoreConfig, TaskStore, retention
 from ..tasks.errors import LeaseLost
 from ..tasks.inputs import Input, check_repeated
 from ..tasks.store import Edit
@@ -22,7 +24,7 @@ from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
 from .endings import Stop, ask_new, ending_of, said_by
-from .errors import TaskCancelled, exited
+from .errors import TaskCancelled, TooManyWaiting, exited
 from .function import Function, Result
 from .hold import Claim, Hold
 from .reporter import Reporter
@@ -240,7 +242,7 @@ class Run:
             await self._hold.extend()
         except StorageError as error:
             log.warning("task %s: no heartbeat: %s", self.snapshot.task.task_id, error)
-            if self._hold.age >= self._config.lease and self._function.attempts > 1:
+            if self._hold.age >= self._config.lease and self._function.restart:
                 raise LeaseLost from error
             return False
         return True
@@ -255,11 +257,18 @@ class Run:
     # Input rounds
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
-        """Ask what was not asked before, and wait until all of these have their answer."""
+        """Ask what was not asked before, and wait until all of these have their answer.
+
+        If too many runs wait already, this one is suspended, and run again when it is answered.
+        """
         check_repeated(self.snapshot.task.inputs, requests)
+        if self._lacks(requests) and not self._may_wait and not self._function.restart:
+            raise TooManyWaiting(self._config.max_input_waits)
         if any(key not in self.snapshot.task.inputs for key in requests):
             await self.write(lambda task, now, config: ask_new(task, requests, now, config))
         if self._lacks(requests):
+            if not self._may_wait:
+                self.stop(Stop.SUSPENDED)
             await self._wait_for(requests)
         return {key: self.snapshot.task.inputs[key] for key in requests}
 
@@ -268,15 +277,44 @@ class Run:
         self.attend()
         self._stopwatch.pause()
         self._waits += 1
-        self._slot.give_back()
         try:
-            while self._lacks(keys):
-                if self.cancellation.is_requested:  # a coroutine is cancelled besides, a thread is not
-                    raise TaskCancelled
-                self._news.clear()
-                await self._news.wait()
+            with self._slot.waiting():
+                while self._lacks(keys):
+                    if self.cancellation.is_requested:  # a coroutine is cancelled besides, a thread is not
+                        raise TaskCancelled
+                    await self._until_changed_or_overdue()
         finally:
             await self._work_on()
+
+    @property
+    def _may_wait(self) -> bool:
+        """Whether the function may wait for an answer in place, or does already in another of its tasks."""
+        return self._waits > 0 or self._slot.can_wait
+
+    async def _until_changed_or_overdue(self) -> None:
+        """Return when there is news of the task; stop the run if a question is past its deadline."""
+        self._news.clear()
+        deadline = retention.question_deadline(self.snapshot.task)
+        left = inf if deadline is None else (deadline - self._store.clock()) / 1_000_000
+        with suppress(TimeoutError):
+            async with asyncio.timeout(max(0.0, min(left, self._config.poll_interval))):
+                await self._news.wait()
+        if self._is_unanswered:
+            await self._refresh()  # an answer may have come in time, without a wake-up
+            if self._is_unanswered:
+                self.stop(Stop.UNANSWERED)
+
+    @property
+    def _is_unanswered(self) -> bool:
+        return retention.is_unanswered(self.snapshot.task, self._store.clock())
+
+    async def _refresh(self) -> None:
+        try:
+            await self._hold.look()
+        except LeaseLost:
+            self.stop(Stop.LEASE_LOST)
+        except StorageError as error:
+            log.warning("task %s: %s", self.snapshot.task.task_id, error)
 
     async def _work_on(self) -> None:
         """Take a slot again, also where the function itself gave up waiting, and let the clock run."""

@@ -8,14 +8,14 @@ from contextlib import aclosing, asynccontextmanager, suppress
 
 from msgspec import UNSET, UnsetType
 
-from ..tasks import NewTask, Owner, Snapshot, TaskStore
+from ..tasks import NewTask, Owner, Snapshot, TaskStore, edits
 from ..tasks.codec import JsonLike
-from ..tasks.errors import ConcurrentModification, LeaseLost
 from ..tasks.lifecycle import ACTIVE
-from ..tasks.snapshot import LEASES, TASKS, lease_address_of
+from ..tasks.snapshot import LEASES, TASKS
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
+from .deadline import edit_unclaimed
 from .endings import Stop
 from .errors import QueueFull
 from .executor import Executor, InProcessExecutor
@@ -68,12 +68,14 @@ class Runtime:
     ) -> Snapshot:
         """Create a task that calls a function with these arguments. Here if there is room, else anywhere.
 
-        `ttl` is in milliseconds; a task on which nobody works is forgotten after it.
+        `ttl` is in milliseconds. A task that is not started within it expires, and its result is readable for
+        at least as long.
         """
         new = NewTask(
             method="tools/call",
             params={"name": function, "arguments": arguments},
             ttl=ttl,
+            is_ttl_named=not isinstance(ttl, UnsetType),
             function=function,
             idempotency_key=idempotency_key,
         )
@@ -123,13 +125,9 @@ class Runtime:
             flagged = await self.store.request_cancel(snapshot)
             self._executor.cancel(flagged.task.task_id, Stop.CANCELLED)
             return flagged
-        lease = await self.store.storage.get(lease_address_of(snapshot.record), now=self.store.clock())
-        try:
-            return await self.store.cancel(
-                snapshot, lease=lambda ended: None if lease is None else leases.give_up(lease, ended)
-            )
-        except LeaseLost as error:  # somebody claimed it in between
-            raise ConcurrentModification(snapshot.version, snapshot.version + 1) from error
+        return await edit_unclaimed(
+            self.store, snapshot, lambda task, now, config: edits.cancel(task, now=now, config=config)
+        )
 
     async def answer(self, owner: Owner, task_id: str, answers: Mapping[str, JsonLike]) -> Snapshot:
         """Answer what the task asked. When all is answered, it goes on, wherever it runs."""

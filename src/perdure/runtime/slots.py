@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
 
 from .function import Function
 
@@ -12,13 +13,21 @@ from .function import Function
 class Slots:
     """Belongs to one event loop."""
 
-    def __init__(self, total: int) -> None:
+    def __init__(self, total: int, max_waits: int) -> None:
         self._total = total
+        self._max_waits = max_waits
+        self.waits = 0
+        """Runs that wait for an answer in place, without a slot."""
         self._taken: Counter[str] = Counter()
         self._all_taken = 0
         self._freed = asyncio.Event()
         self.on_free: Callable[[], None] = lambda: None
         """Called whenever a slot was given back."""
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether one more run may wait for an answer in place."""
+        return self.waits < self._max_waits
 
     def free(self, function: Function) -> int:
         """How many more runs of this function may begin."""
@@ -59,6 +68,21 @@ class Slot:
     def is_taken(self) -> bool:
         """Not while its run waits for an answer."""
         return self._is_taken
+
+    @property
+    def can_wait(self) -> bool:
+        """Whether its run may wait for an answer in place."""
+        return self._slots.can_wait
+
+    @contextmanager
+    def waiting(self) -> Generator[None]:
+        """Let another run have the slot while its own waits for an answer."""
+        self._slots.waits += 1
+        self.give_back()
+        try:
+            yield
+        finally:
+            self._slots.waits -= 1
 
     def give_back(self) -> None:
         """Let another run have it. Once is enough."""

@@ -52,7 +52,7 @@ class Task:
 
     @property
     def attempt(self) -> int:
-        """1 the first time, one more after each attempt that failed."""
+        """1 the first time, one more each time that it was started again."""
         return self._run.attempt
 
     @property
@@ -101,21 +101,31 @@ class Task:
         return self._run.snapshot.task.inputs
 
     async def elicit(
-        self, message: str, schema: JsonLike = None, *, key: str | None = None
+        self,
+        message: str,
+        schema: JsonLike = None,
+        *,
+        key: str | None = None,
+        deadline: float | None = None,
     ) -> ElicitationAnswer:
-        """Ask the person. Returns what they said, at once if an earlier attempt was told already."""
+        """Ask the user. Returns at once if an earlier attempt has the answer already.
+
+        If there is no answer within `deadline` seconds (by default the ttl of the task), the task fails.
+        """
         params: JsonLike = {"mode": "form", "message": message, "requestedSchema": schema or _NOTHING_ASKED}
-        asked = await self._ask_one(InputKind.ELICITATION, params, key)
+        asked = await self._ask_one(InputKind.ELICITATION, params, key, deadline)
         return cast("ElicitationAnswer", asked.answer)
 
-    async def sample(self, params: JsonLike, *, key: str | None = None) -> SamplingAnswer:
+    async def sample(
+        self, params: JsonLike, *, key: str | None = None, deadline: float | None = None
+    ) -> SamplingAnswer:
         """Ask the client's model. `params` are those of `sampling/createMessage`."""
-        asked = await self._ask_one(InputKind.SAMPLING, params, key)
+        asked = await self._ask_one(InputKind.SAMPLING, params, key, deadline)
         return cast("SamplingAnswer", asked.answer)
 
-    async def roots(self, *, key: str | None = None) -> RootsAnswer:
+    async def roots(self, *, key: str | None = None, deadline: float | None = None) -> RootsAnswer:
         """Ask the client where it lets the server look."""
-        asked = await self._ask_one(InputKind.ROOTS, None, key)
+        asked = await self._ask_one(InputKind.ROOTS, None, key, deadline)
         return cast("RootsAnswer", asked.answer)
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
@@ -125,8 +135,10 @@ class Task:
         """
         return await self._run.ask(requests)
 
-    async def _ask_one(self, kind: InputKind, params: JsonLike, key: str | None) -> Input:
-        request = InputRequest(kind=kind, params=params)
+    async def _ask_one(
+        self, kind: InputKind, params: JsonLike, key: str | None, deadline: float | None
+    ) -> Input:
+        request = InputRequest(kind=kind, params=params, deadline=deadline)
         name = key or self._next_key(request)
         return (await self._run.ask({name: request}))[name]
 

@@ -22,6 +22,7 @@ from . import lease as leases
 from . import telemetry
 from .claiming import REFUSED, Claimer
 from .config import RuntimeConfig
+from .deadline import Deadlines
 from .endings import Stop
 from .executor import Executor, Job
 from .function import Function, Functions
@@ -59,9 +60,10 @@ class Worker:
         self._executor = executor
         self._config = config
         self._claimer = Claimer(store, config, name)
-        self._slots = Slots(config.concurrency)
+        self._slots = Slots(config.concurrency, config.max_input_waits)
         self._intake = Intake(store, functions, self._claimer, self._slots, config, self.begin)
         self._recovery = Recovery(store, functions, config, self._runs)
+        self._deadlines = Deadlines(store, config)
         self._jobs: dict[asyncio.Task[None], Job] = {}
         self._newest: dict[TaskId, asyncio.Task[None]] = {}
         """A task may be run again here before its last run, which lost the lease, is over."""
@@ -97,8 +99,14 @@ class Worker:
     async def _take_steps(self, scope: anyio.CancelScope) -> None:
         with scope:
             async with anyio.create_task_group() as steps:
-                intake, recovery = self._intake, self._recovery
-                for step in (intake.listen, intake.claim_and_wait, recovery.look, self._sweep):
+                for step in (
+                    self._intake.listen,
+                    self._intake.claim_and_wait,
+                    self._recovery.look,
+                    self._deadlines.check_questions,
+                    self._deadlines.audit,
+                    self._sweep,
+                ):
                     steps.start_soon(self._repeat, step)
 
     async def _repeat(self, step: Callable[[], Awaitable[None]]) -> None:
@@ -132,7 +140,7 @@ class Worker:
         deadline = loop.time() + seconds
         while self._jobs and (left := deadline - loop.time()) > 0:
             for job in self._jobs.values():
-                if not job.slot.is_taken and job.function.attempts > 1:
+                if not job.slot.is_taken and job.function.restart:
                     self._stop(job)
             await asyncio.wait(self._jobs, timeout=min(left, DRAIN_LOOK))
 
@@ -241,7 +249,7 @@ class Worker:
         await self._store.edit(
             claim.snapshot,
             lambda task, now, config: edits.release(
-                task, reason=reason, run_at=now + HANDED_BACK, uncounted=True, now=now, config=config
+                task, reason=reason, run_at=now + HANDED_BACK, now=now, config=config
             ),
             lease=lambda following: leases.give_up(claim.lease, following),
         )

@@ -12,8 +12,9 @@ KIB = 1024
 MIB = 1024 * KIB
 SECOND_MS = 1000
 HOUR_MS = 3600 * SECOND_MS
+DAY_MS = 24 * HOUR_MS
 
-MOST_TTL_MS = 100 * 365 * 24 * HOUR_MS
+MOST_TTL_MS = 100 * 365 * DAY_MS
 """A hundred years: more is for ever, and is asked for with null."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
@@ -31,13 +32,13 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Active tasks altogether; 0: no maximum. May be exceeded by the creates in flight."""
 
     # How long
-    default_ttl_ms: int | None = HOUR_MS
-    """Of a task that asks for none; None: for ever."""
-    max_ttl_ms: int | None = 24 * HOUR_MS
-    """What may be asked for; None: anything, for ever included."""
-    result_retention_ms: int | None = HOUR_MS
-    """How long a result stays readable after it was stored, at least; None: for ever."""
-    idempotency_window_ms: int = 24 * HOUR_MS
+    default_ttl_ms: int | None = DAY_MS
+    """How long a task waits for its first start, and a question for its answer; None: forever."""
+    max_ttl_ms: int | None = 30 * DAY_MS
+    """The longest ttl that a client may name; None: any, forever included."""
+    result_retention_ms: int | None = 7 * DAY_MS
+    """How long a result stays readable, unless the client named a shorter ttl; None: forever."""
+    idempotency_window_ms: int = DAY_MS
     """How long an idempotency key is remembered."""
     default_poll_interval: int = SECOND_MS
     """What clients are told to wait between two looks, where the task says nothing else."""

@@ -7,6 +7,7 @@ asked for before, and answers that nobody waits for, give back the very record, 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from enum import Enum, auto
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 
 from ..storage.port import MOST_LANE_BYTES
 from ..storage.record import Micros
-from . import codec, history, inputs
+from . import codec, history, inputs, retention
 from .codec import JsonLike
 from .config import MOST_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
@@ -36,8 +37,20 @@ from .variables import Variables, merge
 
 MOST_FUNCTION_BYTES = MOST_LANE_BYTES - len("run/")
 
+DEADLINES = "deadline"
+"""The lane in which unclaimed tasks wait for the deadline of their questions."""
+
 CANCELLED = Failure.of(-32800, "The task was cancelled")
 """The outcome of a task that was cancelled and left none of its own."""
+
+
+class AttemptEnd(Enum):
+    """How an attempt ended that was counted and did not end its task."""
+
+    FAILED = auto()
+    """The work raised `Again`, or took too long."""
+    INTERRUPTED = auto()
+    """The worker was lost or stopped, or the storage failed."""
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
@@ -48,7 +61,9 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     params: JsonLike | UnsetType = UNSET
     meta: JsonLike | UnsetType = UNSET
     ttl: int | UnsetType | None = UNSET
-    """Milliseconds; None asks for ever; not given is the store's default."""
+    """Milliseconds; None: forever; not given: the store's default."""
+    is_ttl_named: bool = False
+    """Whether the client named the ttl. It then bounds how long the result stays readable."""
     poll_interval: int | None = None
     session_id: str | None = None
     variables: Mapping[str, JsonLike] = {}
@@ -69,6 +84,7 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         codec.check_name("function", new.function, min(config.max_name_length, MOST_FUNCTION_BYTES))
     if new.poll_interval is not None:
         check_poll_interval("poll_interval", new.poll_interval)
+    ttl = checked_ttl(new.ttl, config)
     return TaskRecord(
         task_id=task_id,
         owner=owner,
@@ -76,7 +92,8 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         status=Status.WORKING,
         created_at=now,
         last_updated_at=now,
-        ttl=checked_ttl(new.ttl, config),
+        ttl=ttl,
+        retention=_retention(ttl if new.is_ttl_named else None, config),
         poll_interval=new.poll_interval or config.default_poll_interval,
         original_method=new.method,
         params_json=_document("params", new.params, config.max_params_size_bytes),
@@ -99,12 +116,14 @@ def report(
     check_active(task.status)
     if message is not None:
         codec.check_text("status_message", message, config.max_message_length)
-    return _touched(
+    reported = _touched(
         task,
         now,
         status_message=task.status_message if message is None else message,
         progress=task.progress if progress is None else progress,
     )
+    is_new = (reported.status_message, reported.progress) != (task.status_message, task.progress)
+    return _progressed(reported) if is_new else reported
 
 
 def set_variables(
@@ -121,7 +140,10 @@ def save_checkpoint(
     """Set, or with null remove, some values of the checkpoint."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
-    return _touched(task, now, checkpoint_json=merged)
+    saved = _touched(task, now, checkpoint_json=merged)
+    before = task.checkpoint_json
+    is_new = isinstance(before, UnsetType) or bytes(merged) != bytes(before)
+    return _progressed(saved) if is_new else saved
 
 
 def finish(
@@ -181,7 +203,7 @@ def ask(
     check_active(task.status)
     if task.status is not Status.INPUT_REQUIRED:
         check_move(task.status, Status.INPUT_REQUIRED)
-    asked = inputs.ask(task.inputs, requests, now=now, config=config)
+    asked = inputs.ask(task.inputs, requests, ttl=task.ttl, now=now, config=config)
     return _touched(task, now, status=Status.INPUT_REQUIRED, inputs=asked)
 
 
@@ -213,33 +235,43 @@ def release(
     *,
     reason: str | None = None,
     run_at: Micros | None = None,
-    uncounted: bool = False,
+    end: AttemptEnd | None = None,
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """The worker gives the task back unfinished, or somebody does for a worker that is gone.
+    """Release the task unfinished, as its worker or for a lost worker.
 
-    `uncounted` takes the attempt back, where it ended through no fault of the work.
+    Without an `end` the attempt is not counted: the work paused, or was never started.
     """
     check_active(task.status)
     at = _moment(task, now)
+    is_waiting = task.status is Status.INPUT_REQUIRED  # the work was not running, so nothing was interrupted
     return _touched(
         task,
         at,
         held=False,
         run_at=run_at,
-        attempts=max(0, task.attempts - uncounted),
+        released_at=at,
+        attempts=max(0, task.attempts - (end is None)),
+        failures=task.failures + (end is AttemptEnd.FAILED),
+        interruptions=task.interruptions + (end is AttemptEnd.INTERRUPTED and not is_waiting),
         last_failure=task.last_failure if reason is None else reason[: config.max_message_length],
         history_json=history.give_back(task.history_json, at, reason) if task.held else task.history_json,
     )
 
 
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
-    """The queue in which a task waits for a worker, and from when on; none where it waits for nobody.
+    """Return the lane in which an unclaimed task waits, and when it is due; none if it waits for no worker.
 
-    One queue per function, so that a worker meets only tasks that it can run.
+    There is one lane per function, so that a worker sees only tasks that it can run, and one in which the
+    questions of all tasks wait for their deadline.
     """
-    if task.function is None or task.held or task.status is not Status.WORKING:
+    if task.held or task.is_terminal:
+        return None, None
+    if task.status is Status.INPUT_REQUIRED:
+        deadline = retention.question_deadline(task)
+        return (None, None) if deadline is None else (DEADLINES, deadline)
+    if task.function is None:
         return None, None
     return lane_of(task.function), task.created_at if task.run_at is None else task.run_at
 
@@ -248,25 +280,13 @@ def lane_of(function: str) -> str:
     return f"run/{function}"
 
 
-def expires_at(task: TaskRecord, config: StoreConfig) -> Micros | None:
-    """When a task is forgotten.
-
-    A client's TTL counts from creation and ends a task that nobody works on. A held one has no end. A result
-    stays for its retention after it was stored, and for the TTL if that is longer.
-    """
-    if task.held or task.ttl is None:
-        return None
-    end = task.created_at + task.ttl * 1000
-    if task.finished_at is None:
-        return end
-    if config.result_retention_ms is None:
-        return None
-    return max(end, task.finished_at + config.result_retention_ms * 1000)
-
-
 def _touched(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:
     """The task with these changes and their time."""
     return replace(task, **changes, last_updated_at=_moment(task, now))
+
+
+def _progressed(task: TaskRecord) -> TaskRecord:
+    return replace(task, interruptions=0) if task.interruptions else task
 
 
 def _moment(task: TaskRecord, now: Micros) -> Micros:
@@ -289,6 +309,11 @@ def checked_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
     if ttl > most:
         raise LimitExceeded("ttl", most, ttl, "ms")
     return ttl
+
+
+def _retention(named_ttl: int | None, config: StoreConfig) -> int | None:
+    bounds = [each for each in (config.result_retention_ms, named_ttl) if each is not None]
+    return min(bounds, default=None)
 
 
 def _document(field: str, value: JsonLike | UnsetType, max_bytes: int) -> Document:

@@ -16,8 +16,11 @@ from msgspec import UNSET, Raw, UnsetType
 from ..storage.record import Micros
 from . import codec
 from .codec import Json, JsonLike
-from .config import StoreConfig
+from .config import MOST_TTL_MS, StoreConfig
 from .errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
+
+MAX_DEADLINE = MOST_TTL_MS // 1000
+"""Seconds."""
 
 
 class InputKind(StrEnum):
@@ -75,6 +78,8 @@ class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     kind: InputKind
     params: JsonLike = None
+    deadline: float | None = None
+    """Seconds in which it must be answered; None: the ttl of the task."""
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -83,6 +88,8 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     kind: InputKind
     params_json: Raw | UnsetType = msgspec.field(default=UNSET, name="params")
     asked_at: Micros
+    deadline_at: Micros | None = None
+    """When the task fails if there is no answer; None: never."""
     answer_json: Raw | UnsetType = msgspec.field(default=UNSET, name="answer")
     answered_at: Micros | None = None
 
@@ -109,7 +116,12 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def ask(
-    inputs: Mapping[str, Input], requests: Mapping[str, InputRequest], *, now: Micros, config: StoreConfig
+    inputs: Mapping[str, Input],
+    requests: Mapping[str, InputRequest],
+    *,
+    ttl: int | None,
+    now: Micros,
+    config: StoreConfig,
 ) -> dict[str, Input]:
     """The inputs of a task with new questions, none under a key that it ever used."""
     _check_number(requests, config)
@@ -122,10 +134,22 @@ def ask(
     params = {key: request.params for key, request in requests.items()}
     raws = _documents(params, config, keep_order=True)
     asked = {
-        key: Input(kind=request.kind, params_json=raws[key], asked_at=now)
+        key: Input(
+            kind=request.kind, params_json=raws[key], asked_at=now, deadline_at=_deadline(request, ttl, now)
+        )
         for key, request in requests.items()
     }
     return {**inputs, **asked}
+
+
+def _deadline(request: InputRequest, ttl: int | None, now: Micros) -> Micros | None:
+    if request.deadline is None:
+        return None if ttl is None else now + ttl * 1000
+    if not 0 < request.deadline <= MAX_DEADLINE:
+        raise InvalidValue(
+            "deadline", f"must be more than 0 and at most {MAX_DEADLINE} seconds, not {request.deadline}"
+        )
+    return now + round(request.deadline * 1_000_000)
 
 
 def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequest]) -> None:

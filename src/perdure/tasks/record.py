@@ -125,7 +125,9 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     last_updated_at: Micros
     """Moves when the task changes, not when it is read."""
     ttl: int | None
-    """Milliseconds from creation, as the client asked; None: for ever."""
+    """Milliseconds in which the task must be started, as the client asked; None: forever."""
+    retention: int | None = None
+    """Milliseconds for which the result stays readable; None: forever."""
     poll_interval: int
     """Milliseconds that clients are told to wait between two looks."""
     original_method: str
@@ -151,8 +153,14 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A worker holds a lease on it, so its TTL does not end it."""
     run_at: Micros | None = None
     """Not to be run before this, after an attempt that failed."""
+    released_at: Micros | None = None
+    """When a worker last released it unfinished, or another did for a lost worker."""
     attempts: int = 0
-    """How often a worker has begun it. Counted before the work begins, so that a crash counts."""
+    """How often a worker has started it. Counted before the work starts, so that a crash counts."""
+    failures: int = 0
+    """How many of the attempts raised `Again` or took too long. The function's `retries` bound them."""
+    interruptions: int = 0
+    """How often its worker was lost or stopped, or the storage failed, since the work last made progress."""
     last_failure: str | None = None
     """Why the last attempt did not end the task."""
     history_json: Document = msgspec.field(default=UNSET, name="history")

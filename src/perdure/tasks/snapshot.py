@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..storage import Address, Insert, Record, Replace, Space
-from . import codec, edits
+from . import codec, edits, retention
 from .config import StoreConfig
 from .errors import CorruptRecord
 from .owner import partition_of
@@ -46,7 +46,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         change = self.record.becoming(
             body=_body(task, config, spare),
             tag=task.status.value,
-            expires_at=edits.expires_at(task, config),
+            expires_at=retention.expires_at(task),
             lane=lane,
             wake_at=wake_at,
         )
@@ -63,7 +63,7 @@ def first_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
         order=task.created_at,
         body=_body(task, config),
         tag=task.status.value,
-        expires_at=edits.expires_at(task, config),
+        expires_at=retention.expires_at(task),
         lane=lane,
         wake_at=wake_at,
     )

@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
+from perdure.runtime.endings import MAX_INTERRUPTIONS
 from perdure.runtime.recovery import LOST
 from perdure.tasks import Failure, Snapshot, Status, Success, TaskRecord
 
@@ -166,9 +167,9 @@ def _may_return(task: TaskRecord, result: _Result) -> bool:
 def _may_fail(task: TaskRecord, message: str) -> bool:
     if task.function == "failing" and message == f"not {_argument(task)}":
         return True
-    if _allowed(task) == 1 and message == SHUT_DOWN:
-        return True
-    return message.startswith(LOST.reason) and task.attempts == _allowed(task)
+    if _may_restart(task):
+        return message.startswith("interrupted too often") and task.interruptions == MAX_INTERRUPTIONS + 1
+    return message.startswith((LOST.reason, SHUT_DOWN)) and task.attempts == 1
 
 
 class _Params(msgspec.Struct, frozen=True):
@@ -183,26 +184,35 @@ def _trail(task: TaskRecord) -> list[Entry]:
     return msgspec.convert(task.variables.get("trail") or [], list[Entry])
 
 
-def _allowed(task: TaskRecord) -> int:
-    return KINDS[task.function or ""].attempts
+def _may_restart(task: TaskRecord) -> bool:
+    return KINDS[task.function or ""].restart
 
 
 # Attempts
 
 
 def no_task_is_begun_too_often(case: Case) -> Iterator[str]:
-    """Once where once is allowed. An attempt that a worker gave back when told to stop does not count."""
-    given_back = Counter(edit.place for edit in case.perhaps_written() if gives_back(edit))
+    """Once if it must not run twice; else once more for each time that it was released."""
+    released = Counter(edit.place for edit in case.perhaps_written() if _releases(edit))
+    handed_back = Counter(edit.place for edit in case.perhaps_written() if gives_back(edit))
     for key, began in case.by_task(Began).items():
-        task = case.tasks[key]
-        spare = 0 if _allowed(task) == 1 else given_back[f"tasks/{key}"]
+        task, place = case.tasks[key], f"tasks/{key}"
+        again = released[place] if _may_restart(task) else 0
+        spare = handed_back[place]
         attempts = [each.attempt for each in began]
         twice = len(attempts) - len({*attempts})
-        if len(attempts) > _allowed(task) + spare or twice > spare or max(attempts) > task.attempts + spare:
+        if len(attempts) > 1 + again or twice > spare or max(attempts) > task.attempts + spare:
             yield f"{key} of {task.function}, {task.attempts} attempts, was begun as {attempts}"
     for key, task in case.tasks.items():
-        if task.attempts > _allowed(task):
-            yield f"{key} of {task.function} had {task.attempts} attempts"
+        if task.interruptions > MAX_INTERRUPTIONS + 1:
+            yield f"{key} of {task.function} was interrupted {task.interruptions} times without progress"
+
+
+def _releases(edit: Edit) -> bool:
+    before, after = edit.before, edit.after
+    return (
+        before is not None and after is not None and before.held and not (after.held or _is_terminal(after))
+    )
 
 
 def gives_back(edit: Edit) -> bool:

@@ -47,10 +47,11 @@ def beating(heartbeat: float) -> RuntimeConfig:
 
 
 class Kind(msgspec.Struct, frozen=True):
-    """A function, how often it may be begun, and how many questions it asks."""
+    """A function, how often it may be run again, and how many questions it asks."""
 
     call: Callable[..., object]
-    attempts: int = 1
+    retries: int = 0
+    restart: bool = True
     questions: int = 0
     often: int = 2
     """How often it is chosen, compared with others."""
@@ -61,7 +62,7 @@ def app_on(url: str, to: Journal, heartbeat: float = QUICK.heartbeat) -> App:
     Diary.journal = to
     app = App(url, store=LASTING, runtime=beating(heartbeat))
     for name, kind in KINDS.items():
-        app.function(name=name, attempts=kind.attempts, backoff=0.02)(kind.call)
+        app.function(name=name, retries=kind.retries, restart=kind.restart, backoff=0.02)(kind.call)
     return app
 
 
@@ -233,17 +234,17 @@ async def _take_many_steps(task: Task, diary: Diary) -> None:
 
 KINDS = {
     "quick": Kind(quick, often=3),
-    "steps": Kind(steps, attempts=4, often=6),
-    "once": Kind(once, often=4),
-    "asking": Kind(asking, attempts=4, questions=2, often=4),
-    "asking_once": Kind(asking_once, questions=1),
-    "plain": Kind(plain, attempts=4, often=3),
-    "plain_asking": Kind(plain_asking, attempts=4, questions=1),
-    "stubborn": Kind(stubborn, attempts=2, often=3),
-    "flaky": Kind(flaky, attempts=4),
+    "steps": Kind(steps, often=6),
+    "once": Kind(once, restart=False, often=4),
+    "asking": Kind(asking, questions=2, often=4),
+    "asking_once": Kind(asking_once, restart=False, questions=1),
+    "plain": Kind(plain, often=3),
+    "plain_asking": Kind(plain_asking, questions=1),
+    "stubborn": Kind(stubborn, often=3),
+    "flaky": Kind(flaky, retries=3),
     "failing": Kind(failing, often=1),
-    "patient": Kind(patient, attempts=2, often=0),
-    "patient_once": Kind(patient_once, often=0),
+    "patient": Kind(patient, often=0),
+    "patient_once": Kind(patient_once, restart=False, often=0),
 }
 
 

@@ -4,7 +4,7 @@
         Step("find", find_rows, {"year": Param("year")}),
         Step("draw", draw_chart, {"rows": Output("find", "rows"), "colour": "blue"}),
     ])
-    app.workflow(report, attempts=3)  # or `await run(report, task)`, in a durable tool of the same parameters
+    app.workflow(report, retries=2)  # or `await run(report, task)`, in a durable tool of the same parameters
 
 Each step is written as it ends, so one that is done is never done again. Where a step cannot go on, the task
 asks its client (`input_required`) and lets go of its worker; the answer, from wherever, lets it continue.

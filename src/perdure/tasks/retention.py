@@ -1,0 +1,69 @@
+"""How long a task is kept. Pure functions of the record and the time.
+
+A task that was never started expires when its ttl has passed. A started one has no expiry until it has ended,
+so that no work is discarded; if no worker starts it again for `ABANDONED_AFTER`, a worker ends it visibly. A
+result stays readable for the task's retention.
+"""
+
+from __future__ import annotations
+
+from ..storage.record import Micros
+from .config import DAY_MS
+from .record import TaskRecord
+
+ABANDONED_AFTER: Micros = 30 * DAY_MS * 1000
+"""How long a released task may be due without being started again."""
+
+
+def is_started(task: TaskRecord) -> bool:
+    """Return whether a worker has ever claimed the task."""
+    return task.held or task.released_at is not None
+
+
+def expires_at(task: TaskRecord) -> Micros | None:
+    """Return when the storage may delete the task; None: not before it has ended, or never."""
+    if task.finished_at is not None:
+        return _result_expires_at(task, task.finished_at)
+    if task.ttl is None or is_started(task):
+        return None
+    return task.created_at + task.ttl * 1000
+
+
+def _result_expires_at(task: TaskRecord, finished_at: Micros) -> Micros | None:
+    if task.ttl is None or task.retention is None:
+        return None
+    return max(task.created_at + task.ttl * 1000, finished_at + task.retention * 1000)
+
+
+def is_abandoned(task: TaskRecord, now: Micros) -> bool:
+    """Return whether a started task has been due for so long that it is to be ended as expired."""
+    if task.is_terminal or task.held or task.released_at is None or task.ttl is None:
+        return False
+    due = max(task.released_at, task.run_at or 0, question_deadline(task) or 0)
+    return due + ABANDONED_AFTER <= now
+
+
+def question_deadline(task: TaskRecord) -> Micros | None:
+    """Return when the first unanswered question of the task must be answered; None: there is no such time."""
+    deadlines = (asked.deadline_at for asked in task.outstanding.values())
+    return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+
+def is_unanswered(task: TaskRecord, now: Micros) -> bool:
+    """Return whether a question of the task is past its deadline."""
+    deadline = None if task.is_terminal else question_deadline(task)
+    return deadline is not None and deadline <= now
+
+
+def client_ttl(task: TaskRecord, now: Micros) -> int | None:
+    """Return the ttl in milliseconds that clients are shown, counted from the creation of the task.
+
+    A client may give up when it has passed, so it is always at least one ttl ahead of a started task.
+    """
+    if task.finished_at is not None:
+        expires = expires_at(task)
+        return None if expires is None else -((task.created_at - expires) // 1000)
+    if task.ttl is None or not is_started(task):
+        return task.ttl
+    age = max(0, now - task.created_at)
+    return task.ttl * (1 - (-age // (task.ttl * 1000)))
