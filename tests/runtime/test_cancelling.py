@@ -32,7 +32,7 @@ from .doubles import (
     until_status,
     wired,
 )
-from .replicas import QUICK, UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import QUICK, UNHURRIED, Replicas, leave_with_a_dead_worker, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -379,3 +379,47 @@ async def test_an_error_in_the_clean_up_does_not_undo_the_cancel(replicas: Repli
     await runtime.cancel(ME, made.task.task_id)
     task = (await runtime.wait(ME, made.task.task_id, 10)).task
     assert (task.status, task.attempts) == (Status.CANCELLED, 1)
+
+
+@row(114)
+async def test_a_task_is_cancelled_at_once_also_if_its_worker_is_dead(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function
+    async def work() -> str:
+        return "run again"
+
+    client = await replicas.start(app, work=False)
+    lost = await leave_with_a_dead_worker(client, ME)
+    cancelled = await client.cancel_now(ME, lost)
+    assert cancelled.task.status is Status.CANCELLED
+    assert await lease_of(client, cancelled) is None  # there is nothing to recover
+    with pytest.raises(TerminalTask):
+        await client.cancel_now(ME, lost)
+
+
+@row(114)
+async def test_a_run_whose_task_was_cancelled_over_its_head_can_write_nothing(replicas: Replicas) -> None:
+    """Its worker is elsewhere, beats its heart, and is in the middle of a thread."""
+    app, started, gate = new_app(), threading.Event(), threading.Event()
+    refused: list[Exception] = []
+
+    @app.function
+    def work(task: Task) -> str:
+        started.set()
+        gate.wait(30)
+        try:
+            anyio.from_thread.run(task.set_variables, {"late": True})
+        except LeaseLost as error:
+            refused.append(error)
+            raise
+        return "late"
+
+    client = await replicas.start(app, work=False)
+    await replicas.start(app)
+    made = await client.submit("work")
+    await until(started.is_set)
+    cancelled = await client.cancel_now(ME, made.task.task_id)
+    gate.set()
+    await until(lambda: bool(refused))
+    assert await now(client, made) == cancelled

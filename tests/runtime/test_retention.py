@@ -11,6 +11,7 @@ from perdure.runtime import Again, App, Pause, Runtime, Task
 from perdure.runtime.deadline import Deadlines
 from perdure.runtime.errors import TooManyWaiting
 from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
+from perdure.tasks.codec import JsonLike
 from perdure.tasks.errors import NotFound
 
 from ..rows import row
@@ -23,7 +24,7 @@ DAY = 24 * 3600 * 1_000_000
 TTL = 60_000
 """Milliseconds: the tests move the clock by days."""
 NAME = InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose name?"})
-YES = {"action": "accept", "content": {}}
+YES: JsonLike = {"action": "accept", "content": {}}
 
 
 def reason_of(snapshot: Snapshot) -> object:

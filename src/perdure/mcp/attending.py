@@ -15,29 +15,26 @@ from anyio.abc import TaskGroup
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
+    CONNECTION_CLOSED,
     INTERNAL_ERROR,
     MISSING_REQUIRED_CLIENT_CAPABILITY,
-    ClientCapabilities,
+    REQUEST_TIMEOUT,
     CreateMessageRequest,
     CreateMessageResult,
     CreateMessageResultWithTools,
-    ElicitationCapability,
     ElicitRequest,
-    ElicitRequestURLParams,
     ElicitResult,
-    FormElicitationCapability,
     InputRequest,
     ListRootsRequest,
     ListRootsResult,
-    RootsCapability,
-    SamplingCapability,
-    SamplingToolsCapability,
-    UrlElicitationCapability,
 )
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from ..storage.errors import PerdureError
-from ..tasks import Owner, Progress, Snapshot
+from ..tasks import InputKind, Owner, Progress, Snapshot
+from ..tasks.errors import MalformedAnswer
+from ..tasks.inputs import InputError, capability_of
+from .capabilities import declared, required
 from .protocol import Request, Wire
 from .refusals import refusal_of
 from .service import Service
@@ -45,6 +42,9 @@ from .shapes import question, related
 
 QUESTION_PATIENCE = 3600.0
 """Seconds that a question may be open on one stream. It can be asked again on another."""
+
+MAX_ASKS = 3
+"""How often a client is asked the same, if its answers are malformed."""
 
 _request: TypeAdapter[InputRequest] = TypeAdapter(InputRequest)
 
@@ -89,7 +89,7 @@ class Attendant:
         return last
 
     def _ask_what_is_new(self, snapshot: Snapshot, asking: TaskGroup) -> None:
-        for key in snapshot.task.outstanding.keys() - self._asked:
+        for key in snapshot.task.questions.keys() - self._asked:
             self._asked.add(key)
             asking.start_soon(self._ask, snapshot, key, asking.cancel_scope)
 
@@ -98,9 +98,7 @@ class Attendant:
         async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
             async for snapshot in states:
                 await self._tell(snapshot)
-                for asked in snapshot.task.outstanding.values():
-                    check_askable(self._request, _request.validate_python(question(asked)))
-                if snapshot.task.is_terminal or snapshot.task.outstanding:
+                if snapshot.task.is_terminal or snapshot.task.questions:
                     return snapshot
         raise MCPError(INTERNAL_ERROR, "the task was lost")
 
@@ -134,18 +132,41 @@ class Attendant:
             asked["params"] = {**params, "_meta": {**params.get("_meta", {}), **related(snapshot.task)}}
         try:
             with self._unhurried():
-                answer = await ask(self._request, _request.validate_python(asked))
-                await self._service.answer(self._owner, snapshot.task.task_id, {key: answer})
+                await self._ask_until_it_fits(snapshot, key, asked)
         except MCPError as error:
-            self._refusal = MCPError(
-                INTERNAL_ERROR, f"the client did not answer {key!r}: {error.error.message}"
-            )
+            self._refusal = error
         except PerdureError as error:
             self._refusal = refusal_of(error)
-        except ValidationError:
-            self._refusal = MCPError(INTERNAL_ERROR, f"the client's answer to {key!r} is malformed")
         if self._refusal is not None:
             scope.cancel()
+
+    async def _ask_until_it_fits(self, snapshot: Snapshot, key: str, asked: Wire) -> None:
+        """Ask the client, again if its answer is malformed. A JSON-RPC error is an answer for the tool."""
+        task_id, why = snapshot.task.task_id, ""
+        for _ in range(MAX_ASKS):
+            try:
+                answer = await ask(self._request, _request.validate_python(_with_reason(asked, why)))
+                return await self._service.answer(self._owner, task_id, {key: answer})
+            except MCPError as error:
+                if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                    raise MCPError(
+                        INTERNAL_ERROR, f"the client did not answer {key!r}: {error.message}"
+                    ) from error
+                failure = InputError(code=error.code, message=error.message)
+                return await self._service.fail_question(self._owner, task_id, key, failure)
+            except MalformedAnswer as error:
+                why = str(error)
+            except ValidationError:
+                why = f"the answer to {key!r} is malformed"
+        raise MCPError(INTERNAL_ERROR, why, {"retryable": True})
+
+
+def _with_reason(asked: Wire, why: str) -> Wire:
+    """The question, with the reason why the last answer to it was not accepted."""
+    params = dict(asked.get("params") or {})
+    if not why or "message" not in params:
+        return asked
+    return {**asked, "params": {**params, "message": f"{params['message']}\n\n({why})"}}
 
 
 async def ask(request: Request, asked: InputRequest) -> Wire:
@@ -163,36 +184,15 @@ async def ask_all(request: Request, asked: Mapping[str, InputRequest]) -> dict[s
 
 
 def check_askable(request: Request, asked: InputRequest) -> None:
-    """Raise where the client did not say that it can be asked this."""
-    needed = _lacking(asked, request.session.client_capabilities or ClientCapabilities())
-    if needed is not None:
+    """Raise if the client did not declare that it can be asked this."""
+    params = None if asked.params is None else asked.params.model_dump(by_alias=True, mode="json")
+    capability = capability_of(InputKind(asked.method), params)
+    if capability not in declared(request):
         raise MCPError(
             MISSING_REQUIRED_CLIENT_CAPABILITY,
             f"the client does not declare what {asked.method} needs",
-            {"requiredCapabilities": needed.model_dump(by_alias=True, mode="json", exclude_none=True)},
+            required(capability),
         )
-
-
-def _lacking(asked: InputRequest, declared: ClientCapabilities) -> ClientCapabilities | None:
-    """What a client would have to declare to be asked this, and does not."""
-    match asked:
-        case ElicitRequest(params=ElicitRequestURLParams()):
-            url = declared.elicitation and declared.elicitation.url
-            needed = ElicitationCapability(url=UrlElicitationCapability())
-            return None if url is not None else ClientCapabilities(elicitation=needed)
-        case ElicitRequest():
-            given = declared.elicitation  # an empty one is from before there were kinds, and means forms
-            if given is not None and (given.form is not None or given.url is None):
-                return None
-            return ClientCapabilities(elicitation=ElicitationCapability(form=FormElicitationCapability()))
-        case CreateMessageRequest(params=params):
-            tools = SamplingToolsCapability() if params.tools or params.tool_choice else None
-            given = declared.sampling
-            if given is not None and (tools is None or given.tools is not None):
-                return None
-            return ClientCapabilities(sampling=SamplingCapability(tools=tools))
-        case ListRootsRequest():
-            return None if declared.roots is not None else ClientCapabilities(roots=RootsCapability())
 
 
 def _answer_type(asked: InputRequest) -> type[BaseModel]:

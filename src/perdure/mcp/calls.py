@@ -28,6 +28,7 @@ from ..tasks.edits import checked_ttl
 from . import shapes
 from .attending import Attendant, ask_all
 from .callers import session_of
+from .capabilities import declared
 from .durable import Admission, Durable, at, is_nothing
 from .params import Asked, decoded, idempotency_key_of, is_declared
 from .protocol import CORE, ENVELOPE, MODERN, Request, Wire
@@ -86,8 +87,8 @@ class Calls:
         self, request: Request, call_next: CallNext, durable: Durable, owner: Owner
     ) -> HandlerResult:
         params = request.params or {}
-        declared = is_declared(params)
-        if durable.mode == "required" and not declared:
+        knows_tasks = is_declared(params)
+        if durable.mode == "required" and not knows_tasks:
             raise undeclared()
         state = params.get("requestState")
         if isinstance(state, str) and state.startswith(WAITING):
@@ -97,7 +98,7 @@ class Calls:
         if admission.reached is None or not is_nothing(result):
             return result
         snapshot = await self._create(request, admission.reached, owner, _stored(params, admission))
-        if declared:
+        if knows_tasks:
             self._service.pacing.told(snapshot.task.task_id)
             return self._service.stamped(shapes.created(snapshot.task, snapshot.task.created_at))
         return await self._wait_modern(request, owner, snapshot.task.task_id)
@@ -125,7 +126,7 @@ class Calls:
         task = (await self._while_connected(request, attendant.until_it_asks(task_id), task_id)).task
         if task.is_terminal:
             return self._service.stamped(shapes.result_of(success_of(task.outcome)))
-        asked = {key: shapes.question(each) for key, each in task.outstanding.items()}
+        asked = {key: shapes.question(each) for key, each in task.questions.items()}
         if idempotency_key_of(_meta(request)) is None:
             self._service.background.beside(self._cancel_unless_answered(owner, task_id, frozenset(asked)))
         state = f"{WAITING}{task.task_id}"
@@ -211,6 +212,8 @@ class Calls:
             ttl=durable.ttl if isinstance(ttl, UnsetType) else ttl,
             is_ttl_named=not isinstance(ttl, UnsetType),
             poll_interval=durable.poll_interval,
+            client_can=declared(request),
+            operators_answer=durable.operators_answer,
             idempotency_key=idempotency_key_of(meta),
             function=durable.name,
         )

@@ -49,6 +49,8 @@ class Durable(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds, for clients that name none; unset: as the store is configured."""
     poll_interval: int
     """Milliseconds that clients are told to wait between two looks, at most."""
+    operators_answer: bool = False
+    """Whether it may ask what the client did not declare, because operators answer."""
 
     def __post_init__(self) -> None:
         if self.mode not in ("optional", "required"):

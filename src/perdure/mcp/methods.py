@@ -30,10 +30,9 @@ NAME_HEADER = "mcp-name"
 class Methods:
     """Answers `tasks/*`, in the words of the protocol that the client speaks."""
 
-    def __init__(self, service: Service, *, longest_wait: float, cancel_patience: float) -> None:
+    def __init__(self, service: Service, *, longest_wait: float) -> None:
         self._service = service
         self._longest_wait = longest_wait
-        self._cancel_patience = cancel_patience
 
     def bindings(self) -> Sequence[MethodBinding]:
         both, modern, core = frozenset({MODERN, CORE}), frozenset({MODERN}), frozenset({CORE})
@@ -76,17 +75,13 @@ class Methods:
         return shapes.core((await self._cancelled(owner, _task_id(request))).task, self._service.now())
 
     async def _cancelled(self, owner: Owner, task_id: str) -> Snapshot:
-        """2025-11-25 answers with the cancelled task: give its worker, wherever it is, a moment to end it."""
+        """Cancel the task before answering, as 2025-11-25 demands, without waiting for its worker."""
         runtime = self._service.runtime
         try:
-            snapshot = await runtime.cancel(owner, task_id)
+            return await runtime.cancel_now(owner, task_id)
         except TerminalTask as error:
             ended = shapes.core((await runtime.get(owner, task_id)).task, self._service.now())
             raise MCPError(INVALID_PARAMS, f"the task is {ended['status']}, which is final") from error
-        if not snapshot.task.is_terminal:
-            with suppress(TimeoutError):
-                snapshot = await runtime.wait(owner, task_id, timeout=self._cancel_patience)
-        return snapshot
 
     async def update(self, request: Request, _: RequestParams) -> HandlerResult:
         owner = self._caller(request)

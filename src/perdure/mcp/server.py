@@ -21,6 +21,7 @@ from mcp.server.mcpserver import MCPServer
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     METHOD_NOT_FOUND,
+    MISSING_REQUIRED_CLIENT_CAPABILITY,
     CallToolRequestParams,
     CallToolResult,
     InputRequiredResult,
@@ -29,13 +30,14 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from ..runtime import App, Executor, Failed, Function, Runtime, RuntimeConfig, Task
+from ..runtime import App, ClientCannotAnswer, Executor, Failed, Function, Runtime, RuntimeConfig, Task
 from ..storage import Storage
 from ..tasks import StoreConfig, Success, TaskStore
 from ..tasks.edits import checked_ttl
 from ..tasks.errors import InvalidValue
 from .background import Background
 from .callers import Anonymous, Callers, Identify
+from .capabilities import required
 from .durable import Durable, Mode, Running, at, current_admission, entry, forgiving
 from .hosts import Host, LowLevelHost, MCPServerHost
 from .methods import Methods
@@ -84,9 +86,7 @@ class Tasks(Extension):
         self._app = App(url, store=self._store_config, runtime=runtime, executor=executor)
         self._background = Background(self._app)
         self._service = Service(self._background, Callers(anonymous, identify))
-        self._methods = Methods(
-            self._service, longest_wait=longest_wait, cancel_patience=runtime.cancel_grace + 5.0
-        )
+        self._methods = Methods(self._service, longest_wait=longest_wait)
         self._server: object = None
         self._states: list[object] = []
         """What the user's lifespan yielded, for each time that it is entered now."""
@@ -111,6 +111,7 @@ class Tasks(Extension):
         backoff: float = 1.0,
         timeout: float | None = None,
         concurrency: int | None = None,
+        operators_answer: bool = False,
     ) -> Callable[[Callable[P, object]], Callable[..., Awaitable[Any]]]:
         """Make the calls of a tool tasks, which survive the server.
 
@@ -118,8 +119,10 @@ class Tasks(Extension):
         it does outside must bear that. `restart=False` is for a tool that must not run twice; its task fails
         instead. `retries` is how often it runs again after it raised `Again` or took too long.
 
-        A `mode` of "required" serves only clients that understand tasks. `ttl` and `poll_interval` are in
-        milliseconds, `backoff` and `timeout` in seconds; see `Function`.
+        A client is only asked what it declared; with `operators_answer=True` the tool may ask anything,
+        because operators answer on the dashboard. A `mode` of "required" serves only clients that understand
+        tasks. `ttl` and `poll_interval` are in milliseconds, `backoff` and `timeout` in seconds; see
+        `Function`.
         """
         if type(retries) is not int or retries < 0:
             raise InvalidValue("retries", f"must be an integer of at least 0, not {retries!r}")
@@ -127,7 +130,13 @@ class Tasks(Extension):
 
         def mark(function: Callable[P, object]) -> Callable[..., Awaitable[Any]]:
             called = name or getattr(function, "__name__", "")
-            durable = Durable(name=called, mode=mode, ttl=ttl, poll_interval=poll_interval)
+            durable = Durable(
+                name=called,
+                mode=mode,
+                ttl=ttl,
+                poll_interval=poll_interval,
+                operators_answer=operators_answer,
+            )
             registered = entry(function, durable)
             self._app.functions.add(
                 Function(
@@ -156,9 +165,13 @@ class Tasks(Extension):
         except MCPError as error:
             data = UNSET if error.error.data is None else error.error.data
             raise Failed(error.error.code, error.error.message, data) from error
-        if running.raised is not None:
-            raise running.raised
-        return Success.of(result)
+        match running.raised:
+            case None:
+                return Success.of(result)
+            case ClientCannotAnswer(capability=capability) as error:
+                raise Failed(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), required(capability)) from error
+            case error:
+                raise error
 
     # Joining a server
 

@@ -13,6 +13,7 @@ from ..tasks import Owner, StoreConfig, TaskRecord, edits
 from ..tasks.codec import JsonLike
 from ..tasks.errors import TerminalTask
 from ..tasks.forms import check_form
+from ..tasks.inputs import InputError
 from ..tasks.variables import check_from_client
 from .background import Background
 from .callers import Callers
@@ -62,6 +63,18 @@ class Service:
     def stamped(self, result: Wire) -> Wire:
         """A result of 2026-07-28 that did not pass through the SDK: it says which server it is from."""
         return {**result, "_meta": {**result.get("_meta", {}), SERVER_INFO_META_KEY: self.host.stamp}}
+
+    async def fail_question(self, owner: Owner, task_id: str, key: str, error: InputError) -> None:
+        """Give the tool a JSON-RPC error as the answer to a question; ignored if the task has ended."""
+        store = self.runtime.store
+        with suppress(TerminalTask):
+            await store.mutate(
+                owner,
+                task_id,
+                lambda read: store.edit(
+                    read, lambda task, now, _: edits.fail_question(task, key, error, now=now)
+                ),
+            )
 
     async def answer(
         self,

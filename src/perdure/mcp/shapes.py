@@ -27,8 +27,8 @@ def created(task: TaskRecord, now: Micros) -> Wire:
 def detailed(task: TaskRecord, now: Micros) -> Wire:
     """What `tasks/get` answers and `notifications/tasks` carries: with questions, result or error."""
     shape = _modern(task, now)
-    if task.status is Status.INPUT_REQUIRED:
-        shape["inputRequests"] = {key: question(asked) for key, asked in task.outstanding.items()}
+    if shape["status"] == Status.INPUT_REQUIRED:
+        shape["inputRequests"] = {key: question(asked) for key, asked in task.questions.items()}
     match task.outcome:
         case Success() as success if task.status is Status.COMPLETED:
             shape["result"] = result_of(success)
@@ -106,6 +106,8 @@ def _common(task: TaskRecord) -> Wire:
     shape: Wire = {"taskId": task.task_id, "status": task.status.value}
     if task.status_message is not None:
         shape["statusMessage"] = task.status_message
+    if task.status is Status.INPUT_REQUIRED and not task.questions:
+        shape |= {"status": Status.WORKING.value, "statusMessage": "an operator has been asked"}
     shape["createdAt"] = timestamp(task.created_at)
     shape["lastUpdatedAt"] = timestamp(task.last_updated_at)
     return shape

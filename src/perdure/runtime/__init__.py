@@ -9,7 +9,17 @@ from .app import App
 from .cancellation import Cancellation
 from .config import RuntimeConfig
 from .endings import Stop
-from .errors import Again, Failed, Pause, QueueFull, TaskCancelled, UnknownFunction
+from .errors import (
+    Again,
+    ClientCannotAnswer,
+    Failed,
+    InputFailed,
+    Pause,
+    QueueFull,
+    TaskCancelled,
+    TooManyWaiting,
+    UnknownFunction,
+)
 from .executor import Executor, InProcessExecutor, Job
 from .function import Function, Functions
 from .hold import Claim
@@ -22,11 +32,13 @@ __all__ = [
     "App",
     "Cancellation",
     "Claim",
+    "ClientCannotAnswer",
     "Executor",
     "Failed",
     "Function",
     "Functions",
     "InProcessExecutor",
+    "InputFailed",
     "Job",
     "LeaseLost",
     "Pause",
@@ -37,5 +49,6 @@ __all__ = [
     "Stop",
     "Task",
     "TaskCancelled",
+    "TooManyWaiting",
     "UnknownFunction",
 ]

@@ -72,7 +72,7 @@ class Deadlines:
         if snapshot is None or snapshot.task.held:
             return
         try:
-            ended = await edit_unclaimed(self._store, snapshot, edit)
+            ended = await edit_with_lease(self._store, snapshot, edit)
         except REFUSED:  # somebody else did it, answered it or claimed it
             return
         if ended.task.is_terminal:
@@ -85,10 +85,10 @@ def _end_abandoned(task: TaskRecord, now: int, config: StoreConfig) -> TaskRecor
     return task if failure is None else end_task(task, failure, now, config)
 
 
-async def edit_unclaimed(store: TaskStore, snapshot: Snapshot, edit: Edit) -> Snapshot:
-    """Edit a task that no worker holds, together with the lease that an earlier worker left.
+async def edit_with_lease(store: TaskStore, snapshot: Snapshot, edit: Edit) -> Snapshot:
+    """Edit a task as somebody else than its worker, and give up the lease in the same commit.
 
-    Raises ConcurrentModification if a worker has claimed it meanwhile.
+    Raises ConcurrentModification if a worker has claimed it, or extended its lease, meanwhile.
     """
     lease = await store.storage.get(lease_address_of(snapshot.record), now=store.clock())
     try:

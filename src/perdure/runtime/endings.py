@@ -26,7 +26,7 @@ from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRe
 from ..tasks.edits import AttemptEnd
 from ..tasks.errors import InvalidValue
 from ..tasks.store import Edit
-from .errors import INTERNAL_ERROR, Again, Failed, Pause, TaskCancelled
+from .errors import INTERNAL_ERROR, Again, ClientCannotAnswer, Failed, Pause, TaskCancelled
 from .function import Function, Result
 
 INVALID_PARAMS = -32602
@@ -253,7 +253,10 @@ def pause_until_answered(pause: Pause) -> Edit:
             task = edits.set_variables(task, pause.variables, now=now, config=config)
         if pause.checkpoint:
             task = edits.save_checkpoint(task, pause.checkpoint, now=now, config=config)
-        asked = ask_new(task, pause.requests, now, config)
+        try:
+            asked = ask_new(task, pause.requests, now, config)
+        except ClientCannotAnswer as error:
+            return end_task(task, Failure.of(INTERNAL_ERROR, str(error)), now, config)
         if not any(key in asked.outstanding for key in pause.requests):
             return edits.finish(asked, _POINTLESS, now=now, config=config)
         return edits.release(asked, now=now, config=config)
@@ -264,9 +267,13 @@ def pause_until_answered(pause: Pause) -> Edit:
 def ask_new(
     task: TaskRecord, requests: Mapping[str, InputRequest], now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Ask what of this the task never asked before."""
+    """Ask what the task never asked before. Raises ClientCannotAnswer if its client cannot be asked it."""
     inputs.check_repeated(task.inputs, requests)
     new = {key: request for key, request in requests.items() if key not in task.inputs}
+    for request in new.values():
+        capability = inputs.capability_of(request.kind, request.params)
+        if not (task.operators_answer or task.can_ask(capability)):
+            raise ClientCannotAnswer(request.kind, capability)
     return edits.ask(task, new, now=now, config=config) if new else task
 
 

@@ -8,6 +8,8 @@
         ├── Failed             raised by a function: end the task with this JSON-RPC error
         ├── Pause              raised by a function: ask this, let go, run me again when it is answered
         ├── TooManyWaiting     raised by `task.ask`: too many runs of this process wait for answers already
+        ├── ClientCannotAnswer raised by `task.elicit` and others: the client did not declare this
+        ├── InputFailed        raised by `task.elicit` and others: the client answered with a JSON-RPC error
         └── TaskCancelled      raised in a plain function that asks whether it was cancelled, and was
 
 LeaseLost is an error of tasks: it is what a store answers to a worker that no longer holds the task.
@@ -22,7 +24,7 @@ from msgspec import UNSET, UnsetType
 from ..storage.errors import PerdureError
 from ..tasks.codec import JsonLike
 from ..tasks.errors import InvalidValue
-from ..tasks.inputs import InputRequest
+from ..tasks.inputs import Capability, InputError, InputKind, InputRequest
 from ..tasks.record import Failure
 
 INTERNAL_ERROR = -32603
@@ -96,6 +98,27 @@ class Pause(RunError):
         self.requests = requests
         self.variables = variables
         self.checkpoint = checkpoint
+
+
+class ClientCannotAnswer(RunError):
+    """The client did not declare that it can be asked this, and nobody else may answer.
+
+    `capability` is what it would have to declare.
+    """
+
+    def __init__(self, kind: InputKind, capability: Capability) -> None:
+        super().__init__(f"the client cannot answer {kind.value}: it did not declare {capability.value}")
+        self.kind = kind
+        self.capability = capability
+
+
+class InputFailed(RunError):
+    """The client answered a question with a JSON-RPC error."""
+
+    def __init__(self, key: str, error: InputError) -> None:
+        super().__init__(f"the client answered {key!r} with error {error.code}: {error.message}")
+        self.key = key
+        self.error = error
 
 
 class TooManyWaiting(RunError):

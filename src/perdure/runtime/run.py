@@ -16,7 +16,7 @@ from random import uniform
 from typing import cast
 
 from ..storage.errors import PerdureError, StorageError
-from ..tasks import InputRequest, Snapshot, StoreConfig, TaskStore, retention
+from ..tasks import InputRequest, Snapshot, Status, StoreConfig, TaskStore, retention
 from ..tasks.errors import LeaseLost
 from ..tasks.inputs import Input, check_repeated
 from ..tasks.store import Edit
@@ -24,7 +24,7 @@ from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
 from .endings import Stop, ask_new, ending_of, said_by
-from .errors import TaskCancelled, TooManyWaiting, exited
+from .errors import InputFailed, TaskCancelled, TooManyWaiting, exited
 from .function import Function, Result
 from .hold import Claim, Hold
 from .reporter import Reporter
@@ -178,6 +178,10 @@ class Run:
 
     def _log_lost(self, problem: Exception | None) -> None:
         task = self.snapshot.task
+        telemetry.dropped(task)
+        if task.status is Status.CANCELLED:
+            log.info("task %s was cancelled; the result of attempt %d is dropped", task.task_id, self.attempt)
+            return
         why = "" if problem is None else f" ({problem})"
         log.warning(
             "task %s: the lease is lost, what came of attempt %d is dropped%s",
@@ -185,7 +189,6 @@ class Run:
             self.attempt,
             why,
         )
-        telemetry.dropped(task)
 
     # Writing
 
@@ -270,7 +273,11 @@ class Run:
             if not self._may_wait:
                 self.stop(Stop.SUSPENDED)
             await self._wait_for(requests)
-        return {key: self.snapshot.task.inputs[key] for key in requests}
+        answered = {key: self.snapshot.task.inputs[key] for key in requests}
+        for key, each in answered.items():
+            if each.error is not None:
+                raise InputFailed(key, each.error)
+        return answered
 
     async def _wait_for(self, keys: Collection[str]) -> None:
         """Without a slot, and off the clock of the function's timeout: people take their time."""

@@ -15,7 +15,7 @@ from ..tasks.snapshot import LEASES, TASKS
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
-from .deadline import edit_unclaimed
+from .deadline import edit_with_lease
 from .endings import Stop
 from .errors import QueueFull
 from .executor import Executor, InProcessExecutor
@@ -121,11 +121,23 @@ class Runtime:
         return await self.store.mutate(owner, task_id, self._cancel)
 
     async def _cancel(self, snapshot: Snapshot) -> Snapshot:
-        if snapshot.task.held:
-            flagged = await self.store.request_cancel(snapshot)
-            self._executor.cancel(flagged.task.task_id, Stop.CANCELLED)
-            return flagged
-        return await edit_unclaimed(
+        if not snapshot.task.held:
+            return await self._end_as_cancelled(snapshot)
+        flagged = await self.store.request_cancel(snapshot)
+        self._executor.cancel(flagged.task.task_id, Stop.CANCELLED)
+        return flagged
+
+    async def cancel_now(self, owner: Owner, task_id: str) -> Snapshot:
+        """End a task as cancelled at once, also one that runs: nothing that its run does counts any more.
+
+        Raises TerminalTask if the task has ended already.
+        """
+        cancelled = await self.store.mutate(owner, task_id, self._end_as_cancelled)
+        self._executor.cancel(cancelled.task.task_id, Stop.CANCELLED)
+        return cancelled
+
+    async def _end_as_cancelled(self, snapshot: Snapshot) -> Snapshot:
+        return await edit_with_lease(
             self.store, snapshot, lambda task, now, config: edits.cancel(task, now=now, config=config)
         )
 

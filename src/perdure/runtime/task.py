@@ -111,6 +111,8 @@ class Task:
         """Ask the user. Returns at once if an earlier attempt has the answer already.
 
         If there is no answer within `deadline` seconds (by default the ttl of the task), the task fails.
+        Raises ClientCannotAnswer if the client did not declare that it can be asked, and InputFailed if it
+        answers with a JSON-RPC error.
         """
         params: JsonLike = {"mode": "form", "message": message, "requestedSchema": schema or _NOTHING_ASKED}
         asked = await self._ask_one(InputKind.ELICITATION, params, key, deadline)
@@ -131,7 +133,8 @@ class Task:
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
         """Ask several things at once, each under its own key, and wait until all are answered.
 
-        A key that was asked before, in this attempt or an earlier one, is not asked again.
+        A key that was asked before, in this attempt or an earlier one, is not asked again. Raises InputFailed
+        if one of the answers is a JSON-RPC error.
         """
         return await self._run.ask(requests)
 

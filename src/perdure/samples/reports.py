@@ -1,4 +1,4 @@
-"""Reports: one that takes a minute, one that asks, and one that fails."""
+"""Reports: one that takes a minute, two that ask, and one that fails."""
 
 from __future__ import annotations
 
@@ -17,6 +17,11 @@ NAME_FORM = {
     "type": "object",
     "properties": {"name": {"type": "string", "title": "Name", "description": "as it stands on the cover"}},
     "required": ["name"],
+}
+APPROVAL_FORM = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean", "title": "Approved"}},
+    "required": ["approved"],
 }
 
 Seconds = Annotated[float, Field(ge=0, le=3600, description="how long it takes")]
@@ -44,6 +49,14 @@ def add_reports(server: MCPServer[object], tasks: Tasks) -> None:
         if answer.action != "accept":
             return f"the report of {year} stays unsigned"
         return f"the report of {year}, signed by {answer.values['name']}"
+
+    @server.tool()
+    @tasks.durable(operators_answer=True)
+    async def approve_report(year: int, task: Task) -> str:
+        """Ask for the approval of a report. An operator answers on the dashboard, whatever the client can."""
+        answer = await task.elicit(f"Is the report of {year} approved?", APPROVAL_FORM)
+        is_approved = answer.action == "accept" and answer.values["approved"]
+        return f"the report of {year} is {'approved' if is_approved else 'not approved'}"
 
     @server.tool()
     @tasks.durable()

@@ -19,7 +19,7 @@ from . import codec, history, inputs, retention
 from .codec import JsonLike
 from .config import MOST_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
-from .inputs import InputRequest
+from .inputs import Capability, Input, InputError, InputRequest
 from .lifecycle import Status, check_active, check_move
 from .owner import Owner
 from .record import (
@@ -67,6 +67,10 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     poll_interval: int | None = None
     session_id: str | None = None
     variables: Mapping[str, JsonLike] = {}
+    client_can: tuple[Capability, ...] | None = None
+    """What the client declared that it can be asked; None: no client creates the task."""
+    operators_answer: bool = False
+    """Whether the task may ask what its client did not declare."""
     function: str | None = None
     """What a worker is to run; None where the creator itself sees to the end of the task."""
     idempotency_key: str | None = None
@@ -99,6 +103,8 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         params_json=_document("params", new.params, config.max_params_size_bytes),
         meta_json=_document("meta", new.meta, config.max_meta_size_bytes),
         variables_json=merge(Variables({}), new.variables, config) if new.variables else UNSET,
+        client_can=None if new.client_can is None else tuple(sorted(new.client_can)),
+        operators_answer=new.operators_answer,
         function=new.function,
         idempotency_key=new.idempotency_key,
     )
@@ -212,7 +218,16 @@ def answer(
 ) -> TaskRecord:
     """Take answers to outstanding questions; when none is left open, the work may go on."""
     check_active(task.status)
-    settled = inputs.answer(task.inputs, answers, now=now, config=config)
+    return _answered(task, inputs.answer(task.inputs, answers, now=now, config=config), now)
+
+
+def fail_question(task: TaskRecord, key: str, error: InputError, *, now: Micros) -> TaskRecord:
+    """Take a JSON-RPC error as the answer to an outstanding question."""
+    check_active(task.status)
+    return _answered(task, inputs.fail(task.inputs, key, error, now=now), now)
+
+
+def _answered(task: TaskRecord, settled: Mapping[str, Input], now: Micros) -> TaskRecord:
     if not settled:
         return task
     answered = _touched(task, now, inputs={**task.inputs, **settled})

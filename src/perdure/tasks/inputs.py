@@ -31,6 +31,29 @@ class InputKind(StrEnum):
     ROOTS = "roots/list"
 
 
+class Capability(StrEnum):
+    """What a client must have declared to be asked something."""
+
+    FORM = "elicitation.form"
+    URL = "elicitation.url"
+    SAMPLING = "sampling"
+    SAMPLING_TOOLS = "sampling.tools"
+    ROOTS = "roots"
+
+
+def capability_of(kind: InputKind, params: JsonLike) -> Capability:
+    """Return what a client must have declared to be asked this."""
+    fields: Mapping[str, JsonLike] = params if isinstance(params, Mapping) else {}
+    match kind:
+        case InputKind.ELICITATION:
+            return Capability.URL if fields.get("mode") == "url" else Capability.FORM
+        case InputKind.SAMPLING:
+            has_tools = bool(fields.get("tools") or fields.get("toolChoice"))
+            return Capability.SAMPLING_TOOLS if has_tools else Capability.SAMPLING
+        case InputKind.ROOTS:
+            return Capability.ROOTS
+
+
 class ElicitationAnswer(msgspec.Struct, frozen=True):
     """What the person said, or that they would not."""
 
@@ -82,6 +105,13 @@ class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds in which it must be answered; None: the ttl of the task."""
 
 
+class InputError(msgspec.Struct, frozen=True, kw_only=True):
+    """A JSON-RPC error that a client gave as its answer."""
+
+    code: int
+    message: str
+
+
 class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A question as it is stored, and its answer once there is one."""
 
@@ -92,10 +122,17 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """When the task fails if there is no answer; None: never."""
     answer_json: Raw | UnsetType = msgspec.field(default=UNSET, name="answer")
     answered_at: Micros | None = None
+    error: InputError | None = None
+    """The JSON-RPC error with which the client answered."""
 
     @property
     def is_answered(self) -> bool:
         return self.answered_at is not None
+
+    @property
+    def capability(self) -> Capability:
+        """What a client must have declared to be asked this."""
+        return capability_of(self.kind, self.params)
 
     @property
     def params(self) -> Json:
@@ -172,6 +209,13 @@ def answer(
         key: msgspec.structs.replace(inputs[key], answer_json=raw, answered_at=now)
         for key, raw in raws.items()
     }
+
+
+def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micros) -> dict[str, Input]:
+    """Return the outstanding input of this key, answered with an error; nothing if it is answered already."""
+    if key not in inputs or inputs[key].is_answered:
+        return {}
+    return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}
 
 
 def _check_number(entries: Mapping[str, object], config: StoreConfig) -> None:

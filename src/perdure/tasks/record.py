@@ -17,7 +17,7 @@ from . import codec, history
 from .codec import Json, JsonLike
 from .errors import CorruptRecord, InvalidValue, TaskError
 from .history import Attempt
-from .inputs import Input
+from .inputs import Capability, Input
 from .lifecycle import Status
 from .owner import Owner
 from .variables import Variables
@@ -142,6 +142,10 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """State that work and client share: either may read and set it."""
     checkpoint_json: Document = msgspec.field(default=UNSET, name="checkpoint")
     """State of the work alone: no client reads or writes it."""
+    client_can: tuple[str, ...] | None = None
+    """What its client declared that it can be asked; None: no client created the task."""
+    operators_answer: bool = False
+    """Whether it may ask what its client did not declare, because operators answer."""
     inputs: dict[str, Input] = {}
     """Everything that was ever asked, by key, with its answer where there is one."""
     progress: Progress | None = None
@@ -192,6 +196,15 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def history(self) -> tuple[Attempt, ...]:
         return history.read(self.history_json)
+
+    def can_ask(self, capability: Capability) -> bool:
+        """Return whether its client can be asked what needs this."""
+        return self.client_can is None or capability.value in self.client_can
+
+    @property
+    def questions(self) -> dict[str, Input]:
+        """The outstanding questions that its client can be asked; operators see all of them."""
+        return {key: asked for key, asked in self.outstanding.items() if self.can_ask(asked.capability)}
 
     @property
     def outstanding(self) -> dict[str, Input]:

@@ -36,7 +36,44 @@ async def test_a_task_that_waits_for_an_answer_is_cancelled_as_a_running_one_is(
     assert (await core.send("tasks/cancel", {"taskId": task_id})).result["status"] == "cancelled"
 
 
-@row(82)
+@row(82, 114)
+async def test_a_task_whose_tool_catches_the_cancellation_is_cancelled_all_the_same() -> None:
+    started, ended = asyncio.Event(), asyncio.Event()
+
+    def define(server: MCPServer[object], tasks: Tasks) -> None:
+        @server.tool()
+        @tasks.durable()
+        async def salvages() -> str:
+            try:
+                started.set()
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                ended.set()
+            return "what there was"
+
+        @server.tool()
+        @tasks.durable()
+        async def breaks() -> str:
+            try:
+                started.set()
+                await asyncio.Event().wait()
+            finally:
+                ended.set()
+                raise LookupError("in its clean-up")
+
+    async with hosting(define) as url, Core(url) as core:
+        for tool in ("salvages", "breaks"):
+            task_id = await core.start(tool)
+            await asyncio.wait_for(started.wait(), 15)
+            cancelled = (await core.send("tasks/cancel", {"taskId": task_id})).result
+            assert cancelled["status"] == "cancelled"
+            await asyncio.wait_for(ended.wait(), 15)
+            started.clear()
+            ended.clear()
+            assert (await core.get(task_id))["status"] == "cancelled"
+
+
+@row(82, 114)
 async def test_a_task_whose_work_does_not_stop_is_cancelled_all_the_same() -> None:
     # "MUST transition the task to cancelled status before sending the response"
     begun, gate = threading.Event(), threading.Event()

@@ -69,16 +69,14 @@ async def test_two_questions_at_once_are_each_asked_once_and_answered_for_themse
     assert answer.result["content"][0]["text"] == "first: accept, second: decline"
 
 
-async def test_a_client_that_fails_to_answer_gets_an_error_and_the_task_waits_for_another(url: str) -> None:
-    async with Failing(url) as failing, Core(url, answering=yes) as core:
+async def test_a_client_that_answers_with_an_error_does_not_leave_the_task_waiting(url: str) -> None:
+    async with Failing(url) as failing:
         task_id = await failing.start("confirm_delete", {"filename": "a.txt"})
         failed = await failing.send("tasks/result", {"taskId": task_id})
 
         assert failed.code == -32603
-        assert "nobody is at home" in failed.error["message"]
-        assert (await failing.get(task_id))["status"] == "input_required"
-        answer = await core.send("tasks/result", {"taskId": task_id})
-        assert answer.result["content"][0]["text"] == "deleted a.txt"
+        assert "nobody is at home" in failed.error["message"]  # the tool did not catch it
+        assert (await failing.get(task_id))["status"] == "failed"
 
 
 async def test_a_question_that_two_sessions_were_asked_is_answered_by_the_first_of_them(url: str) -> None:
@@ -107,7 +105,21 @@ async def until_asked(core: Core) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_an_answer_that_is_not_what_the_form_asks_for_is_refused_and_the_task_waits(url: str) -> None:
+async def test_an_answer_that_does_not_fit_the_form_is_reported_and_may_be_repeated(url: str) -> None:
+    answers = [{"confirm": "perhaps"}, {"confirm": True}]
+
+    async def second_thoughts(request: Json) -> Json:
+        return {"action": "accept", "content": answers.pop(0)}
+
+    async with Core(url, answering=second_thoughts) as core:
+        task_id = await core.start("confirm_delete", {"filename": "a.txt"})
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+    assert "malformed" in core.asked[1]["params"]["message"]
+    assert answer.result["content"][0]["text"] == "deleted a.txt"
+
+
+async def test_answers_that_never_fit_the_form_are_refused_and_the_task_waits(url: str) -> None:
     async def nonsense(request: Json) -> Json:
         return {"action": "accept", "content": {"confirm": "perhaps"}}
 
@@ -115,25 +127,23 @@ async def test_an_answer_that_is_not_what_the_form_asks_for_is_refused_and_the_t
         task_id = await wrong.start("confirm_delete", {"filename": "a.txt"})
         refused = await wrong.send("tasks/result", {"taskId": task_id})
 
+        assert (refused.code, refused.error["data"]) == (-32603, {"retryable": True})
         assert "confirm" in refused.error["message"]
         assert (await wrong.get(task_id))["status"] == "input_required"
         answer = await core.send("tasks/result", {"taskId": task_id})
         assert answer.result["content"][0]["text"] == "deleted a.txt"
 
 
-async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_waits_for_one_that_can() -> None:
-    async with (
-        hosting(simple_tools) as url,
-        Core(url, capabilities={}, answering=no) as mute,
-        Core(url, answering=yes) as core,
-    ):
+async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_ends() -> None:
+    async with hosting(simple_tools) as url, Core(url, capabilities={}, answering=no) as mute:
         task_id = await mute.start("asking")
         refused = await mute.send("tasks/result", {"taskId": task_id})
 
         assert mute.asked == []
-        assert "elicitation" in refused.error["message"].lower()
-        answer = await core.send("tasks/result", {"taskId": task_id})
-        assert answer.result["content"][0]["text"] == "accept"
+        assert refused.code == -32021
+        assert "elicitation" in refused.error["message"]
+        assert refused.error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+        assert (await mute.get(task_id))["status"] == "failed"
 
 
 async def test_what_a_resolver_asks_is_asked_once_before_there_is_a_task_and_the_run_has_the_answer(

@@ -34,7 +34,7 @@ async def test_what_the_task_asks_is_asked_on_the_stream_of_the_call_and_names_n
 
 
 @pytest.mark.parametrize("version", HANDSHAKES)
-async def test_a_client_that_cannot_be_asked_is_refused_and_the_task_is_cancelled(version: str) -> None:
+async def test_a_client_that_cannot_be_asked_is_refused_and_the_task_fails(version: str) -> None:
     async with (
         hosting() as site,
         calling(site.url, version, answering=yes, capabilities={}) as client,
@@ -43,7 +43,7 @@ async def test_a_client_that_cannot_be_asked_is_refused_and_the_task_is_cancelle
         task = (await site.ended(await site.begins())).task
 
     assert "elicitation" in answer.error["message"].lower()
-    assert task.status is Status.CANCELLED
+    assert task.status is Status.FAILED
 
 
 @pytest.mark.parametrize("version", HANDSHAKES)

@@ -43,7 +43,7 @@ async def test_a_client_of_the_later_generation_that_cannot_be_asked_is_told_wha
 
     assert answer.code == -32021
     assert "elicitation" in answer.error["data"]["requiredCapabilities"]
-    assert task.status is Status.CANCELLED
+    assert task.status is Status.FAILED
 
 
 async def test_questions_answered_one_by_one_leave_the_others_for_the_next_round() -> None:

@@ -1,0 +1,91 @@
+"""A client is never asked what its call did not declare; operators may answer if the tool allows it."""
+
+from __future__ import annotations
+
+import pytest
+from mcp.server import MCPServer
+
+from perdure import Tasks
+from perdure.runtime import ClientCannotAnswer, Task
+from perdure.tasks import Owner
+
+from ..core.server import hosting
+from ..wire import CORE, EXTENSION, MODERN, Core, Modern
+
+pytestmark = pytest.mark.anyio
+
+FORM = {"requiredCapabilities": {"elicitation": {"form": {}}}}
+TASKS_ONLY = {"extensions": {EXTENSION: {}}}
+SAMPLE = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hm?"}}], "maxTokens": 10}
+
+
+def asking_tools(server: MCPServer[object], tasks: Tasks) -> None:
+    @server.tool()
+    @tasks.durable()
+    async def asks(task: Task) -> str:
+        return (await task.elicit("Whose name?")).action
+
+    @server.tool()
+    @tasks.durable()
+    async def asks_everything(task: Task) -> list[str]:
+        refused: list[str] = []
+        for ask in (
+            lambda: task.elicit("Whose name?"),
+            lambda: task.sample(SAMPLE),
+            lambda: task.sample({**SAMPLE, "tools": [{"name": "t", "inputSchema": {"type": "object"}}]}),
+            task.roots,
+        ):
+            try:
+                await ask()
+            except ClientCannotAnswer as error:
+                refused.append(error.capability.value)
+        return refused
+
+    @server.tool()
+    @tasks.durable(operators_answer=True)
+    async def asks_operators(task: Task) -> str:
+        return (await task.elicit("Whose name?", key="name")).action
+
+
+async def test_a_task_of_2026_ends_at_once_if_its_client_cannot_be_asked() -> None:
+    async with hosting(asking_tools) as url, Modern(url) as client:
+        failed = await client.until(await client.start("asks", capabilities=TASKS_ONLY), "failed")
+
+    assert failed["error"]["code"] == -32021
+    assert failed["error"]["data"] == FORM
+    assert "elicitation" in failed["statusMessage"]
+    assert "inputRequests" not in failed
+
+
+async def test_a_tool_can_see_what_its_client_cannot_answer() -> None:
+    async with hosting(asking_tools) as url, Modern(url) as client:
+        task_id = await client.start("asks_everything", capabilities=TASKS_ONLY)
+        done = await client.until(task_id, "completed")
+
+    everything = ["elicitation.form", "sampling", "sampling.tools", "roots"]
+    assert done["result"]["structuredContent"] == {"result": everything}
+
+
+@pytest.mark.parametrize("version", [MODERN, CORE])
+async def test_operators_answer_what_the_client_is_not_asked(version: str) -> None:
+    tasks_of: list[Tasks] = []
+
+    def define(server: MCPServer[object], tasks: Tasks) -> None:
+        tasks_of.append(tasks)
+        asking_tools(server, tasks)
+
+    async with hosting(define) as url, Modern(url) as modern, Core(url, capabilities={}) as core:
+        client = modern if version == MODERN else core
+        if version == MODERN:
+            task_id = await modern.start("asks_operators", capabilities=TASKS_ONLY)
+        else:
+            task_id = await core.start("asks_operators")
+        runtime, owner = tasks_of[0].runtime, Owner.anonymous()
+        async for snapshot in runtime.watch(owner, task_id):
+            if snapshot.task.outstanding:
+                break
+        seen = await client.get(task_id)
+        assert (seen["status"], seen["statusMessage"]) == ("working", "an operator has been asked")
+        assert "inputRequests" not in seen
+        await runtime.answer(owner, task_id, {"name": {"action": "decline"}})
+        await client.until(task_id, "completed")
