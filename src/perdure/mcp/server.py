@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ParamSpec, TypedDict, TypeVar, cast
+from typing import Any, ParamSpec, TypedDict, TypeVar, cast, overload
 
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 from mcp.server.extension import Extension, MethodBinding
@@ -44,6 +44,7 @@ from .protocol import EXTENSION, MODERN, Request
 from .service import Service
 
 P = ParamSpec("P")
+R = TypeVar("R")
 S = TypeVar("S")
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[S]]
@@ -99,8 +100,12 @@ class Tasks(Extension):
 
     # Marking tools
 
+    @overload
+    def durable(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
     def durable(
         self,
+        /,
         *,
         mode: Mode = "optional",
         retries: int = 0,
@@ -110,8 +115,25 @@ class Tasks(Extension):
         backoff: float = 1.0,
         timeout: float | None = None,
         concurrency: int | None = None,
-    ) -> Callable[[Callable[P, object]], Callable[..., Awaitable[Any]]]:
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def durable(
+        self,
+        function: Callable[..., object] | None = None,
+        /,
+        *,
+        mode: Mode = "optional",
+        retries: int = 0,
+        name: str | None = None,
+        ttl: int | UnsetType | None = UNSET,
+        poll_interval: int = 5_000,
+        backoff: float = 1.0,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+    ) -> Callable[..., object]:
         """Make the calls of a tool tasks, which survive the server.
+
+        Write `@tasks.durable`, or `@tasks.durable(...)` with options, directly above the function and below
+        the decorator that registers the tool. The server does not start if the function is not its tool.
 
         A `mode` of "required" serves only clients that understand tasks. `retries` is how often the tool is
         begun again after its worker died, or it raised `Again`; with none, the task fails and says why. `ttl`
@@ -121,9 +143,9 @@ class Tasks(Extension):
             raise InvalidValue("retries", f"must be an integer of at least 0, not {retries!r}")
         checked_ttl(ttl, self._store_config)
 
-        def mark(function: Callable[P, object]) -> Callable[..., Awaitable[Any]]:
+        def mark(function: Callable[..., object]) -> Callable[..., object]:
             called = name or getattr(function, "__name__", "")
-            durable = Durable(name=called, mode=mode, ttl=ttl, poll_interval=poll_interval)
+            durable = Durable(name=called, function=function, mode=mode, ttl=ttl, poll_interval=poll_interval)
             registered = entry(function, durable)
             self._app.functions.add(
                 Function(
@@ -138,7 +160,7 @@ class Tasks(Extension):
             self._service.known[called] = durable
             return registered
 
-        return mark
+        return mark if function is None else mark(function)
 
     async def _run(self, task: Task) -> Success:
         """Call the tool of a task by name, from the stored call: the first time as after a crash."""
@@ -205,6 +227,8 @@ class Tasks(Extension):
         self._states.append(state)
         self._service.host.state = state
         try:
+            if len(self._states) == 1:
+                await self._service.host.check_tools(self._service.known)
             async with self._background.open():
                 yield
         finally:
