@@ -17,5 +17,5 @@ def durable(url: str) -> ASGIApp:
     tasks = Tasks(url, runtime=RuntimeConfig(concurrency=SLOTS))
     server: MCPServer[Any] = MCPServer("durable", **tasks.attach())
     for tool in TOOLS:
-        server.add_tool(tasks.durable()(tool))
+        server.add_tool(tasks.durable(tool))
     return server.streamable_http_app(streamable_http_path=PATH, json_response=True, stateless_http=True)

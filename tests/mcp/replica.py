@@ -90,10 +90,9 @@ def make_server(
     runtime: RuntimeConfig,
     *,
     without: Collection[str],
-    unlisted: Collection[str],
     renamed: Mapping[str, str],
 ) -> MCPServer[Any]:
-    """What it is without it never heard of; what is unlisted is declared durable, and no tool."""
+    """A server without some of the tools, and with others under new names."""
     tasks = Tasks(url, runtime=runtime)
     server: MCPServer[Any] = MCPServer("replica", version="1", log_level="ERROR", **tasks.attach())
     for function in TOOLS:
@@ -101,8 +100,7 @@ def make_server(
         if name in without:
             continue
         tool = tasks.durable(retries=2 if function in RETRIED else 0, backoff=0.01)(function)
-        if name not in unlisted:
-            server.add_tool(tool, name=renamed.get(name, name))
+        server.add_tool(tool, name=renamed.get(name, name))
     return server
 
 
@@ -126,12 +124,11 @@ def main() -> None:
     parser.add_argument("--doomed", action="store_true")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--without", action="append", default=[])
-    parser.add_argument("--unlisted", action="append", default=[])
     parser.add_argument("--renamed", action="append", default=[], metavar="OLD=NEW")
     given = parser.parse_args()
     renamed = dict(pair.split("=") for pair in given.renamed)
     runtime = QUICK if given.doomed else UNHURRIED
-    server = make_server(given.url, runtime, without=given.without, unlisted=given.unlisted, renamed=renamed)
+    server = make_server(given.url, runtime, without=given.without, renamed=renamed)
     asyncio.run(serve(server, given.port))
 
 

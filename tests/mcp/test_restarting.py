@@ -265,7 +265,7 @@ async def test_finished_tasks_are_the_same_to_the_byte_whatever_became_of_their_
 
     assert '"structuredContent": {"parts": [3, 4], "total": 7}' in before["modern"]
     assert '{"code": -32042, "message": "it broke off", "data": {"at": [1, 2.5, null]}}' in before["failed"]
-    for options in AS_IT_WAS, RENAMED, UNLISTED, REMOVED:
+    for options in AS_IT_WAS, RENAMED, REMOVED:
         replica = await replicas.start(*options)
         assert await seen(replica, task_ids) == before
         await replica.end(signal.SIGKILL)
@@ -273,7 +273,6 @@ async def test_finished_tasks_are_the_same_to_the_byte_whatever_became_of_their_
 
 AS_IT_WAS = ()
 RENAMED = ("--renamed", "add=sum_up", "--renamed", "break_off=snap")
-UNLISTED = ("--unlisted", "add", "--unlisted", "break_off")
 REMOVED = ("--without", "add", "--without", "break_off")
 
 
@@ -293,12 +292,12 @@ async def test_a_task_of_a_tool_that_was_removed_waits_for_a_server_that_has_it(
     assert text_of((await ended(client, task_id))["result"]) == f"from 3 in {next_.pid}"
 
 
-async def test_a_task_whose_tool_is_not_registered_any_more_ends_and_says_so(replicas: Replicas) -> None:
+async def test_a_task_whose_tool_has_another_name_now_ends_and_says_so(replicas: Replicas) -> None:
     killed = await replicas.start_doomed()
     task_id = await (await killed.modern()).start("careful")
     await in_work(await killed.modern(), task_id)
     await killed.end(signal.SIGKILL)
-    client = await (await replicas.start("--unlisted", "careful")).modern()
+    client = await (await replicas.start("--renamed", "careful=cautious")).modern()
 
     done = await ended(client, task_id)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 BREW = '''
 
 @server.tool()
-@tasks.durable()
+@tasks.durable
 async def brew(cups: int, task: Task) -> str:
     """Brew."""
     return f"{cups} cups of coffee"
@@ -43,7 +43,7 @@ from perdure import Task, Tasks
 tasks = Tasks("memory:")
 
 
-@tasks.durable()
+@tasks.durable
 async def brew(cups: int, task: Task) -> str:
     return f"{cups} cups of coffee"
 
@@ -96,7 +96,7 @@ server = MCPServer("kitchen", **tasks.attach())
 
 
 @server.tool()
-@tasks.durable()
+@tasks.durable
 async def brew(task: Task) -> str:
     """Ask, and let go of the worker meanwhile."""
     schema = {"type": "object", "properties": {"beans": {"type": "string"}}}

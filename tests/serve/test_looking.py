@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 
 from perdure.cli.serve.finding import sample_server
-from perdure.cli.serve.greeting import greeting, stand_of
+from perdure.cli.serve.greeting import Stand, greeting, stand_of
 from perdure.cli.serve.plan import Plan
+from perdure.mcp.durable import Durable
 from perdure.operating import Operator
 from perdure.storage import open_storage
 from perdure.tasks import Status
@@ -98,6 +99,8 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
     reports, feeds = {"build_report", "sign_report", "print_report"}, {"recent_posts", "shared_links"}
     assert tools == reports | feeds | {"read_feeds"}
     assert all(f"{tool}(" in plain.said for tool in tools)
+    assert "    durable     build_report, sign_report, print_report, read_feeds\n" in plain.said
+    assert "    not durable recent_posts, shared_links\n" in plain.said
     assert text_of(signed) == "the report of 2026, signed by Ada"
     assert printed.is_error
     assert "out of paper" in text_of(printed)
@@ -114,11 +117,32 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
     url = await new_url(on_engine, tmp_path)
     hosted = sample_server(url, PLAN.names, made_up=True, known_caller=False)
     async with await open_storage(url) as storage:
-        said = greeting(PLAN, hosted, "http://127.0.0.1:8000", await stand_of(storage))
+        said = greeting(PLAN, hosted, "http://127.0.0.1:8000", await stand_of(storage), {})
     place = str(tmp_path / "tasks.db") if on_engine == "sqlite" else on_engine
     assert (f"    storage     {place}   (tasks survive in it)\n" in said) == (on_engine != "memory")
     assert ("survive" in said, "kill -9" in said) == ((on_engine != "memory"),) * 2
     assert url not in said or on_engine == "memory"
+
+
+@pytest.mark.parametrize(
+    ("durable", "others", "lines"),
+    [
+        ((), (), "    durable     none; write @tasks.durable below @server.tool()\n\n"),
+        (("a", "b"), (), "    durable     a, b\n\n"),
+        (
+            ("a",),
+            tuple("cdefghijklmn"),
+            "    durable     a\n    not durable c, d, e, f, g, h, i, j, k, l and 2 more\n\n",
+        ),
+    ],
+)
+def test_it_shows_every_durable_tool_and_the_first_of_the_others(
+    durable: tuple[str, ...], others: tuple[str, ...], lines: str
+) -> None:
+    hosted = sample_server("memory:", PLAN.names, made_up=True, known_caller=False)
+    mark = Durable(name="a", function=print, mode="optional", poll_interval=5_000)
+    tools = {**dict.fromkeys(durable, mark), **dict.fromkeys(others)}
+    assert lines in greeting(PLAN, hosted, "http://127.0.0.1:8000", Stand("memory", lasts=False), tools)
 
 
 async def test_its_snippets_connect(plain: Background, tmp_path: Path) -> None:

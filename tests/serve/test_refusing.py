@@ -10,13 +10,19 @@ from pathlib import Path
 import pytest
 
 from ..forging import PIPE, forged
-from .own import OWN_SERVER
+from .own import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 from .serving import TOKEN, refused
 
 pytestmark = pytest.mark.anyio
 
 SHORT = "fifteen-letters"
 MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(24))"'
+
+
+def without(argument: str) -> str:
+    """A server that is built with two of the three arguments."""
+    given = f"{{name: given for name, given in tasks.attach().items() if name != {argument!r}}}"
+    return OWN_SERVER.replace("tasks.attach()", given, 1)
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "example.com"])  # noqa: S104 - refused
@@ -71,7 +77,10 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path)
         (["own:text"], "own:text is a str, neither an MCPServer nor a FastMCP server"),
         (["own:app"], "run it with: perdure worker own:app"),
         (["own:tasks"], "own:tasks is the Tasks of a server; name the server itself"),
-        (["own:without"], "own:without has no durable tasks; make it with MCPServer("),
+        (
+            ["own:without"],
+            "own:without has no Tasks attached; build it with MCPServer(..., **tasks.attach())",
+        ),
         (["own:server", "--url", "memory:"], "--url is for the sample tools"),
         (["own:server", "--no-sample-feeds"], "--sample-feeds is for the sample tools"),
         (["--url", "mysql://there"], "its scheme names no engine"),
@@ -85,6 +94,61 @@ async def test_what_cannot_be_served_is_told_in_one_sentence(
 ) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
     assert because in await refused(tmp_path, *arguments)
+
+
+@pytest.mark.parametrize(
+    ("code", "because"),
+    [
+        (
+            OWN_FASTMCP.replace("attach(tasks, server)\n", ""),
+            "call attach(tasks, server), from perdure.mcp.fas",
+        ),
+        (OWN_LOW_LEVEL.replace("tasks.install(server)", ""), "call tasks.install(server) before it starts"),
+        (without("lifespan"), "the server lacks lifespan=tasks.lifespan; build it with MCPServer("),
+        (without("extensions"), "the server lacks extensions=[tasks]; build it with MCPServer("),
+        (without("middleware"), "own:server has no Tasks attached; build it with MCPServer("),
+    ],
+    ids=["fastmcp", "low-level", "lifespan", "extensions", "middleware"],
+)
+async def test_a_server_without_its_tasks_is_refused_with_the_advice_for_its_framework(
+    tmp_path: Path, code: str, because: str
+) -> None:
+    (tmp_path / "own.py").write_text(code)
+    assert because in await refused(tmp_path, "own:server")
+
+
+@pytest.mark.parametrize("code", [OWN_SERVER, OWN_FASTMCP], ids=["sdk", "fastmcp"])
+@pytest.mark.parametrize(
+    ("decorators", "because"),
+    [
+        (
+            "@tasks.durable\n@server.tool()\n",
+            "perdure: tool: 'brew' is not durable: it was registered before its function was made durable; "
+            "write @tasks.durable below @server.tool(), directly above the function\n",
+        ),
+        (
+            "@tasks.durable\n",
+            "perdure: function: 'brew' is durable but is not a tool of this server; write @server.tool() "
+            "directly above @tasks.durable\n",
+        ),
+    ],
+    ids=["order", "unregistered"],
+)
+async def test_a_server_whose_tool_is_not_durable_is_not_started(
+    tmp_path: Path, code: str, decorators: str, because: str
+) -> None:
+    wrong = code.replace("@server.tool()\n@tasks.durable\n", decorators).replace(", task: Task", "")
+    (tmp_path / "own.py").write_text(wrong)
+    assert await refused(tmp_path, "own:server") == because
+
+
+async def test_a_tool_that_takes_a_task_and_is_not_durable_is_refused_when_it_is_registered(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text(OWN_SERVER.replace("@tasks.durable\n", ""))
+    said = await refused(tmp_path, "own:server")
+    assert said.startswith("perdure: importing own failed\n")
+    assert "function: takes a Task, but is not durable; write @tasks.durable directly above" in said
 
 
 async def test_a_database_that_does_not_answer_is_worth_another_try(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from ..runtime import App, Runtime
-from .refusals import not_set_up
+from .refusals import not_running
 
 log = logging.getLogger("perdure.mcp")
 
@@ -30,7 +30,7 @@ class Background:
     @property
     def runtime(self) -> Runtime:
         if self._runtime is None:
-            raise not_set_up("lifespan=tasks.lifespan")
+            raise not_running()
         return self._runtime
 
     @asynccontextmanager

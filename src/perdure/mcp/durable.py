@@ -24,6 +24,7 @@ from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
 from msgspec import UNSET, UnsetType
 
 from ..runtime import Task
+from ..runtime.endings import OUTAGES
 from ..runtime.errors import RunError
 from ..runtime.function import is_coroutine_function, task_parameter
 from ..runtime.threads import call_in_thread
@@ -31,7 +32,7 @@ from ..storage.errors import PerdureError
 from ..tasks.config import check_poll_interval
 from ..tasks.errors import InvalidValue, LeaseLost
 from .protocol import Request
-from .refusals import not_set_up
+from .refusals import not_attached
 
 Handler: TypeAlias = Callable[[Request, Any], Awaitable[HandlerResult]]
 
@@ -44,6 +45,8 @@ class Durable(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     """Of the function. The tool may be registered under another."""
+    function: Callable[..., object]
+    """The function without its decorator."""
     mode: Mode
     ttl: int | UnsetType | None = UNSET
     """Milliseconds, for clients that name none; unset: as the store is configured."""
@@ -140,6 +143,12 @@ def forgiving(handler: Handler) -> Handler:
 
 def entry(function: Callable[..., object], durable: Durable) -> Callable[..., Awaitable[object]]:
     """What a server registers in place of the function: of the same name and parameters, less the task."""
+    if not callable(function):
+        raise InvalidValue(
+            "function",
+            f"must be a function, not a {type(function).__name__}; write @tasks.durable below the decorator "
+            "that registers the tool, directly above the function",
+        )
     hints = _hints(function)
     _refuse_context(hints)
     task = task_parameter(function)
@@ -157,7 +166,7 @@ def entry(function: Callable[..., object], durable: Durable) -> Callable[..., Aw
                 admission.reached = durable
                 return _NOTHING
             case None:
-                raise not_set_up("middleware=[tasks.middleware]")
+                raise not_attached(durable.name)
 
     enter.__name__ = durable.name
     enter.durable = durable  # pyright: ignore[reportAttributeAccessIssue]
@@ -173,7 +182,7 @@ async def _run(call: Callable[[], object], function: Callable[..., object], runn
     try:
         return await _call(call, function)
     except PerdureError as error:
-        if not (isinstance(error, (RunError, LeaseLost)) or error.retryable):
+        if not (isinstance(error, (RunError, LeaseLost, *OUTAGES)) or error.retryable):
             raise
         running.raised = error
         return _NOTHING

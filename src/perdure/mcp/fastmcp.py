@@ -12,27 +12,35 @@ attach(tasks, server)
 async def build_report(year: int, task: Task) -> str: ...
 
 FastMCP has no public way to its low-level server, whose middleware tasks need: the one private attribute that
-is used stands in `attach`. A tool of a mounted server is not known as durable to its parent.
+is used stands in `attach`. A tool of a mounted server is not known as durable to its parent, which refuses to
+start with one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from fastmcp import FastMCP
 from fastmcp.exceptions import FastMCPError, NotFoundError
 from fastmcp.server.context import Context
 from fastmcp.server.extensions import ServerExtension, ToolCallContinuation
-from fastmcp.tools.base import ToolResult
+from fastmcp.server.providers import FastMCPProvider, LocalProvider, Provider
+from fastmcp.server.providers.aggregate import AggregateProvider
+from fastmcp.server.transforms import Transform
+from fastmcp.server.transforms.catalog import CatalogTransform
+from fastmcp.tools.base import Tool, ToolResult
+from fastmcp.tools.tool_transform import TransformedTool
 from fastmcp.utilities.versions import VersionSpec
 from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, Implementation, TextContent
 
+from ..tasks.errors import InvalidValue
 from .durable import Durable, current_admission
-from .hosts import Host, mark_of, marked
+from .hosts import Host, marked
 from .protocol import EXTENSION
+from .registration import check_owner, mark_of, refuse_unregistered, unregistered
 from .server import Tasks
 
 
@@ -90,6 +98,23 @@ class FastMCPHost(Host):
         tools = await self._server.list_tools(run_middleware=False)
         return marked({tool.name: getattr(tool, "fn", None) for tool in tools})
 
+    async def tools(self) -> Mapping[str, Durable | None]:
+        tools = await _tools_in(self._server)
+        others = dict.fromkeys(tool.name for tool in tools.mounted)
+        return {**others, **{tool.name: mark_of(getattr(tool, "fn", None)) for tool in tools.own}}
+
+    async def check_tools(self, known: Mapping[str, Durable]) -> None:
+        tools = await _tools_in(self._server)
+        functions = [(tool.name, _function_of(tool)) for tool in (*tools.own, *tools.mounted)]
+        check_owner(known, functions)
+        _check_reachable(tools)
+        _check_task_option(tools)
+        missing = unregistered(known, functions)
+        if missing:  # perhaps a provider of the user's own has them
+            found = (await self.durable_tools()).values()
+            missing = [durable for durable in missing if durable not in found]
+        refuse_unregistered(missing, functions)
+
     async def call(self, params: CallToolRequestParams) -> object:
         try:
             result = await self._run(params)
@@ -119,3 +144,99 @@ def _version_of(params: CallToolRequestParams) -> VersionSpec | None:
     ours = cast("Mapping[str, Any]", params.meta or {}).get("fastmcp")
     wanted = cast("Mapping[str, Any]", ours).get("version") if isinstance(ours, Mapping) else None
     return VersionSpec(eq=wanted) if isinstance(wanted, str) else None
+
+
+# The check at the start
+
+
+class _Tools(NamedTuple):
+    """The tools of a server, under the names that its clients use."""
+
+    own: Sequence[Tool]
+    mounted: Sequence[Tool]
+    """Those of the servers that are mounted in it."""
+
+
+async def _tools_in(provider: Provider) -> _Tools:
+    """Return the tools whose functions are in this process.
+
+    Unlike `list_tools`, this returns the mounted tools themselves and not their proxies, hides no tool from
+    callers without a token, and asks no provider that may need a connection.
+    """
+    if isinstance(provider, LocalProvider):
+        return _Tools(await provider.list_tools(), [])
+    tools = await _tools_below(provider)
+    return _Tools(
+        await _transformed(tools.own, provider.transforms),
+        await _transformed(tools.mounted, provider.transforms),
+    )
+
+
+async def _tools_below(provider: Provider) -> _Tools:
+    if isinstance(provider, FastMCPProvider):
+        tools = await _tools_in(provider.server)
+        return _Tools([], [*tools.own, *tools.mounted])
+    # A namespace or another name for a mounted tool is a wrapper. There is no public way to what it wraps;
+    # without this one, a durable tool of such a mounted server is found at its first call.
+    inner = getattr(provider, "_inner", None)
+    if isinstance(inner, Provider):
+        return await _tools_in(inner)
+    parts = (
+        [await _tools_in(each) for each in provider.providers]
+        if isinstance(provider, AggregateProvider)
+        else []
+    )
+    return _Tools(
+        [tool for part in parts for tool in part.own], [tool for part in parts for tool in part.mounted]
+    )
+
+
+async def _transformed(tools: Sequence[Tool], transforms: Sequence[Transform]) -> Sequence[Tool]:
+    """Return the tools as they are called. A catalog only changes which of them are listed."""
+    for transform in transforms:
+        if not isinstance(transform, CatalogTransform):
+            tools = await transform.list_tools(tools)
+    return tools
+
+
+def _function_of(tool: Tool) -> object:
+    """Return the function that the tool calls in the end."""
+    while isinstance(tool, TransformedTool):
+        tool = tool.parent_tool
+    return getattr(tool, "fn", None)
+
+
+def _check_reachable(tools: _Tools) -> None:
+    """Raise InvalidValue if calls of a tool reach a durable function and cannot become tasks."""
+    durable = {tool.name for tool in tools.own if mark_of(getattr(tool, "fn", None)) is not None}
+    for tool in tools.mounted:
+        mark = mark_of(_function_of(tool))
+        if mark is not None and tool.name not in durable:
+            function = getattr(mark.function, "__name__", mark.name)
+            raise InvalidValue(
+                "tool",
+                f"{tool.name!r} is a tool of a mounted server and would not be durable; register its "
+                f"function on the server that you run: server.tool({function}, name={tool.name!r})",
+            )
+    for tool in tools.own:
+        if mark_of(_function_of(tool)) is not None and tool.name not in durable:
+            raise InvalidValue(
+                "tool",
+                f"{tool.name!r} is transformed from a durable tool and would not be durable itself; remove "
+                "the transformation, and give @server.tool() the name and the description",
+            )
+
+
+def _check_task_option(tools: _Tools) -> None:
+    """Raise InvalidValue if a tool is declared as a task for FastMCP's own engine."""
+    names = [
+        repr(tool.name)
+        for tool in (*tools.own, *tools.mounted)
+        if tool.task_config.supports_tasks() and mark_of(_function_of(tool)) is None
+    ]
+    if names:
+        raise InvalidValue(
+            "task",
+            f"the calls of {', '.join(names)} would not become tasks; write @tasks.durable below "
+            "@server.tool(), or remove task=True from the tool and tasks=True from its server",
+        )

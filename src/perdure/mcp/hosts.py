@@ -27,6 +27,7 @@ from pydantic import BaseModel
 
 from .durable import Durable
 from .protocol import MODERN, Wire
+from .registration import check_owner, mark_of, refuse_unregistered, unregistered
 
 log = logging.getLogger("perdure.mcp")
 
@@ -65,6 +66,16 @@ class Host(ABC):
         """Its durable tools, by the names under which they are registered now."""
 
     @abstractmethod
+    async def tools(self) -> Mapping[str, Durable | None]:
+        """Return the tools that are registered now, as far as the server can say outside of a request."""
+
+    async def check_tools(self, known: Mapping[str, Durable]) -> None:  # noqa: B027, optional
+        """Raise InvalidValue unless each of these functions is a durable tool of the server.
+
+        A low-level server cannot say which tools it has: its calls are checked instead.
+        """
+
+    @abstractmethod
     async def call(self, params: CallToolRequestParams) -> object:
         """What the tool answers to this call. An exception of the tool is an answer too."""
 
@@ -86,12 +97,6 @@ def wire_of(result: object) -> Wire:
         wire = dict(cast("Mapping[str, Any]", result or {}))
     wire.pop("resultType", None)
     return wire
-
-
-def mark_of(function: object) -> Durable | None:
-    """What the decorator said of the function of a tool."""
-    mark = getattr(function, "durable", None)
-    return mark if isinstance(mark, Durable) else None
 
 
 def marked(functions: Mapping[str, object]) -> dict[str, Durable]:
@@ -121,6 +126,14 @@ class MCPServerHost(Host):
 
     async def durable_tools(self) -> dict[str, Durable]:
         return marked({tool.name: tool.fn for tool in self._tools.list_tools()})
+
+    async def tools(self) -> Mapping[str, Durable | None]:
+        return {tool.name: mark_of(tool.fn) for tool in self._tools.list_tools()}
+
+    async def check_tools(self, known: Mapping[str, Durable]) -> None:
+        functions = [(tool.name, tool.fn) for tool in self._tools.list_tools()]
+        check_owner(known, functions)
+        refuse_unregistered(unregistered(known, functions), functions)
 
     @property
     def _tools(self) -> ToolManager:
@@ -161,6 +174,9 @@ class LowLevelHost(Host):
         return self._known.get(name)
 
     async def durable_tools(self) -> dict[str, Durable]:
+        return dict(self._known)
+
+    async def tools(self) -> Mapping[str, Durable | None]:
         return dict(self._known)
 
     async def call(self, params: CallToolRequestParams) -> object:

@@ -7,6 +7,7 @@ nobody.
 from __future__ import annotations
 
 import logging
+import sys
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, ParamSpec, TypeVar
@@ -40,6 +41,12 @@ _CLIENTS_FAULT = (
     errors.IllegalTransition,
 )
 _COME_BACK_LATER = (errors.QuotaExceeded, QueueFull)
+
+ATTACH_TO_MCPSERVER = "build it with MCPServer(..., **tasks.attach())"
+ATTACH_TO_FASTMCP = (
+    "call attach(tasks, server), from perdure.mcp.fastmcp, with the server that you run, before it starts"
+)
+ATTACH_TO_LOW_LEVEL = "call tasks.install(server) before it starts"
 
 
 def refusal_of(error: PerdureError) -> MCPError:
@@ -85,7 +92,12 @@ def wrong_mode(tool: str, what: str) -> MCPError:
 
 
 def wrong_caller(tool: str) -> MCPError:
-    return MCPError(INTERNAL_ERROR, f"tool {tool!r} calls a durable function that is no tool of this server")
+    """Return the error for a tool that reached a durable function, for example one of a mounted server."""
+    return MCPError(
+        INTERNAL_ERROR,
+        f"tool {tool!r} is not durable itself and calls a durable function; register that function as a tool "
+        "of this server, or call it without its decorator",
+    )
 
 
 def wrong_header(header: str) -> MCPError:
@@ -97,7 +109,36 @@ def unauthenticated() -> MCPError:
 
 
 def not_set_up(part: str) -> MCPError:
-    """The server was built without one of the three arguments."""
+    """Return the error for a server that was built without one of the three arguments."""
+    return MCPError(INTERNAL_ERROR, f"tasks are not set up: the server lacks {part}; {ATTACH_TO_MCPSERVER}")
+
+
+def not_attached(function: str) -> MCPError:
+    """Return the error for a durable function that was called by a server without tasks."""
+    if _is_in_fastmcp():
+        return MCPError(
+            INTERNAL_ERROR,
+            f"tasks are not set up: the server has no tasks for {function!r}; {ATTACH_TO_FASTMCP}",
+        )
+    message = not_set_up("middleware=[tasks.middleware]").error.message
+    return MCPError(INTERNAL_ERROR, f"{message}; with a low-level Server, {ATTACH_TO_LOW_LEVEL}")
+
+
+def not_running() -> MCPError:
+    """Return the error for a use of the runtime outside of the server's lifespan."""
     return MCPError(
-        INTERNAL_ERROR, f"tasks are not set up: the server lacks {part}; build it with **tasks.attach()"
+        INTERNAL_ERROR,
+        "tasks are not running: the server has not started, has stopped, or lacks lifespan=tasks.lifespan",
     )
+
+
+def _is_in_fastmcp() -> bool:
+    """Return whether FastMCP handles the current request. It is not imported here: it may be missing."""
+    dependencies: Any = sys.modules.get("fastmcp.server.dependencies")
+    if dependencies is None:
+        return False
+    try:
+        dependencies.get_context()
+    except RuntimeError:  # there is none
+        return False
+    return True

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ParamSpec, TypedDict, TypeVar, cast
+from typing import Any, ParamSpec, TypedDict, TypeVar, cast, overload
 
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 from mcp.server.extension import Extension, MethodBinding
@@ -46,6 +46,7 @@ from .protocol import EXTENSION, MODERN, Request
 from .service import Service
 
 P = ParamSpec("P")
+R = TypeVar("R")
 S = TypeVar("S")
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[S]]
@@ -99,8 +100,12 @@ class Tasks(Extension):
 
     # Marking tools
 
+    @overload
+    def durable(self, function: Callable[P, R], /) -> Callable[P, R]: ...
+    @overload
     def durable(
         self,
+        /,
         *,
         mode: Mode = "optional",
         retries: int = 0,
@@ -112,8 +117,27 @@ class Tasks(Extension):
         timeout: float | None = None,
         concurrency: int | None = None,
         operators_answer: bool = False,
-    ) -> Callable[[Callable[P, object]], Callable[..., Awaitable[Any]]]:
+    ) -> Callable[[Callable[P, R]], Callable[P, R]]: ...
+    def durable(
+        self,
+        function: Callable[..., object] | None = None,
+        /,
+        *,
+        mode: Mode = "optional",
+        retries: int = 0,
+        restart: bool = True,
+        name: str | None = None,
+        ttl: int | UnsetType | None = UNSET,
+        poll_interval: int = 5_000,
+        backoff: float = 1.0,
+        timeout: float | None = None,
+        concurrency: int | None = None,
+        operators_answer: bool = False,
+    ) -> Callable[..., object]:
         """Make the calls of a tool tasks, which survive the server.
+
+        Write `@tasks.durable`, or `@tasks.durable(...)` with options, directly above the function and below
+        the decorator that registers the tool. The server does not start if the function is not its tool.
 
         A tool runs at least once: after its worker was lost or stopped it runs again, from the start, so what
         it does outside must bear that. `restart=False` is for a tool that must not run twice; its task fails
@@ -128,10 +152,11 @@ class Tasks(Extension):
             raise InvalidValue("retries", f"must be an integer of at least 0, not {retries!r}")
         checked_ttl(ttl, self._store_config)
 
-        def mark(function: Callable[P, object]) -> Callable[..., Awaitable[Any]]:
+        def mark(function: Callable[..., object]) -> Callable[..., object]:
             called = name or getattr(function, "__name__", "")
             durable = Durable(
                 name=called,
+                function=function,
                 mode=mode,
                 ttl=ttl,
                 poll_interval=poll_interval,
@@ -152,7 +177,7 @@ class Tasks(Extension):
             self._service.known[called] = durable
             return registered
 
-        return mark
+        return mark if function is None else mark(function)
 
     async def _run(self, task: Task) -> Success:
         """Call the tool of a task by name, from the stored call: the first time as after a crash."""
@@ -223,6 +248,8 @@ class Tasks(Extension):
         self._states.append(state)
         self._service.host.state = state
         try:
+            if len(self._states) == 1:
+                await self._service.host.check_tools(self._service.known)
             async with self._background.open():
                 yield
         finally:

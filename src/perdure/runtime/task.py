@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from ..tasks import InputKind, InputRequest, Json, Owner, Progress, TaskId, Variables, codec, edits
 from ..tasks.codec import JsonLike
+from ..tasks.errors import InvalidValue
 from ..tasks.inputs import ElicitationAnswer, Input, RootsAnswer, SamplingAnswer
 from .cancellation import Cancellation
 from .errors import TaskCancelled
@@ -27,6 +28,15 @@ class Task:
         self._run = run
         self._scope = scope
         self._questions = 0
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, *_: object) -> NoReturn:
+        """Raise: pydantic reads the parameters of tools, and those of a durable function have no task."""
+        raise InvalidValue(
+            "function",
+            "takes a Task, but is not durable; write @tasks.durable directly above the function, below "
+            "@server.tool()",
+        )
 
     def within(self, part: str) -> Task:
         """The same task for a part of its work, which numbers its questions for itself."""

@@ -59,7 +59,7 @@ def add_reports(server: MCPServer[object], tasks: Tasks) -> None:
         return f"the report of {year} is {'approved' if is_approved else 'not approved'}"
 
     @server.tool()
-    @tasks.durable()
+    @tasks.durable
     async def print_report(year: int) -> str:
         """Print a report. There is no paper, so this fails."""
         raise ToolError(f"the report of {year} cannot be printed: the printer is out of paper")

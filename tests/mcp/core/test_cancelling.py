@@ -42,7 +42,7 @@ async def test_a_task_whose_tool_catches_the_cancellation_is_cancelled_all_the_s
 
     def define(server: MCPServer[object], tasks: Tasks) -> None:
         @server.tool()
-        @tasks.durable()
+        @tasks.durable
         async def salvages() -> str:
             try:
                 started.set()
@@ -52,7 +52,7 @@ async def test_a_task_whose_tool_catches_the_cancellation_is_cancelled_all_the_s
             return "what there was"
 
         @server.tool()
-        @tasks.durable()
+        @tasks.durable
         async def breaks() -> str:
             try:
                 started.set()
@@ -80,7 +80,7 @@ async def test_a_task_whose_work_does_not_stop_is_cancelled_all_the_same() -> No
 
     def define(server: MCPServer[object], tasks: Tasks) -> None:
         @server.tool()
-        @tasks.durable()
+        @tasks.durable
         def deaf() -> str:
             begun.set()
             gate.wait(30)

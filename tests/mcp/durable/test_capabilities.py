@@ -21,12 +21,12 @@ SAMPLE = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hm?
 
 def asking_tools(server: MCPServer[object], tasks: Tasks) -> None:
     @server.tool()
-    @tasks.durable()
+    @tasks.durable
     async def asks(task: Task) -> str:
         return (await task.elicit("Whose name?")).action
 
     @server.tool()
-    @tasks.durable()
+    @tasks.durable
     async def asks_everything(task: Task) -> list[str]:
         refused: list[str] = []
         for ask in (

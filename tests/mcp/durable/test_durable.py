@@ -326,6 +326,6 @@ async def test_functions_of_one_name_are_told_apart_by_the_name_they_are_given(b
 async def test_a_durable_function_that_is_called_by_hand_says_that_it_needs_a_server(
     bench: Bench, how: str
 ) -> None:
-    durable = bench.tasks.durable()(first)
+    durable = cast("Any", bench.tasks.durable()(first))
     with pytest.raises(MCPError, match="server"):
         await (durable(year=2026) if how == "by name" else durable(2026))

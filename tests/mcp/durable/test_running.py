@@ -182,7 +182,7 @@ async def test_no_more_runs_of_a_tool_than_it_allows_are_under_way_at_once(bench
 
 
 def nested(bench: Bench, *, fails: Exception | None = None) -> Callable[..., Any]:
-    @bench.tasks.durable(name="inner", retries=1, backoff=0.0)
+    @bench.tool(name="inner", retries=1, backoff=0.0)
     async def inner(number: int, task: Task) -> str:
         await task.set_variables({"inner": number})
         if fails is not None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 from fastmcp import FastMCP
 from fastmcp_tasks import TasksExtension
@@ -51,19 +49,3 @@ async def test_two_servers_do_not_share_their_tasks(shop: Shop) -> None:
     shop.gate.set()
     async with opened(shop) as url, Modern(url) as modern:
         await modern.until(await modern.start("hold"), "completed")
-
-
-async def test_a_durable_tool_of_a_mounted_server_is_refused_by_name_and_does_not_run(shop: Shop) -> None:
-    inner = FastMCP[Any]("inner")
-    ran: list[int] = []
-
-    @inner.tool()
-    @shop.tasks.durable()
-    async def deep(number: int) -> int:
-        ran.append(number)
-        return number
-
-    shop.server.mount(inner)
-    async with opened(shop) as url, Modern(url) as modern:
-        assert "'deep'" in (await modern.call("deep", {"number": 1})).error["message"]
-        assert (ran, await shop.count()) == ([], 0)

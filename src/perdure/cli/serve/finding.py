@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from ...feeds import FeedSource
 from ...mcp import Tasks
 from ...mcp.middleware import Middleware
+from ...mcp.refusals import ATTACH_TO_FASTMCP, ATTACH_TO_LOW_LEVEL, ATTACH_TO_MCPSERVER, not_set_up
 from ...mcp.service import Service
 from ...runtime import App
 from ...samples import Reader, make_server, sample_reader
@@ -59,7 +60,8 @@ def sample_server(url: str, names: Names, *, made_up: bool, known_caller: bool) 
     tasks = Tasks(url, runtime=IMPATIENT, identify=(lambda _: BEARER) if known_caller else None)
     server = make_server(tasks, sample_reader() if made_up else _bluesky_reader())
     app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
-    return Hosted(name=server.name, app=app, service=_service_in(server.middleware, server.name), storage=url)
+    service = _service_in(server.middleware, server.name, ATTACH_TO_MCPSERVER)
+    return Hosted(name=server.name, app=app, service=service, storage=url)
 
 
 def _security(names: Names) -> TransportSecuritySettings:
@@ -96,11 +98,12 @@ def named_server(name: str, names: Names) -> Hosted:
     if isinstance(found, MCPServer):
         server = cast("MCPServer[Any]", found)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
-        return Hosted(name=server.name, app=app, service=_service_in(server.middleware, name))
+        service = _service_in(server.middleware, name, ATTACH_TO_MCPSERVER)
+        return Hosted(name=server.name, app=app, service=service)
     if isinstance(found, Server):
         server = cast("Server[Any]", found)
         app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
-        service = _service_in(server.middleware, name)
+        service = _service_in(server.middleware, name, ATTACH_TO_LOW_LEVEL)
         return Hosted(name=server.name, app=app, service=service, checks_callers=False)
     return _of_fastmcp(found, name, names)
 
@@ -123,7 +126,8 @@ def _of_fastmcp(found: object, name: str, names: Names) -> Hosted:
         allowed_hosts=None if names is None else list(names),
         allowed_origins=None if names is None else _origins_of(names),
     )
-    return Hosted(name=server.name, app=app, service=_service_in(low_level.middleware, name))
+    service = _service_in(low_level.middleware, name, ATTACH_TO_FASTMCP)
+    return Hosted(name=server.name, app=app, service=service)
 
 
 def _no_server(found: object, name: str) -> str:
@@ -134,9 +138,11 @@ def _no_server(found: object, name: str) -> str:
     return f"{name} is a {type(found).__name__}, neither an MCPServer nor a FastMCP server"
 
 
-def _service_in(middleware: Sequence[object], name: str) -> Service:
+def _service_in(middleware: Sequence[object], name: str, advice: str) -> Service:
     """The tasks that have joined a server: each of its requests passes through them."""
     for each in middleware:
         if isinstance(each, Middleware):
+            if not each.service.serves_methods:
+                raise CannotLoad(not_set_up("extensions=[tasks]").error.message)
             return each.service
-    raise CannotLoad(f"{name} has no durable tasks; make it with MCPServer(..., **Tasks(url).attach())")
+    raise CannotLoad(f"{name} has no Tasks attached; {advice}")

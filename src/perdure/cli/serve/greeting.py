@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
+from ...mcp.durable import Durable
 from ...storage import Storage
 from .finding import PATH, Hosted
 from .listening import is_loopback
@@ -20,6 +22,8 @@ SAMPLES = """\
                 print_report(year)   fails
                 read_feeds()         reads feeds; recent_posts() and shared_links() tell what was found
 """
+MAX_OTHER_TOOLS = 10
+"""How many of the tools that are not durable are named."""
 DARE = (
     "Kill it with `kill -9 {pid}` while a report is being written, start it again, and the report goes on.\n"
 )
@@ -39,7 +43,9 @@ async def stand_of(storage: Storage) -> Stand:
     return Stand(about.place or storage.name, about.is_shared)
 
 
-def greeting(plan: Plan, hosted: Hosted, address: str, stand: Stand) -> str:
+def greeting(
+    plan: Plan, hosted: Hosted, address: str, stand: Stand, tools: Mapping[str, Durable | None]
+) -> str:
     endpoint = address + PATH
     has_token = plan.token is not None
     desktop = _desktop(hosted.name, endpoint, has_token=has_token)
@@ -49,7 +55,8 @@ def greeting(plan: Plan, hosted: Hosted, address: str, stand: Stand) -> str:
         f"{_dashboard(plan, address)}"
         f"    MCP         {endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)\n"
         f"    storage     {stand.place}   ({_promise(stand)})\n"
-        f"{SAMPLES if hosted.is_sample else ''}\n"
+        f"{SAMPLES if hosted.is_sample else ''}"
+        f"{_durability(tools)}\n"
         f"Claude Desktop, in claude_desktop_config.json:\n{desktop}\n"
         f"MCP Inspector:\n    {_inspector(endpoint, has_token=has_token)}\n"
         f'Python, in "python -m asyncio":\n{_python(endpoint, tool, has_token=has_token)}\n'
@@ -66,6 +73,18 @@ def _dashboard(plan: Plan, address: str) -> str:
         notes.append("asks for its own token" if plan.dashboard_token else "asks for the token")
     told = f"   ({', '.join(notes)})" if notes else ""
     return f"    dashboard   {address}/{told}\n"
+
+
+def _durability(tools: Mapping[str, Durable | None]) -> str:
+    """Which tools are durable, and the first of those that are not."""
+    durable = [name for name, mark in tools.items() if mark is not None]
+    others = [name for name, mark in tools.items() if mark is None]
+    lines = f"    durable     {', '.join(durable) or 'none; write @tasks.durable below @server.tool()'}\n"
+    if others:
+        more = len(others) - MAX_OTHER_TOOLS
+        rest = f" and {more} more" if more > 0 else ""
+        lines += f"    not durable {', '.join(others[:MAX_OTHER_TOOLS])}{rest}\n"
+    return lines
 
 
 def _promise(stand: Stand) -> str:

@@ -55,7 +55,8 @@ async def run(plan: Plan, hosted: Hosted, say: Callable[[str], None]) -> None:
     with bound(plan.host, plan.port) as listener, anyio.open_signal_receiver(*STOPPING) as signals:
         server = Listener(site)
         async with site.running():
-            told = greeting(plan, hosted, address_of(listener, plan.host), await stand_of(site.storage))
+            address, stand = address_of(listener, plan.host), await stand_of(site.storage)
+            told = greeting(plan, hosted, address, stand, await hosted.service.host.tools())
             server.when_reachable = lambda: say(told)
             serving = asyncio.create_task(server.serve([listener]))
             impatient = await _told(signals, serving, say)

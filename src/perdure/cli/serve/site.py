@@ -14,6 +14,7 @@ from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ...feeds.account import ACCOUNTS
+from ...mcp.refusals import not_set_up
 from ...storage import Storage
 from ...storage.errors import StorageError
 from ...tasks.snapshot import TASKS
@@ -45,6 +46,8 @@ class Site:
         """With the server's own lifespan, which opens the storage; the dashboard is of the same one."""
         app = self._hosted.app
         async with app.router.lifespan_context(app):
+            if not self._hosted.service.is_joined:
+                raise CannotDo(not_set_up("lifespan=tasks.lifespan").error.message)
             is_guarded = self._hosted.checks_callers and self._hosted.service.host.is_authenticated
             if self._plan.token is not None and not is_guarded:
                 self._server = Gate(app, self._plan.token)
