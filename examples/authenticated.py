@@ -36,7 +36,7 @@ server: MCPServer[object] = MCPServer(
 
 
 @server.tool()
-@tasks.durable(retries=1)
+@tasks.durable
 async def archive(folder: str, task: Task) -> str:
     """Archive a folder, for whoever asks."""
     await task.report(f"archiving {folder} for {task.owner.subject}")

@@ -17,7 +17,7 @@ server: MCPServer[object] = MCPServer("checkpoint", **tasks.attach())
 
 
 @server.tool()
-@tasks.durable(retries=100, backoff=1.0)
+@tasks.durable(retries=100)
 async def count_words(chapters: int, task: Task) -> dict[str, int]:
     """Count the words of a long book, chapter by chapter."""
     words = task.checkpoint.get_int("words", 0)

@@ -27,7 +27,7 @@ def ask_who_travels() -> Elicit[Traveller]:
 
 
 @server.tool()
-@tasks.durable(retries=2, ttl=24 * 3600 * 1000)
+@tasks.durable
 async def book_trip(city: str, traveller: Annotated[Traveller, Resolve(ask_who_travels)], task: Task) -> str:
     """Find a trip, and book it if the traveller agrees to the price."""
     await task.report(f"looking for a way to {city}")

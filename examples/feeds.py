@@ -37,7 +37,7 @@ async def opened() -> AsyncGenerator[FeedStore]:
 
 
 @server.tool()
-@tasks.durable(retries=5)
+@tasks.durable
 async def ingest(accounts: list[str], task: Task) -> dict[str, int]:
     """Read everything new of these Bluesky accounts, and of all that were added before."""
     settings = read_settings(SETTINGS) if SETTINGS.exists() else Settings()

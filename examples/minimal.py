@@ -15,7 +15,7 @@ server: MCPServer[object] = MCPServer("minimal", **tasks.attach())
 
 
 @server.tool()
-@tasks.durable(retries=2)
+@tasks.durable
 async def brew(cups: int, task: Task) -> str:
     """Brew coffee, slowly."""
     for cup in range(1, cups + 1):

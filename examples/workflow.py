@@ -43,7 +43,7 @@ shipping = Workflow(
 
 
 @server.tool()
-@tasks.durable(retries=3)
+@tasks.durable
 async def ship_order(customer: str, items: list[str], task: Task) -> dict[str, str]:
     """Ship an order: find the address, weigh the items, and hand it to a carrier."""
     return await run(shipping, task)  # pyright: ignore[reportReturnType]

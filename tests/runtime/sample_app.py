@@ -16,7 +16,7 @@ app = App(
 )
 
 
-@app.function(retries=1, backoff=0.01)
+@app.function
 async def careful(task: Task) -> dict[str, int]:
     """Ends at its second attempt, from the checkpoint that the first one left."""
     reached = task.variables.get_int("reached", 0)
@@ -26,14 +26,14 @@ async def careful(task: Task) -> dict[str, int]:
     return {"reached": reached, "attempt": task.attempt}
 
 
-@app.function()
+@app.function(restart=False)
 async def once(task: Task) -> None:
     """Never ends by itself, and is not to be begun again."""
     await task.set_variables({"pid": os.getpid()})
     await asyncio.sleep(600)
 
 
-@app.function(retries=8)
+@app.function
 async def patient(task: Task) -> int:
     """Runs until it is told to end, then cleans up."""
     try:
@@ -44,7 +44,7 @@ async def patient(task: Task) -> int:
     return 0
 
 
-@app.function(retries=1, backoff=0.01)
+@app.function
 async def asks(task: Task) -> str:
     """Asks for a name, and says who was at work."""
     await task.set_variables({"pid": os.getpid()})
@@ -52,7 +52,7 @@ async def asks(task: Task) -> str:
     return f"{answer.action} in attempt {task.attempt}"
 
 
-@app.function()
+@app.function(restart=False)
 def stubborn(task: Task) -> None:
     """A plain function that heeds nothing."""
     deadline = time.monotonic() + 600

@@ -116,12 +116,13 @@ def test_who_sleeps_beyond_the_lease_is_refused_and_the_other_workers_result_sta
     assert seen.after == seen.before
 
 
-def test_a_task_of_one_attempt_fails_when_its_worker_sleeps_and_stays_failed_when_it_wakes(
+def test_a_task_that_must_not_run_twice_fails_when_its_worker_sleeps_and_stays_failed_when_it_wakes(
     slept: dict[str, Slept],
 ) -> None:
     seen = slept["patient_once"]
     assert seen.before.task.status is Status.FAILED
-    assert seen.before.task.outcome == Failure.of(-32603, LOST.reason)
+    message = f"{LOST.reason}, and it must not run twice"
+    assert seen.before.task.outcome == Failure.of(-32603, message, {"reason": "interrupted"})
     assert seen.after == seen.before
 
 

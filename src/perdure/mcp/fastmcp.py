@@ -8,7 +8,7 @@ server = FastMCP("reports")
 attach(tasks, server)
 
 @server.tool()
-@tasks.durable(retries=2)
+@tasks.durable
 async def build_report(year: int, task: Task) -> str: ...
 
 FastMCP has no public way to its low-level server, whose middleware tasks need: the one private attribute that

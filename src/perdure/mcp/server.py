@@ -4,7 +4,7 @@ tasks = Tasks("sqlite:///tasks.db")
 server = MCPServer("reports", **tasks.attach())
 
 @server.tool()
-@tasks.durable(retries=2)
+@tasks.durable
 async def build_report(year: int, task: Task) -> str: ...
 """
 

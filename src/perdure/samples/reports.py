@@ -29,7 +29,7 @@ Seconds = Annotated[float, Field(ge=0, le=3600, description="how long it takes")
 
 def add_reports(server: MCPServer[object], tasks: Tasks) -> None:
     @server.tool()
-    @tasks.durable(retries=5, backoff=0.1)
+    @tasks.durable
     async def build_report(year: int, task: Task, seconds: Seconds = 60) -> str:
         """Write a report of twelve pages. It takes a minute, and survives a restart of the server."""
         first = task.checkpoint.get_int("page", 0) + 1
@@ -42,7 +42,7 @@ def add_reports(server: MCPServer[object], tasks: Tasks) -> None:
         return f"the report of {year}: {PAGES} pages, {begun}"
 
     @server.tool()
-    @tasks.durable(retries=5)
+    @tasks.durable
     async def sign_report(year: int, task: Task) -> str:
         """Ask whose name goes on a report, and put it there."""
         answer = await task.elicit(f"Whose name goes on the report of {year}?", NAME_FORM)
