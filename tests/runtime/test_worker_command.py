@@ -179,7 +179,7 @@ async def test_a_plain_function_that_heeds_nothing_does_not_keep_the_process_fro
         first.send(signal.SIGTERM)
         assert await first.ended() == 0
     ended = await client.wait(ME, made.task.task_id, 30)
-    assert ended.task.status_message == "the worker was shut down before the task ended"
+    assert ended.task.last_failure == "the worker was shut down before the task ended"
 
 
 async def is_held(client: Runtime, made: Snapshot) -> bool:

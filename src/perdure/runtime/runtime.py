@@ -68,14 +68,12 @@ class Runtime:
     ) -> Snapshot:
         """Create a task that calls a function with these arguments. Here if there is room, else anywhere.
 
-        `ttl` is in milliseconds. A task that is not started within it expires, and its result is readable for
-        at least as long.
+        `ttl` is in milliseconds. A task that is not started within it expires.
         """
         new = NewTask(
             method="tools/call",
             params={"name": function, "arguments": arguments},
             ttl=ttl,
-            is_ttl_named=not isinstance(ttl, UnsetType),
             function=function,
             idempotency_key=idempotency_key,
         )
