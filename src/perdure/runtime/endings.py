@@ -91,10 +91,11 @@ def _raised(error: BaseException, function: Function) -> Edit:
 
 
 def finish(outcome: Outcome) -> Edit:
-    """End the task. A success keeps what the function said last as its message; a failure says why."""
+    """End the task. A success keeps what the function said last as its message; an error says why."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-        message = task.status_message if isinstance(outcome, Success) else None
+        is_well = isinstance(outcome, Success) and outcome.error is None
+        message = task.status_message if is_well else None
         return edits.finish(task, outcome, message=message, now=now, config=config)
 
     return edit

@@ -20,7 +20,7 @@ from msgspec import UNSET, UnsetType
 
 from ..storage.errors import PerdureError
 from ..tasks.codec import JsonLike
-from ..tasks.errors import InvalidValue
+from ..tasks.errors import InvalidValue, LeaseLost
 from ..tasks.inputs import InputRequest
 from ..tasks.record import Failure
 
@@ -70,6 +70,13 @@ class Failed(RunError):
     def __init__(self, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> None:
         super().__init__(message)
         self.failure = Failure.of(code, message, data)
+
+
+def is_signal(error: BaseException) -> bool:
+    """Whether a function raises this to say how its run ends, rather than because something went wrong."""
+    if not isinstance(error, PerdureError):
+        return False
+    return isinstance(error, (RunError, LeaseLost)) or error.retryable
 
 
 def exited(error: SystemExit) -> Failed:
