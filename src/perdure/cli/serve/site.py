@@ -5,6 +5,7 @@ Clients look below /.well-known for how to be authorized, before they have a tok
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -21,6 +22,8 @@ from ..ending import CannotDo
 from .finding import PATH, Hosted
 from .plan import Plan
 
+log = logging.getLogger("perdure.serve")
+
 HEALTH = "/health"
 WELL_KNOWN = "/.well-known/"
 
@@ -31,7 +34,7 @@ class Site:
     def __init__(self, hosted: Hosted, plan: Plan) -> None:
         self._hosted = hosted
         self._plan = plan
-        self._server: ASGIApp = hosted.app
+        self._server: ASGIApp = Logged(hosted.app)
         self._dashboard: ASGIApp | None = None
         self._storage: Storage | None = None
 
@@ -47,7 +50,7 @@ class Site:
         async with app.router.lifespan_context(app):
             is_guarded = self._hosted.checks_callers and self._hosted.service.host.is_authenticated
             if self._plan.token is not None and not is_guarded:
-                self._server = Gate(app, self._plan.token)
+                self._server = Gate(self._server, self._plan.token)
             async with self._shown():
                 self._storage = self.storage
                 try:
@@ -106,6 +109,23 @@ class Site:
 
 def _serves(app: Starlette, scope: Scope) -> bool:
     return any(route.matches(scope)[0] is not Match.NONE for route in app.routes)
+
+
+class Logged:
+    """Logs every exception of the user's own routes.
+
+    uvicorn would do that too, but it is silenced: it also logs each connection that is cut at the end.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except Exception:
+            log.exception("%s %r raised an exception", scope.get("method", scope["type"]), scope["path"])
+            raise
 
 
 class Gate:
