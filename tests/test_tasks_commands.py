@@ -116,22 +116,28 @@ async def test_a_terminal_shows_the_tasks_as_they_change(tmp_path: Path) -> None
 FAILED = {"content": [{"type": "text", "text": "out of paper"}], "isError": True}
 
 
-async def test_a_result_that_tells_of_an_error_is_no_success_to_who_looks(tmp_path: Path) -> None:
+async def test_a_task_whose_result_reports_an_error_is_listed_counted_coloured_and_watched_as_failed(
+    tmp_path: Path,
+) -> None:
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
         store = TaskStore(storage)
         printed = (await store.create(ANA, CALL)).task.task_id
-        await store.finish(await store.get(ANA, printed), Success.of(FAILED))
-    state = "completed, with an error"
-    assert (await run(url, "list")).out.startswith(f"{printed}  {state}  ")
-    assert re.search(rf"^state +{state}$", (await run(url, "show", printed)).out, re.MULTILINE)
+        await store.finish(await store.get(ANA, printed), Success.of(FAILED, error="out of paper"))
+    listed = (await run(url, "list", "--status", "failed")).out
+    assert re.fullmatch(rf"{printed}  failed  .*  build_report  out of paper\n", listed)
+    assert (await run(url, "list", "--status", "completed")).out == ""
+    shown = (await run(url, "show", printed)).out
+    assert re.search(r"^state +failed$", shown, re.MULTILINE)
+    assert re.search(r"^message +out of paper$", shown, re.MULTILINE)
     document = (await run(url, "show", printed, "--json")).document
-    assert (document["status"], document["state"], document["has_error"]) == ("completed", state, True)
-    assert f"  {state}  " in (await run(url, "watch", printed, code=1)).out
+    assert (document["status"], document["state"], document["has_error"]) == ("failed", "failed", True)
+    assert "0 completed, 1 failed" in (await run(url, "stats")).out
+    assert "  failed  " in (await run(url, "watch", printed, code=1)).out
     for command in (("list",), ("watch", printed)):
-        async with terminal(url, *command) as shown:
-            assert await shown.ended() == (command != ("list",))
-        assert f"\x1b[31m{state}\x1b[0m" in shown.seen
+        async with terminal(url, *command) as seen:
+            assert await seen.ended() == (command != ("list",))
+        assert "\x1b[31mfailed\x1b[0m" in seen.seen
 
 
 async def test_watching_one_task_ends_as_the_task_does(tmp_path: Path) -> None:

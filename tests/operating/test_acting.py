@@ -145,15 +145,17 @@ async def test_what_has_expired_is_counted_first_and_removed_then(
 async def test_only_tasks_that_ended_before_a_time_are_removed_by_it(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
-    early, late, running = await created(store, 3)
+    early, failed, late, running = await created(store, 4)
     await store.finish(early, Success.of(1))
+    await store.finish(failed, Success.of(1, error="no disk"))
     clock.advance(SECOND)
     time = clock.now
     clock.advance(SECOND)
     await store.cancel(late)
-    assert (await operator.purge(ended_before=time, dry_run=True)).ended == 1
-    assert (await operator.purge(ended_before=time)).ended == 1
-    with pytest.raises(NotFound):
-        await store.get(ANA, early.task.task_id)
+    assert (await operator.purge(ended_before=time, dry_run=True)).ended == 2
+    assert (await operator.purge(ended_before=time)).ended == 2
+    for removed in (early, failed):
+        with pytest.raises(NotFound):
+            await store.get(ANA, removed.task.task_id)
     for kept in (late, running):
         await store.get(ANA, kept.task.task_id)

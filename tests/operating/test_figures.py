@@ -46,21 +46,22 @@ async def test_waiting_held_and_asking_tasks_are_told_apart(
 async def test_what_ended_is_counted_in_the_part_of_the_window_in_which_it_ended(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
-    tasks = await created(store, 4)
+    tasks = await created(store, 5)
     await store.finish(tasks[0], Success.of(1))  # before the window
     clock.advance(30 * SECOND)
     await store.finish(tasks[1], Success.of(1))
     clock.advance(40 * SECOND)
     await store.finish(tasks[2], Failure.of(-1, "no"))
     await store.cancel(tasks[3])
+    await store.finish(tasks[4], Success.of(1, error="no disk"))
     clock.advance(10 * SECOND)
     seen = await operator.throughput(60 * SECOND, parts=3)
     assert [(each.completed, each.failed, each.cancelled) for each in seen.buckets] == [
         (1, 0, 0),
         (0, 0, 0),
-        (0, 1, 1),
+        (0, 2, 1),
     ]
-    assert seen.ended == seen.per_minute == 3
+    assert seen.ended == seen.per_minute == 4
     assert seen.median == 70 * SECOND
     assert seen.is_whole
 

@@ -12,9 +12,9 @@ from perdure.runtime.lease import Holder
 from perdure.storage import Record
 from perdure.storage.kit.samples import put
 from perdure.tasks import (
+    Failure,
     InputKind,
     InputRequest,
-    Json,
     NewTask,
     Owner,
     Progress,
@@ -110,22 +110,37 @@ async def test_a_row_says_how_far_and_how_old_a_task_is(
     assert (row.age, row.state) == (3 * SECOND, "completed")
 
 
-@pytest.mark.parametrize(
-    ("result", "state"),
-    [
-        ({"content": [], "isError": True}, "completed, with an error"),
-        ({"content": [], "isError": False}, "completed"),
-        ({"isError": "no result of a tool"}, "completed"),
-        ([True], "completed"),
-    ],
-)
-async def test_a_task_whose_tool_could_not_do_it_is_told_apart(
-    store: TaskStore, operator: Operator, result: Json, state: str
+async def test_a_task_whose_result_reports_an_error_failed_as_one_with_an_error_of_the_protocol_did(
+    store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
-    (task,) = await created(store, 1)
-    await store.finish(task, Success.of(result))
-    (row,) = (await operator.tasks()).rows
-    assert (row.status, row.state, row.has_error) == (Status.COMPLETED, state, state != "completed")
+    outcomes = (
+        Success.of(1),
+        Success.of(1, error="no disk"),
+        Failure.of(-1, "no paper\nand no ink"),
+        Success.of(1, error="it failed", cause="OSError: no disk"),
+    )
+    for task, outcome in zip(await created(store, 4), outcomes, strict=True):
+        clock.advance(SECOND)
+        await store.finish(task, outcome)
+    counts = await operator.counts()
+    assert (counts[Status.COMPLETED], counts[Status.FAILED]) == (1, 3)
+    assert [row.has_error for row in await walked(operator, 1, statuses=[Status.COMPLETED])] == [False]
+    failed = {row.message: row for row in await walked(operator, 1, statuses=[Status.FAILED])}
+    assert {message: row.has_error for message, row in failed.items()} == {
+        "no disk": True,
+        "no paper": False,
+        "OSError: no disk": True,
+    }
+    assert {(row.status, row.state) for row in failed.values()} == {(Status.FAILED, "failed")}
+    finished = [
+        [
+            event.note
+            for event in (await operator.get(row.handle, row.task_id)).timeline
+            if event.kind == "finished"
+        ]
+        for row in failed.values()
+    ]
+    assert finished == [["failed"]] * 3
 
 
 async def test_what_cannot_be_read_is_named_and_does_not_hide_the_rest(

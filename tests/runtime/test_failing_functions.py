@@ -109,6 +109,28 @@ async def test_waiting_for_a_slot_is_not_work_that_a_timeout_counts(replicas: Re
     assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "accept"
 
 
+# What the log says
+
+
+async def test_a_mistake_in_a_call_of_perdure_is_logged_as_any_other_exception(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    app = new_app()
+
+    @app.function()
+    async def work(task: Task) -> None:
+        await task.report("x" * 10_000)
+
+    runtime = await replicas.start(app)
+    with caplog.at_level(logging.WARNING, "perdure.runtime"):
+        made = await runtime.submit("work")
+        ended = (await runtime.wait(ME, made.task.task_id, 10)).task
+    assert ended.status is Status.FAILED
+    (record,) = [each for each in caplog.records if each.exc_info]
+    assert record.getMessage() == f"task {ended.task_id}: work raised in attempt 1"
+    assert "LimitExceeded" in caplog.text
+
+
 # What cannot be told
 
 

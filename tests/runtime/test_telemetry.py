@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from perdure.tasks import NewTask, Owner, StoreConfig
+from perdure.tasks import NewTask, Owner, StoreConfig, Success
 
 from ..rows import strong_memory
 from .replicas import Replicas, leave_with_a_dead_worker, new_app, until, with_concurrency
@@ -75,6 +75,36 @@ async def test_a_task_leaves_a_span_for_create_run_and_finish(replicas: Replicas
     for counter in ("perdure.tasks.created", "perdure.runs.ended", "perdure.task.duration"):
         assert after[counter] == before.get(counter, 0) + 1
     assert after["perdure.runs.active"] == 0
+
+
+def ended_runs() -> dict[object, float]:
+    """How many runs ended, by the status of the task, of the function `fails`."""
+    data = _metrics.get_metrics_data()
+    resources = data.resource_metrics if data is not None else ()
+    points = (
+        point
+        for resource in resources
+        for scope in resource.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "perdure.runs.ended"
+        for point in metric.data.data_points
+    )
+    found = [(point.attributes or {}, getattr(point, "value", 0)) for point in points]
+    return {each["perdure.task.status"]: n for each, n in found if each["perdure.function"] == "fails"}
+
+
+async def test_a_task_whose_result_reports_an_error_is_counted_as_failed(replicas: Replicas) -> None:
+    app = new_app()
+
+    @app.function()
+    async def fails() -> Success:
+        return Success.of(1, error="no disk")
+
+    runtime = await replicas.start(app)
+    made = await runtime.submit("fails", owner=ANA)
+    await runtime.wait(ANA, made.task.task_id, 30)
+    await until(lambda: bool(ended_runs()))
+    assert set(ended_runs()) == {"failed"}
 
 
 async def test_a_task_from_the_queue_leaves_a_span_for_its_claim(replicas: Replicas) -> None:

@@ -11,6 +11,13 @@ async def brew(cups: int, task: Task) -> str:
     return f"{cups} cups of coffee"
 '''
 
+BROKEN = """
+
+@server.custom_route("/broken", methods=["GET"])
+async def broken(request):
+    raise KeyError("no such cup")
+"""
+
 OWN_SERVER = f"""
 import anyio
 from mcp.server import MCPServer, Server
@@ -23,7 +30,7 @@ without = MCPServer("without tasks")
 app = App("sqlite:///own.db")
 text = "hello"
 unreachable = MCPServer("far", **Tasks("postgresql://user:hunter2@127.0.0.1:1/db").attach())
-{BREW}"""
+{BREW}{BROKEN}"""
 
 OWN_FASTMCP = f"""
 from fastmcp import FastMCP
@@ -33,7 +40,7 @@ from perdure.mcp.fastmcp import attach
 tasks = Tasks("memory:")
 server = FastMCP("kitchen")
 attach(tasks, server)
-{BREW}"""
+{BREW}{BROKEN}"""
 
 OWN_LOW_LEVEL = """
 from mcp.server.lowlevel import Server

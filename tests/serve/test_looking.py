@@ -104,7 +104,7 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
     assert text_of(signed) == "the report of 2026, signed by Ada"
     assert printed.is_error
     assert "out of paper" in text_of(printed)
-    assert [row.state for row in unprinted] == ["completed, with an error"]
+    assert [row.state for row in unprinted] == ["failed"]
     assert f"storage     {plain.log.with_name('tried.db')}   (tasks survive in it)" in plain.said
     assert plain.log.with_name("tried.db").exists()
     assert f"kill -9 {plain.pid}" in plain.said

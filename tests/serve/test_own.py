@@ -59,6 +59,23 @@ async def test_a_server_of_ones_own_is_served_where_it_is_asked_to_with_a_dashbo
     assert not (tmp_path / "perdure.db").exists()
 
 
+@pytest.mark.parametrize("code", [OWN_SERVER, OWN_FASTMCP], ids=["sdk", "fastmcp"])
+@pytest.mark.parametrize("token", [None, TOKEN], ids=["open", "guarded"])
+async def test_an_exception_of_ones_own_route_is_logged_once_with_its_traceback(
+    tmp_path: Path, code: str, token: str | None
+) -> None:
+    (tmp_path / "own.py").write_text(code)
+    options = () if token is None else ("--token", token)
+    async with sampled(tmp_path, "own:server", *options) as server:
+        async with anyone(token) as client:
+            assert (await client.get(f"{root_of(server)}/broken")).status_code == 500
+        await server.program.until_said("KeyError: 'no such cup'")
+        await server.program.end(signal.SIGTERM)
+    assert "ERROR GET '/broken' raised an exception\nTraceback" in server.program.said
+    assert "in broken\n" in server.program.said
+    assert server.program.said.count("KeyError: 'no such cup'") == 1
+
+
 @pytest.mark.parametrize("code", [OWN_SERVER, DECLARED], ids=["sdk", "low-level"])
 async def test_a_token_guards_a_server_of_ones_own_that_lets_in_everybody(tmp_path: Path, code: str) -> None:
     (tmp_path / "own.py").write_text(code)

@@ -189,7 +189,7 @@ async def test_a_listing_can_be_narrowed_by_status_method_and_session(store: Tas
         new = NewTask(method="ab"[n % 2], session_id="xyz"[n % 3])
         made = await store.create(ANA, new)
         if n % 4 == 0:
-            await store.finish(made, Success.of(n))
+            await store.finish(made, Success.of(n, error="no disk" if n == 4 else None))
     for wanted, count in (
         (TaskFilter(status=Status.COMPLETED), 3),
         (TaskFilter(status=Status.WORKING), 9),
@@ -231,12 +231,13 @@ async def test_a_filter_looks_at_a_thousand_records_a_call_and_goes_on(
 async def test_counts_are_exact(subject: Subject, store: TaskStore, clock: Clock) -> None:
     made = await created(store, 6) + await created(store, 3, BOB)
     await store.finish(made[0], Success.of(1))
+    await store.finish(made[6], Success.of(1, error="no disk"))
     await store.cancel(made[1])
     await store.delete(ANA, made[2].task.task_id)
     await store.hold(made[3])
     assert await store.counts(ANA) == {Status.WORKING: 3, Status.COMPLETED: 1, Status.CANCELLED: 1}
     await subject.settled()
-    assert await store.counts() == {Status.WORKING: 6, Status.COMPLETED: 1, Status.CANCELLED: 1}
+    assert await store.counts() == {Status.WORKING: 5, Status.COMPLETED: 2, Status.CANCELLED: 1}
     clock.advance(8 * DAY)
     assert await store.counts() == {Status.WORKING: 1}
 

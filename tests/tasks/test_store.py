@@ -154,8 +154,17 @@ async def test_every_terminal_task_has_an_outcome(store: TaskStore) -> None:
 @row(16, 19)
 async def test_an_error_result_completes_and_a_protocol_error_fails(store: TaskStore) -> None:
     made = await store.create(ANA, CALL)
-    completed = await store.finish(made, Success.of({"isError": True, "content": []}))
-    assert completed.task.status is Status.COMPLETED
+    made = await store.report(made, message="page 3 of 12")
+    outcome = Success.of(
+        {"isError": True, "content": []}, error="\n no disk \nat all", cause="OSError: no disk"
+    )
+    completed = (await store.finish(made, outcome)).task
+    assert (completed.status, completed.is_error, completed.status_message) == (
+        Status.COMPLETED,
+        True,
+        "no disk",
+    )
+    assert (await store.get(ANA, completed.task_id)).task == completed
     failed = await store.finish(await store.create(ANA, CALL), Failure.of(-32001, "no disk", {"disk": "sda"}))
     task = (await store.get(ANA, failed.task.task_id)).task
     assert task.status is Status.FAILED

@@ -9,13 +9,19 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
+from typing import TypeAlias
 
-from playwright.async_api import Browser, Page, Playwright, async_playwright
+from playwright.async_api import Browser, Locator, Page, Playwright, async_playwright, expect
 from playwright.sync_api import sync_playwright
+
+Keep: TypeAlias = Callable[[Page, str], Awaitable[None]]
+"""Keeps a picture of a page under a name."""
+
+expect.set_options(timeout=20_000)  # milliseconds; the machine may be busy
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 INSTALLS = (
@@ -74,6 +80,22 @@ async def _launched(playwright: Playwright) -> Browser:
     # root has no user namespaces for Chromium's sandbox; what is opened is our own page
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
     return await playwright.chromium.launch(executable_path=path, args=arguments)
+
+
+async def open_task(page: Page, name: str) -> None:
+    """The page of the one task of this name."""
+    await page.goto("/tasks")
+    await page.get_by_role("link", name=name).click()
+    await expect(page.get_by_role("heading", level=1)).to_contain_text(name)
+    await is_live(page)
+
+
+async def is_live(page: Page) -> None:
+    await expect(page.locator("#live")).to_have_text("live")
+
+
+async def colour_of(element: Locator) -> str:
+    return await element.evaluate("element => getComputedStyle(element).color")
 
 
 async def be_seen(page: Page, *, seen: bool) -> None:

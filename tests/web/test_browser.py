@@ -5,7 +5,6 @@ Screenshots are kept in the folder that `PERDURE_SCREENSHOTS` names, else in tha
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -14,94 +13,24 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 import pytest
-from playwright.async_api import Browser, BrowserContext, Dialog, Locator, Page, expect
+from playwright.async_api import Browser, BrowserContext, Dialog, Page, expect
 
-from perdure.feeds import FeedStore
-from perdure.runtime import Again, App, Runtime, Task
 from perdure.storage.kit.servers.process import free_port
 from perdure.web import Dashboard, live
 
 from ..test_examples import Served, sampled
-from . import feeding
-from .browser import be_seen, browsing
-from .desk import CALM, ME, PAGES, Desk, served
+from .browser import Keep, be_seen, is_live, open_task
+from .desk import ME, PAGES, Desk, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often")]
-expect.set_options(timeout=20_000)  # milliseconds; the machine may be busy
 
-Keep: TypeAlias = Callable[[Page, str], Awaitable[None]]
 Scheme: TypeAlias = Literal["light", "dark"]
-
-
-@pytest.fixture(scope="session")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    named = os.environ.get("PERDURE_SCREENSHOTS")
-    folder = Path(named) if named else tmp_path_factory.getbasetemp() / "screenshots"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
 
 
 @pytest.fixture(scope="module")
 def anyio_backend() -> str:
     """All tests of this file run in one event loop, so that they can share a browser."""
     return "asyncio"
-
-
-@pytest.fixture(scope="module")
-async def browser(anyio_backend: str) -> AsyncGenerator[Browser]:
-    async with browsing() as browser:
-        yield browser
-
-
-@pytest.fixture
-def keep(folder: Path) -> Keep:
-    """Keep a picture of a page."""
-
-    async def keep(page: Page, name: str) -> None:
-        await page.screenshot(path=folder / f"{name}.png", full_page=True)
-
-    return keep
-
-
-@pytest.fixture
-async def page(desk: Desk, browser: Browser) -> AsyncGenerator[Page]:
-    """The overview in a browser that must not complain: no script fails, nothing is refused."""
-    await feeding.feed(FeedStore(desk.storage))
-    complaints: list[str] = []
-    async with (
-        served(Dashboard(desk.storage, feeds=True).app) as address,
-        await browser.new_page(base_url=address, viewport={"width": 1280, "height": 900}) as page,
-    ):
-        page.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
-        page.on("pageerror", lambda error: complaints.append(str(error)))
-        page.on(
-            "request", lambda asked: None if asked.url.startswith(address) else complaints.append(asked.url)
-        )
-        await page.goto("/")
-        yield page
-    assert complaints == []
-
-
-@pytest.fixture
-async def tabs(desk: Desk, browser: Browser) -> AsyncGenerator[BrowserContext]:
-    """A browser for several pages, which may complain: what they show goes, or its server does."""
-    async with (
-        served(Dashboard(desk.storage).app) as address,
-        await browser.new_context(base_url=address) as context,
-    ):
-        yield context
-
-
-async def _open(page: Page, name: str) -> None:
-    """The page of the one task of this name."""
-    await page.goto("/tasks")
-    await page.get_by_role("link", name=name).click()
-    await expect(page.get_by_role("heading", level=1)).to_contain_text(name)
-    await _lives(page)
-
-
-async def _lives(page: Page) -> None:
-    await expect(page.locator("#live")).to_have_text("live")
 
 
 async def test_a_task_is_followed_from_the_list_to_its_page_and_watched_to_its_end(
@@ -176,13 +105,13 @@ async def _killed_and_started_again(
     async with AsyncExitStack() as stack:
         server = await stack.enter_async_context(at_work())
         page = await stack.enter_async_context(await browser.new_page(base_url=f"http://127.0.0.1:{port}"))
-        await _open(page, "sign_report")
+        await open_task(page, "sign_report")
 
         async def again() -> None:
             await server.program.end(signal.SIGKILL)
             await expect(page.locator("#live")).to_have_text("reconnecting")
             await stack.enter_async_context(at_work())
-            await _lives(page)
+            await is_live(page)
 
         yield page, again
 
@@ -220,7 +149,7 @@ async def test_a_refused_answer_is_mended_and_sent_to_a_server_that_was_killed_a
         await page.get_by_label("Colour").select_option("teal")
         await page.get_by_role("button", name="Answer").click()
         await expect(page.get_by_text("Full name is needed")).to_be_visible()
-        await _lives(page)
+        await is_live(page)
         await again()
         await expect(page.get_by_text("Full name is needed")).to_be_visible()
         await page.get_by_label("Full name").fill("Ana")
@@ -239,7 +168,7 @@ async def test_only_tabs_that_are_seen_are_live_so_there_may_be_any_number(
     for _ in range(CONNECTIONS + 1):
         page = await tabs.new_page()
         await page.goto("/tasks")
-        await _lives(page)
+        await is_live(page)
         await be_seen(page, seen=False)
         pages.append(page)
     first, last = pages[0], pages[-1]
@@ -301,7 +230,7 @@ async def test_a_page_of_a_browser_that_is_logged_in_no_longer_asks_for_the_toke
         await page.goto("/workers")
         await page.get_by_label("Token").fill(token)
         await page.get_by_role("button", name="Log in").click()
-        await _lives(page)
+        await is_live(page)
         await be_seen(page, seen=False)
         await page.context.clear_cookies()
         await be_seen(page, seen=True)
@@ -340,79 +269,6 @@ _NOTES_WHEN_IT_ASKS = """
     return answer;
   };
 """
-
-
-@pytest.fixture
-async def mending(desk: Desk) -> AsyncGenerator[Runtime]:
-    """Work that does not go well, and yet completes."""
-    app = App(desk.storage, runtime=CALM)
-
-    @app.function(retries=1, backoff=0.1)
-    async def mend_report(year: int, task: Task) -> str:
-        if task.attempt == 1:
-            raise Again(f"no glue for <{year}>")
-        return "mended"
-
-    @app.function
-    async def weigh_report(year: int) -> dict[str, object]:
-        return {"content": [{"type": "text", "text": f"no scales for <{year}>"}], "isError": True}
-
-    async with app.open() as runtime:
-        for each in (mend_report, weigh_report):
-            submitted = await runtime.submit(each.__name__, {"year": 2026}, owner=ME)
-            await runtime.wait(ME, submitted.task.task_id, 20)
-        yield runtime
-
-
-@pytest.mark.usefixtures("mending")
-async def test_the_failure_of_an_earlier_attempt_is_no_alarm_once_the_task_completed(
-    desk: Desk, page: Page
-) -> None:
-    await _open(page, "mend_report")
-    note = page.locator("#summary").get_by_text("no glue for <2026>")
-    await expect(note).to_contain_text("An earlier attempt:")
-    await expect(page.locator("#summary .status")).to_have_text("completed")
-    assert await _colour(note) != await _colour_of_failing(desk, page)
-
-
-@pytest.mark.usefixtures("mending")
-async def test_the_timeline_tells_each_attempt_and_why_it_was_given_back(page: Page) -> None:
-    await _open(page, "mend_report")
-    told = [await each.inner_text() for each in await page.locator(".timeline .what").all()]
-    assert [each.strip().lower() for each in told] == [
-        "created",
-        "begun",
-        "given back no glue for <2026>",
-        "begun",
-        "finished completed",
-        "expires",
-    ]
-
-
-@pytest.mark.usefixtures("mending")
-async def test_a_task_that_completed_with_an_error_looks_like_one_that_failed_and_says_what_it_is(
-    desk: Desk, page: Page
-) -> None:
-    failing = await _colour_of_failing(desk, page)
-    await page.goto("/tasks?status=completed")
-    row = page.get_by_role("row", name="weigh_report")
-    await expect(row.locator(".status")).to_have_text("completed, with an error")
-    assert await _colour(row.locator(".status")) == failing
-    await _open(page, "weigh_report")
-    state = page.locator("#summary .status")
-    await expect(state).to_have_text("completed, with an error")
-    assert await _colour(state) == failing
-    await expect(page.get_by_role("heading", name="Result, an error")).to_be_visible()
-
-
-async def _colour_of_failing(desk: Desk, page: Page) -> str:
-    await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
-    await _open(page, "print_report")
-    return await _colour(page.locator("#summary .status"))
-
-
-async def _colour(element: Locator) -> str:
-    return await element.evaluate("element => getComputedStyle(element).color")
 
 
 async def test_a_task_is_cancelled_only_if_one_is_sure(desk: Desk, page: Page, keep: Keep) -> None:
@@ -473,7 +329,7 @@ async def test_every_page_fits_its_screen(
             page, f"{path.strip('/').replace('/', '-').replace(':', '-') or 'overview'}-{scheme}-{device}"
         )
     for name in ("sign_report", "print_report", "mend_report", "weigh_report"):
-        await _open(page, name)
+        await open_task(page, name)
         await _fits(page, width)
         await keep(page, f"{name.replace('_', '-')}-{scheme}-{device}")
 

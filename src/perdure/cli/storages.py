@@ -27,6 +27,8 @@ from .urls import check_shared, check_there, shown
 SPACES = (SETTINGS, KEYS, TASKS, LEASES, ACCOUNTS, ITEMS)
 """Everything that perdure stores."""
 LONGEST_PROBE: Micros = 600 * 1_000_000
+PROBE_BODY = f'{{"padding":"{"x" * 8192}"}}'
+"""Longer than a page of any engine: a short record may still fit into a storage that is full."""
 
 
 async def copy_all(source: str, target: str, *, merge: bool, tell: Told) -> Mapping[Space, int]:
@@ -90,7 +92,7 @@ async def examine(url: str, *, repair: bool) -> Health:
     async with await open_storage(url) as storage:
         found = (await storage.maintain(repair=repair)).findings
         remaining = (await storage.maintain()).findings if repair and found else found
-        write = await _try_to_write(storage)
+        write = await try_to_write(storage, "doctor")
         counts = [await storage.counts(space, now=0) for space in SPACES]
         engine, place = storage.name, await place_of(storage)
     return Health(
@@ -103,10 +105,10 @@ async def examine(url: str, *, repair: bool) -> Health:
     )
 
 
-async def _try_to_write(storage: Storage) -> float:
-    """Write a record and remove it again; raises what the storage says where that is not allowed."""
+async def try_to_write(storage: Storage, who: str) -> float:
+    """Write a record, remove it again, and return how many seconds that took."""
     now = system_clock()
-    probe = _probe(SETTINGS, "doctor", now)
+    probe = _probe(SETTINGS, who, now)
     began = time.monotonic()
     await storage.commit([Insert(record=probe)], now=now)
     await storage.commit([Delete(before=probe)], now=now)
@@ -120,7 +122,7 @@ def _probe(space: Space, who: str, now: Micros) -> Record:
         partition="perdure",
         key=f"{who}-{token_hex(8)}",
         order=now,
-        body="{}",
+        body=PROBE_BODY,
         expires_at=now + LONGEST_PROBE,
     )
 

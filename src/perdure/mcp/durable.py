@@ -24,13 +24,12 @@ from mcp_types import CallToolRequestParams, CallToolResult, InputRequiredResult
 from msgspec import UNSET, UnsetType
 
 from ..runtime import Task
-from ..runtime.endings import OUTAGES
-from ..runtime.errors import RunError
+from ..runtime.errors import is_signal
 from ..runtime.function import is_coroutine_function, task_parameter
 from ..runtime.threads import call_in_thread
 from ..storage.errors import PerdureError
 from ..tasks.config import check_poll_interval
-from ..tasks.errors import InvalidValue, LeaseLost
+from ..tasks.errors import InvalidValue
 from .protocol import Request
 from .refusals import not_attached
 
@@ -85,6 +84,8 @@ class Running:
         """Functions that are called by the one that runs are part of it."""
         self.raised: PerdureError | None = None
         """By what it asked for something else than to end with a result or an error of the tool."""
+        self.cause: BaseException | None = None
+        """The exception behind a result that reports an error."""
 
 
 _MARK = ("perdure/nothing", secrets.token_hex(8))
@@ -109,6 +110,11 @@ def at(place: Place) -> Generator[None]:
 def current_admission() -> Admission | None:
     place = _place.get()
     return place if isinstance(place, Admission) else None
+
+
+def current_run() -> Running | None:
+    place = _place.get()
+    return place if isinstance(place, Running) else None
 
 
 def is_nothing(result: HandlerResult) -> bool:
@@ -182,7 +188,7 @@ async def _run(call: Callable[[], object], function: Callable[..., object], runn
     try:
         return await _call(call, function)
     except PerdureError as error:
-        if not (isinstance(error, (RunError, LeaseLost, *OUTAGES)) or error.retryable):
+        if not is_signal(error):
             raise
         running.raised = error
         return _NOTHING

@@ -18,6 +18,7 @@ start with one.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, NamedTuple, cast
@@ -37,7 +38,7 @@ from mcp.server.lowlevel import Server
 from mcp_types import CallToolRequestParams, CallToolResult, Implementation, TextContent
 
 from ..tasks.errors import InvalidValue
-from .durable import Durable, current_admission
+from .durable import Durable, current_admission, current_run
 from .hosts import Host, marked
 from .protocol import EXTENSION
 from .registration import check_owner, mark_of, refuse_unregistered, unregistered
@@ -49,7 +50,16 @@ def attach(tasks: Tasks, server: FastMCP[Any]) -> None:
     low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
     tasks.belong_to(server)
     server.add_extension(_Joined(tasks))
+    logging.getLogger(FastMCP.__module__).addFilter(_name_task)
     tasks.join(low_level, FastMCPHost(server))
+
+
+def _name_task(record: logging.LogRecord) -> bool:
+    """Put the id of the task in front of what FastMCP itself logs of a tool that fails in a task."""
+    run = current_run()
+    if run is not None:
+        record.msg = f"task {run.task.id}: {record.msg}"
+    return True
 
 
 class _Joined(ServerExtension):
@@ -119,6 +129,9 @@ class FastMCPHost(Host):
         try:
             result = await self._run(params)
         except FastMCPError as error:
+            run = current_run()
+            if run is not None:
+                run.cause = error.__cause__
             return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
         ready = result.to_mcp_result()
         if isinstance(ready, CallToolResult):

@@ -25,7 +25,8 @@ from mcp_types import (
 )
 from pydantic import BaseModel
 
-from .durable import Durable
+from ..tasks.record import headline
+from .durable import Durable, current_run
 from .protocol import MODERN, Wire
 from .registration import check_owner, mark_of, refuse_unregistered, unregistered
 
@@ -89,6 +90,17 @@ class Host(ABC):
         return wire_of(result)
 
 
+def error_in(result: Wire) -> str | None:
+    """Return the text of the error that a result reports, or None if it reports none."""
+    if result.get("isError") is not True:
+        return None
+    blocks = cast("list[Mapping[str, Any]]", result.get("content") or [])
+    texts = (block.get("text") for block in blocks if block.get("type") == "text")
+    return next(
+        (text for text in texts if isinstance(text, str) and text.strip()), "the tool reported an error"
+    )
+
+
 def wire_of(result: object) -> Wire:
     """A result as it goes on the wire, without what only one protocol says."""
     if isinstance(result, BaseModel):
@@ -148,9 +160,24 @@ class MCPServerHost(Host):
         try:
             return await self._server.call_tool(params.name, params.arguments or {}, context)
         except ToolError as error:
-            if isinstance(error, UnexpectedToolError):
-                log.exception("tool %r raised an unexpected exception", params.name)
+            _note(error, params.name)
             return CallToolResult(content=[TextContent(text=str(error))], is_error=True)
+
+
+def _note(error: ToolError, tool: str) -> None:
+    """Log what the SDK would log of a call that fails, with the id of the task.
+
+    An exception that the tool did not raise on purpose is kept for operators: the result does not show it.
+    """
+    run = current_run()
+    task_id = "unknown" if run is None else run.task.id
+    if not isinstance(error, UnexpectedToolError):
+        log.info("task %s: tool %r failed: %r", task_id, tool, headline(str(error)))
+        return
+    cause = error.__cause__ or error
+    log.error("task %s: tool %r raised an unexpected exception", task_id, tool, exc_info=cause)
+    if run is not None:
+        run.cause = cause
 
 
 class LowLevelHost(Host):

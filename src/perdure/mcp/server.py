@@ -10,6 +10,7 @@ async def build_report(year: int, task: Task) -> str: ...
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, ParamSpec, TypedDict, TypeVar, cast, overload
@@ -31,19 +32,23 @@ from msgspec.structs import replace
 from pydantic import BaseModel
 
 from ..runtime import App, ClientCannotAnswer, Executor, Failed, Function, Runtime, RuntimeConfig, Task
+from ..runtime.endings import said_by
 from ..storage import Storage
 from ..tasks import StoreConfig, Success, TaskStore
 from ..tasks.edits import checked_ttl
 from ..tasks.errors import InvalidValue
+from ..tasks.record import headline
 from .background import Background
 from .callers import Anonymous, Callers, Identify
 from .capabilities import required
 from .durable import Durable, Mode, Running, at, current_admission, entry, forgiving
-from .hosts import Host, LowLevelHost, MCPServerHost
+from .hosts import Host, LowLevelHost, MCPServerHost, error_in
 from .methods import Methods
 from .middleware import Middleware
 from .protocol import EXTENSION, MODERN, Request
 from .service import Service
+
+log = logging.getLogger("perdure.mcp")
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -188,11 +193,13 @@ class Tasks(Extension):
             with at(running):
                 result = await self._service.host.result_of(call)
         except MCPError as error:
+            log.info("task %s: tool %r failed: %r", task.id, call.name, headline(error.error.message))
             data = UNSET if error.error.data is None else error.error.data
             raise Failed(error.error.code, error.error.message, data) from error
         match running.raised:
             case None:
-                return Success.of(result)
+                cause = None if running.cause is None else said_by(running.cause)
+                return Success.of(result, error=error_in(result), cause=cause)
             case ClientCannotAnswer(capability=capability) as error:
                 raise Failed(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), required(capability)) from error
             case error:

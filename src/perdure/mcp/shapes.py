@@ -76,12 +76,12 @@ def error_of(failure: Failure) -> Wire:
 def core(task: TaskRecord, now: Micros) -> Wire:
     """A task, as `tasks/get` and all others spell it.
 
-    Here, and not in 2026-07-28, a call whose result is an error of the tool is said to have failed.
+    Here, and not in 2026-07-28, a call whose result reports an error has failed.
     """
     ttl = retention.client_ttl(task, now)
     shape = {**_common(task), "ttl": ttl, "pollInterval": advised_interval(task, now)}
-    if isinstance(task.outcome, Success) and _object(task.outcome.value).get("isError") is True:
-        shape |= {"status": "failed", "statusMessage": task.status_message or "the tool reported an error"}
+    if task.is_error:
+        shape["status"] = Status.FAILED.value
     if meta := _meta(task):
         shape["_meta"] = meta
     return shape

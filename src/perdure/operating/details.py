@@ -157,7 +157,7 @@ def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
     if task.cancel_requested_at is not None:
         yield Event(at=task.cancel_requested_at, kind="cancel requested")
     if task.finished_at is not None:
-        yield Event(at=task.finished_at, kind="finished", note=task.status.value)
+        yield Event(at=task.finished_at, kind="finished", note=task.effective_status.value)
     if task.run_at is not None and not task.is_terminal:
         yield Event(at=task.run_at, kind="next attempt", note=task.last_failure or "")
     if record.expires_at is not None:

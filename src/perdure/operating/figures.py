@@ -8,18 +8,18 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from ..runtime.lease import HELD
-from ..storage import Micros, Position, Record, Storage
+from ..storage import Micros, Position, Record, Storage, Tag
 from ..tasks import Snapshot, Status
 from ..tasks.snapshot import LEASES, TASKS
 from .details import Held, held_of
 from .listing import read
 from .reading import Budget
-from .rows import Row
+from .rows import TAGS, Row
 
 ENDED = tuple(status for status in Status if status.is_terminal)
 MOST_LEASES = 1000
 MOST_EXAMINED = 1000
-"""Tasks of each status that are looked at for the throughput."""
+"""Tasks of each tag that are read for the throughput."""
 PAGE = 200
 HOUR: Micros = 3600 * 1_000_000
 
@@ -78,7 +78,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     """How everything is."""
 
     counts: dict[Status, int]
-    """Of every status, none left out."""
+    """Of every status, none left out. A result that reports an error counts as failed."""
     held: int
     """Active tasks that a worker has."""
     waiting: int
@@ -95,7 +95,7 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
 
 async def counts_of(storage: Storage, now: Micros) -> dict[Status, int]:
     counts = await storage.counts(TASKS, now=now)
-    return {status: counts.get(status.value, 0) for status in Status}
+    return {status: sum(counts.get(tag, 0) for tag in TAGS[status]) for status in Status}
 
 
 async def expired_in(storage: Storage, now: Micros) -> int:
@@ -167,11 +167,12 @@ async def _oldest(
 async def throughput_of(
     storage: Storage, *, window: Micros, parts: int, now: Micros, until: Micros | None = None
 ) -> Throughput:
-    """What ended within the window before `until` (now), among the newest 1 000 tasks of each way to end.
+    """What ended within the window before `until` (now), among the newest 1 000 tasks of each tag.
 
     Nothing is indexed by its end, so this looks at the tasks themselves.
     """
-    looked = await asyncio.gather(*(_ended(storage, status, now) for status in ENDED))
+    tags = [(status, tag) for status in ENDED for tag in TAGS[status]]
+    looked = await asyncio.gather(*(_ended(storage, status, tag, now) for status, tag in tags))
     until = now if until is None else until
     since = until - window
     late = [task for tasks, _ in looked for task in tasks if since <= task.finished_at <= until]
@@ -184,40 +185,43 @@ async def throughput_of(
     )
 
 
-class _Ended(msgspec.Struct):
+class _Times(msgspec.Struct):
     """Of a task that has ended no more than this is read."""
 
-    status: Status
     created_at: Micros
     finished_at: Micros
 
 
-_ended_in = msgspec.json.Decoder(_Ended)
+class _Ended(_Times):
+    status: Status
+    """As operators see it."""
 
 
-async def _ended(storage: Storage, status: Status, now: Micros) -> tuple[list[_Ended], bool]:
+_times_in = msgspec.json.Decoder(_Times)
+
+
+async def _ended(storage: Storage, status: Status, tag: Tag, now: Micros) -> tuple[list[_Ended], bool]:
     """The newest tasks that ended so, and whether these are all."""
     found: list[_Ended] = []
     after: Position | None = None
     budget = Budget(MOST_EXAMINED, PAGE)
     while not budget.is_spent:
         size = budget.size
-        records = await storage.page(
-            TASKS, after=after, limit=size, tag=status.value, descending=True, now=now
-        )
+        records = await storage.page(TASKS, after=after, limit=size, tag=tag, descending=True, now=now)
         budget.take(records)
-        found += [task for each in records if (task := _read_end(each)) is not None]
+        found += [task for each in records if (task := _read_end(each, status)) is not None]
         if len(records) < size:
             return found, True
         after = records[-1].position
     return found, False
 
 
-def _read_end(record: Record) -> _Ended | None:
+def _read_end(record: Record, status: Status) -> _Ended | None:
     try:
-        return _ended_in.decode(record.body)
+        times = _times_in.decode(record.body)
     except msgspec.MsgspecError:
         return None  # no task
+    return _Ended(times.created_at, times.finished_at, status)
 
 
 def _buckets(tasks: Sequence[_Ended], since: Micros, window: Micros, parts: int) -> tuple[Bucket, ...]:

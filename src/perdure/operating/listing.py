@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Collection, Sequence
-from heapq import merge
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from ..storage import Micros, Position, Record, Storage
+from ..storage import Micros, Position, Record, Storage, Tag
 from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, NotFound
-from ..tasks.listing import DEFAULT_LIMIT, MOST_EXAMINED, MOST_LIMIT
+from ..tasks.listing import DEFAULT_LIMIT, MOST_EXAMINED, MOST_LIMIT, page_of_tags
 from ..tasks.owner import partition_of
 from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS, address_of
 from .errors import AmbiguousId, TooShort
 from .handles import Sealer
 from .reading import Budget
-from .rows import Row, is_named
+from .rows import TAGS, Row, is_named
 
 LEAST_PREFIX = 6
 WHOLE_ID = 32
@@ -44,8 +42,10 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     name: str | None = None
 
     @property
-    def tags(self) -> list[str | None]:
-        return [None] if self.statuses is None else [status.value for status in sorted(self.statuses)]
+    def tags(self) -> list[Tag | None]:
+        if self.statuses is None:
+            return [None]
+        return [tag for status in sorted(self.statuses) for tag in TAGS[status]]
 
 
 class Stretch(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +71,9 @@ async def stretch_of(
     budget = Budget(MOST_EXAMINED, MOST_LIMIT)
     while not (page.is_full or budget.is_spent):
         size = limit + 1 if wanted.name is None else budget.size
-        records = await _newest(storage, wanted.tags, page.position or after, size, now)
+        records = await page_of_tags(
+            storage, wanted.tags, after=page.position or after, limit=size, descending=True, now=now
+        )
         budget.take(records)
         page.take(records)
         if not page.is_full and len(records) < size:
@@ -118,17 +120,6 @@ def read(record: Record) -> Snapshot | None:
         return Snapshot.read(record)
     except CorruptRecord:
         return None
-
-
-async def _newest(
-    storage: Storage, tags: Collection[str | None], after: Position | None, size: int, now: Micros
-) -> list[Record]:
-    """The newest after a position, of any of these tags: a seek for each, merged in their order."""
-    pages = await asyncio.gather(
-        *(storage.page(TASKS, after=after, limit=size, tag=tag, descending=True, now=now) for tag in tags)
-    )
-    merged = merge(*pages, key=lambda record: record.position, reverse=True)
-    return [record for record, _ in zip(merged, range(size), strict=False)]
 
 
 def cursor_of(position: Position | None, sealer: Sealer) -> str | None:

@@ -106,7 +106,7 @@ class Operator:
         self, window: Micros = HOUR, *, parts: int = 60, until: Micros | None = None
     ) -> Throughput:
         """What ended of late, in equal parts of the window, which ends now, or at a time that is said. Looks
-        at up to 3 000 tasks.
+        at up to 4 000 tasks.
         """
         return await figures.throughput_of(
             self.storage, window=window, parts=parts, now=self.clock(), until=until

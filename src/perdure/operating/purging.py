@@ -11,6 +11,7 @@ from ..tasks import Snapshot, TaskStore
 from ..tasks.snapshot import TASKS
 from .figures import ENDED, expired_in
 from .listing import read
+from .rows import TAGS
 
 PAGE = 200
 
@@ -46,11 +47,9 @@ async def _sweep(store: TaskStore) -> int:
 
 async def _ended_before(store: TaskStore, time: Micros) -> AsyncIterator[Snapshot]:
     """Every task that had ended by then: the oldest first, up to those that did not even begin by then."""
-    for status in ENDED:
+    for tag in (tag for status in ENDED for tag in TAGS[status]):
         after: Position | None = None
-        while records := await store.storage.page(
-            TASKS, after=after, limit=PAGE, tag=status.value, now=store.clock()
-        ):
+        while records := await store.storage.page(TASKS, after=after, limit=PAGE, tag=tag, now=store.clock()):
             after = records[-1].position
             for snapshot in map(read, records):
                 if snapshot is not None and (snapshot.task.finished_at or time + 1) <= time:

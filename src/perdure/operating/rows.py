@@ -7,9 +7,17 @@ from collections.abc import Callable
 import msgspec
 from msgspec import UnsetType
 
-from ..storage import Micros
+from ..storage import Micros, Tag
 from ..tasks import Progress, Snapshot, Status, Success, TaskRecord
 from ..tasks.owner import Kind
+from ..tasks.record import headline
+from ..tasks.snapshot import COMPLETED_WITH_ERROR
+
+TAGS: dict[Status, tuple[Tag, ...]] = {
+    **{status: (status.value,) for status in Status},
+    Status.FAILED: (Status.FAILED.value, COMPLETED_WITH_ERROR),
+}
+"""The tags of the tasks that operators see in each status: a result that reports an error is a failure."""
 
 
 class Row(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,6 +30,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """A digest, the same as in the logs."""
     owner_kind: Kind
     status: Status
+    """As operators see it: `failed` also if the task completed with a result that reports an error."""
     name: str
     """Of the function that workers run, else of the tool, else the method."""
     created_at: Micros
@@ -36,9 +45,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     is_cancelling: bool
     """Somebody asked for its end, which has not come yet."""
     has_error: bool
-    """It completed, and what it told its caller is that it could not do it: a result with `isError`."""
+    """It failed with a result that reports an error (`isError`), not with an error of the protocol."""
     open_questions: int
     message: str | None
+    """What the task reported last; of one that failed, the first line of its error or of the exception."""
     version: int
 
     @property
@@ -53,8 +63,6 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         """The status in the words of people, and whether a worker has it."""
         if self.is_cancelling:
             return "cancelling"
-        if self.has_error:
-            return "completed, with an error"
         if self.status is not Status.WORKING:
             return self.status.value.replace("_", " ")
         return "working" if self.is_held else "waiting"
@@ -67,7 +75,7 @@ def row_of(snapshot: Snapshot, *, now: Micros, handle_of: Callable[[str], str]) 
         handle=handle_of(snapshot.record.partition),
         owner=task.owner.digest,
         owner_kind=task.owner.kind,
-        status=task.status,
+        status=task.effective_status,
         name=name_of(task),
         created_at=task.created_at,
         updated_at=task.last_updated_at,
@@ -77,27 +85,18 @@ def row_of(snapshot: Snapshot, *, now: Micros, handle_of: Callable[[str], str]) 
         attempts=task.attempts,
         is_held=task.held,
         is_cancelling=task.cancel_requested_at is not None and not task.is_terminal,
-        has_error=_has_error(task),
+        has_error=task.is_error,
         open_questions=0 if task.is_terminal else len(task.outstanding),
-        message=task.status_message,
+        message=_message(task),
         version=snapshot.version,
     )
 
 
-class _Result(msgspec.Struct, rename="camel"):
-    is_error: bool = False
-
-
-_result = msgspec.json.Decoder(_Result)
-
-
-def _has_error(task: TaskRecord) -> bool:
-    if not isinstance(task.outcome, Success):
-        return False
-    try:
-        return _result.decode(task.outcome.result).is_error
-    except msgspec.MsgspecError:
-        return False  # it is no result of a tool
+def _message(task: TaskRecord) -> str | None:
+    if task.effective_status is not Status.FAILED:
+        return task.status_message
+    cause = task.outcome.cause if isinstance(task.outcome, Success) else None
+    return headline(cause or task.status_message or "")
 
 
 class _Named(msgspec.Struct):

@@ -13,29 +13,18 @@ from enum import StrEnum
 import msgspec
 
 from ..storage import Micros
-from ..storage.errors import (
-    PerdureError,
-    StorageBusy,
-    StorageClosed,
-    StorageFailed,
-    StorageFull,
-    StorageReadOnly,
-    StorageUnavailable,
-)
+from ..storage.errors import PerdureError
 from ..tasks import Failure, InputRequest, Outcome, StoreConfig, Success, TaskRecord, edits, inputs, retention
 from ..tasks.edits import AttemptEnd
 from ..tasks.errors import InvalidValue
 from ..tasks.store import Edit
-from .errors import INTERNAL_ERROR, Again, ClientCannotAnswer, Failed, Pause, TaskCancelled
+from .errors import INTERNAL_ERROR, OUTAGES, Again, ClientCannotAnswer, Failed, Pause, TaskCancelled
 from .function import Function, Result
 
 INVALID_PARAMS = -32602
 
 MAX_INTERRUPTIONS = 5
 """How often an interrupted task is run again without having made progress."""
-
-OUTAGES = (StorageBusy, StorageClosed, StorageFailed, StorageFull, StorageReadOnly, StorageUnavailable)
-"""Storage failures that interrupt a run: the work itself has not failed."""
 
 
 class Reason(StrEnum):
@@ -135,10 +124,11 @@ def _raised(error: BaseException, function: Function) -> Edit:
 
 
 def finish(outcome: Outcome) -> Edit:
-    """End the task. A success keeps what the function said last as its message; a failure says why."""
+    """End the task. A success keeps what the function said last as its message; an error says why."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-        message = task.status_message if isinstance(outcome, Success) else None
+        is_well = isinstance(outcome, Success) and outcome.error is None
+        message = task.status_message if is_well else None
         return edits.finish(task, outcome, message=message, now=now, config=config)
 
     return edit

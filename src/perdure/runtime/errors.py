@@ -21,11 +21,22 @@ from collections.abc import Mapping
 
 from msgspec import UNSET, UnsetType
 
-from ..storage.errors import PerdureError
+from ..storage.errors import (
+    PerdureError,
+    StorageBusy,
+    StorageClosed,
+    StorageFailed,
+    StorageFull,
+    StorageReadOnly,
+    StorageUnavailable,
+)
 from ..tasks.codec import JsonLike
-from ..tasks.errors import InvalidValue
+from ..tasks.errors import InvalidValue, LeaseLost
 from ..tasks.inputs import Capability, InputError, InputKind, InputRequest
 from ..tasks.record import Failure
+
+OUTAGES = (StorageBusy, StorageClosed, StorageFailed, StorageFull, StorageReadOnly, StorageUnavailable)
+"""Storage failures that interrupt a run: the work itself has not failed."""
 
 INTERNAL_ERROR = -32603
 MOST_SECONDS = 100 * 365 * 24 * 3600.0
@@ -73,6 +84,13 @@ class Failed(RunError):
     def __init__(self, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> None:
         super().__init__(message)
         self.failure = Failure.of(code, message, data)
+
+
+def is_signal(error: BaseException) -> bool:
+    """Return whether an exception of a function says how its run ends: it is not a mistake of the function."""
+    if not isinstance(error, PerdureError):
+        return False
+    return isinstance(error, (RunError, LeaseLost, *OUTAGES)) or error.retryable
 
 
 def exited(error: SystemExit) -> Failed:

@@ -15,7 +15,7 @@ from math import inf
 from random import uniform
 from typing import cast
 
-from ..storage.errors import PerdureError, StorageError
+from ..storage.errors import StorageError
 from ..tasks import InputRequest, Snapshot, Status, StoreConfig, TaskStore, retention
 from ..tasks.errors import LeaseLost
 from ..tasks.inputs import Input, check_repeated
@@ -24,7 +24,7 @@ from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
 from .endings import Stop, ask_new, ending_of, said_by
-from .errors import InputFailed, TaskCancelled, TooManyWaiting, exited
+from .errors import InputFailed, TaskCancelled, TooManyWaiting, exited, is_signal
 from .function import Function, Result
 from .hold import Claim, Hold
 from .reporter import Reporter
@@ -166,13 +166,13 @@ class Run:
     def _log_end(self) -> None:
         task = self.snapshot.task
         telemetry.ended(task)
-        what = task.status.value if task.is_terminal else "given back"
+        what = task.effective_status.value if task.is_terminal else "given back"
         log.debug("task %s: attempt %d is over, the task is %s", task.task_id, self.attempt, what)
 
     def _log_error(self, call: asyncio.Task[Result]) -> None:
         """An exception of the function, unless it was meant for us."""
         error = call.exception() if call.done() and not call.cancelled() else None
-        if error is not None and not isinstance(error, PerdureError):
+        if error is not None and not is_signal(error):
             task_id, name = self.snapshot.task.task_id, self._function.name
             log.warning("task %s: %s raised in attempt %d", task_id, name, self.attempt, exc_info=error)
 

@@ -106,7 +106,7 @@ def stopped(task: TaskRecord) -> None:
 
 
 def ended(task: TaskRecord) -> None:
-    attributes = _ending(task.function, task.status)
+    attributes = _ending(task.function, task.effective_status)
     _ended.add(1, attributes)
     if task.finished_at is not None:
         _lasted.record((task.finished_at - task.created_at) / 1e6, attributes)

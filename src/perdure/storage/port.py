@@ -13,12 +13,13 @@ from typing import Self
 import anyio
 
 from .contract import About, Engine, Maintenance, Watch
-from .errors import InvalidArgument, StorageClosed
+from .errors import InvalidArgument, StorageClosed, StorageError
 from .record import (
     Address,
     Change,
     Committed,
     Delete,
+    Done,
     Guard,
     Micros,
     PageRequest,
@@ -51,6 +52,12 @@ class Storage:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._closed = False
+        self._write_error: StorageError | None = None
+
+    @property
+    def write_error(self) -> StorageError | None:
+        """The error of the last write, if it failed and nothing was written since."""
+        return self._write_error
 
     @property
     def name(self) -> str:
@@ -84,7 +91,14 @@ class Storage:
         _check_changes(changes)
         if guard is not None:
             _check_guard(guard)
-        return await self._engine.commit(changes, guard=guard, now=now)
+        try:
+            answer = await self._engine.commit(changes, guard=guard, now=now)
+        except StorageError as error:
+            self._note_failure(error)
+            raise
+        if self._write_error is not None and _has_written(answer):
+            self._write_error = None
+        return answer
 
     async def page(
         self,
@@ -132,7 +146,14 @@ class Storage:
         self._check_open()
         _check_number("until", until)
         _check_count("limit", limit, MOST_RECORDS)
-        return await self._engine.purge(until=until, limit=limit)
+        try:
+            purged = await self._engine.purge(until=until, limit=limit)
+        except StorageError as error:
+            self._note_failure(error)
+            raise
+        if purged:
+            self._write_error = None
+        return purged
 
     def watch(self, space: Space, partition: str | None = None, key: str | None = None) -> Watch:
         """Wake-ups for one record, for a partition of a space, or for the whole space."""
@@ -168,9 +189,17 @@ class Storage:
     ) -> None:
         await self.close()
 
+    def _note_failure(self, error: StorageError) -> None:
+        if not isinstance(error, StorageClosed):
+            self._write_error = error
+
     def _check_open(self) -> None:
         if self._closed:
             raise StorageClosed("this storage was closed")
+
+
+def _has_written(answer: Committed | Refused) -> bool:
+    return isinstance(answer, Committed) and any(isinstance(each, Done) for each in answer.answers)
 
 
 def _check_changes(changes: Sequence[Change]) -> None:

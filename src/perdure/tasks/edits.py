@@ -155,14 +155,19 @@ def save_checkpoint(
 def finish(
     task: TaskRecord, outcome: Outcome, *, message: str | None = None, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """End with a result (completed) or an error (failed): status, outcome and message in one."""
+    """End with a result (completed) or an error (failed): status, outcome and message in one.
+
+    Without a message, an error is the message, also one that a result reports.
+    """
     check_outcome(outcome)
+    error = outcome.error if isinstance(outcome, Success) else outcome.message
+    if message is None and error is not None:
+        message = error[: config.max_message_length]
     if isinstance(outcome, Success):
         codec.check_size("result", outcome.result, config.max_result_size_bytes)
         return _end(task, Status.COMPLETED, outcome, message, now, config)
     codec.check_size("error", codec.encode(outcome), config.max_error_size_bytes)
-    said = outcome.message[: config.max_message_length] if message is None else message
-    return _end(task, Status.FAILED, outcome, said, now, config)
+    return _end(task, Status.FAILED, outcome, message, now, config)
 
 
 def cancel(task: TaskRecord, *, message: str | None = None, now: Micros, config: StoreConfig) -> TaskRecord:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
+from collections.abc import Collection
+from heapq import merge
+from itertools import islice
 
 import msgspec
 
-from ..storage import Address, Keep, Micros, Position, Record, Space, Storage
+from ..storage import Address, Keep, Micros, Position, Record, Space, Storage, Tag
 from . import codec
 from .cursor import Scope, seal, unseal
 from .errors import CorruptRecord, InvalidValue
 from .lifecycle import Status
-from .snapshot import TASKS, Snapshot
+from .snapshot import TASKS, Snapshot, tags_of
 
 DEFAULT_LIMIT = 50
 MOST_LIMIT = 200
@@ -35,6 +39,10 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
                 codec.check_text(field, name)
 
     @property
+    def tags(self) -> tuple[Tag | None, ...]:
+        return (None,) if self.status is None else tags_of(self.status)
+
+    @property
     def is_indexed(self) -> bool:
         return self.method is None and self.session_id is None
 
@@ -50,6 +58,27 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
     corrupt: tuple[CorruptRecord, ...] = ()
     """What stands among them and cannot be read."""
     next_cursor: str | None = None
+
+
+async def page_of_tags(
+    storage: Storage,
+    tags: Collection[Tag | None],
+    *,
+    partition: str | None = None,
+    after: Position | None,
+    limit: int,
+    descending: bool,
+    now: Micros,
+) -> list[Record]:
+    """A page of the tasks that have one of these tags: one seek for each tag, merged in their order."""
+    pages = await asyncio.gather(
+        *(
+            storage.page(TASKS, partition, after=after, limit=limit, tag=tag, descending=descending, now=now)
+            for tag in tags
+        )
+    )
+    merged = merge(*pages, key=lambda record: record.position, reverse=descending)
+    return list(islice(merged, limit))
 
 
 class Listing:
@@ -83,12 +112,12 @@ class Listing:
         after = None if cursor is None else unseal(cursor, scope, key)
         page = _Page(wanted, limit)
         while page.wants_more:
-            records = await self._storage.page(
-                TASKS,
-                partition,
+            records = await page_of_tags(
+                self._storage,
+                wanted.tags,
+                partition=partition,
                 after=page.position or after,
                 limit=(size := page.next_size),
-                tag=wanted.status,
                 descending=newest_first,
                 now=now,
             )

@@ -27,6 +27,9 @@ TaskId = NewType("TaskId", str)
 Document: TypeAlias = Raw | UnsetType
 """Canonical JSON, or nothing at all (which is not null)."""
 
+MAX_HEADLINE_LENGTH = 500
+"""Characters of the short text of an error."""
+
 
 def new_task_id() -> TaskId:
     """128 random bits: an id may serve as a bearer token, and tells nothing of when it was made."""
@@ -43,17 +46,26 @@ class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
     result: Raw
     """Canonical JSON: make it with `of`."""
+    error: str | None = None
+    """What went wrong, in one line, if the result reports an error. Clients may read it."""
+    cause: str | None = None
+    """The exception behind that error, in one line. For operators: no client can read it."""
 
     @classmethod
-    def of(cls, value: JsonLike) -> Success:
-        return cls(result=codec.document("result", value))
+    def of(cls, value: JsonLike, *, error: str | None = None, cause: str | None = None) -> Success:
+        return cls(
+            result=codec.document("result", value),
+            error=None if error is None else headline(error),
+            cause=None if cause is None else headline(cause),
+        )
 
     @property
     def value(self) -> Json:
         return codec.decode(self.result)
 
     def __repr__(self) -> str:
-        return f"Success({self.value!r})"
+        error = "" if self.error is None else f", error={self.error!r}"
+        return f"Success({self.value!r}{error})"
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="error", tag_field="kind"):
@@ -82,11 +94,20 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 Outcome: TypeAlias = Success | Failure
 
 
+def headline(text: str) -> str:
+    """Return the first line of a text that is not blank, cut to a length that fits into any list."""
+    lines = (line.strip() for line in text.splitlines())
+    return next((line for line in lines if line), "")[:MAX_HEADLINE_LENGTH]
+
+
 def check_outcome(outcome: object) -> None:
     """Raise unless this is an outcome that can be read again, though it may not have been made by `of`."""
     match outcome:
-        case Success(result=result):
+        case Success(result=result, error=error, cause=cause):
             codec.check_canonical("result", result)
+            for field, text in (("error", error), ("cause", cause)):
+                if text is not None:
+                    codec.check_text(field, text, MAX_HEADLINE_LENGTH)
         case Failure(code=code, message=message, data_json=data):
             codec.check_integer("error.code", code)
             codec.check_text("error.message", message)
@@ -176,6 +197,16 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def is_terminal(self) -> bool:
         return self.status.is_terminal
+
+    @property
+    def is_error(self) -> bool:
+        """Whether the task completed with a result that reports an error."""
+        return isinstance(self.outcome, Success) and self.outcome.error is not None
+
+    @property
+    def effective_status(self) -> Status:
+        """The status, but `failed` if the result reports an error. Operators see this one."""
+        return Status.FAILED if self.is_error else self.status
 
     @property
     def original_params(self) -> Json:

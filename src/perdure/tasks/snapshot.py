@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from ..storage import Address, Insert, Record, Replace, Space
+from ..storage import Address, Insert, Record, Replace, Space, Tag
 from . import codec, edits, retention
 from .config import StoreConfig
 from .errors import CorruptRecord
+from .lifecycle import Status
 from .owner import partition_of
 from .record import Success, TaskId, TaskRecord, decode_task, encode_task
 
 TASKS = Space("tasks")
 LEASES = Space("leases")
 """Where it says who works on a task: a record beside the task, under the same key."""
+COMPLETED_WITH_ERROR = "completed_with_error"
+"""The tag of completed tasks whose result reports an error. The tag of every other task is its status."""
 BOOKKEEPING_BYTES = 48 * 1024
 """By how much attempts, messages and a short error may take a record beyond its limit."""
 
@@ -45,7 +48,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         spare = 0 if _adds_content(self.task, task) else BOOKKEEPING_BYTES
         change = self.record.becoming(
             body=_body(task, config, spare),
-            tag=task.status.value,
+            tag=_tag(task),
             expires_at=retention.expires_at(task),
             lane=lane,
             wake_at=wake_at,
@@ -62,12 +65,22 @@ def first_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
         key=task.task_id,
         order=task.created_at,
         body=_body(task, config),
-        tag=task.status.value,
+        tag=_tag(task),
         expires_at=retention.expires_at(task),
         lane=lane,
         wake_at=wake_at,
     )
     return Snapshot(task, record)
+
+
+def _tag(task: TaskRecord) -> Tag:
+    return COMPLETED_WITH_ERROR if task.is_error else task.status.value
+
+
+def tags_of(status: Status) -> tuple[Tag, ...]:
+    """The tags of all tasks of a status."""
+    also = (COMPLETED_WITH_ERROR,) if status is Status.COMPLETED else ()
+    return (status.value, *also)
 
 
 def address_of(partition: str, task_id: TaskId) -> Address:

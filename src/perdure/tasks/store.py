@@ -45,7 +45,7 @@ from .lifecycle import ACTIVE, Status
 from .listing import DEFAULT_LIMIT, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
 from .record import Outcome, Progress, TaskId, TaskRecord, is_task_id, new_task_id
-from .snapshot import TASKS, Snapshot, address_of, first_snapshot, lease_address_of
+from .snapshot import TASKS, Snapshot, address_of, first_snapshot, lease_address_of, tags_of
 from .total import Total
 from .upkeep import Sweep, Upkeep
 
@@ -173,7 +173,8 @@ class TaskStore:
                 return {}
         partition = None if owner is None else partition_of(owner, "")
         counts = await self._storage.counts(TASKS, partition, now=self._clock())
-        return {status: counts[status] for status in Status if status in counts}
+        summed = {status: sum(counts.get(tag, 0) for tag in tags_of(status)) for status in Status}
+        return {status: count for status, count in summed.items() if count}
 
     # Writing. Each takes what was read, and raises ConcurrentModification if that is no longer true.
 

@@ -31,7 +31,7 @@ class Listener(uvicorn.Server):
                 site,
                 lifespan="off",
                 log_config=None,
-                log_level="critical",  # a connection that we cut at the end is no error
+                log_level="critical",  # the site logs exceptions; a cut connection is not an error
                 access_log=False,
                 timeout_graceful_shutdown=PATIENCE,
             )

@@ -5,6 +5,7 @@ Clients look below /.well-known for how to be authorized, before they have a tok
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -16,14 +17,16 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ...feeds.account import ACCOUNTS
 from ...mcp.refusals import not_set_up
 from ...storage import Storage
-from ...storage.errors import StorageError
-from ...tasks.snapshot import TASKS
 from ..ending import CannotDo
 from .finding import PATH, Hosted
+from .health import Health
 from .plan import Plan
+
+log = logging.getLogger("perdure.serve")
 
 HEALTH = "/health"
 WELL_KNOWN = "/.well-known/"
+STOPPING = JSONResponse({"status": "stopping"}, 503)
 
 
 class Site:
@@ -32,9 +35,10 @@ class Site:
     def __init__(self, hosted: Hosted, plan: Plan) -> None:
         self._hosted = hosted
         self._plan = plan
-        self._server: ASGIApp = hosted.app
+        self._server: ASGIApp = Logged(hosted.app)
         self._dashboard: ASGIApp | None = None
-        self._storage: Storage | None = None
+        self._health: Health | None = None
+        """None: it does not run."""
 
     @property
     def storage(self) -> Storage:
@@ -50,13 +54,13 @@ class Site:
                 raise CannotDo(not_set_up("lifespan=tasks.lifespan").error.message)
             is_guarded = self._hosted.checks_callers and self._hosted.service.host.is_authenticated
             if self._plan.token is not None and not is_guarded:
-                self._server = Gate(app, self._plan.token)
+                self._server = Gate(self._server, self._plan.token)
             async with self._shown():
-                self._storage = self.storage
+                self._health = Health(self.storage)
                 try:
                     yield
                 finally:
-                    self._storage = None
+                    self._health = None
 
     @asynccontextmanager
     async def _shown(self) -> AsyncGenerator[None]:
@@ -85,30 +89,41 @@ class Site:
 
     def _answering(self, scope: Scope) -> ASGIApp:
         """Who answers. A path that the user's own server has is the server's."""
-        if self._storage is None:
-            return JSONResponse({"status": "stopping"}, 503)
+        if self._health is None:
+            return STOPPING
         path: str = scope["path"]
         if _serves(self._hosted.app, scope) or path == f"{PATH}/":
             return self._server
         if path == HEALTH:
-            return self._tell_health
+            return self._answer_health
         if path.startswith(WELL_KNOWN):
             return self._hosted.app  # which has nothing there, and says so to everybody
         return self._server if self._dashboard is None else self._dashboard
 
-    async def _tell_health(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Whether the storage answers. Tells nothing else, and so needs no token."""
-        try:
-            await self.storage.counts(TASKS, "health", now=0)
-        except StorageError:
-            answer = JSONResponse({"status": "the storage does not answer"}, 503)
-        else:
-            answer = JSONResponse({"status": "ok"})
+    async def _answer_health(self, scope: Scope, receive: Receive, send: Send) -> None:
+        answer = STOPPING if self._health is None else await self._health.answer()
         await answer(scope, receive, send)
 
 
 def _serves(app: Starlette, scope: Scope) -> bool:
     return any(route.matches(scope)[0] is not Match.NONE for route in app.routes)
+
+
+class Logged:
+    """Logs every exception of the user's own routes.
+
+    uvicorn would do that too, but it is silenced: it also logs each connection that is cut at the end.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await self._app(scope, receive, send)
+        except Exception:
+            log.exception("%s %r raised an exception", scope.get("method", scope["type"]), scope["path"])
+            raise
 
 
 class Gate:

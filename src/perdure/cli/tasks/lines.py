@@ -12,7 +12,7 @@ from ..telling import counted, escaped, harmless, table
 from ..times import duration, when
 
 BARS = " ▁▂▃▄▅▆▇█"
-WIDEST_STATE = len("completed, with an error")
+WIDEST_STATE = len("input required")
 
 
 def line_of(row: Row) -> str:

@@ -28,7 +28,6 @@ _COLOURS = {
     "cancelling": "yellow",
     "input required": "magenta",
     "completed": "green",
-    "completed, with an error": "red",
     "failed": "red",
     "cancelled": "yellow",
 }

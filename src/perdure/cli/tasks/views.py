@@ -100,7 +100,7 @@ def watch(
         ended = done(url, work)
     except KeyboardInterrupt:
         return
-    if ended is not None and (ended.status is not Status.COMPLETED or ended.has_error):
+    if ended is not None and ended.status is not Status.COMPLETED:
         raise typer.Exit(1)
 
 
