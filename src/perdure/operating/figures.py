@@ -9,7 +9,9 @@ import msgspec
 
 from ..runtime.lease import HELD
 from ..storage import Micros, Position, Record, Storage
+from ..storage.body import FORMAT_FIELD
 from ..tasks import Snapshot, Status
+from ..tasks.record import TASK_FORMAT
 from ..tasks.snapshot import LEASES, TASKS
 from .details import Held, held_of
 from .listing import read
@@ -142,8 +144,9 @@ async def oldest_waiting(storage: Storage, now: Micros) -> Snapshot | None:
     after: Position | None = None
     for _ in range(0, MOST_EXAMINED, PAGE):
         records = await _oldest(storage, Status.WORKING, PAGE, now, after)
-        if (found := next((each for each in records if each.lane is not None), None)) is not None:
-            return read(found)
+        queued = (read(each) for each in records if each.lane is not None)
+        if (found := next((each for each in queued if each is not None), None)) is not None:
+            return found
         if len(records) < PAGE:
             return None
         after = records[-1].position
@@ -184,7 +187,7 @@ async def throughput_of(
     )
 
 
-class _Ended(msgspec.Struct):
+class _Ended(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
     """Of a task that has ended no more than this is read."""
 
     status: Status
@@ -217,7 +220,7 @@ def _read_end(record: Record) -> _Ended | None:
     try:
         return _ended_in.decode(record.body)
     except msgspec.MsgspecError:
-        return None  # no task
+        return None  # damaged, or written by a newer version
 
 
 def _buckets(tasks: Sequence[_Ended], since: Micros, window: Micros, parts: int) -> tuple[Bucket, ...]:

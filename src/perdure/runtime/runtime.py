@@ -124,6 +124,8 @@ class Runtime:
             self._executor.cancel(flagged.task.task_id, Stop.CANCELLED)
             return flagged
         lease = await self.store.storage.get(lease_address_of(snapshot.record), now=self.store.clock())
+        if lease is not None:
+            leases.read(lease)  # one of a newer version is left as it is
         try:
             return await self.store.cancel(
                 snapshot, lease=lambda ended: None if lease is None else leases.give_up(lease, ended)
