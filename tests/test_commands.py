@@ -212,15 +212,15 @@ def execute(path: Path, *statements: str) -> None:
     db.close()
 
 
-async def test_doctor_finds_a_wrong_counter_and_recount_sets_it_right(tmp_path: Path) -> None:
+async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     url = await file_of(path, [sample(space=SPACES[0], tag="red")])
     expect(perdure_command("doctor", url), 0, "all is well with 1 records\n")
     execute(path, "UPDATE counts SET n = 5 WHERE partition = ''")
     complaint = f"the counter of {SPACES[0]} tagged 'red' says 5, there are 1\n"
     for _ in range(2):  # finding is not mending
-        expect(perdure_command("doctor", url), 1, complaint, "--recount")
-    expect(perdure_command("doctor", "--recount", url), 0, complaint, "set right, among 1 records\n")
+        expect(perdure_command("doctor", url), 1, complaint, "--repair")
+    expect(perdure_command("doctor", "--repair", url), 0, complaint, "set right, among 1 records\n")
     expect(perdure_command("doctor", url), 0, "all is well with 1 records\n")
     async with await open_storage(url) as storage:
         assert await storage.counts(SPACES[0], now=NOW) == {"red": 1}
@@ -233,7 +233,7 @@ async def test_doctor_fails_where_counting_anew_does_not_help(tmp_path: Path) ->
     execute(path, "PRAGMA writable_schema = 1", table.format(" NOT NULL", ""))
     execute(path, "UPDATE records SET body = NULL")
     execute(path, "PRAGMA writable_schema = 1", table.format("", " NOT NULL"))
-    for options in ([], ["--recount"]):
+    for options in ([], ["--repair"]):
         ended = perdure_command("doctor", *options, url)
         assert "NULL value in records.body" in ended.stderr
         assert ended.returncode == 1, ended

@@ -13,9 +13,9 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, App, Function, QueueFull, Runtime, RuntimeConfig, Task
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Replace
+from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.snapshot import BOOKKEEPING_BYTES
-from perdure.tasks.upkeep import SET_ASIDE
 
 from ..rows import row, strong_memory
 from .apps import run_all
@@ -217,7 +217,7 @@ async def test_a_task_may_say_itself_when_it_is_to_be_run_again(replicas: Replic
 
 
 @row(47, 65)
-async def test_a_damaged_record_in_the_queue_is_set_aside_and_is_in_nobodys_way(replicas: Replicas) -> None:
+async def test_a_damaged_record_in_the_queue_is_quarantined_and_is_in_nobodys_way(replicas: Replicas) -> None:
     app = gated(asyncio.Event())
     creator = await replicas.start(app, work=False)
     damaged = [await damage(creator, await creator.submit("quick")) for _ in range(3)]
@@ -225,16 +225,16 @@ async def test_a_damaged_record_in_the_queue_is_set_aside_and_is_in_nobodys_way(
     await replicas.start(app, with_concurrency(1))
     assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
     for change in damaged:
-        await until_set_aside(creator, change)
+        await until_quarantined(creator, change)
 
 
-async def until_set_aside(runtime: Runtime, damaged: Replace) -> None:
-    kept = replace(damaged.after, tag=SET_ASIDE, version=3, lane=None, wake_at=None, expires_at=None)
+async def until_quarantined(runtime: Runtime, damaged: Replace) -> None:
+    kept = replace(damaged.after, tag=CORRUPT_TAG, version=3, lane=None, wake_at=None, expires_at=None)
 
-    async def is_set_aside() -> bool:
+    async def is_quarantined() -> bool:
         return await runtime.store.storage.get(kept.address, now=runtime.store.clock()) == kept
 
-    await until(is_set_aside)
+    await until(is_quarantined)
 
 
 async def damage(runtime: Runtime, task: Snapshot) -> Replace:

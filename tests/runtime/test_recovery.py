@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from perdure.runtime import App, InProcessExecutor, Job, Runtime, RuntimeConfig, Task
 from perdure.runtime.recovery import LOST
 from perdure.storage import Address, Committed, Record
+from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import Failure, Json, Status, TaskStore
 from perdure.tasks.snapshot import LEASES
-from perdure.tasks.upkeep import SET_ASIDE
 
 from ..rows import row
 from .apps import counted, hanging
@@ -272,7 +272,9 @@ async def test_who_was_held_up_does_not_begin_what_another_has_taken(replicas: R
 
 
 @row(47, 62)
-async def test_a_leased_record_that_is_damaged_is_set_aside_and_its_lease_removed(replicas: Replicas) -> None:
+async def test_a_leased_record_that_is_damaged_is_quarantined_and_its_lease_removed(
+    replicas: Replicas,
+) -> None:
     app, wire, clock = hanging(), Wire(), MovedClock()
     survivor = await replicas.start(app, clock=clock)
     async with wired(replicas, wire, app, UNHURRIED) as doomed:
@@ -283,7 +285,7 @@ async def test_a_leased_record_that_is_damaged_is_set_aside_and_its_lease_remove
 
         async def is_put_aside() -> bool:
             found = await survivor.store.storage.get(made.record.address, now=survivor.store.clock())
-            return found is not None and found.tag == SET_ASIDE and not await lease_of(survivor, made)
+            return found is not None and found.tag == CORRUPT_TAG and not await lease_of(survivor, made)
 
         await until(is_put_aside)
         wire.mend()

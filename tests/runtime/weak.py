@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from perdure.runtime import lease as leases
 from perdure.storage import Change, Delete, Engine, Insert, Replace, register_engine
-from perdure.tasks.snapshot import LEASES, TASKS
+from perdure.storage.body import number_of
+from perdure.tasks.snapshot import LEASE_FORMAT, LEASES, TASKS
 
 from ..storage.weak import WeakMemoryEngine
 
@@ -20,8 +21,8 @@ def is_repeated(changes: Sequence[Change]) -> bool:
         case [Insert()]:
             return True
         case [Replace(before=before, after=after)]:
-            is_heartbeat = not tasks and leases.holder_of(after) is not None  # else a test damages it
-            return is_heartbeat or before.tag != after.tag
+            is_heartbeat = not tasks and number_of(after.body) == LEASE_FORMAT  # else a test changes it
+            return (is_heartbeat and leases.holder_of(after) is not None) or before.tag != after.tag
         case [Delete(before=before)]:
             return before.tag == leases.HELD
         case _:

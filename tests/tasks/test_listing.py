@@ -243,7 +243,7 @@ async def test_counts_are_exact(subject: Subject, store: TaskStore, clock: Clock
 
 
 @row(47)
-async def test_a_corrupt_record_is_surfaced_and_set_aside(subject: Subject, store: TaskStore) -> None:
+async def test_a_corrupt_record_is_surfaced_and_quarantined(subject: Subject, store: TaskStore) -> None:
     good = await created(store, 4)
     await _damage(subject.storage, good[1].task.task_id, "not a task at all")
     await _damage(subject.storage, good[2].task.task_id, good[0].record.body)  # another task's record
@@ -256,11 +256,11 @@ async def test_a_corrupt_record_is_surfaced_and_set_aside(subject: Subject, stor
             await store.get(ANA, task_id)
     await subject.settled()
     upkeep = await store.maintain()
-    assert (set(upkeep.set_aside), upkeep.examined) == (bad, 4)
+    assert (set(upkeep.quarantined), upkeep.examined) == (bad, 4)
     assert await store.counts(ANA) == {Status.WORKING: 2}  # out of the quota, and kept
     assert {each.task_id for each in (await store.list(ANA)).corrupt} == bad
     await subject.settled()
-    assert (await store.maintain()).set_aside == ()  # once is enough
+    assert (await store.maintain()).quarantined == ()  # once is enough
     for task_id in bad:
         assert await store.delete(ANA, task_id) is True
 

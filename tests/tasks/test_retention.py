@@ -224,7 +224,7 @@ async def test_maintain_purges_everything_overdue_and_reports(
     clock.advance(2 * DAY)
     await subject.settled()
     upkeep = await store.maintain()
-    assert (upkeep.swept, upkeep.examined, upkeep.set_aside, upkeep.findings) == (20, 1, (), ())
+    assert (upkeep.swept, upkeep.examined, upkeep.quarantined, upkeep.findings) == (20, 1, (), ())
     await subject.settled()
     assert await store.counts() == {Status.WORKING: 1}
     assert await store.get(ANA, stays.task.task_id) == stays

@@ -16,8 +16,10 @@ from perdure.tasks import InputKind, InputRequest, NewTask, Status, StoreConfig,
 from perdure.tasks.inputs import ElicitationAnswer
 from perdure.web import Dashboard
 
+from ..newer import newer, put, stored
+from ..rows import row
 from . import feeding
-from .desk import FORM, ME, ORIGIN, Desk, path_of, post, visiting
+from .desk import FORM, ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -245,6 +247,27 @@ async def test_a_task_that_is_not_there_is_a_page_that_is_not_there(
     for path in (f"/tasks/{handle}/{'0' * 32}", f"/tasks/made-up/{page.split('/')[3]}", "/tasks/x/y", "/x"):
         missed = await client.get(path)
         assert (missed.status_code, "Not found" in missed.text) == (404, True)
+
+
+@row(105)
+async def test_a_task_of_a_newer_version_is_listed_its_page_says_so_and_it_is_not_cancelled(
+    desk: Desk, client: httpx2.AsyncClient
+) -> None:
+    task_id = (await desk.runtime.store.create(ME, NewTask(method="tools/call"))).task.task_id
+    page = await path_of(client, task_id)
+    made = await desk.runtime.get(ME, task_id)
+    now = desk.runtime.store.clock()
+    record = await put(desk.storage, made.record, newer(made.record.body), now=now)
+    other = await desk.submit("build_report")
+    listed = (await client.get("/tasks")).text
+    assert f'href="{page}">written by a newer version</a>' in listed
+    assert listed.index(other[:8]) < listed.index(task_id[:8])  # the newest first
+    shown = await client.get(page)
+    assert (shown.status_code, "Written by a newer version" in shown.text) == (409, True)
+    key = form_key_in((await client.get(await path_of(client, other))).text)
+    refused = await client.post(f"{page}/cancel", data={"form_key": key})
+    assert (refused.status_code, "Written by a newer version" in refused.text) == (409, True)
+    assert await stored(desk.storage, record.address, now=now) == record
 
 
 # How everything is

@@ -107,16 +107,18 @@ def copy(
 def doctor(
     url: _Url,
     *,
-    recount: Annotated[bool, typer.Option("--recount", help="set wrong counters right")] = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Repair wrong counters and quarantine damaged records.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Look for damage, and give back room. Fails if something is wrong and was not set right."""
+    """Check a storage for damage and reclaim space. Exit with 1 if problems remain."""
     with told():
-        health = anyio.run(partial(examine, url, repair=recount))
+        health = anyio.run(partial(examine, url, repair=repair))
     if json:
         tell_document({"versions": versions(), "is_well": health.is_well, **asdict(health)})
     else:
-        for line in (versions(), *lines_of_health(health, recount=recount)):
+        for line in (versions(), *lines_of_health(health, repair=repair)):
             say(line)
     if not health.is_well:
         raise typer.Exit(1)

@@ -10,24 +10,22 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..feeds.account import ACCOUNTS
-from ..feeds.item import ITEMS
+from ..operating.records import READERS, inspect_records
 from ..runtime import RuntimeConfig
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
 from ..storage.copying import COPIES, Told, copy
 from ..storage.errors import TargetNotEmpty
-from ..tasks.idempotency import KEYS
+from ..storage.quarantine import Inspection
 from ..tasks.listing import SETTINGS
-from ..tasks.snapshot import LEASES, TASKS
 from ..tasks.store import system_clock
 from .ending import CannotDo
 from .servers import Place, place_of
 from .urls import check_shared, check_there, shown
 
-SPACES = (SETTINGS, KEYS, TASKS, LEASES, ACCOUNTS, ITEMS)
+SPACES = tuple(READERS)
 """Everything that perdure stores."""
 LONGEST_PROBE: Micros = 600 * 1_000_000
-PROBE_BODY = f'{{"padding":"{"x" * 8192}"}}'
+PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
 """Longer than a page of any engine: a short record may still fit into a storage that is full."""
 
 
@@ -69,6 +67,10 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
     remaining: tuple[str, ...]
     """What still is."""
     records: int
+    newer: int
+    """Records that a newer version of perdure wrote. They are left as they are, and nothing is wrong."""
+    quarantined: int
+    """Damaged records that are kept in quarantine."""
     engine: str
     server: Place
     """What the server tells of itself."""
@@ -86,12 +88,16 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def examine(url: str, *, repair: bool) -> Health:
-    """Look at a storage, set counters right if asked to, and then look again."""
+    """Check a storage and all its records. With `repair`, set counters right and quarantine damaged records,
+    and then check again.
+    """
     check_shared(url)
     check_there(url, remedy="name the storage that is to be looked at")
     async with await open_storage(url) as storage:
-        found = (await storage.maintain(repair=repair)).findings
-        remaining = (await storage.maintain()).findings if repair and found else found
+        found, records = await _check(storage, repair=repair)
+        remaining = found
+        if repair and found:
+            remaining, records = await _check(storage, repair=False)
         write = await try_to_write(storage, "doctor")
         counts = [await storage.counts(space, now=0) for space in SPACES]
         engine, place = storage.name, await place_of(storage)
@@ -99,10 +105,19 @@ async def examine(url: str, *, repair: bool) -> Health:
         findings=found,
         remaining=remaining,
         records=sum(sum(each.values()) for each in counts),
+        newer=records.newer,
+        quarantined=records.quarantined,
         engine=engine,
         server=place,
         write=write,
     )
+
+
+async def _check(storage: Storage, *, repair: bool) -> tuple[tuple[str, ...], Inspection]:
+    """Return what is wrong, one sentence each."""
+    engine = await storage.maintain(repair=repair)
+    records = await inspect_records(storage, repair=repair, now=system_clock())
+    return (*engine.findings, *(str(each) for each in records.damaged)), records
 
 
 async def try_to_write(storage: Storage, who: str) -> float:
@@ -127,12 +142,20 @@ def _probe(space: Space, who: str, now: Micros) -> Record:
     )
 
 
-def lines_of_health(health: Health, *, recount: bool) -> Iterator[str]:
+def lines_of_health(health: Health, *, repair: bool) -> Iterator[str]:
     """How the storage is, for people."""
     yield from _lines_of_place(health)
     yield from health.findings
     if health.remaining:
-        yield "some of it cannot be set right" if recount else "wrong counters are set right by --recount"
+        yield (
+            "some of it cannot be repaired"
+            if repair
+            else "repair counters and quarantine damage with --repair"
+        )
+    if health.newer:
+        yield f"written by a newer version, and left as they are: {health.newer} records"
+    if health.quarantined:
+        yield f"quarantined, and kept: {health.quarantined} damaged records"
     if health.is_apart:
         yield "the clocks are further apart than workers allow for (clock_skew); set them by NTP"
     if health.is_well:

@@ -12,6 +12,8 @@ from enum import StrEnum
 import msgspec
 
 from ..storage import Address, Insert, Micros, Record, Replace, Space
+from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.errors import StorageCorrupt
 from .errors import CorruptFeed
 
 ACCOUNTS = Space("accounts")
@@ -52,7 +54,7 @@ class Hold(msgspec.Struct, frozen=True):
     until: Micros
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1):
     account_id: str
     """The one name that never changes: a DID."""
     handle: str
@@ -113,9 +115,10 @@ class Stored(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, record: Record) -> Stored:
+        """The account of a record. Raises NewerFormat or CorruptFeed."""
         try:
-            account = _decoder.decode(record.body)
-        except msgspec.DecodeError as error:
+            account = _format.decode(record.partition, record.body)
+        except StorageCorrupt as error:
             raise CorruptFeed(record.partition, f"not an account: {error}") from error
         return cls(account, record)
 
@@ -123,7 +126,7 @@ class Stored(msgspec.Struct, frozen=True):
         """The next state, and the change that makes it true."""
         lane, wake_at = _timer(account)
         change = self.record.becoming(
-            body=_encoder.encode(account).decode(), tag=account.status.value, lane=lane, wake_at=wake_at
+            body=_format.encode(account), tag=account.status.value, lane=lane, wake_at=wake_at
         )
         return Stored(account, change.after), change
 
@@ -136,7 +139,7 @@ def first(account: Account) -> tuple[Stored, Insert]:
         partition=account.account_id,
         key=_KEY,
         order=account.added_at,
-        body=_encoder.encode(account).decode(),
+        body=_format.encode(account),
         tag=account.status.value,
         lane=lane,
         wake_at=wake_at,
@@ -157,5 +160,4 @@ def _timer(account: Account) -> tuple[str | None, Micros | None]:
 
 _KEY = "account"
 """One to a partition."""
-_encoder = msgspec.json.Encoder(order="sorted")
-_decoder = msgspec.json.Decoder(Account)
+_format = BodyFormat(Account)

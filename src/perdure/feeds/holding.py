@@ -16,7 +16,7 @@ from itertools import count
 import anyio
 
 from ..storage import Change, Micros
-from ..storage.errors import StorageError
+from ..storage.errors import NewerFormat, StorageError
 from . import settling
 from .account import Account, Hold, Stored
 from .errors import AccountHeld, HoldLost, UnknownAccount
@@ -66,6 +66,8 @@ class Held:
             self._stored = await self._store.get(self._stored.account.account_id)
         except UnknownAccount as error:
             raise HoldLost("the account was removed") from error
+        except NewerFormat as error:
+            raise HoldLost(str(error)) from error
 
     @property
     def is_ours(self) -> bool:

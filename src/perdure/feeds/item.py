@@ -10,6 +10,8 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from ..storage import Address, Micros, Record, Space
+from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.errors import StorageCorrupt
 from ..storage.port import MOST_KEY_BYTES, MOST_NUMBER
 from .errors import CorruptFeed
 
@@ -32,7 +34,7 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     title: str = ""
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1):
     uri: str
     """What it is known by: the repost's own, where it is one."""
     time: Micros
@@ -55,7 +57,7 @@ def record_of(item: Item, account_id: str) -> Record:
         partition=account_id,
         key=item.uri,
         order=min(max(item.time, 0), MOST_NUMBER),
-        body=_encoder.encode(item).decode(),
+        body=_format.encode(item),
         tag=item.kind,
     )
 
@@ -65,9 +67,10 @@ def address_of(item: Item, account_id: str) -> Address:
 
 
 def item_in(record: Record) -> Item:
+    """The item of a record. Raises NewerFormat or CorruptFeed."""
     try:
-        return _decoder.decode(record.body)
-    except msgspec.DecodeError as error:
+        return _format.decode(record.key, record.body)
+    except StorageCorrupt as error:
         raise CorruptFeed(record.key, f"not an item: {error}") from error
 
 
@@ -81,11 +84,10 @@ def is_storable(item: Item) -> bool:
     if not is_name(item.uri):
         return False
     try:
-        body = _encoder.encode(item)
+        body = _format.encode(item).encode()
     except UnicodeEncodeError:  # a lone surrogate
         return False
     return len(body) <= MOST_BYTES and b"\0" not in body
 
 
-_encoder = msgspec.json.Encoder(order="sorted")
-_decoder = msgspec.json.Decoder(Item)
+_format = BodyFormat(Item)

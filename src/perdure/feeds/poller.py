@@ -20,7 +20,7 @@ import anyio
 import msgspec
 
 from ..storage import Micros
-from ..storage.errors import StorageError
+from ..storage.errors import NewerFormat, StorageError
 from ..storage.port import MOST_RECORDS
 from . import polling, settling
 from .account import Account, Status, Stored
@@ -158,7 +158,7 @@ class Poller:
         newest = await source.recent()
         told = 0
         for account_id, time in newest.items():
-            with suppress(UnknownAccount):
+            with suppress(UnknownAccount, NewerFormat):
                 before = (await self._store.get(account_id)).account
                 edit = partial(settling.hinted, newest=time)
                 if edit(before, now=self._store.clock()) != before:
@@ -167,7 +167,7 @@ class Poller:
         return told
 
     async def _edit(self, account_id: str, edit: Callable[..., Account]) -> None:
-        with suppress(UnknownAccount):  # removed meanwhile
+        with suppress(UnknownAccount, NewerFormat):  # removed meanwhile, or written by a newer version
             await self._store.edit(account_id, lambda each: edit(each, now=self._store.clock()))
 
     # Many accounts

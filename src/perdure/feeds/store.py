@@ -19,6 +19,9 @@ from ..storage import (
     Refused,
     Storage,
 )
+from ..storage.errors import NewerFormat
+from ..storage.port import MOST_RECORDS
+from ..storage.quarantine import CORRUPT_TAG
 from ..tasks.store import system_clock
 from . import item as items
 from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
@@ -44,6 +47,8 @@ class FeedStore:
     def __init__(self, storage: Storage, *, clock: Callable[[], Micros] = system_clock) -> None:
         self.storage = storage
         self.clock = clock
+        self._reported: set[tuple[Address, int]] = set()
+        """Records of a newer version that were logged, so that each is logged once."""
 
     # Accounts
 
@@ -77,29 +82,39 @@ class FeedStore:
         while records := await self.storage.page(
             ACCOUNTS, after=after, limit=PAGE, now=self.clock(), tag=tag
         ):
-            for stored in _readable(records):
+            for stored in self._readable(records):
                 yield stored
             after = records[-1].position
 
     async def accounts_after(self, before: Stored | None, limit: int) -> tuple[list[Stored], bool]:
         """The first of them, or the next after one that was read; and whether there are more."""
         after = None if before is None else before.record.position
-        records = await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock())
-        return list(_readable(records[:limit])), len(records) > limit
+        found: list[Stored] = []
+        while records := await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock()):
+            found += self._readable(records)
+            if len(found) > limit:
+                break
+            after = records[-1].position
+        return found[:limit], len(found) > limit
 
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
         """The handles of these, as far as they are known here."""
         found: dict[str, str] = {}
         for some in parts_of([address_of(each) for each in dict.fromkeys(account_ids)], AT_ONCE):
             records = await self.storage.get_many(some, now=self.clock())
-            read = _readable([record for record in records if record is not None])
+            read = self._readable([record for record in records if record is not None])
             found |= {stored.account.account_id: stored.account.handle for stored in read}
         return found
 
     async def due(self, limit: int) -> list[Stored]:
         """Accounts whose time has come, the most overdue first."""
-        now = self.clock()
-        return list(_readable(await self.storage.due(POLLS, until=now, limit=limit, now=now)))
+        now, asked = self.clock(), limit
+        while True:
+            records = await self.storage.due(POLLS, until=now, limit=asked, now=now)
+            found = list(self._readable(records))
+            if len(found) >= limit or len(records) < asked or asked == MOST_RECORDS:
+                return found[:limit]
+            asked = min(MOST_RECORDS, 2 * asked)  # look behind those that cannot be read
 
     async def edit(self, account_id: str, edit: Edit) -> Account:
         """Change an account, whatever others do to it meanwhile."""
@@ -116,7 +131,9 @@ class FeedStore:
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
-        """Forget an account. Its items stay, unless they are to go too."""
+        """Forget an account. Its items stay, unless they are to go too; items that a newer version of perdure
+        wrote stay in any case.
+        """
         for _ in range(EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if isinstance(await self._delete([stored.record]), Committed):
@@ -127,8 +144,13 @@ class FeedStore:
             await self._remove_items(account_id)
 
     async def _remove_items(self, account_id: str) -> None:
-        while records := await self.storage.page(ITEMS, account_id, limit=TOGETHER, now=self.clock()):
-            await self._delete(records)
+        after: Position | None = None
+        while records := await self.storage.page(
+            ITEMS, account_id, after=after, limit=TOGETHER, now=self.clock()
+        ):
+            ours = [record for record in records if not self._is_newer(record)]
+            if not ours or isinstance(await self._delete(ours), Committed):
+                after = records[-1].position
 
     async def _delete(self, records: Sequence[Record]) -> Committed | Refused:
         changes = [Delete(before=record) for record in records]
@@ -168,18 +190,47 @@ class FeedStore:
             for record in records:
                 if record.order < since:
                     return
-                yield record.partition, item_in(record)
+                if record.tag == CORRUPT_TAG:
+                    continue
+                try:
+                    item = item_in(record)
+                except NewerFormat as error:
+                    self._report(record, error)
+                else:
+                    yield record.partition, item
             after = records[-1].position
 
     async def count_items(self, account_id: str | None = None) -> int:
         counts = await self.storage.counts(ITEMS, account_id, now=self.clock())
         return sum(counts.values())
 
+    # Records that cannot be read
 
-def _readable(records: Sequence[Record]) -> Iterator[Stored]:
-    """One that cannot be read is no reason not to poll the others."""
-    for record in records:
+    def _readable(self, records: Sequence[Record]) -> Iterator[Stored]:
+        """One that cannot be read is no reason not to poll the others."""
+        for record in records:
+            try:
+                yield Stored.read(record)
+            except CorruptFeed as error:
+                log.warning("skipped: %s", error)
+            except NewerFormat as error:
+                self._report(record, error)
+
+    def _is_newer(self, record: Record) -> bool:
+        """Whether a newer version of perdure wrote this item."""
         try:
-            yield Stored.read(record)
-        except CorruptFeed as error:
-            log.warning("passed over: %s", error)
+            item_in(record)
+        except NewerFormat as error:
+            self._report(record, error)
+            return True
+        except CorruptFeed:
+            return False
+        return False
+
+    def _report(self, record: Record, error: NewerFormat) -> None:
+        """Log each version of a record once: pollers meet it again and again."""
+        if len(self._reported) >= MOST_RECORDS:
+            self._reported.clear()
+        if (place := (record.address, record.version)) not in self._reported:
+            self._reported.add(place)
+            log.warning("skipped: %s", error)

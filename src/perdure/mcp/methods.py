@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -23,6 +24,8 @@ from .polling import advised_interval
 from .protocol import CORE, MODERN, Request, Wire
 from .refusals import refusing, undeclared, wrong_header
 from .service import Service
+
+log = logging.getLogger("perdure.mcp")
 
 NAME_HEADER = "mcp-name"
 
@@ -96,6 +99,8 @@ class Methods:
             raise MCPError(METHOD_NOT_FOUND, "Method not found", "tasks/list")
         cursor = decoded(request.params, Page).cursor
         page = await self._service.runtime.store.list(owner, cursor=cursor, newest_first=True)
+        for error in page.newer:
+            log.warning("left out of tasks/list: %s", error)
         now = self._service.now()
         answer: Wire = {"tasks": [shapes.core(snapshot.task, now) for snapshot in page.tasks]}
         if page.next_cursor is not None:

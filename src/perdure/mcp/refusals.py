@@ -23,7 +23,7 @@ from mcp_types import (
 )
 
 from ..runtime import QueueFull
-from ..storage.errors import PerdureError
+from ..storage.errors import NewerFormat, PerdureError
 from ..tasks import errors
 from .protocol import EXTENSION
 
@@ -57,6 +57,11 @@ def refusal_of(error: PerdureError) -> MCPError:
         return MCPError(INVALID_REQUEST, str(error))
     if isinstance(error, _COME_BACK_LATER):
         return MCPError(INTERNAL_ERROR, str(error), {"retryable": True})
+    if isinstance(error, NewerFormat):
+        log.warning("a request met a record of a newer version: %s", error)
+        return MCPError(
+            INTERNAL_ERROR, "the task was written by a newer version of the server", {"retryable": True}
+        )
     if error.retryable:
         log.warning("a request met a storage that is busy: %s", error)
         return MCPError(INTERNAL_ERROR, "the server is busy; try again", {"retryable": True})

@@ -9,7 +9,7 @@ from .figures import Bucket, Stats, Throughput, Worker
 from .listing import Rows
 from .operator import Operator
 from .purging import Purge
-from .rows import Row
+from .rows import NewerTask, Row
 from .watching import Changes, Pace
 
 __all__ = [
@@ -20,6 +20,7 @@ __all__ = [
     "Detail",
     "Event",
     "Held",
+    "NewerTask",
     "NotAsked",
     "Operator",
     "Pace",

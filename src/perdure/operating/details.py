@@ -9,6 +9,7 @@ import msgspec
 
 from ..runtime import lease as leases
 from ..storage import Micros, Record
+from ..storage.errors import NewerFormat
 from ..tasks import Attempt, Failure, InputKind, Json, Outcome, Snapshot, Success, TaskRecord
 from ..tasks.inputs import Input
 from .rows import Row
@@ -131,10 +132,13 @@ def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
 
 
 def held_of(lease: Record, handle: str) -> Held | None:
-    """What a lease says; none where nobody holds it."""
+    """What a lease says; none where nobody holds it, or a newer version wrote it."""
     if lease.tag != leases.HELD:
         return None
-    told = leases.read(lease)
+    try:
+        told = leases.read(lease)
+    except NewerFormat:
+        return None
     if told.holder is None or told.until is None:
         return None
     return Held(task_id=lease.key, handle=handle, holder=told.holder, until=told.until)

@@ -9,7 +9,9 @@ import msgspec
 
 from ..runtime.lease import HELD
 from ..storage import Micros, Position, Record, Storage, Tag
+from ..storage.body import FORMAT_FIELD
 from ..tasks import Snapshot, Status
+from ..tasks.record import TASK_FORMAT
 from ..tasks.snapshot import LEASES, TASKS
 from .details import Held, held_of
 from .listing import read
@@ -142,8 +144,9 @@ async def oldest_waiting(storage: Storage, now: Micros) -> Snapshot | None:
     after: Position | None = None
     for _ in range(0, MOST_EXAMINED, PAGE):
         records = await _oldest(storage, Status.WORKING, PAGE, now, after)
-        if (found := next((each for each in records if each.lane is not None), None)) is not None:
-            return read(found)
+        queued = (read(each) for each in records if each.lane is not None)
+        if (found := next((each for each in queued if each is not None), None)) is not None:
+            return found
         if len(records) < PAGE:
             return None
         after = records[-1].position
@@ -185,7 +188,7 @@ async def throughput_of(
     )
 
 
-class _Times(msgspec.Struct):
+class _Times(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
     """Of a task that has ended no more than this is read."""
 
     created_at: Micros
@@ -220,7 +223,7 @@ def _read_end(record: Record, status: Status) -> _Ended | None:
     try:
         times = _times_in.decode(record.body)
     except msgspec.MsgspecError:
-        return None  # no task
+        return None  # damaged, or written by a newer version
     return _Ended(times.created_at, times.finished_at, status)
 
 

@@ -12,14 +12,10 @@ import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import blake2b, shake_256
 
-import msgspec
-
 from ..storage import Address, Keep, Micros, Record, Storage
-from ..tasks import codec
-from ..tasks.errors import CorruptRecord
-from ..tasks.listing import SETTINGS
+from ..tasks.listing import KEY_FORMAT, SETTINGS, StoredKey, read_key
 
-_KEY = Address(SETTINGS, "perdure", "handle-key")
+HANDLE_KEY = Address(SETTINGS, "perdure", "handle-key")
 _SEAL_BYTES = 16
 
 
@@ -56,16 +52,11 @@ class Sealer:
 
 async def key_of(storage: Storage, now: Micros) -> bytes:
     """The key, made by whoever is first and kept in the storage itself."""
-    kept = await storage.get(_KEY, now=now)
+    kept = await storage.get(HANDLE_KEY, now=now)
     if kept is None:
-        space, partition, key = _KEY
-        body = codec.encode({"key": secrets.token_hex(32)}).decode()
+        space, partition, key = HANDLE_KEY
+        body = KEY_FORMAT.encode(StoredKey(secrets.token_hex(32)))
         made = Record(space=space, partition=partition, key=key, order=now, body=body)
         await storage.commit([Keep(record=made)], now=now)
-        kept = await storage.get(_KEY, now=now) or made
-    try:
-        return bytes.fromhex(msgspec.json.decode(kept.body, type=dict[str, str])["key"])
-    except (msgspec.MsgspecError, KeyError, ValueError) as error:
-        raise CorruptRecord(
-            kept.key, "it is not the key of handles; delete it, and a new one is made"
-        ) from error
+        kept = await storage.get(HANDLE_KEY, now=now) or made
+    return read_key(kept)

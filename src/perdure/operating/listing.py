@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from ..storage import Micros, Position, Record, Storage, Tag
+from ..storage.errors import NewerFormat
 from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, NotFound
 from ..tasks.listing import DEFAULT_LIMIT, MOST_EXAMINED, MOST_LIMIT, page_of_tags
@@ -16,7 +17,7 @@ from ..tasks.snapshot import TASKS, address_of
 from .errors import AmbiguousId, TooShort
 from .handles import Sealer
 from .reading import Budget
-from .rows import TAGS, Row, is_named
+from .rows import TAGS, NewerTask, Row, is_named
 
 LEAST_PREFIX = 6
 WHOLE_ID = 32
@@ -31,6 +32,8 @@ class Rows(msgspec.Struct, frozen=True, kw_only=True):
     rows: tuple[Row, ...]
     corrupt: tuple[str, ...] = ()
     """Ids in its stretch under which something stands that is no task."""
+    newer: tuple[NewerTask, ...] = ()
+    """Tasks in its stretch that a newer version of perdure wrote, in the same order."""
     next: str | None = None
     """Give this as `after` to go on, if there may be more."""
 
@@ -53,6 +56,7 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
 
     snapshots: tuple[Snapshot, ...]
     corrupt: tuple[str, ...]
+    newer: tuple[Record, ...]
     after: Position | None
 
 
@@ -89,37 +93,51 @@ class _Page:
         self._limit = limit
         self._found: list[Snapshot] = []
         self._corrupt: list[str] = []
+        self._newer: list[Record] = []
         self.is_full = False
         self.position: Position | None = None
 
     def take(self, records: Sequence[Record]) -> None:
         for record in records:
-            snapshot = read(record)
-            if snapshot is not None and not self._admits(snapshot):
+            found = _read(record)
+            if isinstance(found, Snapshot) and not self._admits(found):
                 self.position = record.position
                 continue
-            if len(self._found) + len(self._corrupt) == self._limit:
+            if len(self._found) + len(self._corrupt) + len(self._newer) == self._limit:
                 self.is_full = True
                 return
             self.position = record.position
-            if snapshot is None:
-                self._corrupt.append(record.key)
-            else:
-                self._found.append(snapshot)
+            match found:
+                case Snapshot():
+                    self._found.append(found)
+                case CorruptRecord():
+                    self._corrupt.append(record.key)
+                case NewerFormat():
+                    self._newer.append(record)
 
     def _admits(self, snapshot: Snapshot) -> bool:
         return self._wanted.name is None or is_named(snapshot.task, self._wanted.name)
 
     def ended(self, after: Position | None) -> Stretch:
-        return Stretch(snapshots=tuple(self._found), corrupt=tuple(self._corrupt), after=after)
+        return Stretch(
+            snapshots=tuple(self._found),
+            corrupt=tuple(self._corrupt),
+            newer=tuple(self._newer),
+            after=after,
+        )
 
 
 def read(record: Record) -> Snapshot | None:
-    """The task, or none where what is stored is no task."""
+    """The task, or none if its record is damaged or was written by a newer version."""
+    found = _read(record)
+    return found if isinstance(found, Snapshot) else None
+
+
+def _read(record: Record) -> Snapshot | CorruptRecord | NewerFormat:
     try:
         return Snapshot.read(record)
-    except CorruptRecord:
-        return None
+    except (CorruptRecord, NewerFormat) as error:
+        return error
 
 
 def cursor_of(position: Position | None, sealer: Sealer) -> str | None:

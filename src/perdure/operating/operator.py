@@ -27,7 +27,7 @@ from .figures import HOUR, Stats, Throughput
 from .handles import Sealer, key_of
 from .listing import Rows, Wanted
 from .purging import Purge, purge
-from .rows import Row, row_of
+from .rows import Row, newer_task_of, row_of
 from .watching import USUAL, Changes, Pace
 
 
@@ -74,6 +74,7 @@ class Operator:
         return Rows(
             rows=tuple(row_of(each, now=now, handle_of=handles.seal) for each in found.snapshots),
             corrupt=found.corrupt,
+            newer=tuple(newer_task_of(each, now=now, handle_of=handles.seal) for each in found.newer),
             next=listing.cursor_of(found.after, cursors),
         )
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import msgspec
 from msgspec import UnsetType
 
-from ..storage import Micros, Tag
+from ..storage import Micros, Record, Tag
 from ..tasks import Progress, Snapshot, Status, Success, TaskRecord
 from ..tasks.owner import Kind
 from ..tasks.record import headline
@@ -66,6 +66,32 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
         if self.status is not Status.WORKING:
             return self.status.value.replace("_", " ")
         return "working" if self.is_held else "waiting"
+
+
+class NewerTask(msgspec.Struct, frozen=True, kw_only=True):
+    """A task that a newer version of perdure wrote: what its record says, without its body."""
+
+    task_id: str
+    handle: str
+    status: str
+    """The tag of its record, which this version may not know as a status."""
+    created_at: Micros
+    age: Micros
+    """From its creation until now."""
+
+    @property
+    def state(self) -> str:
+        return "written by a newer version"
+
+
+def newer_task_of(record: Record, *, now: Micros, handle_of: Callable[[str], str]) -> NewerTask:
+    return NewerTask(
+        task_id=record.key,
+        handle=handle_of(record.partition),
+        status=record.tag,
+        created_at=record.order,
+        age=max(0, now - record.order),
+    )
 
 
 def row_of(snapshot: Snapshot, *, now: Micros, handle_of: Callable[[str], str]) -> Row:

@@ -10,7 +10,8 @@ from contextlib import suppress
 
 from ..storage import Change, Micros, Record
 from ..storage.errors import StorageFailed
-from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, upkeep
+from ..storage.quarantine import quarantine
+from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
 from ..tasks.snapshot import lease_address_of
 from ..tasks.store import Edit
@@ -40,8 +41,11 @@ class Claimer:
         return Holder(f"{self.name}#{self._claims}", self._lasts, self._store.clock)
 
     async def claim(self, waiting: Record, function: Function) -> Claim | None:
-        """Claim a task that waits. None where another was quicker, or the task was not to be run any more."""
-        snapshot = await read_or_set_aside(waiting, self._store)
+        """Claim a task that waits. None where another was quicker, or the task was not to be run any more.
+
+        Raises NewerFormat if a newer version wrote the task or its lease; both are left as they are.
+        """
+        snapshot = await read_or_quarantine(waiting, self._store)
         if snapshot is None:
             raise NotFound
         with telemetry.claiming(snapshot.task):
@@ -51,6 +55,8 @@ class Claimer:
             before = await self._store.storage.get(lease_address_of(snapshot.record), now=self._store.clock())
             if before is not None and before.tag == leases.HELD:
                 raise LeaseLost  # another was quicker
+            if before is not None:
+                leases.read(before)
             return await self._claim(snapshot, function, before)
 
     async def _claim(self, snapshot: Snapshot, function: Function, before: Record | None) -> Claim | None:
@@ -86,13 +92,13 @@ REFUSED = (ConcurrentModification, LeaseLost, NotFound)
 """What a claim raises where another was quicker."""
 
 
-async def read_or_set_aside(record: Record, store: TaskStore) -> Snapshot | None:
-    """The task of a record that a worker came upon; None where it is no task, and was set aside."""
+async def read_or_quarantine(record: Record, store: TaskStore) -> Snapshot | None:
+    """The task of a record in the queue, or of a lease; None if it is damaged, and was quarantined."""
     try:
         return Snapshot.read(record)
     except CorruptRecord:
-        log.exception("a record that waits for a worker, or has one, is no task, and is set aside")
-        await upkeep.set_aside(store.storage, record, now=store.clock())
+        log.exception("a record in the queue, or with a lease, is damaged, and is quarantined")
+        await quarantine(store.storage, record, now=store.clock())
         return None
 
 

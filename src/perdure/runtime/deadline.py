@@ -11,6 +11,7 @@ import logging
 from random import uniform
 
 from ..storage import Position, Record
+from ..storage.errors import NewerFormat
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, retention
 from ..tasks.edits import DEADLINES
 from ..tasks.errors import ConcurrentModification, LeaseLost
@@ -18,7 +19,7 @@ from ..tasks.snapshot import TASKS, lease_address_of
 from ..tasks.store import Edit
 from . import lease as leases
 from . import telemetry
-from .claiming import REFUSED, read_or_set_aside
+from .claiming import REFUSED, read_or_quarantine
 from .config import RuntimeConfig
 from .endings import end_task, end_unanswered, expiry_of
 
@@ -68,12 +69,12 @@ class Deadlines:
         return [record for record in records if record.order + retention.ABANDONED_AFTER <= now]
 
     async def _end(self, record: Record, edit: Edit) -> None:
-        snapshot = await read_or_set_aside(record, self._store)
-        if snapshot is None or snapshot.task.held:
-            return
         try:
+            snapshot = await read_or_quarantine(record, self._store)
+            if snapshot is None or snapshot.task.held:
+                return
             ended = await edit_with_lease(self._store, snapshot, edit)
-        except REFUSED:  # somebody else did it, answered it or claimed it
+        except (NewerFormat, *REFUSED):  # not ours to end, or another ended, answered or claimed it
             return
         if ended.task.is_terminal:
             log.warning("task %s failed: %s", ended.task.task_id, ended.task.status_message)
@@ -91,6 +92,8 @@ async def edit_with_lease(store: TaskStore, snapshot: Snapshot, edit: Edit) -> S
     Raises ConcurrentModification if a worker has claimed it, or extended its lease, meanwhile.
     """
     lease = await store.storage.get(lease_address_of(snapshot.record), now=store.clock())
+    if lease is not None:
+        leases.read(lease)  # raises NewerFormat: a lease of a newer version is left as it is
     try:
         return await store.edit(
             snapshot, edit, lease=lambda after: None if lease is None else leases.give_up(lease, after)

@@ -87,7 +87,7 @@ class Failed(RunError):
 
 
 def is_signal(error: BaseException) -> bool:
-    """Return whether an exception of a function says how its run ends: it is not a mistake of the function."""
+    """Return whether an exception says how the run of its function ends, and is not a mistake."""
     if not isinstance(error, PerdureError):
         return False
     return isinstance(error, (RunError, LeaseLost, *OUTAGES)) or error.retryable

@@ -14,7 +14,7 @@ from random import uniform
 import msgspec
 
 from ..storage import Change, Committed, Record
-from ..storage.errors import StorageError
+from ..storage.errors import NewerFormat, StorageError
 from ..tasks import Snapshot, TaskStore
 from ..tasks.errors import ConcurrentModification, LeaseLost
 from ..tasks.store import Edit
@@ -104,13 +104,18 @@ class Hold:
                     raise LeaseLost
 
     async def look(self) -> None:
-        """See what others have written. LeaseLost where the task is gone, or was ended by another."""
+        """See what others have written. LeaseLost where the task is gone, or was ended by another, or was
+        written by a newer version of perdure, whose workers recover it.
+        """
         found = await self._store.storage.get(self.snapshot.record.address, now=self._store.clock())
         if found is None:
             raise LeaseLost
         if found.version <= self.snapshot.version:
             return
-        self._adopt(Snapshot.read(found))
+        try:
+            self._adopt(Snapshot.read(found))
+        except NewerFormat as error:
+            raise LeaseLost from error
         if self.snapshot.task.is_terminal:
             raise LeaseLost
 

@@ -16,6 +16,7 @@ from random import sample, shuffle, uniform
 import anyio
 
 from ..storage import Address, Record
+from ..storage.errors import NewerFormat
 from ..storage.port import MOST_RECORDS
 from ..tasks import TaskStore
 from ..tasks.edits import lane_of
@@ -34,6 +35,8 @@ AT_ONCE = 16
 MOST_SPREAD = 64
 BROKEN = 30.0
 """Seconds for which a task that cannot be claimed is passed over."""
+NEWER_FORMAT_PAUSE = 3600.0
+"""Seconds for which a task is ignored that a newer version of perdure wrote."""
 COLLIDED = 0.004
 """Seconds for which a worker that met another waits, at most."""
 GAP = 0.025
@@ -115,7 +118,7 @@ class Intake:
         is_crowded = _Met.OTHERS in met
         self._adapt(is_crowded=is_crowded)
         await asyncio.sleep(uniform(0, COLLIDED) if is_crowded else 0)
-        return is_crowded or _Met.NOBODY in met
+        return is_crowded or _Met.NOBODY in met or _Met.NEWER in met
 
     async def _waiting(self, function: Function, count: int) -> list[Record]:
         """The oldest that wait for this function, without those that we tried in vain or just took."""
@@ -158,18 +161,26 @@ class Intake:
             claim = await self._claimer.claim(waiting, function)
         except BaseException as error:
             slot.give_back()
-            if isinstance(error, REFUSED):
-                return _Met.OTHERS
-            if not isinstance(error, TaskError):
-                raise
-            log.exception("task %s cannot be claimed", waiting.key)
-            self._avoid(waiting, BROKEN)
-            return _Met.TROUBLE
+            return self._refused(waiting, error)
         if claim is None:
             slot.give_back()
         else:
             self._begin(Job(claim, function, slot))
         return _Met.NOBODY
+
+    def _refused(self, waiting: Record, error: BaseException) -> _Met:
+        """What a claim met that failed."""
+        if isinstance(error, REFUSED):
+            return _Met.OTHERS
+        if isinstance(error, NewerFormat):
+            log.warning("task %s is left to newer workers: %s", waiting.key, error)
+            self._avoid(waiting, NEWER_FORMAT_PAUSE)
+            return _Met.NEWER
+        if not isinstance(error, TaskError):
+            raise error
+        log.error("task %s cannot be claimed", waiting.key, exc_info=error)
+        self._avoid(waiting, BROKEN)
+        return _Met.TROUBLE
 
 
 class _Met(Enum):
@@ -180,3 +191,5 @@ class _Met(Enum):
     """Another worker was quicker."""
     TROUBLE = auto()
     """No use in trying again at once."""
+    NEWER = auto()
+    """A newer version of perdure wrote the task, and what waits behind it can be claimed."""

@@ -12,8 +12,10 @@ from collections.abc import Callable
 import msgspec
 
 from ..storage import Address, Delete, Insert, Micros, Record, Replace
+from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.errors import NewerFormat, StorageCorrupt
 from ..tasks import Snapshot
-from ..tasks.snapshot import LEASES, TASKS
+from ..tasks.snapshot import LEASE_FORMAT, LEASES, TASKS
 
 EXPIRING = "leases"
 """The lane in which held leases wait for their end."""
@@ -22,11 +24,14 @@ HELD = "held"
 FREE = "free"
 
 
-class Lease(msgspec.Struct, frozen=True, omit_defaults=True):
+class Lease(msgspec.Struct, frozen=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=LEASE_FORMAT):
     """What the record says."""
 
     holder: str | None = None
     until: Micros | None = None
+
+
+_format = BodyFormat(Lease)
 
 
 def task_of(lease: Record) -> Address:
@@ -65,7 +70,10 @@ class Holder(msgspec.Struct, frozen=True):
 
     def holds(self, lease: Record | None) -> bool:
         """Whether a lease, as it was found, is this claim's."""
-        return lease is not None and holder_of(lease) == self.name
+        try:
+            return lease is not None and holder_of(lease) == self.name
+        except NewerFormat:
+            return False
 
 
 def give_up(lease: Record, task: Snapshot) -> Replace | Delete:
@@ -81,10 +89,10 @@ def written(change: Insert | Replace) -> Record:
 
 
 def read(lease: Record) -> Lease:
-    """What it says; nothing where it is none that a worker wrote."""
+    """What it says; nothing if it is damaged. Raises NewerFormat if a newer version wrote it."""
     try:
-        return msgspec.json.decode(lease.body, type=Lease)
-    except msgspec.MsgspecError:
+        return _format.decode(lease.key, lease.body)
+    except StorageCorrupt:
         return Lease()
 
 
@@ -94,4 +102,4 @@ def holder_of(lease: Record) -> str | None:
 
 
 def _body(lease: Lease) -> str:
-    return msgspec.json.encode(lease, order="sorted").decode()
+    return _format.encode(lease)

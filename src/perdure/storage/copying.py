@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from .body import FORMAT_FIELD, BodyFormat
 from .errors import CopyDiffers, StorageCorrupt, TargetNotEmpty
 from .port import MOST_BYTES, MOST_CHANGES, Storage
 from .record import Address, Committed, Delete, Insert, Keep, Micros, Position, Record, Space, Tag
@@ -40,12 +41,15 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True):
 Told: TypeAlias = Callable[[Progress], None]
 
 
-class _Note(msgspec.Struct, frozen=True, kw_only=True):
+class _Note(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
     """What the target says of a copy that is under way."""
 
     source: str
     space: Space
     after: Position | None = None
+
+
+_format = BodyFormat(_Note)
 
 
 async def copy(
@@ -171,7 +175,7 @@ async def _begin(target: Storage, spaces: Sequence[Space], name: str, *, merge: 
                 remedy = "copy to an empty storage, or ask to merge"
                 raise TargetNotEmpty(f"there are records in {space!r} already; {remedy}")
     note = _Note(source=name, space=spaces[0])
-    body = msgspec.json.encode(note).decode()
+    body = _format.encode(note)
     result = await target.commit(
         [Insert(record=Record(space=COPIES, partition=_NOTE.partition, key=_NOTE.key, order=0, body=body))],
         now=_BEGINNING,
@@ -183,9 +187,7 @@ async def _begin(target: Storage, spaces: Sequence[Space], name: str, *, merge: 
 
 async def _write_note(target: Storage, note: _Note) -> None:
     record = await _note_record(target)
-    result = await target.commit(
-        [record.becoming(body=msgspec.json.encode(note).decode(), tag="")], now=_BEGINNING
-    )
+    result = await target.commit([record.becoming(body=_format.encode(note), tag="")], now=_BEGINNING)
     if not isinstance(result, Committed):
         raise TargetNotEmpty("somebody else copies into it at the same time")
 
@@ -203,6 +205,6 @@ async def _note_record(target: Storage) -> Record:
 
 def _read(record: Record) -> _Note:
     try:
-        return msgspec.json.decode(record.body, type=_Note)
-    except msgspec.MsgspecError as error:
+        return _format.decode(record.key, record.body)
+    except StorageCorrupt as error:
         raise StorageCorrupt(f"the note of a copy under way cannot be read: {error}") from error

@@ -13,6 +13,7 @@
         ├── StorageReadOnly      the engine may not write
         ├── StorageFull          the engine has no room left
         ├── StorageCorrupt       what is stored can no longer be read
+        ├── NewerFormat          a newer version of perdure wrote this record (retryable)
         ├── StorageBusy          others held the storage for too long (retryable)
         ├── StorageUnavailable   the server cannot be reached, or takes no more for now (retryable)
         ├── StorageFailed        the engine failed in some other way, see the cause
@@ -92,6 +93,20 @@ class StorageFull(StorageError):
 
 class StorageCorrupt(StorageError):
     """What is stored can no longer be read."""
+
+
+class NewerFormat(StorageError):
+    """A newer version of perdure wrote this record. It is left exactly as it is."""
+
+    retryable = True
+
+    def __init__(self, key: str, reason: str) -> None:
+        super().__init__(
+            f"{key} was written by a newer version of perdure and is left as it is: {reason}; "
+            "upgrade this process to work with it"
+        )
+        self.key = key
+        self.reason = reason
 
 
 class StorageBusy(StorageError):

@@ -19,7 +19,8 @@
         ├── WrongVariableType          a variable of another type than the getter's
         └── CorruptRecord              what is stored is not a task
 
-The storage's own errors (`perdure.storage.errors`) pass through as they are.
+The storage's own errors (`perdure.storage.errors`) pass through as they are. NewerFormat is one of them: a
+newer version of perdure wrote the task.
 """
 
 from __future__ import annotations

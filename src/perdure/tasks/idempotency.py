@@ -10,6 +10,8 @@ import msgspec
 from msgspec import UnsetType
 
 from ..storage import Address, Change, Insert, Micros, Record, Space
+from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.errors import StorageCorrupt
 from . import codec
 from .config import StoreConfig
 from .errors import IdempotencyKeyReused, InvalidValue
@@ -19,8 +21,11 @@ from .record import TaskId, TaskRecord
 KEYS = Space("idempotency")
 
 
-class _Pointer(msgspec.Struct, frozen=True):
+class _Pointer(msgspec.Struct, frozen=True, tag_field=FORMAT_FIELD, tag=1):
     task_id: TaskId
+
+
+_format = BodyFormat(_Pointer)
 
 
 def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
@@ -36,16 +41,19 @@ def address_of(partition: str, key: str) -> Address:
 
 
 def task_of(record: Record) -> TaskId | None:
-    """The task that a key stands for; none where the record cannot be read, so that it is replaced."""
+    """The task that a key stands for; none if the record is damaged, so that it is replaced.
+
+    Raises NewerFormat if a newer version wrote it.
+    """
     try:
-        return msgspec.json.decode(record.body, type=_Pointer).task_id
-    except msgspec.MsgspecError:
+        return _format.decode(record.key, record.body).task_id
+    except StorageCorrupt:
         return None
 
 
 def point(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
     """Let a key stand for this task: for the first time, or in the place of one that is gone."""
-    body = codec.encode(_Pointer(task.task_id)).decode()
+    body = _format.encode(_Pointer(task.task_id))
     expires_at: Micros = task.created_at + config.idempotency_window_ms * 1000
     if before is not None:
         return before.becoming(body=body, tag="", expires_at=expires_at)

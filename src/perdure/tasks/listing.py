@@ -11,6 +11,8 @@ from itertools import islice
 import msgspec
 
 from ..storage import Address, Keep, Micros, Position, Record, Space, Storage, Tag
+from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.errors import NewerFormat, StorageCorrupt
 from . import codec
 from .cursor import Scope, seal, unseal
 from .errors import CorruptRecord, InvalidValue
@@ -23,7 +25,7 @@ MOST_EXAMINED = 1000
 """Records that one call looks at, so that a filter without an index cannot hold up the server."""
 
 SETTINGS = Space("settings")
-_KEY = Address(SETTINGS, "perdure", "cursor-key")
+CURSOR_KEY = Address(SETTINGS, "perdure", "cursor-key")
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +59,8 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
     tasks: tuple[Snapshot, ...]
     corrupt: tuple[CorruptRecord, ...] = ()
     """What stands among them and cannot be read."""
+    newer: tuple[NewerFormat, ...] = ()
+    """What stands among them and was written by a newer version."""
     next_cursor: str | None = None
 
 
@@ -126,28 +130,37 @@ class Listing:
         return TaskPage(
             tasks=tuple(page.found),
             corrupt=tuple(page.corrupt),
+            newer=tuple(page.newer),
             next_cursor=None if following is None else seal(following, scope, key),
         )
 
     async def _cursor_key(self, now: Micros) -> bytes:
         """The key, made by whoever is first and kept in the storage itself."""
         if self._key is None:
-            body = codec.encode({"key": secrets.token_hex(32)}).decode()
-            space, partition, key = _KEY
+            space, partition, key = CURSOR_KEY
+            body = KEY_FORMAT.encode(StoredKey(secrets.token_hex(32)))
             record = Record(space=space, partition=partition, key=key, order=now, body=body)
             await self._storage.commit([Keep(record=record)], now=now)
-            kept = await self._storage.get(_KEY, now=now) or record
-            self._key = _read_key(kept)
+            kept = await self._storage.get(CURSOR_KEY, now=now) or record
+            self._key = read_key(kept)
         return self._key
 
 
-def _read_key(record: Record) -> bytes:
+class StoredKey(msgspec.Struct, frozen=True, tag_field=FORMAT_FIELD, tag=1):
+    """A secret key that all replicas share, as it is stored among the settings."""
+
+    key: str
+
+
+KEY_FORMAT = BodyFormat(StoredKey)
+
+
+def read_key(record: Record) -> bytes:
+    """The key; CorruptRecord if the record is damaged, NewerFormat if a newer version wrote it."""
     try:
-        return bytes.fromhex(msgspec.json.decode(record.body, type=dict[str, str])["key"])
-    except (msgspec.MsgspecError, KeyError, ValueError) as error:
-        raise CorruptRecord(
-            record.key, "it is not the key of cursors; delete it, and a new one is made"
-        ) from error
+        return bytes.fromhex(KEY_FORMAT.decode(record.key, record.body).key)
+    except (StorageCorrupt, ValueError) as error:
+        raise CorruptRecord(record.key, "it is not a key; delete it, and a new one is made") from error
 
 
 class _Page:
@@ -163,6 +176,7 @@ class _Page:
         """Of the last record that was looked at and either taken or passed over."""
         self.found: list[Snapshot] = []
         self.corrupt: list[CorruptRecord] = []
+        self.newer: list[NewerFormat] = []
 
     @property
     def wants_more(self) -> bool:
@@ -171,7 +185,7 @@ class _Page:
     @property
     def next_size(self) -> int:
         """One more than fits: if it comes, there is a next page. Where most may be passed over, many."""
-        left = self._limit + 1 - len(self.found) - len(self.corrupt)
+        left = self._limit + 1 - self._taken
         return min(left if self._wanted.is_indexed else MOST_LIMIT, MOST_EXAMINED - self._examined)
 
     @property
@@ -183,21 +197,30 @@ class _Page:
         for record in records:
             self._examined += 1
             taken = self._read(record)
-            if taken and len(self.found) + len(self.corrupt) == self._limit:
+            if taken and self._taken == self._limit:
                 self._overflowing = True
                 return
             self._keep(taken)
             self.position = record.position
 
-    def _read(self, record: Record) -> Snapshot | CorruptRecord | None:
+    @property
+    def _taken(self) -> int:
+        return len(self.found) + len(self.corrupt) + len(self.newer)
+
+    def _read(self, record: Record) -> Snapshot | CorruptRecord | NewerFormat | None:
         try:
             snapshot = Snapshot.read(record)
-        except CorruptRecord as error:
+        except (CorruptRecord, NewerFormat) as error:
             return error
         return snapshot if self._wanted.admits(snapshot) else None
 
-    def _keep(self, taken: Snapshot | CorruptRecord | None) -> None:
-        if isinstance(taken, Snapshot):
-            self.found.append(taken)
-        elif taken is not None:
-            self.corrupt.append(taken)
+    def _keep(self, taken: Snapshot | CorruptRecord | NewerFormat | None) -> None:
+        match taken:
+            case Snapshot():
+                self.found.append(taken)
+            case CorruptRecord():
+                self.corrupt.append(taken)
+            case NewerFormat():
+                self.newer.append(taken)
+            case None:
+                pass

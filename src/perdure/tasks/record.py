@@ -12,15 +12,20 @@ from typing import NewType, TypeAlias, TypeGuard
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from ..storage.body import FORMAT_FIELD, UNREADABLE, BodyFormat
+from ..storage.errors import NewerFormat, StorageCorrupt
 from ..storage.record import Micros
 from . import codec, history
 from .codec import Json, JsonLike
-from .errors import CorruptRecord, InvalidValue, TaskError
+from .errors import CorruptRecord, InvalidValue
 from .history import Attempt
 from .inputs import Capability, Input
 from .lifecycle import Status
 from .owner import Owner
 from .variables import Variables
+
+TASK_FORMAT = 1
+"""The newest format of tasks. Raise it when a field is removed, a meaning changes or an enumeration grows."""
 
 TaskId = NewType("TaskId", str)
 
@@ -132,7 +137,9 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                 raise InvalidValue("progress", f"must be a number below {MOST_PROGRESS:g}, not {number!r}")
 
 
-class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class TaskRecord(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=TASK_FORMAT
+):
     """A task. Only the functions in `edits` make a new one of an old one."""
 
     task_id: TaskId
@@ -243,6 +250,7 @@ class TaskRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return {key: asked for key, asked in self.inputs.items() if not asked.is_answered}
 
 
+_format = BodyFormat(TaskRecord)
 _decoder = msgspec.json.Decoder(TaskRecord)
 
 
@@ -255,16 +263,24 @@ def encode_task(task: TaskRecord) -> bytes:
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
-    """The task of such bytes, written by this version of perdure or by another."""
+    """The task of such bytes. NewerFormat: a newer version wrote it. CorruptRecord: it is damaged."""
     try:
         task = _decoder.decode(body)
         known = codec.encode(task)
         if known == (stored := body.encode()):
             return task
-        unknown = _difference(codec.decode(stored), codec.decode(known))
-    except (msgspec.MsgspecError, TaskError, RecursionError) as error:
-        raise CorruptRecord(task_id, str(error)) from error
+        plain = codec.decode(stored)
+        unknown = _difference(plain, codec.decode(known))
+    except UNREADABLE as error:
+        raise _error(task_id, body, str(error)) from error
+    if not (isinstance(plain, dict) and FORMAT_FIELD in plain):  # which the decoder above accepts
+        raise _error(task_id, body, "")
     return msgspec.structs.replace(task, unknown=Raw(codec.encode(unknown)) if unknown else UNSET)
+
+
+def _error(task_id: str, body: str, reason: str) -> NewerFormat | CorruptRecord:
+    error = _format.error(task_id, body, reason)
+    return CorruptRecord(task_id, str(error)) if isinstance(error, StorageCorrupt) else error
 
 
 def _difference(stored: Json, known: Json) -> dict[str, Json]:

@@ -17,6 +17,8 @@ LEASES = Space("leases")
 """Where it says who works on a task: a record beside the task, under the same key."""
 COMPLETED_WITH_ERROR = "completed_with_error"
 """The tag of completed tasks whose result reports an error. The tag of every other task is its status."""
+LEASE_FORMAT = 1
+"""The newest format of leases."""
 BOOKKEEPING_BYTES = 48 * 1024
 """By how much attempts, messages and a short error may take a record beyond its limit."""
 
@@ -33,7 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def read(cls, record: Record) -> Snapshot:
-        """The task of a storage record, or CorruptRecord."""
+        """The task of a storage record. Raises NewerFormat or CorruptRecord."""
         task = decode_task(record.key, record.body)
         if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
             raise CorruptRecord(record.key, "it names another task or owner than the one it is stored for")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from random import uniform
 from typing import TypeAlias, TypeVar
 
@@ -27,6 +28,7 @@ from ..storage import (
     Refused,
     Storage,
 )
+from ..storage.body import check_number
 from . import edits, idempotency, upkeep
 from .codec import JsonLike
 from .config import StoreConfig
@@ -35,6 +37,7 @@ from .errors import (
     AlreadyExists,
     AnonymousRefused,
     ConcurrentModification,
+    CorruptRecord,
     LeaseLost,
     NotFound,
     QuotaExceeded,
@@ -45,7 +48,15 @@ from .lifecycle import ACTIVE, Status
 from .listing import DEFAULT_LIMIT, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
 from .record import Outcome, Progress, TaskId, TaskRecord, is_task_id, new_task_id
-from .snapshot import TASKS, Snapshot, address_of, first_snapshot, lease_address_of, tags_of
+from .snapshot import (
+    LEASE_FORMAT,
+    TASKS,
+    Snapshot,
+    address_of,
+    first_snapshot,
+    lease_address_of,
+    tags_of,
+)
 from .total import Total
 from .upkeep import Sweep, Upkeep
 
@@ -256,13 +267,20 @@ class TaskStore:
         )
 
     async def delete(self, owner: Owner, task_id: str) -> bool:
-        """Remove a task, whatever its status. False where there is none."""
+        """Remove a task, whatever its status. False where there is none.
+
+        Raises NewerFormat if a newer version wrote the task or its lease.
+        """
         self._check_served(owner)
         now = self._clock()
-        record = await self._find_record(owner, task_id, now)  # unread: what is corrupt can be deleted too
+        record = await self._find_record(owner, task_id, now)
         if record is None:
             return False
+        with suppress(CorruptRecord):  # what is damaged can be deleted too
+            Snapshot.read(record)
         lease = await self._storage.get(lease_address_of(record), now=now)
+        if lease is not None:
+            check_number(lease.key, lease.body, LEASE_FORMAT)
         found = (record,) if lease is None else (record, lease)
         match await self._storage.commit([Delete(before=each) for each in found], now=now):
             case Refused(answers=(Conflict(actual=actual), *_)):
@@ -297,7 +315,7 @@ class TaskStore:
         return await upkeep.sweep(self._storage, now=self._clock() if now is None else now, limit=limit)
 
     async def maintain(self) -> Upkeep:
-        """Purge, compact and check. Set aside what cannot be read."""
+        """Purge, compact and check. Quarantine what is damaged."""
         return await upkeep.maintain(self._storage, now=self._clock())
 
     # Within

@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
-from ..storage.errors import InvalidArgument, StorageError
+from ..storage.errors import InvalidArgument, NewerFormat, StorageError
 from ..tasks import Status
 from ..tasks.errors import TaskError
 from . import wording
@@ -141,6 +141,8 @@ def _told(error: Exception) -> tuple[int, str]:
             return 404, "There is no such page."
         case HTTPException():
             return error.status_code, error.detail
+        case NewerFormat():
+            return 409, f"Written by a newer version: {error}."
         case StorageError():
             return 503, "The storage does not answer just now."
         case TaskError():

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from ..operating import Operator, Row
+from ..operating import NewerTask, Operator, Row
 from ..tasks import Status
 from ..tasks.errors import InvalidCursor, NotFound, TaskError
 from .guarding import base_of
@@ -66,15 +66,21 @@ class ListPages:
             )
         except InvalidCursor as error:
             raise HTTPException(404, "This link leads to no page of the list.") from error
-        rows = {f"task-{row.task_id}": self._row(row, wanted) for row in found.rows}
+        newest_first = sorted(
+            (*found.rows, *found.newer), key=lambda row: (row.created_at, row.task_id), reverse=True
+        )
+        rows = {f"task-{row.task_id}": self._row(row, wanted) for row in newest_first}
         tabs = self._site.piece("tabs", "tabs", {"counts": counts, "wanted": wanted}, tag="nav")
         more = self._site.piece(
             "more", "more", {"found": found, "wanted": wanted, "total": sum(counts.values())}
         )
         return Screen({"tabs": tabs, "more": more, **rows}, {"rows": tuple(rows)})
 
-    def _row(self, row: Row, wanted: _Wanted) -> Markup:
+    def _row(self, row: Row | NewerTask, wanted: _Wanted) -> Markup:
         """Drawn once for each version of the task: nothing else in it changes."""
+        if isinstance(row, NewerTask):
+            context = {"row": row, "base": wanted.base}
+            return self._site.piece("newer_row", f"task-{row.task_id}", context, tag="tr")
         key = wanted.base, row.handle, row.task_id, row.version
         if key not in self._rows:
             if len(self._rows) >= MOST_DRAWN:

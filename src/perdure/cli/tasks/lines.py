@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 
-from ...operating import Bucket, Detail, Event, Question, Row, Stats, Worker, outcome_of
+from ...operating import Bucket, Detail, Event, NewerTask, Question, Row, Stats, Worker, outcome_of
 from ...storage import Micros
 from ...tasks import Json
 from ..telling import counted, escaped, harmless, table
@@ -27,6 +27,11 @@ def line_of(row: Row) -> str:
         harmless(row.message or ""),
     )
     return "  ".join(parts).rstrip()
+
+
+def line_of_newer(task: NewerTask) -> str:
+    """The same for a task that a newer version wrote, whose status this version may not know."""
+    return f"{task.task_id}  {task.state}  {duration(task.age)}  {harmless(task.status)}"
 
 
 def progress_of(row: Row) -> str:

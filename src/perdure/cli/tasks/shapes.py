@@ -6,7 +6,18 @@ from typing import Any
 
 import msgspec
 
-from ...operating import Bucket, Changes, Detail, Event, Question, Row, Rows, Stats, outcome_of
+from ...operating import (
+    Bucket,
+    Changes,
+    Detail,
+    Event,
+    NewerTask,
+    Question,
+    Row,
+    Rows,
+    Stats,
+    outcome_of,
+)
 from ...storage import Micros
 from ...tasks import Attempt
 from ..times import iso
@@ -44,7 +55,16 @@ def _time(at: Micros | None) -> str | None:
 
 
 def rows(page: Rows) -> dict[str, Any]:
-    return {"tasks": [row(each) for each in page.rows], "corrupt": list(page.corrupt), "next": page.next}
+    return {
+        "tasks": [row(each) for each in page.rows],
+        "corrupt": list(page.corrupt),
+        "newer": [_newer(each) for each in page.newer],
+        "next": page.next,
+    }
+
+
+def _newer(task: NewerTask) -> dict[str, Any]:
+    return {"task_id": task.task_id, "status": task.status, "created_at": iso(task.created_at)}
 
 
 def detail(seen: Detail) -> dict[str, Any]:

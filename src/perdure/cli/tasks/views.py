@@ -16,7 +16,7 @@ from ..saying import say
 from ..telling import tell, tell_document
 from ..times import moment
 from . import shapes
-from .lines import line_of, lines_of_detail, lines_of_stats
+from .lines import line_of, line_of_newer, lines_of_detail, lines_of_stats
 from .options import Id, Limit, MaybeId, Name, Statuses, Url, done, tasks
 from .showing import can_move, screen, shown, table_of
 
@@ -42,18 +42,21 @@ def list_tasks(
         return
     _tell_rows(page)
     for corrupt in page.corrupt:
-        say(f"the record of task {corrupt} cannot be read; `perdure doctor URL` tells more")
+        say(f"the record of task {corrupt} cannot be read; `perdure doctor URL` shows why")
     if page.next is not None:
         say(f"there may be more; go on with --after {page.next}")
 
 
 def _tell_rows(page: Rows) -> None:
-    if not page.rows:
+    if not (page.rows or page.newer):
         say("no tasks here")
-    elif can_move():
+    elif page.rows and can_move():
         screen.print(table_of(page.rows))
     else:
-        tell("\n".join(line_of(row) for row in page.rows))
+        for row in page.rows:
+            tell(line_of(row))
+    for task in page.newer:
+        tell(line_of_newer(task))
 
 
 @tasks.command()

@@ -1,0 +1,139 @@
+"""Bodies of records: JSON objects that carry the number of their format, read by one rule.
+
+Records last longer than releases. Each type of body is a struct whose tag is the number of its format, so
+that the number is always written and always checked. A body of a newer version raises NewerFormat, and the
+record is left exactly as it is: its number is higher, or an enumeration has a value that this version does
+not know. Anything else that cannot be read is damage (StorageCorrupt), also a body without a number, which
+an early development version wrote.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Generic, TypeAlias, TypeVar, cast
+
+import msgspec
+from msgspec import inspect
+
+from .errors import NewerFormat, PerdureError, StorageCorrupt
+
+FORMAT_FIELD = "format"
+"""The key of the number. Declare a body with `tag_field=FORMAT_FIELD, tag=1`."""
+
+UNREADABLE = (msgspec.MsgspecError, PerdureError, RecursionError)
+"""What decoding raises: msgspec's own errors, and those of the checks in `__post_init__`."""
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+class _Unnumbered(msgspec.Struct, tag_field=FORMAT_FIELD, tag=0):
+    """No body. In a union with this, msgspec requires the number; alone, it accepts a body without one."""
+
+
+class BodyFormat(Generic[T]):
+    """Encodes and decodes the bodies of one type."""
+
+    def __init__(self, kind: type[T]) -> None:
+        tag = kind.__struct_config__.tag
+        if not isinstance(tag, int):
+            raise TypeError(f"{kind.__name__} has no format number")
+        self.number = tag
+        self._type = inspect.type_info(kind)
+        self._encoder = msgspec.json.Encoder(order="sorted")
+        self._decoder: msgspec.json.Decoder[T | _Unnumbered] = msgspec.json.Decoder(kind | _Unnumbered)
+
+    def encode(self, value: T) -> str:
+        return self._encoder.encode(value).decode()
+
+    def decode(self, key: str, body: str) -> T:
+        """Return the value; raise NewerFormat or StorageCorrupt. `key` names the record in the message."""
+        try:
+            value = self._decoder.decode(body)
+        except UNREADABLE as error:
+            raise self.error(key, body, str(error)) from error
+        if isinstance(value, _Unnumbered):
+            raise self.error(key, body, "")
+        return value
+
+    def error(self, key: str, body: str, reason: str) -> NewerFormat | StorageCorrupt:
+        """Decide why a body cannot be read. `reason` is what the decoder said."""
+        number = number_of(body)
+        if number is None:
+            return StorageCorrupt(f"it has no format number ({reason or 'an early version wrote it'})")
+        if number > self.number:
+            return _newer_number(key, number, self.number)
+        if number < self.number:
+            return StorageCorrupt(f"its format is {number}, which was never released")
+        for place, value in _unknown_values(msgspec.json.decode(body), self._type, ""):
+            return NewerFormat(key, f"this version does not know the value {value!r} of {place}")
+        return StorageCorrupt(reason)
+
+
+def number_of(body: str) -> int | None:
+    """The format number of a body, or None if it has none."""
+    try:
+        plain = cast("object", msgspec.json.decode(body))
+    except UNREADABLE:
+        return None
+    number = cast("Mapping[str, object]", plain).get(FORMAT_FIELD) if isinstance(plain, dict) else None
+    return number if type(number) is int else None
+
+
+def check_number(key: str, body: str, newest: int) -> None:
+    """Raise NewerFormat if the number is above this one: for code that deletes what it does not decode."""
+    number = number_of(body)
+    if number is not None and number > newest:
+        raise _newer_number(key, number, newest)
+
+
+def _newer_number(key: str, number: int, newest: int) -> NewerFormat:
+    return NewerFormat(key, f"its format is {number}, and this version reads up to {newest}")
+
+
+_Part: TypeAlias = tuple[object, inspect.Type, str]
+"""A value within another, the type that is expected of it, and the step that leads to it."""
+
+
+def _unknown_values(value: object, kind: inspect.Type, place: str) -> Iterator[tuple[str, str]]:
+    """Texts that stand where an enumeration is expected and are not in it, each with its place."""
+    if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):
+        if isinstance(value, str) and value not in _values_of(kind):
+            yield place.removeprefix("."), value
+        return
+    for part, its_kind, step in _parts(value, kind):
+        yield from _unknown_values(part, its_kind, place + step)
+
+
+def _values_of(kind: inspect.EnumType | inspect.LiteralType) -> Sequence[object]:
+    return kind.values if isinstance(kind, inspect.LiteralType) else [member.value for member in kind.cls]
+
+
+def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:
+    match kind, value:
+        case inspect.UnionType(types=types), _:
+            yield from _parts_of_union(value, types)
+        case inspect.StructType(fields=fields), dict():
+            known = cast("Mapping[str, object]", value)
+            names = ((each.encode_name, each.type) for each in fields)
+            yield from ((known[name], inner, f".{name}") for name, inner in names if name in known)
+        case inspect.DictType(value_type=inner), dict():
+            yield from ((each, inner, f".{key}") for key, each in cast("Mapping[str, object]", value).items())
+        case ((inspect.ListType(item_type=inner) | inspect.VarTupleType(item_type=inner)), list()):
+            yield from ((each, inner, "") for each in cast("list[object]", value))
+        case _:
+            pass
+
+
+def _parts_of_union(value: object, types: Sequence[inspect.Type]) -> Iterator[_Part]:
+    """The tags of a union of structs are an enumeration too."""
+    structs = {
+        each.tag: each for each in types if isinstance(each, inspect.StructType) and each.tag is not None
+    }
+    if not (structs and isinstance(value, dict)):
+        yield from ((value, each, "") for each in types)
+        return
+    field = next(each.tag_field for each in structs.values())
+    tag = cast("Mapping[str | None, object]", value).get(field)
+    yield tag, inspect.LiteralType(tuple(structs)), f".{field}"
+    if isinstance(tag, str) and tag in structs:
+        yield cast("object", value), structs[tag], ""

@@ -1,0 +1,138 @@
+"""Accounts and items of a newer version are left exactly as they are, and are in no other account's way."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from perdure.feeds import Poller, Polling, settling
+from perdure.feeds.account import ACCOUNTS, Stored, first
+from perdure.feeds.errors import CorruptFeed, HoldLost
+from perdure.feeds.holding import hold
+from perdure.feeds.item import ITEMS, item_in
+from perdure.feeds.store import FeedStore
+from perdure.storage import Record
+from perdure.storage.errors import NewerFormat
+
+from ..newer import FUTURE, changed, newer, put, stored
+from ..rows import row
+from .test_store import ANNA, START, account, added, item, passes, settle, store
+from .world import World, WorldSource
+
+__all__ = ["store"]
+pytestmark = pytest.mark.anyio
+
+OTHER = "did:plc:other"
+CHANGES: list[dict[str, Any]] = [{"format": FUTURE, "interval": "weekly"}, {"status": "muted"}]
+
+
+@pytest.fixture(params=CHANGES, ids=["format", "status"])
+def change(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.param
+
+
+async def make_newer(store: FeedStore, record: Record, change: dict[str, Any]) -> Record:
+    return await put(store.storage, record, changed(record.body, **change), now=store.clock())
+
+
+@row(105)
+async def test_an_account_of_a_newer_version_is_left_as_it_is_by_every_operation(
+    store: FeedStore, change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    before = await added(store)
+    await added(store, OTHER, "other.test")
+    record = await make_newer(store, before.record, change)
+    await settle(store)
+    poller = Poller(store, WorldSource(World(clock=store.clock)), Polling())
+    operations: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.get(ANNA),
+        lambda: store.find(ANNA),
+        lambda: store.edit(ANNA, settling.suspended),
+        lambda: store.remove(ANNA, with_items=True),
+    ]
+    for operation in operations:
+        with pytest.raises(NewerFormat, match=ANNA):
+            await operation()
+    assert not await store.add(account())
+    assert [each.account.account_id async for each in store.accounts()] == [OTHER]
+    assert [each.account.account_id for each in await store.due(1)] == [OTHER]
+    assert [each.account.account_id for each in (await store.accounts_after(None, 1))[0]] == [OTHER]
+    assert await store.handles([ANNA, OTHER]) == {OTHER: "other.test"}
+    await poller.once()
+    await poller.poll(before)  # as it was read before the newer version wrote it
+    assert f"skipped: {ANNA} was written by a newer version" in caplog.text
+    assert await stored(store.storage, record.address, now=store.clock()) == record
+
+
+@row(105)
+async def test_accounts_behind_many_of_a_newer_version_are_due(store: FeedStore) -> None:
+    for number in range(9):
+        made = await added(store, f"did:plc:{number}", f"n{number}.test")
+        await make_newer(store, made.record, {"format": FUTURE})
+    late = replace(account(OTHER, "other.test"), next_at=START + 1)
+    await store.add(late)
+    passes(store, 2)
+    await settle(store)
+    assert [each.account.account_id for each in await store.due(2)] == [OTHER]
+
+
+@row(105)
+async def test_a_poller_whose_account_a_newer_version_has_rewritten_writes_nothing_more(
+    store: FeedStore,
+) -> None:
+    before = await added(store)
+    async with hold(store, before, "poller") as held:
+        record = await make_newer(store, (await store.get(ANNA)).record, {"format": FUTURE})
+        with pytest.raises(HoldLost, match="newer version"):
+            await held.write(settling.released)
+    assert await stored(store.storage, record.address, now=store.clock()) == record
+
+
+@row(105)
+@pytest.mark.parametrize(
+    "change", [{"format": FUTURE}, {"kind": "video"}, {"links": [{"url": "https://a.test", "via": "qr"}]}]
+)
+async def test_an_item_of_a_newer_version_is_skipped_and_kept(
+    store: FeedStore, change: dict[str, Any]
+) -> None:
+    await added(store)
+    found = [item(1), item(2)]
+    await store.keep(ANNA, found)
+    old, _ = sorted(
+        await store.storage.page(ITEMS, ANNA, limit=9, now=store.clock()), key=lambda each: each.order
+    )
+    record = await make_newer(store, old, change)
+    await settle(store)
+    assert [each.uri async for _, each in store.newest(ANNA)] == [found[1].uri]
+    assert await store.keep(ANNA, found) == []
+    assert await store.unknown(ANNA, found) == []
+    await store.remove(ANNA, with_items=True)
+    assert await store.storage.page(ITEMS, ANNA, limit=9, now=store.clock()) == [record]
+
+
+@row(105)
+@pytest.mark.parametrize(
+    ("record", "read", "unknown", "damage"),
+    [
+        (first(account())[1].record, Stored.read, {"status": "muted"}, {"status": 3}),
+        (first(account())[1].record, Stored.read, {"status": ""}, {"next_at": None}),
+        (Record(space=ITEMS, partition=ANNA, key="k", order=1,
+                body=msgspec.json.encode(item(1), order="sorted").decode()),
+         item_in, {"kind": "video"}, {"links": "none"}),
+    ],
+)  # fmt: skip
+def test_damage_is_told_from_a_newer_version(
+    record: Record, read: Callable[[Record], object], unknown: dict[str, Any], damage: dict[str, Any]
+) -> None:
+    read(record)
+    for body in (newer(record.body), newer(record.body, **damage), changed(record.body, **unknown)):
+        with pytest.raises(NewerFormat):
+            read(replace(record, body=body))
+    for body in ("{}", changed(record.body, **damage), changed(record.body, format=None)):
+        with pytest.raises(CorruptFeed):
+            read(replace(record, body=body))
+    assert record.space in (ACCOUNTS, ITEMS)

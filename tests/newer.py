@@ -1,0 +1,39 @@
+"""Records as a newer version of perdure would write them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from perdure.storage import Address, Committed, Micros, Record, Storage
+
+FUTURE = 2
+
+
+def newer(body: str, **changes: object) -> str:
+    """A body of the next format, and with other values."""
+    return msgspec.json.encode({**msgspec.json.decode(body), "format": FUTURE, **changes}).decode()
+
+
+def changed(body: str, **changes: object) -> str:
+    """A body of today's format with other values."""
+    return msgspec.json.encode({**msgspec.json.decode(body), **changes}).decode()
+
+
+async def put(storage: Storage, record: Record, body: str, *, now: Micros, tag: str | None = None) -> Record:
+    """Write a body as a newer process would: everything else of the record stays as it is."""
+    change = record.becoming(
+        body=body,
+        tag=record.tag if tag is None else tag,
+        lane=record.lane,
+        wake_at=record.wake_at,
+        expires_at=record.expires_at,
+    )
+    assert isinstance(await storage.commit([change], now=now), Committed)
+    return change.after
+
+
+async def stored(storage: Storage, address: Address, *, now: Micros) -> Record:
+    """The record as it is now."""
+    found = await storage.get(address, now=now)
+    assert found is not None
+    return found

@@ -1,0 +1,161 @@
+"""Workers leave tasks of a newer version to newer workers, and reach what waits behind them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.runtime import App, Runtime
+from perdure.runtime.intake import AT_ONCE
+from perdure.storage import Insert, Record
+from perdure.storage.errors import NewerFormat
+from perdure.tasks import Snapshot
+from perdure.tasks.snapshot import LEASES, lease_address_of
+
+from ..newer import FUTURE, changed, newer, put, stored
+from ..rows import row
+from .apps import counted, hanging
+from .doubles import ME, MovedClock
+from .replicas import (
+    QUICK,
+    UNHURRIED,
+    Replicas,
+    leave_with_a_dead_worker,
+    new_app,
+    until,
+    value_of,
+    with_concurrency,
+)
+
+pytestmark = pytest.mark.anyio
+
+MINUTE = 60_000_000
+CHANGES: list[dict[str, Any]] = [{"format": FUTURE}, {"status": "paused"}]
+
+
+@pytest.fixture(params=CHANGES, ids=["format", "status"])
+def change(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return request.param
+
+
+def quick() -> App:
+    app = new_app()
+
+    @app.function(attempts=5, backoff=0.0)
+    async def work() -> str:
+        return "done"
+
+    return app
+
+
+async def make_newer(runtime: Runtime, task: Snapshot, change: dict[str, Any]) -> Record:
+    store = runtime.store
+    return await put(store.storage, task.record, changed(task.record.body, **change), now=store.clock())
+
+
+async def is_unchanged(runtime: Runtime, record: Record) -> bool:
+    return await stored(runtime.store.storage, record.address, now=runtime.store.clock()) == record
+
+
+@row(105)
+async def test_a_worker_claims_what_waits_behind_tasks_of_a_newer_version(
+    replicas: Replicas, change: dict[str, Any]
+) -> None:
+    """They are more than one look at the queue finds, and the worker is not woken again."""
+    app = quick()
+    creator = await replicas.start(app, work=False)
+    newer_tasks = [
+        await make_newer(creator, await creator.submit("work"), change) for _ in range(3 * AT_ONCE)
+    ]
+    made = await creator.submit("work")
+    await replicas.subject.settled()
+    await replicas.start(app, replace(with_concurrency(2), poll_interval=3600))
+    assert value_of(await creator.wait(ME, made.task.task_id, 20)) == "done"
+    for record in newer_tasks:
+        assert await is_unchanged(creator, record)
+
+
+@row(105)
+async def test_recovery_leaves_a_task_of_a_newer_version_and_its_lease(
+    replicas: Replicas, change: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    app, clock = quick(), MovedClock()
+    creator = await replicas.start(app, work=False)
+    made = await creator.get(ME, await leave_with_a_dead_worker(creator, ME))
+    now = creator.store.clock()
+    record = await make_newer(creator, made, change)
+    lease = await stored(creator.store.storage, lease_address_of(made.record), now=now)
+    mine = await leave_with_a_dead_worker(creator, ME)
+    survivor = await replicas.start(app, clock=clock)
+    clock.ahead = MINUTE  # both leases are over
+    assert value_of(await survivor.wait(ME, mine, 20)) == "done"
+    await until(lambda: f"task {record.key} is left to newer workers" in caplog.text)
+    assert await is_unchanged(creator, record)
+    assert await is_unchanged(creator, lease)
+
+
+@row(105)
+async def test_recovery_leaves_a_lease_of_a_newer_version_and_its_task(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, clock = quick(), MovedClock()
+    creator = await replicas.start(app, work=False)
+    made = await creator.get(ME, await leave_with_a_dead_worker(creator, ME))
+    before = await stored(creator.store.storage, lease_address_of(made.record), now=creator.store.clock())
+    lease = await put(creator.store.storage, before, newer(before.body, holder=7), now=creator.store.clock())
+    await replicas.start(app, clock=clock)
+    clock.ahead = MINUTE
+    await until(lambda: f"task {lease.key} is left to newer workers" in caplog.text)
+    assert await is_unchanged(creator, lease)
+    assert await is_unchanged(creator, made.record)
+
+
+@row(105)
+async def test_a_free_lease_of_a_newer_version_is_not_taken_cancelled_or_deleted(replicas: Replicas) -> None:
+    app = quick()
+    creator = await replicas.start(app, work=False)
+    made = await creator.submit("work")
+    body = newer('{"format":1}', turn=3)
+    lease = Record(
+        space=LEASES, partition=made.record.partition, key=made.record.key, order=made.record.order,
+        body=body, tag="free",
+    )  # fmt: skip
+    await creator.store.storage.commit([Insert(record=lease)], now=creator.store.clock())
+    worker = await replicas.start(app)
+    other = await creator.submit("work")
+    assert value_of(await worker.wait(ME, other.task.task_id, 20)) == "done"
+    with pytest.raises(NewerFormat):
+        await creator.cancel(ME, made.task.task_id)
+    with pytest.raises(NewerFormat):
+        await creator.store.delete(ME, made.task.task_id)
+    assert await is_unchanged(creator, lease)
+    assert await is_unchanged(creator, made.record)
+
+
+@row(105)
+async def test_a_run_whose_task_a_newer_version_has_rewritten_writes_nothing_more(
+    replicas: Replicas, caplog: pytest.LogCaptureFixture
+) -> None:
+    app, go_on, runs = counted()
+    worker = await replicas.start(app, replace(UNHURRIED, poll_interval=QUICK.poll_interval))
+    made = await worker.submit("work")
+    await until(lambda: bool(runs))
+    held = await worker.get(ME, made.task.task_id)
+    record = await make_newer(worker, held, {"format": FUTURE})
+    await until(lambda: f"task {made.task.task_id}: the lease is lost" in caplog.text)
+    go_on.set()
+    other = await worker.submit("work")
+    await worker.wait(ME, other.task.task_id, 20)
+    assert await is_unchanged(worker, record)
+
+
+async def test_a_waiting_caller_learns_that_a_newer_version_wrote_the_task(replicas: Replicas) -> None:
+    creator = await replicas.start(hanging(), work=False)
+    made = await creator.submit("hang")
+    waiting = asyncio.create_task(creator.wait(ME, made.task.task_id))
+    await make_newer(creator, made, {"format": FUTURE})
+    with pytest.raises(NewerFormat, match="newer version"):
+        await asyncio.wait_for(waiting, 20)
