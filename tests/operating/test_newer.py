@@ -121,7 +121,7 @@ async def filled(storage: Storage) -> None:
     """Write every kind of record: a task with its lease, an idempotency key, settings, a feed."""
     app = App("memory:")
 
-    @app.function(attempts=9)
+    @app.function(retries=8)
     async def hang() -> None:
         await asyncio.Event().wait()
 

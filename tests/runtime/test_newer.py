@@ -44,7 +44,7 @@ def change(request: pytest.FixtureRequest) -> dict[str, Any]:
 def quick() -> App:
     app = new_app()
 
-    @app.function(attempts=5, backoff=0.0)
+    @app.function(retries=4, backoff=0.0)
     async def work() -> str:
         return "done"
 

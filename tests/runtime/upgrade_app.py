@@ -18,27 +18,27 @@ NEWEST_KIND = list(InputKind)[-1]
 """Of the future version one that today's does not know."""
 
 
-@app.function(attempts=9, backoff=0.0)
+@app.function(retries=8, backoff=0.0)
 async def quick() -> str:
     return "quick"
 
 
 if NEWEST_KIND == "roots/list":
 
-    @app.function(attempts=9, backoff=0.0)
+    @app.function(retries=8, backoff=0.0)
     async def todays() -> str:
         """A function that only today's version runs: the future one would rewrite its tasks."""
         return "today's"
 
 
-@app.function(attempts=9, backoff=0.0)
+@app.function(retries=8, backoff=0.0)
 async def asks(task: Task) -> str:
     """Asks, and waits in place."""
     answer = (await task.ask({"where": InputRequest(kind=NEWEST_KIND)}))["where"].answer
     return type(answer).__name__
 
 
-@app.function(attempts=9, backoff=0.0)
+@app.function(retries=8, backoff=0.0)
 async def pauses(task: Task) -> str:
     """Asks, and lets go of its worker."""
     if "where" not in task.inputs:

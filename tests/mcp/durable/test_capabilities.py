@@ -10,12 +10,12 @@ from perdure.runtime import ClientCannotAnswer, Task
 from perdure.tasks import Owner
 
 from ..core.server import hosting
-from ..wire import CORE, EXTENSION, MODERN, Core, Modern
+from ..wire import CORE, EXTENSION, MODERN, Core, Json, Modern
 
 pytestmark = pytest.mark.anyio
 
-FORM = {"requiredCapabilities": {"elicitation": {"form": {}}}}
-TASKS_ONLY = {"extensions": {EXTENSION: {}}}
+FORM: Json = {"requiredCapabilities": {"elicitation": {"form": {}}}}
+TASKS_ONLY: Json = {"extensions": {EXTENSION: {}}}
 SAMPLE = {"messages": [{"role": "user", "content": {"type": "text", "text": "Hm?"}}], "maxTokens": 10}
 
 
