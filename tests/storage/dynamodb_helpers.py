@@ -87,12 +87,12 @@ async def _seen(db: Any, table: str, index: str, mark: Mapping[str, str]) -> Non
 
 
 async def items_of(db: Any, table: str, kind: str) -> list[dict[str, Any]]:  # noqa: ANN401
-    """The items whose key begins with a word, as they are stored."""
+    """The items whose key starts with a word, as they are stored; all of them if the word is empty."""
     found: list[dict[str, Any]] = []
     start: dict[str, Any] = {}
     while True:
         answer = await db.scan(TableName=table, ConsistentRead=True, **start)
-        found += [item for item in answer["Items"] if item["pk"]["S"].startswith(f"{kind}#")]
+        found += [item for item in answer["Items"] if not kind or item["pk"]["S"].startswith(f"{kind}#")]
         if "LastEvaluatedKey" not in answer:
             return found
         start = {"ExclusiveStartKey": answer["LastEvaluatedKey"]}

@@ -13,19 +13,21 @@ import pytest
 
 from perdure.storage import Insert, migrate_storage, open_storage
 from perdure.storage.dynamodb import opening
+from perdure.storage.dynamodb.items import FORMAT, FORMAT_KEY
 from perdure.storage.dynamodb.location import parse
 from perdure.storage.dynamodb.schema import TIME_TO_LIVE, description
 from perdure.storage.errors import (
     CannotOpen,
     ForeignStorage,
     MissingSchema,
+    NewerSchema,
     StorageUnavailable,
 )
 from perdure.storage.kit.samples import NOW, put, sample
 from perdure.storage.kit.servers.process import free_port
 
 from .. import servers
-from .dynamodb_helpers import PATIENCE, client_of, table_of
+from .dynamodb_helpers import PATIENCE, client_of, items_of, table_of
 from .dynamodb_proxy import Answer, Error, Fault, Loss, proxy_to
 
 pytestmark = pytest.mark.anyio
@@ -215,6 +217,53 @@ async def test_a_table_that_lacks_an_index_is_refused(lacking: str) -> None:
         await db.create_table(TableName=table_of(url), **made)
     with pytest.raises(ForeignStorage):
         await open_storage(url)
+
+
+async def everything_in(db: Any, table: str) -> list[Any]:  # noqa: ANN401
+    return await items_of(db, table, "")
+
+
+async def expect_refused_and_left_alone(db: Any, url: str, kind: type[CannotOpen], why: str) -> None:  # noqa: ANN401
+    before = await everything_in(db, table_of(url))
+    for refused in (open_storage(url), migrate_storage(url)):
+        with pytest.raises(kind, match=why):
+            await refused
+    assert await everything_in(db, table_of(url)) == before
+
+
+@pytest.mark.parametrize("start", [servers.dynoxide, servers.extenddb], ids=["dynoxide", "extenddb"])
+async def test_a_table_of_a_later_format_is_refused_and_left_alone(start: Any) -> None:  # noqa: ANN401
+    server = start()
+    url = server.new_url()
+    await migrate_storage(url)
+    async with client_of(server.endpoint) as db:
+        later = {**FORMAT_KEY.item, "number": {"N": str(FORMAT + 1)}}
+        await db.put_item(TableName=table_of(url), Item=later)
+        await expect_refused_and_left_alone(db, url, NewerSchema, "upgrade perdure")
+
+
+async def test_a_table_with_records_and_no_format_number_is_refused_and_left_alone() -> None:
+    server = servers.dynoxide()
+    url = server.new_url()
+    await migrate_storage(url)
+    async with await open_storage(url) as storage:
+        await put(storage, sample())
+    async with client_of(server.endpoint) as db:
+        await db.delete_item(TableName=table_of(url), Key=FORMAT_KEY.item)
+        await expect_refused_and_left_alone(db, url, CannotOpen, "earlier development version")
+
+
+async def test_several_clients_may_be_the_first_to_open_a_table_made_by_other_means() -> None:
+    server = servers.dynoxide()
+    url = server.new_url()
+    async with client_of(server.endpoint) as db:
+        await db.create_table(TableName=table_of(url), **description())
+        storages = await asyncio.gather(*[open_storage(url) for _ in range(4)])
+        await asyncio.gather(*[put(each, sample(f"k{n}")) for n, each in enumerate(storages)])
+        for storage in storages:
+            await storage.close()
+        [item] = [each for each in await everything_in(db, table_of(url)) if each["pk"] == {"S": "format"}]
+    assert item["number"] == {"N": str(FORMAT)}
 
 
 async def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -10,11 +10,12 @@ import pytest
 
 from perdure.storage import Committed, Delete, Done, Guard, Insert, Storage, migrate_storage, open_storage
 from perdure.storage.dynamodb import counting, maintaining
-from perdure.storage.dynamodb.client import Table
+from perdure.storage.dynamodb.client import EVERYTHING, RECORDS, Table
 from perdure.storage.dynamodb.items import MOST_INLINE, Overdue, total_key
 from perdure.storage.dynamodb.location import parse
 from perdure.storage.dynamodb.purging import MOST_REMOVED, remove
 from perdure.storage.dynamodb.transaction import Transaction
+from perdure.storage.errors import StorageBusy
 from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, put_many, sample
 from perdure.storage.shards import shard_of
 
@@ -212,3 +213,28 @@ async def test_a_count_gets_over_a_purge_though_requests_are_made_once(
 
         once_after(monkeypatch, counting, "find_overdue", purge)
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 1)) == {"t": 1}
+
+
+async def test_a_large_body_that_is_replaced_each_time_it_is_read_is_busy_and_not_corrupt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shared() as table:
+        newest = sample(body="0" * (MOST_INLINE + 1))
+        await put(table.ours, newest)
+        get = Table.get
+
+        async def replaced_after(of: Table, keys: Any, only: Any = EVERYTHING) -> Any:  # noqa: ANN401
+            nonlocal newest
+            found = await get(of, keys, only)
+            if only is RECORDS:
+                change = newest.becoming(body=newest.body, tag="")
+                await do(table.theirs, change)
+                newest = change.after
+            return found
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Table, "get", replaced_after)
+            with pytest.raises(StorageBusy, match="was replaced each time"):
+                await table.ours.get(newest.address, now=NOW)
+        assert newest.version > 2
+        assert await table.ours.get(newest.address, now=NOW) == newest

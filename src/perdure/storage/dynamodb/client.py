@@ -25,6 +25,7 @@ from .failures import (
     Reason,
     as_storage_error,
     is_condition_failed,
+    is_contended,
     is_lost,
     is_passing,
     reasons_of,
@@ -80,6 +81,17 @@ class NotAsExpected(Exception):
         super().__init__("a condition of a write was not met")
         self.reasons = reasons
         self.lost = lost
+
+
+class Contended(Exception):
+    """A transaction was canceled because of some of its items, which others change or which are throttled.
+
+    There is a reason for each of its items. Nothing was written, and the same may work a moment later.
+    """
+
+    def __init__(self, reasons: Sequence[Reason]) -> None:
+        super().__init__("items of a transaction are contended")
+        self.reasons = reasons
 
 
 class Table:
@@ -166,10 +178,13 @@ class Table:
         question = {"TableName": self.name, "Item": item, **condition, **TELL_WHAT_STANDS}
         await self._ask("put_item", question, writes=True)
 
-    async def transact(self, writes: Sequence[Parameters]) -> None:
-        """Write all of it or nothing. By the token DynamoDB knows a repetition, and does nothing twice."""
+    async def transact(self, writes: Sequence[Parameters], *, is_shared: bool = False) -> None:
+        """Write all of it or nothing. By the token DynamoDB knows a repetition, and does nothing twice.
+
+        `is_shared`: raise Contended instead of repeating what only some items prevented.
+        """
         question = {"TransactItems": writes, "ClientRequestToken": str(uuid4())}
-        await self._ask("transact_write_items", question, writes=True)
+        await self._ask("transact_write_items", question, writes=True, is_shared=is_shared)
 
     async def delete(self, keys: Sequence[Key]) -> None:
         """Remove items that nothing refers to; to do so twice is the same."""
@@ -185,7 +200,9 @@ class Table:
 
     # Repeating
 
-    async def _ask(self, operation: str, question: Parameters, *, writes: bool = False) -> dict[str, Any]:
+    async def _ask(
+        self, operation: str, question: Parameters, *, writes: bool = False, is_shared: bool = False
+    ) -> dict[str, Any]:
         """The answer to a request, which is made again while that may help."""
         lost = False
         tries = 0
@@ -198,6 +215,8 @@ class Table:
                     raise NotAsExpected(reasons_of(error), lost=lost) from error
                 tries += 1
                 lost = lost or is_lost(error)
+                if is_shared and not lost and is_contended(error):
+                    raise Contended(reasons_of(error)) from error
                 is_late = asyncio.get_running_loop().time() >= until
                 if is_late or tries == self.location.options.attempts or not is_passing(error):
                     raise as_storage_error(error, self.location.name, writes=writes, lost=lost) from error

@@ -105,6 +105,12 @@ def is_condition_failed(error: Failure) -> bool:
     return any(reason.get("Code") == CONDITION_FAILED for reason in reasons_of(error))
 
 
+def is_contended(error: Failure) -> bool:
+    """Whether a transaction was canceled, for now, because of the items that its reasons name."""
+    codes = {reason.get("Code", NO_REASON) for reason in reasons_of(error)} - {NO_REASON}
+    return bool(codes) and codes <= _CONFLICT | _THROTTLED
+
+
 def is_lost(error: Failure) -> bool:
     """Whether the request may have been carried out though it failed."""
     if isinstance(error, ClientError):

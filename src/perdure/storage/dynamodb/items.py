@@ -5,6 +5,7 @@
     body#ID                     NUMBER     a part of a body that is too large for one item
     count#SPACE#PARTITION       count      how many records of each tag a partition holds
     total#SHARD#SPACE           total      the same for all partitions of a shard
+    format                      format     the number of the format in which all of this is stored
 
 A space is percent-encoded there, so that no name can pretend to be another. A place is text that sorts as the
 tuple of its parts: numbers have all their digits, and NUL, which no name holds, comes before any character.
@@ -33,6 +34,9 @@ class Key(NamedTuple):
         return {"pk": {"S": self.pk}, "sk": {"S": self.sk}}
 
 
+FORMAT = 1
+"""The number of the format that this module describes. A change that older versions misread raises it."""
+FORMAT_KEY = Key("format", "format")
 MOST_INLINE = 380_000
 """Bytes of a body, or of a part of one. With all names at their longest an item stays below 400 KB."""
 TIMER_SHARDS = 8

@@ -1,4 +1,4 @@
-"""Before the first verb: a client, a table that is there and ours, or the reason why not."""
+"""Before the first verb: a client, a table that is there, ours and of our format, or the reason why not."""
 
 from __future__ import annotations
 
@@ -6,7 +6,14 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
-from ..errors import CannotOpen, ForeignStorage, MissingSchema, StorageError, StorageUnavailable
+from ..errors import (
+    CannotOpen,
+    ForeignStorage,
+    MissingSchema,
+    NewerSchema,
+    StorageError,
+    StorageUnavailable,
+)
 from .client import Parameters, Table, pause
 from .failures import (
     DriverError,
@@ -17,6 +24,7 @@ from .failures import (
     is_denied,
     is_passing,
 )
+from .items import FORMAT, FORMAT_KEY, number
 from .schema import TIME_TO_LIVE, description, is_ours
 
 _LOOK_EVERY = 0.2
@@ -36,7 +44,7 @@ async def connect(table: Table) -> None:
 
 
 async def check(table: Table) -> None:
-    """Refuse a table that is not there, or not ours. One request."""
+    """Refuse a table that is not there, not ours, or of another format. Two requests."""
     stands = await _describe(table)
     if stands is None:
         remedy = f"run: perdure migrate 'dynamodb://{table.name}?...', with the options of this URL"
@@ -46,11 +54,13 @@ async def check(table: Table) -> None:
             f"{table.location.name}: it cannot be used yet, it is {stands['TableStatus']}"
         )
     _check_shape(table, stands)
+    await _check_format(table)
 
 
 async def make(table: Table) -> None:
     """Make the table where there is none, and let it expire items; return when it can be used."""
     _check_shape(table, await _active(table))
+    await _check_format(table)
     answer = await _administer(table, "describe_time_to_live", {}) or {}
     if answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED":
         wanted = {"Enabled": True, "AttributeName": TIME_TO_LIVE}
@@ -88,6 +98,37 @@ def _check_shape(table: Table, stands: Parameters) -> None:
     if not is_ours(stands):
         reason = "its keys or indexes are not those that perdure makes"
         raise ForeignStorage(table.location.name, reason, "choose another name")
+
+
+async def _check_format(table: Table) -> None:
+    """Refuse a table of another format; give our number to one that holds nothing yet."""
+    found = await _format(table)
+    if found is None:
+        if await _is_empty(table):
+            question = {
+                "Item": {**FORMAT_KEY.item, "number": {"N": str(FORMAT)}},
+                "ConditionExpression": "attribute_not_exists(pk)",
+            }
+            await _administer(table, "put_item", question, otherwise="ConditionalCheckFailedException")
+        found = await _format(table)  # another process may have been first
+    if found is None or found < FORMAT:
+        reason = "it holds records of an earlier development version of perdure, whose format is not read"
+        raise CannotOpen(table.location.name, reason, "choose another table, or delete this one")
+    if found > FORMAT:
+        reason = f"it is of format {found}, and this perdure knows {FORMAT}"
+        raise NewerSchema(table.location.name, reason, "upgrade perdure")
+
+
+async def _format(table: Table) -> int | None:
+    """Return the format number of the table, or None if it has none."""
+    question = {"Key": FORMAT_KEY.item, "ConsistentRead": True}
+    answer = await _administer(table, "get_item", question) or {}
+    return number(answer.get("Item", {}), "number")
+
+
+async def _is_empty(table: Table) -> bool:
+    answer = await _administer(table, "scan", {"ConsistentRead": True, "Limit": 1}) or {}
+    return not answer["Items"]
 
 
 async def _administer(

@@ -29,8 +29,19 @@ from ..record import (
     judge,
     tag_deltas,
 )
+from ..shards import shard_of
 from .counting import Stored
-from .items import Found, Item, Key, found_in, is_split, part_keys
+from .items import (
+    Found,
+    Item,
+    Key,
+    count_key,
+    found_in,
+    is_split,
+    part_keys,
+    record_key,
+    total_key,
+)
 from .transaction import Transaction
 
 
@@ -42,6 +53,8 @@ class Pending:
         self.guard = guard
         self.now = now
         self.tries = 0
+        self.contended = 0
+        """How often a transaction of this commit was canceled because of items that concern all of it."""
         self.counted: Stored | None = None
         """The guarded counter, once the guard has stood in the way."""
         self._stands = [_believed(change) for change in changes]
@@ -53,6 +66,19 @@ class Pending:
     @property
     def addresses(self) -> list[Address]:
         return [change.address for change in self.changes]
+
+    def keys(self) -> set[Key]:
+        """Return the keys of the items that this commit writes or checks, but for the parts of bodies."""
+        together = zip(self.changes, self.done(), strict=True)
+        moved = {space for change, answer in together for space, _, _ in tag_deltas(change, answer)}
+        counted = {address.space for address in self.addresses}
+        if self.guard is not None:
+            counted.add(self.guard.space)
+        return {
+            *map(record_key, self.addresses),
+            *(count_key(space, self.partition) for space in counted),
+            *(total_key(space, shard_of(self.partition)) for space in moved),
+        }
 
     @property
     def does_away_with_parts(self) -> bool:

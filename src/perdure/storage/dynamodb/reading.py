@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..errors import StorageCorrupt
+from ..errors import StorageBusy, StorageCorrupt
 from ..grouping import Grouping
 from ..record import Address, Micros, PageRequest, Record
 from .client import MOST_GOT, RECORDS, Parameters, Table, pause
@@ -30,7 +30,7 @@ from .schema import LISTING, LISTING_OF_TAG
 GROUPS_AT_ONCE = 8
 """Look-ups under way before the next ones wait for company."""
 MOST_LOOKS = 8
-"""How often a body in parts may be replaced, or not yet be wholly there, under the reader's eyes."""
+"""How often a body in parts may be replaced while it is read."""
 
 
 class Reader:
@@ -79,8 +79,24 @@ class Reader:
             left = [key for key in items if key not in bodies]
             if not left:
                 return found
+            for key in left:
+                await self._check_parts(key, items[key])
             await pause(tries)
-        raise StorageCorrupt(f"{self._table.location.name}: parts of the body of {left[0]} are missing")
+        name = self._table.location.name
+        raise StorageBusy(f"{name}: the body of {left[0]} was replaced each time that it was read")
+
+    async def _check_parts(self, key: Key, item: Item) -> None:
+        """Raise StorageCorrupt if a record, whose parts were not all found, refers to parts that are missing.
+
+        A transactional read sees a record together with its parts. If it shows another body, the body was
+        only replaced in the meantime.
+        """
+        parts = _parts_of(item)
+        found = await self._table.get_settled([key, *parts])
+        is_same = found.get(key, {}).get("body_id") == item["body_id"]
+        if is_same and not found.keys() >= set(parts):
+            name = self._table.location.name
+            raise StorageCorrupt(f"{name}: parts of the body of {key} are missing")
 
     async def close(self) -> None:
         await self._look_ups.close()
@@ -101,11 +117,7 @@ class Reader:
     async def _bodies(self, items: Mapping[Key, Item]) -> dict[Key, str]:
         """The body of each; without those whose parts are not all there, as they are just being replaced."""
         bodies = {key: item["body"]["S"] for key, item in items.items() if "body" in item}
-        apart = {
-            key: part_keys(item["body_id"]["S"], number(item, "body_parts") or 0)
-            for key, item in items.items()
-            if key not in bodies
-        }
+        apart = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
         wanted = [part for keys in apart.values() for part in keys]
         parts: dict[Key, Item] = {}
         for start in range(0, len(wanted), MOST_GOT):
@@ -114,6 +126,10 @@ class Reader:
             if parts.keys() >= set(keys):
                 bodies[key] = "".join(parts[part]["part"]["S"] for part in keys)
         return bodies
+
+
+def _parts_of(item: Item) -> list[Key]:
+    return part_keys(item["body_id"]["S"], number(item, "body_parts") or 0)
 
 
 def _is_live(item: Item, now: Micros) -> bool:

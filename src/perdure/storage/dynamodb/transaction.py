@@ -95,11 +95,14 @@ class Transaction:
         """Go on only while the partition's counter meets a condition."""
         self._held[space, partition] = condition, learn
 
-    async def commit(self) -> bool:
-        """Whether it was written; if not, everybody has learned what stood in the way."""
+    async def commit(self, *, is_shared: bool = False) -> bool:
+        """Whether it was written; if not, everybody has learned what stood in the way.
+
+        `is_shared`: raise Contended if only some items prevented it for now.
+        """
         self._add_counters()
         try:
-            await self._table.transact(self._writes)
+            await self._table.transact(self._writes, is_shared=is_shared)
         except NotAsExpected as refused:
             if refused.lost:  # and the server may have forgotten the token, so this may have met itself
                 name = self._table.location.name
@@ -109,6 +112,14 @@ class Transaction:
             await self._tell(refused.reasons)
             return False
         return True
+
+    def named_by(self, reasons: Sequence[Reason]) -> set[Key]:
+        """Return the keys of the items that these reasons name. A part of a body is named by its record."""
+        return {
+            _owner_of(write)
+            for write, reason in zip(self._writes, reasons, strict=False)
+            if reason.get("Code", NO_REASON) != NO_REASON
+        }
 
     async def _tell(self, reasons: Sequence[Reason]) -> None:
         """Tell what stood in the way. Where DynamoDB did not look, because others were there, it is read."""
@@ -158,6 +169,12 @@ class Transaction:
             self._add("Update", {"Key": key, **what}, learn)
         elif met:
             self._add("ConditionCheck", {"Key": key, **met}, learn)
+
+
+def _owner_of(write: Parameters) -> Key:
+    [what] = write.values()
+    item = what.get("Key") or what["Item"]
+    return Key(item["record_pk"]["S"], item["record_sk"]["S"]) if "record_pk" in item else key_of(item)
 
 
 def condition(stands: Found | None, now: Micros) -> dict[str, Any]:

@@ -2,7 +2,9 @@
 
 Commits of one line go one transaction after another, so those of one process never stand in each other's way;
 whatever waits meanwhile goes together with the next. If a transaction is refused, each of its commits learns
-what stood in its way. Those that are refused for good are told so; the others go again.
+what stood in its way. Those that are refused for good are told so; the others go again. If a transaction is
+canceled because others change some of its items, the commits that do not concern these go without the rest:
+one partition's conflicts fail no commit of another.
 """
 
 from __future__ import annotations
@@ -25,9 +27,9 @@ from ..record import (
     after_of,
 )
 from ..shards import shard_of
-from .client import STANDINGS, NotAsExpected, Table
+from .client import STANDINGS, Contended, NotAsExpected, Table, pause
 from .guarding import Guards, Scope, guarded_by, have_room
-from .items import MOST_INLINE, is_split, item_of_record, record_key, whole
+from .items import MOST_INLINE, Key, is_split, item_of_record, record_key, whole
 from .pending import Pending
 from .purging import remove_parts
 from .transaction import Transaction, condition
@@ -125,7 +127,12 @@ class Writer:
         for pending in together:
             pending.write(transaction)
         self._guards.hold(transaction, together)
-        if await transaction.commit():
+        is_shared = len({pending.partition for pending in together}) > 1
+        try:
+            is_written = await transaction.commit(is_shared=is_shared)
+        except Contended as contended:
+            return await self._separate(together, transaction.named_by(contended.reasons))
+        if is_written:
             results.update((pending, self._written(pending)) for pending in together)
             await remove_parts(self._table, [key for pending in together for key in pending.left_behind()])
             return []
@@ -139,6 +146,26 @@ class Writer:
             else:
                 results[pending] = result
         return _apart(again)
+
+    async def _separate(self, together: Sequence[Pending], contended: set[Key]) -> list[list[Pending]]:
+        """Return the groups in which these go again: the others first, then those of the contended items.
+
+        If all of them are concerned, they are tried again together, and at last each partition by itself.
+        """
+        concerned = [pending for pending in together if not contended.isdisjoint(pending.keys())]
+        others = [pending for pending in together if pending not in concerned]
+        if concerned and others:
+            return [others, concerned]
+        for pending in together:
+            pending.contended += 1
+        tries = max(pending.contended for pending in together)
+        if tries < self._table.location.options.attempts:
+            await pause(tries)
+            return [list(together)]
+        partitions: defaultdict[str, list[Pending]] = defaultdict(list)
+        for pending in together:
+            partitions[pending.partition].append(pending)
+        return list(partitions.values())
 
     async def _find_parts(self, group: Sequence[Pending]) -> None:
         """Look where parts of bodies are. If that shows a refusal, each change must know what it met."""

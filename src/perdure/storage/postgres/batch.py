@@ -1,15 +1,16 @@
 """A group of commits as the arrays that `commit_group` takes, and its answer as the commits' own.
 
-The server decides whether to write, and tells what stood where. What a change is told about that is judged
-here, by the one rule that all engines share.
+The server decides whether to write, and returns its decision and what was stored. The answer to each change
+is judged here, by the one rule that all engines share.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import accumulate
+from itertools import accumulate, islice
 from typing import NamedTuple
 
+from ..errors import StorageFailed
 from ..record import (
     Change,
     Committed,
@@ -22,11 +23,10 @@ from ..record import (
     Replace,
     Standing,
     Tag,
-    accepted,
     after_of,
     before_of,
-    judge,
 )
+from ..verdict import result_of
 
 _KINDS = {Insert: "insert", Keep: "keep", Replace: "replace", Delete: "delete"}
 
@@ -50,11 +50,13 @@ class Commit(NamedTuple):
 
 
 class Judged(NamedTuple):
-    """The server's answer: the counts that guards saw, and what stood at the place of each change.
+    """The server's answer: whether it wrote each commit, the counts that guards refused, and what was stored
+    at the address of each change.
 
-    Numbers are text, here and in what is sent.
+    Numbers and booleans are text, here and in what is sent.
     """
 
+    written: Sequence[str]
     overs: Sequence[str | None]
     versions: Sequence[str | None]
     orders: Sequence[str]
@@ -70,19 +72,19 @@ def encoded(group: Sequence[Commit]) -> Iterator[list[str | None]]:
     yield from _encoded_changes([change for commit in group for change in commit.changes])
 
 
-def decoded(group: Sequence[Commit], judged: Judged) -> Iterator[Committed | Refused]:
-    """What each commit is told."""
+def decoded(group: Sequence[Commit], judged: Judged) -> Iterator[Committed | Refused | StorageFailed]:
+    """Yield the result of each commit, or its error."""
     standings = (
         None if version is None else Standing(int(version), int(order), tag)
         for version, order, tag in zip(judged.versions, judged.orders, judged.tags, strict=True)
     )
-    for commit, over in zip(group, judged.overs, strict=True):
-        answers = tuple(judge(change, next(standings)) for change in commit.changes)
-        done = accepted(answers)
-        if done is None:
-            yield Refused(answers)
-        else:
-            yield Committed(done) if over is None else Refused(answers, over=int(over))
+    for commit, over, was_written in zip(group, judged.overs, judged.written, strict=True):
+        yield result_of(
+            commit.changes,
+            islice(standings, len(commit.changes)),
+            over=None if over is None else int(over),
+            was_written=was_written == "true",
+        )
 
 
 def _encoded_guards(guards: Sequence[Guard | None]) -> Iterator[list[str | None]]:

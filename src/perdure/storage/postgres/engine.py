@@ -197,7 +197,7 @@ class PostgresEngine(Engine):
         except StorageError as error:
             return error
 
-    async def _commit_together(self, group: Sequence[Commit]) -> list[Committed | Refused]:
+    async def _commit_together(self, group: Sequence[Commit]) -> list[Committed | Refused | StorageFailed]:
         addresses = [change.address for commit in group for change in commit.changes]
         [row] = await self._write("commit", addresses, *encoded(group))
         results = list(decoded(group, Judged(*row)))

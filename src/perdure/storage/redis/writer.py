@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
-from ..errors import OutcomeUnknown, StorageError
+from ..errors import OutcomeUnknown, StorageError, StorageFailed
 from ..record import (
     Address,
     Change,
@@ -26,11 +26,10 @@ from ..record import (
     Refused,
     Replace,
     Space,
-    accepted,
     growth,
-    judge,
 )
 from ..shards import SHARDS, shard_of
+from ..verdict import result_of
 from .keys import Keys, digits, names_in, overdue
 from .router import Call, Router
 from .scripts import WRITE, Word
@@ -60,14 +59,12 @@ class Writer:
         (reply,) = await self._router.write([call.made(now, guard, self._client)])
         if isinstance(reply, Exception):
             raise reply
-        _, over, *met = cast("tuple[int, int, *tuple[bytes, ...]]", reply)
-        answers = tuple(
-            judge(change, decode_standing(stands)) for change, stands in zip(changes, met, strict=True)
-        )
-        done = accepted(answers)
-        if done is None or over:
-            return Refused(answers, over=over or None)
-        return Committed(done)
+        was_written, over, *met = cast("tuple[int, int, *tuple[bytes, ...]]", reply)
+        found = map(decode_standing, met)
+        result = result_of(changes, found, over=over or None, was_written=bool(was_written))
+        if isinstance(result, StorageFailed):
+            raise result
+        return result
 
     async def purge(
         self, until: Micros, limit: int, wake: Callable[[Iterable[Address]], None]

@@ -74,8 +74,8 @@ BEGIN
 END $body$;
 
 -- A group of commits in one transaction. Each is judged by itself, sees those before it, and is written only
--- if nothing in it is refused. Answers what stood at the place of each change, and for each commit the count
--- that its guard saw, where that alone refused it.
+-- if nothing in it is refused. Answers what stood at the place of each change, and for each commit whether it
+-- was written and the count that its guard saw, where that alone refused it.
 --
 -- The arrays that begin with `of_` have an element for each commit: its partition, its time, the place of its
 -- last change and of its guard's last tag, and the guard's space and bound, or NULL. The others have one for
@@ -86,7 +86,8 @@ CREATE FUNCTION commit_group(
     of_guard_space text[], of_at_most bigint[], of_last_guard_tag integer[], guard_tags text[],
     kinds text[], spaces text[], keys text[], orders bigint[], before_versions bigint[], before_tags text[],
     versions bigint[], tags text[], bodies text[], expiries bigint[], lanes text[], wakes bigint[],
-    OUT overs bigint[], OUT stood_versions bigint[], OUT stood_orders bigint[], OUT stood_tags text[]
+    OUT written boolean[], OUT overs bigint[], OUT stood_versions bigint[], OUT stood_orders bigint[],
+    OUT stood_tags text[]
 )
 LANGUAGE plpgsql
 SET search_path FROM CURRENT SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off
@@ -108,6 +109,7 @@ DECLARE
     would_be bigint;
     deltas delta[] := '{}';
 BEGIN
+    written := '{}';
     overs := '{}';
     stood_versions := '{}';
     stood_orders := '{}';
@@ -179,6 +181,7 @@ BEGIN
             END LOOP;
             is_accepted := would_be IS NULL;
         END IF;
+        written[c] := is_accepted;
         overs[c] := would_be;
 
         FOR i IN first_change .. CASE WHEN is_accepted THEN of_last_change[c] ELSE 0 END LOOP

@@ -1,5 +1,5 @@
 -- Numbers pass as text: the driver would ask the server about arrays of numbers, once for each connection.
-SELECT overs::text[], stood_versions::text[], stood_orders::text[], stood_tags
+SELECT written::text[], overs::text[], stood_versions::text[], stood_orders::text[], stood_tags
 FROM {schema}.commit_group(
     patience => $1,
     channel => $2,
