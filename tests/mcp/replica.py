@@ -82,7 +82,6 @@ async def welcome(person: Annotated[Person, Resolve(who)], task: Task) -> str:
 
 
 TOOLS: tuple[Callable[..., Any], ...] = (add, break_off, careful, once, asks_twice, welcome)
-RETRIED = (careful, asks_twice, welcome)
 
 
 def make_server(
@@ -99,7 +98,7 @@ def make_server(
         name = function.__name__
         if name in without:
             continue
-        tool = tasks.durable(retries=2 if function in RETRIED else 0, backoff=0.01)(function)
+        tool = tasks.durable(restart=function is not once)(function)
         server.add_tool(tool, name=renamed.get(name, name))
     return server
 

@@ -14,7 +14,7 @@ from .replicas import Replica, Replicas, asking, ended, in_work, named, naming, 
 
 pytestmark = pytest.mark.anyio
 
-LOST = "the worker was lost while it ran the task"
+LOST = "the worker was lost while it ran the task, and it must not run twice"
 
 
 # Killed
@@ -64,7 +64,8 @@ async def test_after_a_kill_what_is_not_to_be_run_again_is_failed_and_says_why(r
     answer = await (await next_.core()).send("tasks/result", {"taskId": core_id})
 
     assert (failed["status"], failed["statusMessage"]) == ("failed", LOST)
-    assert failed["error"] == answer.error == {"code": -32603, "message": LOST}
+    assert failed["error"] == answer.error
+    assert answer.error == {"code": -32603, "message": LOST, "data": {"reason": "interrupted"}}
     assert (await (await next_.core()).get(core_id))["statusMessage"] == LOST
 
 
@@ -208,7 +209,7 @@ async def test_a_server_that_is_told_to_stop_fails_what_is_not_to_be_run_again_a
     failed = await ended(client, task_id)
     assert (failed["status"], failed["statusMessage"]) == (
         "failed",
-        "the worker was shut down before the task ended",
+        "the worker was shut down before the task ended, and it must not run twice",
     )
 
 

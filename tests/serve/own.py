@@ -98,7 +98,7 @@ from perdure import Task, Tasks
 from perdure.runtime import Pause
 from perdure.tasks import InputKind, InputRequest, StoreConfig
 
-tasks = Tasks("sqlite:///own.db", store=StoreConfig(result_retention_ms=7_200_000))
+tasks = Tasks("sqlite:///own.db", store=StoreConfig(result_retention_ms=14 * 86_400_000))
 server = MCPServer("kitchen", **tasks.attach())
 
 

@@ -96,7 +96,8 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
     async with await open_storage(f"sqlite:///{plain.file}") as storage:
         unprinted = (await Operator(storage).tasks(name="print_report", limit=1)).rows
 
-    reports, feeds = {"build_report", "sign_report", "print_report"}, {"recent_posts", "shared_links"}
+    reports = {"build_report", "sign_report", "approve_report", "print_report"}
+    feeds = {"recent_posts", "shared_links"}
     assert tools == reports | feeds | {"read_feeds"}
     assert all(f"{tool}(" in plain.said for tool in tools)
     assert "    durable     build_report, sign_report, print_report, read_feeds\n" in plain.said

@@ -14,7 +14,7 @@ from perdure.tasks.snapshot import TASKS
 
 from ..mcp.wire import Modern
 from ..runtime.replicas import until
-from ..test_examples import EXAMPLES, SERVING, Served, running, sampled, started, text_of, visiting
+from ..test_examples import EXAMPLES, SERVING, Person, Served, running, sampled, started, text_of, visiting
 from ..web.desk import form_key_in, path_of
 from .own import DECLARED, OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER, PAUSING
 from .serving import TOKEN, anyone, ended_well
@@ -107,7 +107,8 @@ async def test_what_the_dashboard_cancels_is_kept_for_as_long_as_the_server_keep
     tmp_path: Path,
 ) -> None:
     (tmp_path / "own.py").write_text(PAUSING)
-    async with sampled(tmp_path, "own:server") as server, visiting(server.url) as (client, tasks):
+    ada = Person(name="Ada")  # who can be asked, and is not there to answer
+    async with sampled(tmp_path, "own:server") as server, visiting(server.url, ada) as (client, tasks):
         handle = await started(client, tasks, "brew", {})
 
         async def asks() -> bool:
@@ -126,4 +127,4 @@ async def test_what_the_dashboard_cancels_is_kept_for_as_long_as_the_server_keep
     task = Snapshot.read(record).task
     assert task.status is Status.CANCELLED
     assert task.finished_at is not None
-    assert record.expires_at == task.finished_at + 7_200_000_000  # and not the usual hour
+    assert record.expires_at == task.finished_at + 14 * 86_400_000_000  # and not the usual week

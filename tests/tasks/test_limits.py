@@ -245,7 +245,7 @@ async def test_limits_are_those_of_the_configuration(subject: Subject, clock: Cl
         {"result_retention_ms": 0},
         {"result_retention_ms": -1},
         {"default_ttl_ms": 0},
-        {"default_ttl_ms": 25 * 3_600_000},
+        {"default_ttl_ms": 31 * 86_400_000},
         {"default_ttl_ms": None},
         {"max_ttl_ms": 0},
         {"idempotency_window_ms": 0},
@@ -271,9 +271,10 @@ def test_a_configuration_that_cannot_be_is_refused_with_its_name(wrong: dict[str
 
 
 @row(61)
-def test_the_seeds_names_and_defaults_are_kept() -> None:
+def test_the_defaults_are_what_the_documentation_says() -> None:
     assert (CONFIG.max_tasks_per_owner, CONFIG.max_tasks, CONFIG.allow_anonymous) == (100, 10_000, False)
-    assert (CONFIG.default_ttl_ms, CONFIG.max_ttl_ms) == (3_600_000, 86_400_000)
+    assert (CONFIG.default_ttl_ms, CONFIG.max_ttl_ms) == (86_400_000, 30 * 86_400_000)
+    assert CONFIG.result_retention_ms == 7 * 86_400_000
     assert (CONFIG.max_variable_depth, CONFIG.max_string_length) == (10, 65_536)
     assert CONFIG.max_variable_size_bytes == 1_048_576
 

@@ -266,7 +266,7 @@ DAY = 24 * 3600 * 1000
         ("ttl", 1.5),
         ("ttl", "1h"),
         ("ttl", True),
-        ("ttl", DAY + 1),
+        ("ttl", 30 * DAY + 1),
         ("ttl", None),
         ("poll_interval", 49),
         ("poll_interval", 30_001),
@@ -286,7 +286,7 @@ def test_an_option_that_cannot_be_is_refused_by_its_name(bench: Bench, option: s
 def test_what_the_store_was_told_to_allow_is_not_refused() -> None:
     tasks = Tasks("memory:", store=StoreConfig(max_ttl_ms=None))
     tasks.durable(ttl=None)(first)
-    tasks.durable(ttl=2 * DAY)(between)
+    tasks.durable(ttl=60 * DAY)(between)
     tasks.durable(ttl=UNSET, poll_interval=50, retries=0)(annotated)
 
 

@@ -196,7 +196,8 @@ async def test_a_tool_that_wants_to_be_run_again_is_until_it_has_had_its_retries
         failed = await bench.ended("work")
     assert attempts == list(range(1, retries + 2))
     assert (failed["status"], failed["statusMessage"]) == ("failed", said)
-    assert failed["error"] == {"code": -32603, "message": said}
+    data = {"reason": "retries_exhausted"}
+    assert failed["error"] == {"code": -32603, "message": said, "data": data}
 
 
 async def test_a_tool_that_is_run_again_goes_on_from_its_variables(bench: Bench) -> None:

@@ -60,7 +60,7 @@ async def test_a_call_becomes_a_task_in_2025(shop: Shop, core: Core) -> None:
 
     assert text_of(result) == "held it"
     assert result["_meta"]["io.modelcontextprotocol/related-task"] == {"taskId": task_id}
-    assert (await core.get(task_id))["ttl"] == 60_000
+    assert (await core.get(task_id))["ttl"] >= 60_000  # the result is readable for that long
 
 
 async def test_a_client_that_knows_of_no_tasks_waits_in_both(shop: Shop, modern: Modern, core: Core) -> None:

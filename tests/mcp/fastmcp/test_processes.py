@@ -48,7 +48,7 @@ async def careful(task: Task) -> str:
     return f"from {reached}, attempt {task.attempt}"
 
 @server.tool()
-@tasks.durable()
+@tasks.durable(restart=False)
 async def once(task: Task) -> str:
     await task.set_variables({"reached": 1})
     await asyncio.sleep(600)

@@ -115,7 +115,7 @@ class Server:
     def _session(self, who: str) -> str:
         if who not in self._sessions:
             info = {"name": "storm", "version": "1"}
-            params = {"protocolVersion": CORE, "capabilities": {}, "clientInfo": info}
+            params = {"protocolVersion": CORE, "capabilities": {"elicitation": {}}, "clientInfo": info}
             body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
             headers = {"accept": ACCEPT, "authorization": f"Bearer {who}"}
             response = self._http.post(self._url, json=body, headers=headers)
@@ -142,7 +142,10 @@ def enveloped(params: Json) -> Json:
     meta = params.get("_meta", {})
     if not isinstance(meta, dict):
         return params
-    envelope: Json = {VERSION: MODERN, CAPABILITIES: {"extensions": {EXTENSION: {}}}}
+    envelope: Json = {
+        VERSION: MODERN,
+        CAPABILITIES: {"elicitation": {"form": {}}, "extensions": {EXTENSION: {}}},
+    }
     return {**params, "_meta": {**envelope, **cast("Json", meta)}}
 
 

@@ -19,6 +19,7 @@ BEARER = "Authorization: Bearer $PERDURE_TOKEN"
 SAMPLES = """\
     tools       build_report(year)   takes a minute and reports its progress
                 sign_report(year)    asks for a name
+                approve_report(year) asks an operator, who answers on the dashboard
                 print_report(year)   fails
                 read_feeds()         reads feeds; recent_posts() and shared_links() tell what was found
 """
