@@ -304,7 +304,7 @@ async def test_a_client_is_asked_what_it_says_it_can_be_asked_and_nothing_else(
         as_task = await client.send("tasks/result", {"taskId": await client.start(tool)})
     assert len(client.asked) == asked
     for answer in (plain, as_task):
-        assert answer.result if asked else "does not declare" in answer.error["message"]
+        assert answer.result if asked else "did not declare" in answer.error["message"]
 
 
 @pytest.mark.parametrize("reference", ["#/$defs/nowhere", "urn:nowhere", "#/properties/name"])

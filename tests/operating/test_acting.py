@@ -12,7 +12,7 @@ from perdure.tasks import Json, NewTask, Owner, Snapshot, Status, Success, TaskS
 from perdure.tasks.errors import MalformedAnswer, NotFound, TerminalTask
 
 from ..rows import once, strong_memory
-from ..tasks.samples import ANA, BOB, HOUR, SECOND, Clock, created
+from ..tasks.samples import ANA, BOB, DAY, SECOND, Clock, created
 from .conftest import close
 from .test_looking import QUESTION
 
@@ -131,7 +131,7 @@ async def test_what_has_expired_is_counted_first_and_removed_then(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     await created(store, 3)
-    clock.advance(2 * HOUR)
+    clock.advance(2 * DAY)
     await created(store, 2, BOB)
     for _ in range(2):  # counting is not removing
         counted = await operator.purge(dry_run=True)

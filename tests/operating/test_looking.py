@@ -297,5 +297,4 @@ async def test_an_attempt_that_did_not_end_the_task_says_whether_it_wanted_to(
         ("created", ""),
         ("begun", ""),
         (told, reason or ""),
-        ("expires", ""),
     ]

@@ -69,7 +69,7 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
     tmp_path: Path,
 ) -> None:
     """One is told of each change of a task, another has a session open, a third looks at the dashboard. The
-    report that was stopped has lost no attempt. Ctrl-C ends it as SIGTERM does, while a report is written.
+    report that was stopped continues. Ctrl-C ends it as SIGTERM does, while a report is written.
     """
     pushed = ClientTasks(push=True)
     async with sampled(tmp_path) as server, anyone() as browser, Core(server.url) as core:
@@ -89,7 +89,7 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
         await until(lambda: is_writing(other), seconds=30)
         code = await server.program.end(signal.SIGINT)
 
-    assert re.fullmatch(WRITTEN.format(1), text_of(result)), result
+    assert re.fullmatch(WRITTEN.format(2), text_of(result)), result
     ended_well(server.program, code)
     assert "SIGINT: finishing what runs" in server.program.said
 

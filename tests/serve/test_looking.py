@@ -100,7 +100,9 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
     feeds = {"recent_posts", "shared_links"}
     assert tools == reports | feeds | {"read_feeds"}
     assert all(f"{tool}(" in plain.said for tool in tools)
-    assert "    durable     build_report, sign_report, approve_report, print_report, read_feeds\n" in plain.said
+    assert (
+        "    durable     build_report, sign_report, approve_report, print_report, read_feeds\n" in plain.said
+    )
     assert "    not durable recent_posts, shared_links\n" in plain.said
     assert text_of(signed) == "the report of 2026, signed by Ada"
     assert printed.is_error

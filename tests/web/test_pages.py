@@ -208,13 +208,13 @@ async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
 
 
 async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_results(desk: Desk) -> None:
-    made = await TaskStore(desk.storage).create(ME, NewTask(method="tools/call"))
-    config = StoreConfig(result_retention_ms=7_200_000)
-    async with visiting(Dashboard(desk.storage, config=config)) as client:
+    config = StoreConfig(result_retention_ms=14 * 86_400_000)
+    made = await TaskStore(desk.storage, config).create(ME, NewTask(method="tools/call"))
+    async with visiting(Dashboard(desk.storage)) as client:
         await post(client, await path_of(client, made.task.task_id), "/cancel")
     ended = await TaskStore(desk.storage).get(ME, made.task.task_id)
     assert ended.task.finished_at is not None
-    assert ended.record.expires_at == ended.task.finished_at + 7_200_000_000
+    assert ended.record.expires_at == ended.task.finished_at + 14 * 86_400_000_000
 
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"', "[" * 100_000])
