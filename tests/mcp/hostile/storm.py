@@ -115,8 +115,8 @@ class Server:
     def _session(self, who: str) -> str:
         if who not in self._sessions:
             info = {"name": "storm", "version": "1"}
-            params = {"protocolVersion": CORE, "capabilities": {"elicitation": {}}, "clientInfo": info}
-            body = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
+            params: Json = {"protocolVersion": CORE, "capabilities": {"elicitation": {}}, "clientInfo": info}
+            body: Json = {"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": params}
             headers = {"accept": ACCEPT, "authorization": f"Bearer {who}"}
             response = self._http.post(self._url, json=body, headers=headers)
             self._sessions[who] = response.headers["mcp-session-id"]
