@@ -9,6 +9,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,7 @@ from perdure.storage.memory import MemoryEngine
 
 from .. import engines, servers
 from ..forwarding import Forwarding
+from .damage import damage
 from .dynamodb_helpers import client_of, settle, table_of
 from .pool import pooled
 from .postgres_pooler import pooler
@@ -77,6 +79,7 @@ async def at(url: str) -> AsyncGenerator[Subject]:
         second_client=lambda: open_storage(url),
         advance_time=no_clock_to_advance,
         url=url,
+        damage=partial(damage, url),
     )
     try:
         yield subject
@@ -109,6 +112,7 @@ async def postgres_pooled() -> AsyncGenerator[Subject]:
         pooler(port, "perdure") as one,
         at(f"{url}&pooler=transaction".replace(f":{port}/", f":{one.port}/")) as subject,
     ):
+        subject.damage = partial(damage, url)
         yield subject
 
 

@@ -20,7 +20,7 @@ from .subjects import ENGINES, engine_of
 
 pytestmark = pytest.mark.anyio
 
-LACKING = {"memory": {"reopen", "url"}, "memory-weak": {"reopen", "url"}}
+LACKING = {"memory": {"reopen", "url", "damage"}, "memory-weak": {"reopen", "url", "damage"}}
 """The seams that an engine does not have, by its nature."""
 
 CONCURRENCY = {2, 8, 9, 18, 21, 22}
@@ -29,8 +29,8 @@ SINGLE_SETTINGS = {
     "sqlite-normal": {20},  # when a commit is flushed to the disk
     "postgres-one": CONCURRENCY,  # how many connections there are
     "postgres-pooled": CONCURRENCY
-    | {1, 3, 5, 6, 7, 10, 11, 12, 13, 16, 20},  # whose session a statement meets
-    "redis-flushed": {1, 3, 7, 9, 10, 11, 12, 13, 16},  # whether the server has the script of a verb
+    | {1, 3, 5, 6, 7, 10, 11, 12, 13, 16, 20, 23},  # whose session a statement meets
+    "redis-flushed": {1, 3, 7, 9, 10, 11, 12, 13, 16, 23},  # whether the server has the script of a verb
 }
 """The promises that a setting can change. It is all that these modes change."""
 SLOW_SERVER, SHARE = "dynamodb-strict", 3
@@ -69,6 +69,10 @@ ROWS = {
     "every_verb_stops_seeing_a_record_at_the_same_instant": 55,
     "everything_is_there_after_reopening": 97,
     "what_one_client_committed_the_other_reads_at_once": 97,
+    "a_damaged_record_is_an_error_that_names_it": 107,
+    "listings_leave_a_damaged_record_out_and_warn": 107,
+    "a_commit_that_meets_a_damaged_record_fails_alone": 107,
+    "maintenance_reports_a_damaged_record": 107,
 }
 """The parity rows that a check of the kit proves on each engine."""
 
@@ -106,8 +110,8 @@ async def test_the_engine_keeps_the_promise(engine: str, check: Check) -> None:
 @row(94, 98)
 def test_no_engine_skips_a_check_but_for_what_it_cannot_have() -> None:
     needed = {seam for check in CHECKS for seam in check.needs}
-    assert needed == {"reopen", "second_client", "advance_time", "settle", "url"}
-    assert {check.promise for check in CHECKS} == set(range(1, 23))
+    assert needed == {"reopen", "second_client", "advance_time", "settle", "url", "damage"}
+    assert {check.promise for check in CHECKS} == set(range(1, 24))
 
 
 def test_random_histories_are_those_of_the_model(engine: str) -> None:

@@ -368,7 +368,7 @@ async def test_the_kit_passes_the_plainest_right_engine() -> None:
 
 async def test_a_missing_seam_is_a_visible_skip() -> None:
     report = await run(subject_of(NaiveEngine))
-    assert {result.check.needs[0] for result in report.skipped} == {"reopen", "url"}
+    assert {result.check.needs[0] for result in report.skipped} == {"reopen", "url", "damage"}
     assert "skipped 20-everything_is_there_after_reopening: the subject has no seam 'reopen'" in str(report)
 
 

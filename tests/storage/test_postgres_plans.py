@@ -127,5 +127,13 @@ async def test_a_commit_and_a_purge_seek_too(db: Connection) -> None:
 def test_the_statements_of_every_verb_are_looked_at() -> None:
     assert len(PAGES) == 8
     news = {"announce_listener", "news"}
-    upkeep = {"analyze", "drop_zero_counts", "recount", "repair_count", "repair_lock", "repair_total"}
+    upkeep = {
+        "analyze",
+        "damaged",
+        "drop_zero_counts",
+        "recount",
+        "repair_count",
+        "repair_lock",
+        "repair_total",
+    }
     assert {*STATEMENTS} == {*VALUES, *upkeep, "about", "commit", "purge", "look", "version", *news}

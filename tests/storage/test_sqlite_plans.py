@@ -21,8 +21,8 @@ STATEMENTS = sorted(
     each.name.removesuffix(".sql") for each in (files("perdure.storage.sqlite") / "sql").iterdir()
 )
 PAGES = [name for name in STATEMENTS if name.startswith("page_")]
-WHOLE = {"counts", "recount"}
-"""Statements that add up: the first reads what is expired, the second everything."""
+WHOLE = {"all", "counts", "recount"}
+"""Statements of maintenance, which read everything, and counts, which read what is expired."""
 
 
 async def make_file(path: Path) -> None:

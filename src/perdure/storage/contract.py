@@ -31,6 +31,9 @@
 21. A second client, in another process too, is bound by all of this together with the first.
 22. After `close` every verb raises StorageClosed, and so does a watch that was waiting. A commit under way is
     finished, or raises an error as any other.
+23. A stored record that is damaged harms no other. `get` of it raises StorageCorrupt, which names its
+    address; `page` and `due` leave it out, log a warning that names it, and continue with the next; a commit
+    that meets it answers as any other or raises StorageCorrupt; `maintain` reports it.
 
 Promises 11, 12, 13 (without a partition) and 16 hold across partitions after `lag` seconds; the others at
 once. Engines hold no rules: what is to be refused was refused by the `Storage` port before the engine saw it.

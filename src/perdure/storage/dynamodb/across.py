@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from ..damage import is_intact
 from ..errors import OutcomeUnknown, StorageError
 from ..record import Address, Micros, PageRequest, Purged, Record, Space, Tag
 from ..shards import SHARDS
@@ -28,7 +29,7 @@ from .items import (
     timer_shard,
     total_key,
 )
-from .merging import Merge
+from .merging import Entry, Merge
 from .purging import earliest, remove
 from .reading import Reader
 from .schema import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
@@ -87,8 +88,7 @@ class Across:
         merge = self._expired(now, MANY)
         dead: list[Tag] = []
         while entries := await merge.take(MANY):
-            overdue = [overdue_in(entry.item) for entry in entries]
-            dead += [each.tag for each in overdue if each.address.space == space]
+            dead += [each.tag for each in _overdue_in(entries) if each.address.space == space]
         return living(totals, dead)
 
     async def purge(self, until: Micros, limit: int) -> list[Purged]:
@@ -101,7 +101,7 @@ class Across:
 
         try:
             while len(removed) < limit and (entries := await merge.take(limit - len(removed))):
-                await remove(self._table, [overdue_in(entry.item) for entry in entries], until, note)
+                await remove(self._table, _overdue_in(entries), until, note)
         except StorageError as error:
             if not removed:
                 raise
@@ -126,9 +126,13 @@ class Across:
             records = await self._reader.records([key_of(entry.item) for entry in entries], now)
             for entry in entries:
                 record = records.get(key_of(entry.item))
-                if record is not None and is_there(record, entry.place):
+                if is_intact(record) and is_there(record, entry.place):
                     found.append(record)
         return found
+
+
+def _overdue_in(entries: Iterable[Entry]) -> list[Overdue]:
+    return [each for entry in entries if (each := overdue_in(entry.item)) is not None]
 
 
 def _question(index: str, name: str, shard: str) -> dict[str, Any]:

@@ -89,7 +89,7 @@ async def find_overdue(table: Table, space: Space, partition: str, until: Micros
             ":until": {"N": str(until)},
         },
     }
-    return [overdue_in(item) async for item in table.query_all(question)]
+    return [each async for item in table.query_all(question) if (each := overdue_in(item)) is not None]
 
 
 # What moves a counter, and what holds it

@@ -111,7 +111,7 @@ class DynamoEngine(Engine):
 
     async def maintain(self, *, repair: bool) -> Maintenance:
         with self._verbs:
-            return await maintain(self._table, repair=repair)
+            return await maintain(self._table, self._reader, repair=repair)
 
     async def close(self) -> None:
         self._signals.close()

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
+from ..damage import Damaged
 from ..record import Address, Micros, Position, Record, Space, Standing, Tag
 from ..shards import shard_of
 
@@ -196,7 +197,14 @@ def _backstop(record: Record) -> dict[str, Mapping[str, str]]:
     return {"removed_after": {"N": str((record.expires_at + BACKSTOP) // 1_000_000)}}
 
 
-def record_of(item: Item, body: str) -> Record:
+def record_of(item: Item, body: str) -> Record | Damaged:
+    try:
+        return _record_of(item, body)
+    except (KeyError, ValueError) as error:
+        return _damaged(item, error)
+
+
+def _record_of(item: Item, body: str) -> Record:
     space, partition = scope_of(item["pk"]["S"])
     return Record(
         space=space,
@@ -213,8 +221,16 @@ def record_of(item: Item, body: str) -> Record:
 
 
 def found_in(item: Item | None) -> Found | None:
+    """Return what a change needs to know of a stored record; raise StorageCorrupt if it is damaged."""
     if not item:
         return None
+    try:
+        return _found_in(item)
+    except (KeyError, ValueError) as error:
+        raise _damaged(item, error).error() from error
+
+
+def _found_in(item: Item) -> Found:
     return Found(
         version=int(item["version"]["N"]),
         order=int(item["order"]["N"]),
@@ -225,7 +241,15 @@ def found_in(item: Item | None) -> Found | None:
     )
 
 
-def overdue_in(item: Item) -> Overdue:
+def overdue_in(item: Item) -> Overdue | None:
+    """Return an expired record, or None if it is damaged: nobody knows how it was counted, so it stays."""
+    try:
+        return _overdue_in(item)
+    except (KeyError, ValueError):
+        return None
+
+
+def _overdue_in(item: Item) -> Overdue:
     return Overdue(
         expires_at=int(item["expires_at"]["N"]),
         address=Address(*scope_of(item["pk"]["S"]), item["sk"]["S"]),
@@ -233,6 +257,29 @@ def overdue_in(item: Item) -> Overdue:
         body_id=item["body_id"]["S"] if "body_id" in item else None,
         body_parts=number(item, "body_parts") or 0,
     )
+
+
+def address_of(key: Key) -> Address:
+    return Address(*scope_of(key.pk), key.sk)
+
+
+def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
+    what = (
+        f"the attribute {error} is missing or of another type" if isinstance(error, KeyError) else str(error)
+    )
+    return Damaged(address_of(key_of(item)), what)
+
+
+def owner_of(item: Item) -> Key:
+    """Return the key of the record that an item belongs to: its own, unless it is a part of a body."""
+    if "record_pk" in item:
+        return Key(item["record_pk"]["S"], item["record_sk"]["S"])
+    return key_of(item)
+
+
+def tag_in(item: Item) -> Tag | None:
+    """Return the tag by which a record is counted, or None if it is damaged."""
+    return item.get("tag", {}).get("S")
 
 
 def number(item: Item, name: str) -> int | None:

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 
 from ..contract import Maintenance
-from ..record import Tag
+from ..damage import Damaged
+from ..record import Micros, Tag
 from .client import NotAsExpected, Parameters, Table
 from .counting import (
     MOST_LOOKS,
@@ -24,24 +25,34 @@ from .counting import (
     unchanged,
     unchanged_and_empty,
 )
-from .items import Item, count_key, key_of, records_of, total_key
+from .items import Item, Key, count_key, key_of, records_of, tag_in, total_key
+from .reading import Reader
 from .surveying import Scope, Stripe, Survey, settled_totals, survey, totals
 from .transaction import Transaction
 
+_BEGINNING: Micros = 0
+"""A time at which nothing has expired."""
 MOST_TAGS = 100
 """Tags of one update: an expression has 4 KB at the most."""
 
 
-async def maintain(table: Table, *, repair: bool) -> Maintenance:
+async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance:
     seen = await survey(table)
     findings: list[str] = []
     for scope in seen.suspects():
         findings += await _check_partition(table, scope, repair=repair)
     findings += await _check_totals(table, seen, repair=repair)
+    findings += await _damaged(reader, seen.suspicious())
     for scope, revision in seen.empty().items():
         await _remove_counter(table, scope, revision)
     reclaimed = sum([await _remove_body(table, parts) for parts in seen.lost_bodies()])
     return Maintenance(reclaimed_bytes=reclaimed, findings=tuple(findings))
+
+
+async def _damaged(reader: Reader, suspicious: Sequence[Key]) -> list[str]:
+    """Read once more what seemed to be damaged: it may only have been replaced during the survey."""
+    found = await reader.records(suspicious, _BEGINNING)
+    return [str(each) for each in found.values() if isinstance(each, Damaged)]
 
 
 async def _check_partition(table: Table, scope: Scope, *, repair: bool) -> list[str]:
@@ -66,7 +77,7 @@ async def _count(table: Table, scope: Scope) -> Counter[Tag]:
         "ExpressionAttributeValues": {":pk": {"S": records_of(*scope)}},
         "ProjectionExpression": "tag",
     }
-    return Counter([item["tag"]["S"] async for item in table.query_all(question)])
+    return Counter([tag async for item in table.query_all(question) if (tag := tag_in(item)) is not None])
 
 
 async def _correct(table: Table, scope: Scope, before: Stored, wrong: Mapping[Tag, int]) -> bool:

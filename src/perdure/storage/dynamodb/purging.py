@@ -53,8 +53,9 @@ async def _remove_together(table: Table, overdue: Sequence[Overdue], until: Micr
     left = dict(enumerate(overdue))
 
     def learn(place: int, item: Item | None) -> None:
-        if item and "expires_at" in item and int(item["expires_at"]["N"]) <= until:
-            left[place] = overdue_in(item)
+        overdue = overdue_in(item) if item else None
+        if overdue is not None and overdue.expires_at <= until:
+            left[place] = overdue
         else:
             del left[place]
 

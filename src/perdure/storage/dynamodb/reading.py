@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..errors import StorageBusy, StorageCorrupt
+from ..damage import Damaged, checked, is_intact
+from ..errors import StorageBusy
 from ..grouping import Grouping
 from ..record import Address, Micros, PageRequest, Record
 from .client import MOST_GOT, RECORDS, Parameters, Table, pause
 from .items import (
     Item,
     Key,
+    address_of,
     key_of,
     number,
     part_keys,
@@ -33,6 +35,9 @@ MOST_LOOKS = 8
 """How often a body in parts may be replaced while it is read."""
 
 
+_BODY = ("body", "body_id", "body_parts")
+
+
 class Reader:
     """Belongs to one event loop."""
 
@@ -45,7 +50,7 @@ class Reader:
     async def get(self, addresses: Sequence[Address], now: Micros) -> list[Record | None]:
         keys = [record_key(address) for address in addresses]
         records = await self.records(keys, now)
-        return [records.get(key) for key in keys]
+        return checked(records.get(key) for key in keys)
 
     async def page(self, wanted: PageRequest, partition: str, now: Micros) -> list[Record]:
         question = {**_page(wanted, partition), "Limit": wanted.limit, "ConsistentRead": True}
@@ -59,44 +64,47 @@ class Reader:
             records = await self.records(list(places), now)
             for key, at in places.items():
                 record = records.get(key)
-                if record is not None and _is_at(record, at, wanted):
+                if is_intact(record) and _is_at(record, at, wanted):
                     found.append(record)
             if start is None:
                 break
         return found[: wanted.limit]
 
-    async def records(self, keys: Iterable[Key], now: Micros) -> dict[Key, Record]:
+    async def records(self, keys: Iterable[Key], now: Micros) -> dict[Key, Record | Damaged]:
         """The newest of these; what is not there, or has expired, is absent.
 
         Of what has expired no body is asked for: it may be gone, in part, before its record.
         """
         left = list(dict.fromkeys(keys))
-        found: dict[Key, Record] = {}
+        found: dict[Key, Record | Damaged] = {}
         for tries in range(MOST_LOOKS):
             items = {key: item for key, item in (await self._items(left)).items() if _is_live(item, now)}
             bodies = await self._bodies(items)
             found.update((key, record_of(items[key], body)) for key, body in bodies.items())
             left = [key for key in items if key not in bodies]
+            found |= await self._damaged(items, left)
+            left = [key for key in left if key not in found]
             if not left:
                 return found
-            for key in left:
-                await self._check_parts(key, items[key])
             await pause(tries)
         name = self._table.location.name
         raise StorageBusy(f"{name}: the body of {left[0]} was replaced each time that it was read")
 
-    async def _check_parts(self, key: Key, item: Item) -> None:
-        """Raise StorageCorrupt if a record, whose parts were not all found, refers to parts that are missing.
+    async def _damaged(self, items: Mapping[Key, Item], lacking: Sequence[Key]) -> dict[Key, Damaged]:
+        """Return those of these records, whose bodies were not found, that are damaged.
 
         A transactional read sees a record together with its parts. If it shows another body, the body was
         only replaced in the meantime.
         """
-        parts = _parts_of(item)
-        found = await self._table.get_settled([key, *parts])
-        is_same = found.get(key, {}).get("body_id") == item["body_id"]
-        if is_same and not found.keys() >= set(parts):
-            name = self._table.location.name
-            raise StorageCorrupt(f"{name}: parts of the body of {key} are missing")
+        damaged: dict[Key, Damaged] = {}
+        for key in lacking:
+            parts = _parts_of(items[key])
+            found = await self._table.get_settled([key, *parts])
+            now = found.get(key, {})
+            is_same = key in found and all(now.get(name) == items[key].get(name) for name in _BODY)
+            if is_same and not (parts and _is_whole(found, parts)):
+                damaged[key] = Damaged(address_of(key), "its body is missing, or a part of it")
+        return damaged
 
     async def close(self) -> None:
         await self._look_ups.close()
@@ -116,20 +124,28 @@ class Reader:
 
     async def _bodies(self, items: Mapping[Key, Item]) -> dict[Key, str]:
         """The body of each; without those whose parts are not all there, as they are just being replaced."""
-        bodies = {key: item["body"]["S"] for key, item in items.items() if "body" in item}
+        bodies = {key: item["body"]["S"] for key, item in items.items() if "S" in item.get("body", {})}
         apart = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
         wanted = [part for keys in apart.values() for part in keys]
         parts: dict[Key, Item] = {}
         for start in range(0, len(wanted), MOST_GOT):
             parts |= await self._table.get(wanted[start : start + MOST_GOT])
         for key, keys in apart.items():
-            if parts.keys() >= set(keys):
+            if keys and _is_whole(parts, keys):
                 bodies[key] = "".join(parts[part]["part"]["S"] for part in keys)
         return bodies
 
 
 def _parts_of(item: Item) -> list[Key]:
-    return part_keys(item["body_id"]["S"], number(item, "body_parts") or 0)
+    """Return the keys of the parts of a body, none if the item does not tell them."""
+    try:
+        return part_keys(item["body_id"]["S"], int(item["body_parts"]["N"]))
+    except (KeyError, ValueError):
+        return []
+
+
+def _is_whole(found: Mapping[Key, Item], parts: Sequence[Key]) -> bool:
+    return all("S" in found.get(part, {}).get("part", {}) for part in parts)
 
 
 def _is_live(item: Item, now: Micros) -> bool:

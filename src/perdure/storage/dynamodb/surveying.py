@@ -6,11 +6,24 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
+from ..damage import Damaged
 from ..record import Space, Tag
 from ..shards import SHARDS, shard_of
-from .client import MOST_GOT, Parameters, Table
+from .client import MOST_GOT, RECORDS, Parameters, Table
 from .counting import Stored, stored_in
-from .items import Item, Key, count_key, scope_of, total_key
+from .items import (
+    ORDER_NAME,
+    Item,
+    Key,
+    count_key,
+    key_of,
+    number,
+    owner_of,
+    record_of,
+    scope_of,
+    tag_in,
+    total_key,
+)
 
 K = TypeVar("K", bound=Hashable)
 
@@ -19,7 +32,10 @@ Scope: TypeAlias = tuple[Space, str]
 Stripe: TypeAlias = tuple[Space, int]
 """A space and a shard."""
 
-_SCANNED: Parameters = {"ProjectionExpression": "pk, sk, tag, body_id, part_bytes, record_pk, record_sk"}
+_SCANNED: Parameters = {
+    "ProjectionExpression": f"{RECORDS['ProjectionExpression']}, part_bytes, record_pk, record_sk",
+    "ExpressionAttributeNames": ORDER_NAME,
+}
 
 
 class Survey:
@@ -28,7 +44,10 @@ class Survey:
     def __init__(self) -> None:
         self.records: defaultdict[Scope, Counter[Tag]] = defaultdict(Counter)
         self.counters: dict[Scope, Stored] = {}
-        self._bodies: set[str] = set()
+        self.unreadable: list[Key] = []
+        """Records that seem to be damaged."""
+        self._bodies: dict[str, tuple[Key, int]] = {}
+        """The record of each body in parts, and how many parts there must be."""
         self._parts: defaultdict[str, list[Item]] = defaultdict(list)
 
     @property
@@ -54,9 +73,17 @@ class Survey:
             sums[space, shard_of(partition)].update(stored.counts)
         return sums
 
+    def suspicious(self) -> list[Key]:
+        """Return the records that seem to be damaged."""
+        bodies = self._bodies.items()
+        lacking = [key for body_id, (key, parts) in bodies if len(self._parts.get(body_id, ())) != parts]
+        return self.unreadable + lacking
+
     def lost_bodies(self) -> list[list[Item]]:
-        """The parts of each body that no record seems to know."""
-        return [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
+        """The parts of each body that no record seems to know, but for those of damaged records."""
+        lost = [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
+        damaged = set(self.unreadable)
+        return [parts for parts in lost if owner_of(parts[0]) not in damaged]
 
     async def scan(self, table: Table) -> None:
         start: Item | None = None
@@ -73,12 +100,21 @@ class Survey:
         pk = item["pk"]["S"]
         kind, _, rest = pk.partition("#")
         if kind == "record":
-            self.records[scope_of(pk)][item["tag"]["S"]] += 1
-            self._bodies.update(item.get("body_id", {}).values())
+            self._add_record(item)
         elif kind == "count":
             self.records.setdefault(scope_of(pk), Counter())
         elif kind == "body":
             self._parts[rest].append(item)
+
+    def _add_record(self, item: Item) -> None:
+        scope = scope_of(item["pk"]["S"])
+        self.records.setdefault(scope, Counter())
+        if (tag := tag_in(item)) is not None:
+            self.records[scope][tag] += 1
+        if "S" in item.get("body_id", {}):
+            self._bodies[item["body_id"]["S"]] = key_of(item), number(item, "body_parts") or 0
+        elif "S" not in item.get("body", {}) or isinstance(record_of(item, ""), Damaged):
+            self.unreadable.append(key_of(item))
 
 
 async def survey(table: Table) -> Survey:

@@ -28,6 +28,7 @@ from .items import (
     item_of_part,
     item_of_record,
     key_of,
+    owner_of,
     part_keys,
     record_key,
     split,
@@ -173,8 +174,7 @@ class Transaction:
 
 def _owner_of(write: Parameters) -> Key:
     [what] = write.values()
-    item = what.get("Key") or what["Item"]
-    return Key(item["record_pk"]["S"], item["record_sk"]["S"]) if "record_pk" in item else key_of(item)
+    return owner_of(what.get("Key") or what["Item"])
 
 
 def condition(stands: Found | None, now: Micros) -> dict[str, Any]:

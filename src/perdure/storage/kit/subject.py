@@ -26,11 +26,11 @@ from typing import Literal, TypeAlias, TypeVar
 import msgspec
 
 from ..port import Storage
-from ..record import Micros
+from ..record import Address, Micros
 
 T = TypeVar("T")
 
-Seam: TypeAlias = Literal["reopen", "second_client", "advance_time", "settle", "url"]
+Seam: TypeAlias = Literal["reopen", "second_client", "advance_time", "settle", "url", "damage"]
 Opener: TypeAlias = Callable[[], Awaitable[Storage]]
 
 
@@ -48,6 +48,8 @@ class Subject(msgspec.Struct):
     """Return when verbs across partitions see everything. An engine without lag needs none."""
     url: str | None = None
     """What another process opens to reach the same data."""
+    damage: Callable[[Address], Awaitable[None]] | None = None
+    """Make the stored record at this address unreadable, by the engine's own means."""
     plugin: str | None = None
     """The module that such a process imports first, where the URL's scheme must be registered."""
 

@@ -8,14 +8,22 @@ when the server goes away.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
 import anyio
 import asyncpg
 
 from ..contract import About, Engine, Maintenance, Watch
-from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageFailed, StorageFull
+from ..damage import Damaged, bounded, checked
+from ..errors import (
+    OutcomeUnknown,
+    StorageBusy,
+    StorageCorrupt,
+    StorageError,
+    StorageFailed,
+    StorageFull,
+)
 from ..grouping import Grouping, own_copy
 from ..record import (
     Address,
@@ -37,7 +45,7 @@ from .failures import is_held_up, is_outrun
 from .location import parse
 from .news import Looking, News, Notified
 from .schema import prepare
-from .statements import statement
+from .statements import addresses_only, statement
 from .upkeep import maintain
 
 MOST_COMMITS = 128
@@ -98,19 +106,13 @@ class PostgresEngine(Engine):
         partition = "all" if wanted.partition is None else "partition"
         tag = "" if wanted.tag is None else "_tag"
         after = wanted.after or (_LAST if wanted.descending else _FIRST)
-        return await self._read(
-            f"page_{partition}{tag}{'_descending' * wanted.descending}",
-            wanted.space,
-            wanted.partition or after.partition,
-            after.order,
-            after.key,
-            now,
-            wanted.limit,
-            *([] if wanted.tag is None else [wanted.tag]),
-        )
+        name = f"page_{partition}{tag}{'_descending' * wanted.descending}"
+        first = (wanted.space, wanted.partition or after.partition, after.order, after.key, now)
+        last = () if wanted.tag is None else (wanted.tag,)
+        return await self._read(name, lambda limit: (*first, limit, *last), wanted.limit, now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return await self._read("due", lane, until, limit, now)
+        return await self._read("due", lambda limit: (lane, until, limit, now), limit, now)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         if partition is None:
@@ -141,10 +143,51 @@ class PostgresEngine(Engine):
 
     # Reading
 
-    async def _read(self, name: str, *values: object) -> list[Record]:
-        return [_record(row) for row in await self._connections.read(self._sql(name), *values)]
+    async def _read(
+        self, name: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
+    ) -> list[Record]:
+        """Return a listing; `values` are those of its statement, for a limit."""
+        try:
+            rows = await self._connections.read(self._sql(name), *values(limit))
+            return [_record(row) for row in rows]
+        except StorageCorrupt:
+            return await self._read_one_by_one(name, values, limit, now)
+
+    async def _read_one_by_one(
+        self, name: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
+    ) -> list[Record]:
+        """Return a listing without the damaged records, any of which fails the statement that reads it."""
+        asked = limit
+        while True:
+            rows = await self._connections.read(addresses_only(self._sql(name)), *values(asked))
+            found = [await self._get_alone(Address(*row), now) for row in rows]
+            whole = sum(isinstance(each, Record) for each in found)
+            if whole >= limit or len(rows) < asked:
+                return bounded(found, limit)
+            asked *= 2
+
+    async def _get_alone(self, address: Address, now: Micros) -> Record | Damaged | None:
+        try:
+            ((found,),) = await self._get_together([((address,), now)])
+        except StorageCorrupt as error:
+            return Damaged(address, str(error))
+        return found
 
     async def _get_group(
+        self, group: Sequence[tuple[Sequence[Address], Micros]]
+    ) -> Sequence[list[Record | None] | Exception]:
+        try:
+            return await self._get_together(group)
+        except StorageCorrupt:  # one damaged record must not fail those who did not ask for it
+            return [await self._get_each(addresses, now) for addresses, now in group]
+
+    async def _get_each(self, addresses: Sequence[Address], now: Micros) -> list[Record | None] | Exception:
+        try:
+            return checked([await self._get_alone(address, now) for address in addresses])
+        except StorageCorrupt as error:
+            return error
+
+    async def _get_together(
         self, group: Sequence[tuple[Sequence[Address], Micros]]
     ) -> list[list[Record | None]]:
         asked = [(*address, str(now)) for addresses, now in group for address in addresses]

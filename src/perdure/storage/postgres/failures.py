@@ -73,6 +73,8 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
         return MissingSchema(
             location.name, "its tables are not there", f"run: perdure migrate {location.name}"
         )
+    if isinstance(error, UnicodeDecodeError):
+        return StorageCorrupt(f"{location.name}: stored text is not UTF-8 ({error})")
     kind, what = _find(_KINDS, code) or (StorageFailed, "PostgreSQL failed")
     return kind(f"{location.name}: {what} ({error})")
 

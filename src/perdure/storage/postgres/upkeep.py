@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncpg
 
 from ..contract import Maintenance
+from ..damage import Damaged
+from ..record import Address
 from .connections import FOR_EVER, Connections
 from .statements import statement
 
@@ -31,8 +33,13 @@ async def maintain(connections: Connections, *, repair: bool) -> Maintenance:
                 [(row["space"], row["tag"], row["counted"] - row["stored"]) for row in totals],
             )
             await session.execute(statement("drop_zero_counts", schema))
+        damaged = await session.fetch(statement("damaged", schema), timeout=FOR_EVER)
         await session.execute(statement("analyze", schema), timeout=FOR_EVER)
-    return Maintenance(findings=tuple(map(_finding, wrong)))
+    return Maintenance(findings=(*map(_finding, wrong), *map(_damaged, damaged)))
+
+
+def _damaged(row: asyncpg.Record) -> str:
+    return str(Damaged(Address(*row), "its text cannot be read, or is not UTF-8"))
 
 
 def _finding(row: asyncpg.Record) -> str:

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import cast
 
+from ..damage import Damaged, checked, is_intact
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARDS, shard_of
 from .keys import Keys, after, awake, digits, listed, names_in, number_in, tag_prefix
@@ -28,6 +29,9 @@ class Reader:
         self._keys = keys
 
     async def get(self, addresses: Sequence[Address], now: Micros) -> list[Record | None]:
+        return checked(await self._read(addresses, now))
+
+    async def _read(self, addresses: Sequence[Address], now: Micros) -> list[Record | Damaged | None]:
         together: defaultdict[int, list[int]] = defaultdict(list)
         for at, address in enumerate(addresses):
             together[0 if self._router.is_one else shard_of(address.partition)].append(at)
@@ -35,12 +39,12 @@ class Reader:
             (shard, (b"MGET", *(self._keys.record(addresses[at]) for at in group)))
             for shard, group in together.items()
         ]
-        found: list[Record | None] = [None] * len(addresses)
+        found: list[Record | Damaged | None] = [None] * len(addresses)
         values = cast("list[list[bytes | None]]", await self._router.read(calls))
         for group, answers in zip(together.values(), values, strict=True):
             for at, value in zip(group, answers, strict=True):
                 record = None if value is None else decode(addresses[at], value)
-                found[at] = record if record is not None and record.is_live(now) else None
+                found[at] = record if not isinstance(record, Record) or record.is_live(now) else None
         return found
 
     async def page(self, wanted: PageRequest, now: Micros) -> list[Record]:
@@ -88,7 +92,7 @@ class Reader:
         totals: dict[Tag, int] = {}
         for answer in cast("list[list[bytes | int]]", await self._router.read(calls)):
             for tag, number in zip(answer[::2], answer[1::2], strict=True):
-                name = cast("bytes", tag).decode()
+                name = cast("bytes", tag).decode(errors="replace")  # that of a damaged record may be anything
                 totals[name] = totals.get(name, 0) + cast("int", number)
         return totals
 
@@ -108,11 +112,11 @@ class Reader:
         wanted = limit
         while len(found) < limit:
             entries = [entry for _, entry in await walk.next(wanted)]
-            records = await self.get([address(entry) for entry in entries], now) if entries else []
+            records = await self._read([address(entry) for entry in entries], now) if entries else []
             found += [
                 record
                 for record, entry in zip(records, entries, strict=True)
-                if record is not None and is_there(record, entry)
+                if is_intact(record) and is_there(record, entry)
             ]
             if len(entries) < wanted:
                 break

@@ -6,9 +6,12 @@ two.
 
 from __future__ import annotations
 
-from ..record import Address, Record, Standing
+from ..damage import Damaged
+from ..record import Address, Record, Standing, Tag
 from .keys import DIGITS, NEVER, NUL, digits
 
+DAMAGED = b"!"
+"""What the scripts answer in the place of the standing of a record whose head they cannot read."""
 _EXPIRY, _WAKE, _TAG = 2 * DIGITS, 3 * DIGITS, 4 * DIGITS
 
 
@@ -19,7 +22,14 @@ def encode(record: Record) -> bytes:
     return numbers + f"{record.tag}\0{record.lane or ''}\0{record.body}".encode()
 
 
-def decode(address: Address, value: bytes) -> Record:
+def decode(address: Address, value: bytes) -> Record | Damaged:
+    try:
+        return _decode(address, value)
+    except ValueError as error:
+        return Damaged(address, f"its value cannot be decoded ({error})")
+
+
+def _decode(address: Address, value: bytes) -> Record:
     tag, lane, body = value[_TAG:].split(NUL, 2)
     expires, wake = value[_EXPIRY:_WAKE], value[_WAKE:_TAG]
     return Record(
@@ -41,7 +51,18 @@ def standing(record: Record) -> bytes:
     return digits(record.version) + digits(record.order) + record.tag.encode()
 
 
-def decode_standing(value: bytes) -> Standing | None:
+def decode_standing(address: Address, value: bytes) -> Standing | None:
+    """Return what a change met at this address; raise StorageCorrupt if that is damaged."""
     if not value:
         return None
-    return Standing(int(value[:DIGITS]), int(value[DIGITS:_EXPIRY]), value[_EXPIRY:].decode())
+    if value == DAMAGED:
+        raise Damaged(address, "its value cannot be decoded").error()
+    try:
+        return Standing(int(value[:DIGITS]), int(value[DIGITS:_EXPIRY]), value[_EXPIRY:].decode())
+    except ValueError as error:
+        raise Damaged(address, f"its value cannot be decoded ({error})").error() from error
+
+
+def decode_tag(value: bytes) -> Tag:
+    """Return the tag in the standing of a record that was removed, whatever is left of it."""
+    return value[_EXPIRY:].decode(errors="replace")

@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
 from ..contract import About, Maintenance
+from ..damage import Damaged
 from ..errors import StorageCorrupt, StorageError
 from ..record import Address, Space
 from .keys import NUL, Keys, Range, names_in
@@ -18,10 +19,13 @@ from .layout import Layout
 from .node import Node
 from .router import Call, Router
 from .scripts import MISSING, STALE, Word
+from .stored import decode
 from .walking import Shelf, Walk
 
 BATCH = 100
 """Records or entries that one call looks at, so that the server is soon free for others."""
+READ_AT_ONCE = 16
+"""Records that are read whole to see whether they are damaged; each may have 2 MiB."""
 INDEXES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
@@ -58,13 +62,16 @@ class Upkeep:
         """Compare everything with everything, and set right what disagrees if asked to."""
         missing: Counter[bytes] = Counter()
         stale: Counter[bytes] = Counter()
+        damaged: list[Damaged] = []
         for node in dict.fromkeys(await self._layout.places()):
             async for keys in self._scan(node):
-                missing.update(await self._missing([key for key in keys if key.kind == b"R"], repair=repair))
+                records = [key for key in keys if key.kind == b"R"]
+                missing.update(await self._missing(records, repair=repair))
+                damaged += await self._damaged(records)
                 for key in keys:
                     if key.kind in INDEXES:
                         stale[key.kind] += await self._stale(key, repair=repair)
-        return Maintenance(findings=tuple(_findings(missing, stale)))
+        return Maintenance(findings=(*_findings(missing, stale), *map(str, damaged)))
 
     async def about(self) -> About:
         """What the first node tells of itself, as far as this user may ask it."""
@@ -95,8 +102,7 @@ class Upkeep:
         """How many of these records each kind of index lacks."""
         of_shard: defaultdict[int, list[Address]] = defaultdict(list)
         for record in records:
-            space, partition, key = record.names
-            of_shard[record.shard].append(Address(Space(space), partition, key))
+            of_shard[record.shard].append(_address_of(record))
         calls = [
             self._missing_call(shard, group[start : start + BATCH], repair=repair)
             for shard, group in of_shard.items()
@@ -116,6 +122,23 @@ class Upkeep:
         words += [word for each in records for word in (scopes[each[:2]], each.key)]
         return shard, MISSING.call([*keys, *map(self._keys.record, records)], words)
 
+    async def _damaged(self, records: Sequence[_Key]) -> list[Damaged]:
+        """Return those of these records that cannot be read."""
+        damaged: list[Damaged] = []
+        for start in range(0, len(records), READ_AT_ONCE):
+            some = records[start : start + READ_AT_ONCE]
+            values = await self._router.read([(each.shard, ("MGET", each.whole)) for each in some])
+            for record, (value,) in zip(some, cast("list[list[bytes | None]]", values), strict=True):
+                read = await self._of_what(record) if value is None else decode(_address_of(record), value)
+                damaged += [read] if isinstance(read, Damaged) else []
+        return damaged
+
+    async def _of_what(self, record: _Key) -> Damaged | None:
+        """Return what is wrong with a record that is not a string, unless it was only deleted meanwhile."""
+        (kind,) = await self._router.read([(record.shard, ("TYPE", record.whole))])
+        is_ours = kind in (b"none", b"string")
+        return None if is_ours else Damaged(_address_of(record), "its key holds another type of value")
+
     async def _stale(self, index: _Key, *, repair: bool) -> int:
         """How many entries of this index belong to no record."""
         walk = Walk(self._router, [Shelf(index.shard, index.whole, Range(b"-", b"+"))])
@@ -130,6 +153,11 @@ class Upkeep:
             (number,) = await self._router.read([(index.shard, call)])
             total += cast("int", number)
         return total
+
+
+def _address_of(record: _Key) -> Address:
+    space, partition, key = record.names
+    return Address(Space(space), partition, key)
 
 
 def _place(index: _Key, entry: bytes) -> Address:

@@ -33,7 +33,7 @@ from ..verdict import result_of
 from .keys import Keys, digits, names_in, overdue
 from .router import Call, Router
 from .scripts import WRITE, Word
-from .stored import decode_standing, encode, standing
+from .stored import decode_standing, decode_tag, encode, standing
 from .walking import Shelf, Walk
 
 MOST_TOLD = 1024
@@ -60,7 +60,7 @@ class Writer:
         if isinstance(reply, Exception):
             raise reply
         was_written, over, *met = cast("tuple[int, int, *tuple[bytes, ...]]", reply)
-        found = map(decode_standing, met)
+        found = [decode_standing(change.address, was) for change, was in zip(changes, met, strict=True)]
         result = result_of(changes, found, over=over or None, was_written=bool(was_written))
         if isinstance(result, StorageFailed):
             raise result
@@ -108,8 +108,8 @@ class Writer:
             if isinstance(reply, StorageError):
                 errors.append(reply)
                 continue
-            met = map(decode_standing, cast("list[bytes]", reply)[2:])
-            tags.update((at, was.tag) for at, was in zip(batch, met, strict=True) if was is not None)
+            met = cast("list[bytes]", reply)[2:]
+            tags.update((at, decode_tag(was)) for at, was in zip(batch, met, strict=True) if was)
         purged += [Purged(*address, tags[address]) for address in addresses if address in tags]
         if errors:
             raise errors[0]

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ..contract import About, Engine, Maintenance, Watch
+from ..damage import Damaged, bounded, checked
 from ..record import (
     Address,
     Change,
@@ -29,6 +30,7 @@ from .failures import translated
 from .file import connect, prepare
 from .location import Location, parse
 from .reader import Reader
+from .rows import read, recount
 from .statements import statement
 from .transaction import ALL
 from .writer import Writer
@@ -36,7 +38,7 @@ from .writer import Writer
 _GET = statement("get")
 _DUE = statement("due")
 _COUNTS = statement("counts")
-_RECOUNT = statement("recount")
+_ALL = statement("all")
 _PAGES = {
     (one_partition, one_tag, descending): statement(
         f"page_{'partition' if one_partition else 'all'}{'_tag' * one_tag}{'_descending' * descending}"
@@ -105,13 +107,12 @@ class SqliteEngine(Engine):
             "order": after.order,
             "key": after.key,
             "now": now,
-            "limit": wanted.limit,
         }
-        return await self._reader.run(lambda db: _records(db, sql, values))
+        return await self._reader.run(lambda db: _records(db, sql, values, wanted.limit))
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        values: dict[str, object] = {"lane": lane, "until": until, "limit": limit, "now": now}
-        return await self._reader.run(lambda db: _records(db, _DUE, values))
+        values: dict[str, object] = {"lane": lane, "until": until, "now": now}
+        return await self._reader.run(lambda db: _records(db, _DUE, values, limit))
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         values: dict[str, object] = {"space": space, "partition": partition or ALL, "now": now}
@@ -147,29 +148,14 @@ class SqliteEngine(Engine):
 
 def _get(db: sqlite3.Connection, address: Address, now: Micros) -> Record | None:
     space, partition, key = address
-    found = _records(db, _GET, {"space": space, "partition": partition, "key": key, "now": now})
+    values: dict[str, object] = {"space": space, "partition": partition, "key": key, "now": now}
+    found = checked(read(db, _GET, values, list))
     return found[0] if found else None
 
 
-def _records(db: sqlite3.Connection, sql: str, values: dict[str, object]) -> list[Record]:
-    """All rows at once: a half-read statement would hold its snapshot, and the log with it."""
-    return [
-        Record(
-            space=space,
-            partition=partition,
-            key=key,
-            order=order,
-            body=body,
-            version=version,
-            tag=tag,
-            expires_at=expires_at,
-            lane=lane,
-            wake_at=wake_at,
-        )
-        for space, partition, key, order, body, version, tag, expires_at, lane, wake_at in db.execute(
-            sql, values
-        ).fetchall()
-    ]
+def _records(db: sqlite3.Connection, sql: str, values: dict[str, object], limit: int) -> list[Record]:
+    """Return up to `limit` records; damaged ones are left out, and do not count."""
+    return read(db, sql, values, lambda found: bounded(found, limit))
 
 
 def _vacuum(db: sqlite3.Connection) -> None:
@@ -180,6 +166,10 @@ def _vacuum(db: sqlite3.Connection) -> None:
         before, free = free, _free_pages(db)
         if free >= before:  # others free pages as quickly, or the file was made without this kind of vacuum
             return
+
+
+def _damaged_in(found: Iterable[Record | Damaged]) -> list[str]:
+    return [str(each) for each in found if isinstance(each, Damaged)]
 
 
 def _free_pages(db: sqlite3.Connection) -> int:
@@ -195,7 +185,8 @@ def _maintain(location: Location) -> Maintenance:
         db.execute("PRAGMA optimize").fetchall()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         findings = [str(row[0]) for row in db.execute("PRAGMA quick_check").fetchall() if row[0] != "ok"]
-        for space, partition, tag, stored, counted in db.execute(_RECOUNT).fetchall():
+        findings += read(db, _ALL, {}, _damaged_in)
+        for space, partition, tag, stored, counted in recount(db):
             scope = f"{partition}/{space}" if partition else space
             findings.append(f"the counter of {scope} tagged {tag!r} says {stored}, there are {counted}")
     finally:

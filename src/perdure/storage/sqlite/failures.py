@@ -35,10 +35,15 @@ def is_no_database(error: sqlite3.Error) -> bool:
     return _primary_code(error) == sqlite3.SQLITE_NOTADB
 
 
+def is_undecodable(error: sqlite3.Error) -> bool:
+    """Whether this is an error of the module itself, which met text that is not UTF-8."""
+    return isinstance(error, sqlite3.OperationalError) and not _primary_code(error)
+
+
 def as_storage_error(error: sqlite3.Error, path: str) -> StorageError:
     """The contract's error for one of SQLite's, which the caller sets as its cause."""
     code = _primary_code(error)
-    if isinstance(error, sqlite3.OperationalError) and not code:  # the module's own: text that is no UTF-8
+    if is_undecodable(error):
         code = sqlite3.SQLITE_CORRUPT
     if code == sqlite3.SQLITE_CANTOPEN:
         return CannotOpen(path, "SQLite cannot open it", "check that its folder exists and may be written")

@@ -33,6 +33,7 @@ from ..record import (
     judge,
     tag_deltas,
 )
+from .rows import recount, text_or_none
 from .statements import statement
 
 _FIND = statement("find")
@@ -44,7 +45,6 @@ _OVERDUE_PARTITION = statement("overdue_partition")
 _COUNT = statement("count")
 _ADD_COUNT = statement("add_count")
 _DROP_ZERO_COUNT = statement("drop_zero_count")
-_RECOUNT = statement("recount")
 
 ALL = ""
 """The partition under which the counters hold the sum of all. No record can have it."""
@@ -65,7 +65,7 @@ class _Found(NamedTuple):
         return Standing(self.version, self.order, self.tag) if is_live else None
 
 
-_Overdue: TypeAlias = tuple[int, Space, str, str, Tag]  # id, space, partition, key, tag
+_Overdue: TypeAlias = tuple[int, Space, str, str, Tag | None]  # id, space, partition, key, tag
 
 
 class Transaction:
@@ -99,12 +99,13 @@ class Transaction:
         return Committed(done)
 
     def purge(self, until: Micros, limit: int) -> list[Purged]:
-        rows: list[_Overdue] = self._db.execute(_OVERDUE, (until, limit)).fetchall()
+        with text_or_none(self._db):
+            rows: list[_Overdue] = self._db.execute(_OVERDUE, (until, limit)).fetchall()
         return self._remove(rows)
 
     def recount(self) -> None:
         """Make every counter say what there is."""
-        for space, partition, tag, stored, counted in self._db.execute(_RECOUNT).fetchall():
+        for space, partition, tag, stored, counted in recount(self._db):
             self._deltas[space, partition, tag] += counted - stored
 
     def flush(self) -> None:
@@ -163,8 +164,9 @@ class Transaction:
     def _remove(self, rows: Sequence[_Overdue]) -> list[Purged]:
         self._db.executemany(_DELETE, [row[:1] for row in rows])
         for _, space, partition, _, tag in rows:
-            self._count(space, partition, tag, -1)
-        return [Purged(*row[1:]) for row in rows]
+            if tag is not None:  # else it is damaged, and `recount` decides
+                self._count(space, partition, tag, -1)
+        return [Purged(space, partition, key, tag or "") for _, space, partition, key, tag in rows]
 
     # Counting
 
@@ -173,7 +175,9 @@ class Transaction:
         self._deltas[space, ALL, tag] += by
 
     def _purge_partition(self, partition: str, now: Micros) -> None:
-        self._remove(self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall())
+        with text_or_none(self._db):
+            rows: list[_Overdue] = self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall()
+        self._remove(rows)
 
     def _stored(self, guard: Guard, partition: str) -> int:
         """How many records of the guarded tags are stored, expired ones included."""

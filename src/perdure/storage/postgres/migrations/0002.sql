@@ -73,6 +73,16 @@ BEGIN
     END IF;
 END $body$;
 
+-- Whether these texts of a record can be read: their pages are whole, and they are UTF-8.
+CREATE FUNCTION is_readable(tag text, lane text, body text) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $body$
+BEGIN
+    PERFORM convert_from(convert_to(each, 'UTF8'), 'UTF8') FROM unnest(ARRAY[tag, lane, body]) AS each;
+    RETURN true;
+EXCEPTION WHEN data_corrupted OR character_not_in_repertoire THEN
+    RETURN false;
+END $body$;
+
 -- A group of commits in one transaction. Each is judged by itself, sees those before it, and is written only
 -- if nothing in it is refused. Answers what stood at the place of each change, and for each commit whether it
 -- was written and the count that its guard saw, where that alone refused it.

@@ -13,4 +13,4 @@ FROM (
     SELECT space, NULL, tag, 0, n FROM actual
 ) AS both_ways
 GROUP BY space, partition, tag
-HAVING sum(stored) <> sum(counted)
+HAVING sum(stored) <> sum(counted) AND {schema}.is_readable(tag, NULL, NULL)

@@ -1,4 +1,4 @@
--- Records that an index does not know.
+-- Records that an index does not know. Damaged records are left out: nobody knows what their entries are.
 --
 -- KEYS   timers and expiries of the shard; six indexes for each scope; records
 -- ARGV   1 to add what is missing, else 0; number of scopes;
@@ -15,7 +15,7 @@ for n = 1, #KEYS - first_record do
     local at = 2 + 2 * scopes + 2 * (n - 1)
     local scope, key = tonumber(ARGV[at + 1]), ARGV[at + 2]
     local head = head_at(KEYS[first_record + n])
-    if head then
+    if head and not head.is_damaged then
         local entries = entries_of(head, key, ARGV[2 * scope + 1], ARGV[2 * scope + 2])
         for index = 1, 8 do
             local where = index > 6 and KEYS[index - 6] or KEYS[2 + 6 * (scope - 1) + index]

@@ -5,12 +5,15 @@
 local NEVER = '9999999999999999'
 local MOST_HEAD = 4 * 16 + 64 + 1 + 256 + 1
 
--- All of a record but its body; nil where there is none.
+-- All of a record but its body; nil if there is none. Of a damaged one only that it is.
 local function head_of(text)
     if text == '' then
         return nil
     end
     local tag, lane = string.match(text, '^([^%z]*)%z([^%z]*)%z', 65)
+    if not tag or string.find(string.sub(text, 1, 64), '%D') then
+        return {is_damaged = true}
+    end
     return {
         standing = string.sub(text, 1, 32) .. tag,
         order = string.sub(text, 17, 32),
@@ -22,7 +25,11 @@ local function head_of(text)
 end
 
 local function head_at(key)
-    return head_of(redis.call('GETRANGE', key, 0, MOST_HEAD - 1))
+    local text = redis.pcall('GETRANGE', key, 0, MOST_HEAD - 1)
+    if type(text) == 'table' and string.find(text.err, '^WRONGTYPE') then
+        return {is_damaged = true}
+    end
+    return head_of(type(text) == 'string' and text or redis.call('GETRANGE', key, 0, MOST_HEAD - 1))
 end
 
 -- The entries of a record in its eight indexes, in the order of `Scope.keys` and `Shard.keys`.

@@ -1,4 +1,4 @@
--- Entries of an index that no record has.
+-- Entries of an index that no record has. Those of a damaged record stay: they may be right.
 --
 -- KEYS   the index; the record of each entry
 -- ARGV   1 to remove them, else 0; which of the eight kinds of index it is;
@@ -13,8 +13,9 @@ for n = 1, #KEYS - 1 do
     local at = 2 + 4 * (n - 1)
     local entry = ARGV[at + 1]
     local head = head_at(KEYS[n + 1])
-    local entries = head and entries_of(head, ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]) or {}
-    if entries[index] ~= entry and redis.call('ZSCORE', KEYS[1], entry) then
+    local is_damaged = head and head.is_damaged or not head and redis.call('EXISTS', KEYS[n + 1]) == 1
+    local entries = head and not is_damaged and entries_of(head, ARGV[at + 2], ARGV[at + 3], ARGV[at + 4]) or {}
+    if not is_damaged and entries[index] ~= entry and redis.call('ZSCORE', KEYS[1], entry) then
         number = number + 1
         if repairs then
             redis.call('ZREM', KEYS[1], entry)

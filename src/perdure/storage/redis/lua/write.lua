@@ -6,7 +6,8 @@
 --        for each scope:  partition, space
 --        for each change: kind, scope, key, expected standing, growth of the guarded count, new value
 --
--- Answers whether it was written, the count that a guard refused (else 0), and what each change met.
+-- Answers whether it was written, the count that a guard refused (else 0), and what each change met: '!' is a
+-- damaged record. A commit that meets one is refused; a purge leaves it.
 
 local now, instant, channel, message = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local scopes, guarded, at_most, tags = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -21,9 +22,13 @@ for n = 1, #KEYS - first_record do
     local at = first_change + 6 * (n - 1)
     local kind, expected = ARGV[at + 1], ARGV[at + 4]
     local head = head_at(KEYS[first_record + n])
-    local lives = head and head.expires > now
+    local is_damaged = head and head.is_damaged
+    local lives = head and not is_damaged and head.expires > now
     local stands = lives and head.standing or ''
-    if kind == 'purge' then
+    if is_damaged then
+        accepted = accepted and kind == 'purge'
+        stands = kind == 'purge' and '' or '!'
+    elseif kind == 'purge' then
         writes[n] = head and not lives
         stands = writes[n] and head.standing or ''
     elseif kind == 'keep' then

@@ -2,4 +2,3 @@ SELECT space, partition, key, "order", body, version, tag, expires_at, lane, wak
 FROM records INDEXED BY records_by_timer
 WHERE lane = :lane AND wake_at <= :until AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY wake_at, key, partition, space
-LIMIT :limit

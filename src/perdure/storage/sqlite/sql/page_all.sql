@@ -2,4 +2,3 @@ SELECT space, partition, key, "order", body, version, tag, expires_at, lane, wak
 FROM records INDEXED BY records_by_order
 WHERE space = :space AND ("order", key, partition) > (:order, :key, :partition) AND (expires_at IS NULL OR expires_at > :now)
 ORDER BY "order", key, partition
-LIMIT :limit
