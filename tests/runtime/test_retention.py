@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, Pause, Runtime, Task
+from perdure.runtime import Again, App, LeaseLost, Pause, Runtime, Task
 from perdure.runtime.deadline import Deadlines
 from perdure.runtime.errors import TooManyWaiting
 from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
@@ -192,6 +192,24 @@ async def test_an_audit_leaves_alone_what_runs_waits_or_is_due_later(replicas: R
     assert not any([(await now(runtime, each)).task.is_terminal for each in made])
 
 
+@row(101)
+async def test_an_answer_that_comes_after_a_month_starts_the_task_again(replicas: Replicas) -> None:
+    app, clock = new_app(), MovedClock()
+
+    @app.function
+    async def asks(task: Task) -> str:
+        if "name" not in task.inputs:
+            raise Pause({"name": replace(NAME, deadline=60 * 86_400)})
+        return "answered"
+
+    runtime = await replicas.start(app, clock=clock)
+    made = await runtime.submit("asks")
+    await until_released(runtime, made)
+    clock.ahead = 40 * DAY
+    await runtime.answer(ME, made.task.task_id, {"name": YES})
+    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "answered"
+
+
 # Questions
 
 
@@ -297,6 +315,45 @@ async def test_a_run_that_must_not_run_twice_cannot_pause_and_gets_an_error(repl
     made = await runtime.submit("once")
     ended = await runtime.wait(ME, made.task.task_id, 10)
     assert (ended.task.status, ended.task.inputs, len(caught)) == (Status.FAILED, {}, 1)
+
+
+@row(103)
+async def test_no_run_that_must_not_run_twice_is_suspended_by_a_crowd(replicas: Replicas) -> None:
+    """They ask at the same time, so that none knows of the others before its question is stored."""
+    app, starts = new_app(), list[int]()
+
+    @app.function(restart=False)
+    async def once(number: int, task: Task) -> str:
+        starts.append(number)
+        return (await task.elicit("Whose name?", key="name")).action
+
+    runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=1))
+    made = await asyncio.gather(*(runtime.submit("once", {"number": number}) for number in range(4)))
+
+    async def are_settled() -> bool:
+        tasks = [(await now(runtime, each)).task for each in made]
+        return sorted(task.status for task in tasks) == ["failed"] * 3 + ["input_required"]
+
+    await until(are_settled)
+    assert sorted(starts) == [0, 1, 2, 3]
+
+
+@row(103)
+async def test_a_wait_that_outlives_its_run_ends_and_leaves_its_place(replicas: Replicas) -> None:
+    app, left_behind = new_app(), list[asyncio.Task[object]]()
+
+    @app.function
+    async def leaves(task: Task) -> str:
+        left_behind.append(asyncio.create_task(task.elicit("Whose name?", key="name")))
+        await until(lambda: "name" in task.inputs)
+        return "done"
+
+    runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=1))
+    for _ in range(2):  # the second has a place to wait
+        made = await runtime.submit("leaves")
+        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done"
+    await until(lambda: all(each.done() for each in left_behind))
+    assert {type(each.exception()) for each in left_behind} == {LeaseLost}
 
 
 @row(103)

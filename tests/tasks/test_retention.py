@@ -164,6 +164,7 @@ def test_the_ttl_that_clients_see_is_ahead_of_every_started_task(ttl: int, momen
     expires = retention.expires_at(done)
     assert expires is not None
     assert expires <= START + (retention.client_ttl(done, now) or 0) * MS < expires + MS
+    assert expires >= START + shown * MS  # a client that plans by what it was shown finds the result
 
 
 def assert_ahead(task: TaskRecord, now: int, shown: int) -> int:

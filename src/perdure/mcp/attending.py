@@ -12,7 +12,7 @@ from typing import Any
 
 import anyio
 from anyio.abc import TaskGroup
-from mcp.shared.exceptions import MCPError
+from mcp.shared.exceptions import MCPError, NoBackChannelError
 from mcp.shared.message import ServerMessageMetadata
 from mcp_types import (
     CONNECTION_CLOSED,
@@ -33,7 +33,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from ..storage.errors import PerdureError
 from ..tasks import InputKind, Owner, Progress, Snapshot
 from ..tasks.errors import MalformedAnswer
-from ..tasks.inputs import InputError, capability_of
+from ..tasks.inputs import Input, InputError, capability_of
 from .capabilities import declared, required
 from .protocol import Request, Wire
 from .refusals import refusal_of
@@ -89,16 +89,21 @@ class Attendant:
         return last
 
     def _ask_what_is_new(self, snapshot: Snapshot, asking: TaskGroup) -> None:
-        for key in snapshot.task.questions.keys() - self._asked:
+        for key in self._questions(snapshot).keys() - self._asked:
             self._asked.add(key)
             asking.start_soon(self._ask, snapshot, key, asking.cancel_scope)
+
+    def _questions(self, snapshot: Snapshot) -> dict[str, Input]:
+        """Return the outstanding questions that the client of this request can be asked."""
+        can = declared(self._request)
+        return {key: asked for key, asked in snapshot.task.questions.items() if asked.capability in can}
 
     async def until_it_asks(self, task_id: str) -> Snapshot:
         """The task once it has ended or waits for the client."""
         async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
             async for snapshot in states:
                 await self._tell(snapshot)
-                if snapshot.task.is_terminal or snapshot.task.questions:
+                if snapshot.task.is_terminal or self._questions(snapshot):
                     return snapshot
         raise MCPError(INTERNAL_ERROR, "the task was lost")
 
@@ -132,7 +137,7 @@ class Attendant:
             asked["params"] = {**params, "_meta": {**params.get("_meta", {}), **related(snapshot.task)}}
         try:
             with self._unhurried():
-                await self._ask_until_it_fits(snapshot, key, asked)
+                await self._ask_until_valid(snapshot, key, asked)
         except MCPError as error:
             self._refusal = error
         except PerdureError as error:
@@ -140,7 +145,7 @@ class Attendant:
         if self._refusal is not None:
             scope.cancel()
 
-    async def _ask_until_it_fits(self, snapshot: Snapshot, key: str, asked: Wire) -> None:
+    async def _ask_until_valid(self, snapshot: Snapshot, key: str, asked: Wire) -> None:
         """Ask the client, again if its answer is malformed. A JSON-RPC error is an answer for the tool."""
         task_id, why = snapshot.task.task_id, ""
         for _ in range(MAX_ASKS):
@@ -148,7 +153,10 @@ class Attendant:
                 answer = await ask(self._request, _request.validate_python(_with_reason(asked, why)))
                 return await self._service.answer(self._owner, task_id, {key: answer})
             except MCPError as error:
-                if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                if isinstance(error, NoBackChannelError) or error.code in (
+                    CONNECTION_CLOSED,
+                    REQUEST_TIMEOUT,
+                ):
                     raise MCPError(
                         INTERNAL_ERROR, f"the client did not answer {key!r}: {error.message}"
                     ) from error

@@ -22,6 +22,7 @@ from mcp_types import INTERNAL_ERROR, INVALID_PARAMS
 from mcp_types import methods as surface
 from msgspec import UNSET, UnsetType
 
+from ..storage import Micros
 from ..storage.errors import PerdureError
 from ..tasks import Failure, NewTask, Owner, Snapshot, Success
 from ..tasks.edits import checked_ttl
@@ -97,10 +98,12 @@ class Calls:
         result = await _send_down(request, call_next, admission)
         if admission.reached is None or not is_nothing(result):
             return result
+        called_at = self._service.now()
         snapshot = await self._create(request, admission.reached, owner, _stored(params, admission))
         if knows_tasks:
             self._service.pacing.told(snapshot.task.task_id)
-            return self._service.stamped(shapes.created(snapshot.task, snapshot.task.created_at))
+            seen_at = self._seen_at(snapshot, called_at)
+            return self._service.stamped(shapes.created(snapshot.task, seen_at))
         return await self._wait_modern(request, owner, snapshot.task.task_id)
 
     async def _go_on_waiting(
@@ -126,7 +129,8 @@ class Calls:
         task = (await self._while_connected(request, attendant.until_it_asks(task_id), task_id)).task
         if task.is_terminal:
             return self._service.stamped(shapes.result_of(success_of(task.outcome)))
-        asked = {key: shapes.question(each) for key, each in task.questions.items()}
+        can = declared(request)
+        asked = {key: shapes.question(each) for key, each in task.questions.items() if each.capability in can}
         if idempotency_key_of(_meta(request)) is None:
             self._service.background.beside(self._cancel_unless_answered(owner, task_id, frozenset(asked)))
         state = f"{WAITING}{task.task_id}"
@@ -162,10 +166,11 @@ class Calls:
         if wanted is None:
             snapshot = await self._create(request, admission.reached, owner, call)
             return await self._wait_handshake(request, snapshot)
+        called_at = self._service.now()
         snapshot = await self._create(request, admission.reached, owner, call, wanted.milliseconds)
         self._announcer.announce(request, snapshot)
         self._service.pacing.told(snapshot.task.task_id)
-        return {"task": shapes.core(snapshot.task, snapshot.task.created_at)}
+        return {"task": shapes.core(snapshot.task, self._seen_at(snapshot, called_at))}
 
     async def _wait_handshake(self, request: Request, snapshot: Snapshot) -> Wire:
         owner, task_id = snapshot.task.owner, snapshot.task.task_id
@@ -194,6 +199,11 @@ class Calls:
             params = {**params, "inputResponses": answers, "requestState": state}
 
     # Both
+
+    def _seen_at(self, snapshot: Snapshot, called_at: Micros) -> Micros:
+        """Return when a task is shown in the answer to a call: at its creation, or now if it is older."""
+        created_at = snapshot.task.created_at
+        return created_at if created_at >= called_at else self._service.now()
 
     async def _create(
         self,

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, ParamSpec, TypedDict, TypeVar, cast, overload
+from typing import Any, NoReturn, ParamSpec, TypedDict, TypeVar, cast, overload
 
 from mcp.server.context import CallNext, HandlerResult, ServerMiddleware
 from mcp.server.extension import Extension, MethodBinding
@@ -31,9 +31,20 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 from pydantic import BaseModel
 
-from ..runtime import App, ClientCannotAnswer, Executor, Failed, Function, Runtime, RuntimeConfig, Task
+from ..runtime import (
+    App,
+    ClientCannotAnswer,
+    Executor,
+    Failed,
+    Function,
+    Pause,
+    Runtime,
+    RuntimeConfig,
+    Task,
+)
 from ..runtime.endings import said_by
 from ..storage import Storage
+from ..storage.errors import PerdureError
 from ..tasks import StoreConfig, Success, TaskStore
 from ..tasks.edits import checked_ttl
 from ..tasks.errors import InvalidValue
@@ -196,14 +207,10 @@ class Tasks(Extension):
             log.info("task %s: tool %r failed: %r", task.id, call.name, headline(error.error.message))
             data = UNSET if error.error.data is None else error.error.data
             raise Failed(error.error.code, error.error.message, data) from error
-        match running.raised:
-            case None:
-                cause = None if running.cause is None else said_by(running.cause)
-                return Success.of(result, error=error_in(result), cause=cause)
-            case ClientCannotAnswer(capability=capability) as error:
-                raise Failed(MISSING_REQUIRED_CLIENT_CAPABILITY, str(error), required(capability)) from error
-            case error:
-                raise error
+        if running.raised is not None:
+            _raise_for_runtime(running.raised, task)
+        cause = None if running.cause is None else said_by(running.cause)
+        return Success.of(result, error=error_in(result), cause=cause)
 
     # Joining a server
 
@@ -292,6 +299,17 @@ class Tasks(Extension):
             return result
         admission.asked = result
         return CallToolResult(content=[])
+
+
+def _raise_for_runtime(error: PerdureError, task: Task) -> NoReturn:
+    """Raise what a tool raised; a question that its client cannot be asked, as the error of the protocol."""
+    try:
+        if isinstance(error, Pause):
+            task.check_askable(error.requests)
+        raise error
+    except ClientCannotAnswer as refused:
+        data = required(refused.capability)
+        raise Failed(MISSING_REQUIRED_CLIENT_CAPABILITY, str(refused), data) from refused
 
 
 def _gated(method: MethodBinding) -> Callable[[Request, BaseModel], Awaitable[HandlerResult]]:

@@ -72,7 +72,8 @@ class Service:
                 owner,
                 task_id,
                 lambda read: store.edit(
-                    read, lambda task, now, _: edits.fail_question(task, key, error, now=now)
+                    read,
+                    lambda task, now, config: edits.fail_question(task, key, error, now=now, config=config),
                 ),
             )
 

@@ -34,8 +34,7 @@ from .watching import USUAL, Changes, Pace
 class Operator:
     """Looks at all tasks of a storage, and cancels, answers and removes them.
 
-    `config` is that of the servers, where it is not the usual one: a cancelled task is kept for its
-    `result_retention_ms`.
+    `config` is that of the servers, if it is not the default: an answer must fit its limits.
     """
 
     def __init__(

@@ -11,7 +11,7 @@ from contextlib import suppress
 from ..storage import Change, Micros, Record
 from ..storage.errors import StorageFailed
 from ..storage.quarantine import quarantine
-from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits
+from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, retention
 from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
 from ..tasks.snapshot import lease_address_of
 from ..tasks.store import Edit
@@ -49,7 +49,7 @@ class Claimer:
         if snapshot is None:
             raise NotFound
         with telemetry.claiming(snapshot.task):
-            if not snapshot.task.attempts:  # most have no lease to take over, and need not look for one
+            if not retention.is_started(snapshot.task):  # then there is no lease to take over
                 with suppress(LeaseLost):
                     return await self._claim(snapshot, function, None)
             before = await self._store.storage.get(lease_address_of(snapshot.record), now=self._store.clock())

@@ -23,6 +23,9 @@ from .function import Function, Result
 
 INVALID_PARAMS = -32602
 
+OUTAGE_PAUSE = 1.0
+"""Seconds before a task runs again whose run met a storage that failed; twice that the next time."""
+
 MAX_INTERRUPTIONS = 5
 """How often an interrupted task is run again without having made progress."""
 
@@ -57,7 +60,7 @@ class Stop(StrEnum):
     UNANSWERED = "unanswered"
     """A question that it waits for was not answered in time."""
     SUSPENDED = "suspended"
-    """Too many runs wait for answers in this process; it is run again when its own has come."""
+    """Too many runs of this process wait for answers; it is run again when its question is answered."""
     LEASE_LOST = "lease lost"
     """Another holds the task, or nobody can any more. Nothing that this run does counts."""
 
@@ -69,6 +72,8 @@ class Unfinished(msgspec.Struct, frozen=True, kw_only=True):
     end: AttemptEnd = AttemptEnd.FAILED
     after: float | None = None
     """Seconds after which to run it again; None: the function's backoff, or at once if it was interrupted."""
+    is_outage: bool = False
+    """Whether the storage failed: it is given some time, longer after each interruption."""
 
 
 def ending_of(call: asyncio.Task[Result], stop: Stop | None, function: Function) -> Edit | None:
@@ -96,7 +101,7 @@ def _stopped(stop: Stop | None, function: Function) -> Edit:
             reason = "the worker was shut down before the task ended"
             return run_again_or_end(function, Unfinished(reason=reason, end=AttemptEnd.INTERRUPTED))
         case Stop.UNANSWERED:
-            return _unless_cancelled(end_unanswered)
+            return _unless_cancelled(_end_unanswered_run(function))
         case Stop.SUSPENDED:
             return _unless_cancelled(lambda task, now, config: edits.release(task, now=now, config=config))
         case _:
@@ -112,8 +117,7 @@ def _raised(error: BaseException, function: Function) -> Edit:
         case Failed(failure=failure):
             return finish(failure)
         case _ if isinstance(error, OUTAGES):
-            pause = function.pause_after(1)
-            outage = Unfinished(reason=said_by(error), end=AttemptEnd.INTERRUPTED, after=pause)
+            outage = Unfinished(reason=said_by(error), end=AttemptEnd.INTERRUPTED, is_outage=True)
             return run_again_or_end(function, outage)
         case PerdureError(retryable=True):
             return run_again_or_end(function, Unfinished(reason=said_by(error)))
@@ -220,10 +224,21 @@ def expiry_of(task: TaskRecord, now: Micros) -> Failure | None:
 
 
 def end_unanswered(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-    """Fail a task that has a question past its deadline; release it if the answer has come meanwhile."""
+    """Fail a task that has a question past its deadline."""
     if not retention.is_unanswered(task, now):
-        return edits.release(task, now=now, config=config) if task.held else task
+        return task
     return end_task(task, Reason.INPUT_DEADLINE.failure("a question was not answered in time"), now, config)
+
+
+def _end_unanswered_run(function: Function) -> Edit:
+    """Fail the task of a run that waited too long; run it again if the answer has come meanwhile."""
+    answered = Unfinished(reason="the answer came at its deadline", end=AttemptEnd.INTERRUPTED)
+
+    def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
+        ended = end_unanswered(task, now, config)
+        return ended if ended.is_terminal else run_again_or_end(function, answered)(task, now, config)
+
+    return edit
 
 
 def end_task(task: TaskRecord, failure: Failure, now: Micros, config: StoreConfig) -> TaskRecord:
@@ -243,15 +258,20 @@ def pause_until_answered(pause: Pause) -> Edit:
             task = edits.set_variables(task, pause.variables, now=now, config=config)
         if pause.checkpoint:
             task = edits.save_checkpoint(task, pause.checkpoint, now=now, config=config)
-        try:
-            asked = ask_new(task, pause.requests, now, config)
-        except ClientCannotAnswer as error:
-            return end_task(task, Failure.of(INTERNAL_ERROR, str(error)), now, config)
+        asked = ask_new(task, pause.requests, now, config)
         if not any(key in asked.outstanding for key in pause.requests):
             return edits.finish(asked, _POINTLESS, now=now, config=config)
         return edits.release(asked, now=now, config=config)
 
     return _unless_cancelled(edit)
+
+
+def check_askable(task: TaskRecord, requests: Mapping[str, InputRequest]) -> None:
+    """Raise ClientCannotAnswer if neither the client of the task nor an operator can be asked this."""
+    for request in requests.values():
+        capability = inputs.capability_of(request.kind, request.params)
+        if not (task.operators_answer or task.can_ask(capability)):
+            raise ClientCannotAnswer(request.kind, capability)
 
 
 def ask_new(
@@ -260,17 +280,16 @@ def ask_new(
     """Ask what the task never asked before. Raises ClientCannotAnswer if its client cannot be asked it."""
     inputs.check_repeated(task.inputs, requests)
     new = {key: request for key, request in requests.items() if key not in task.inputs}
-    for request in new.values():
-        capability = inputs.capability_of(request.kind, request.params)
-        if not (task.operators_answer or task.can_ask(capability)):
-            raise ClientCannotAnswer(request.kind, capability)
+    check_askable(task, new)
     return edits.ask(task, new, now=now, config=config) if new else task
 
 
 def _next_run(function: Function | None, task: TaskRecord, attempt: Unfinished, now: Micros) -> Micros | None:
     """Return when the task is due again; None: at once, by any clock."""
     after = attempt.after
-    if after is None:
+    if attempt.is_outage:
+        after = OUTAGE_PAUSE * 2**task.interruptions
+    elif after is None:
         if function is None or attempt.end is AttemptEnd.INTERRUPTED:
             return None
         after = function.pause_after(task.failures + 1)

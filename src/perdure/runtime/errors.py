@@ -145,7 +145,7 @@ class TooManyWaiting(RunError):
     retryable = True
 
     def __init__(self, limit: int) -> None:
-        super().__init__(f"{limit} runs of this process wait for answers, which is the maximum")
+        super().__init__(f"max_input_waits is reached: {limit} run(s) of this process wait for answers")
         self.limit = limit
 
 

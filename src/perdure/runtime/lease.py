@@ -77,7 +77,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 def give_up(lease: Record, task: Snapshot) -> Replace | Delete:
-    """Nobody holds the task any more: it has ended, or waits and takes the lease along when it expires."""
+    """Free the lease of a task that was released; delete it if the task has ended."""
     if task.task.is_terminal:
         return Delete(before=lease)
     return lease.becoming(body=_body(Lease()), tag=FREE, expires_at=task.record.expires_at)

@@ -23,7 +23,7 @@ from ..tasks.store import Edit
 from . import telemetry
 from .cancellation import Cancellation
 from .config import RuntimeConfig
-from .endings import Stop, ask_new, ending_of, said_by
+from .endings import Stop, ask_new, check_askable, ending_of, said_by
 from .errors import InputFailed, TaskCancelled, TooManyWaiting, exited, is_signal
 from .function import Function, Result
 from .hold import Claim, Hold
@@ -265,19 +265,29 @@ class Run:
         If too many runs wait already, this one is suspended, and run again when it is answered.
         """
         check_repeated(self.snapshot.task.inputs, requests)
-        if self._lacks(requests) and not self._may_wait and not self._function.restart:
-            raise TooManyWaiting(self._config.max_input_waits)
-        if any(key not in self.snapshot.task.inputs for key in requests):
-            await self.write(lambda task, now, config: ask_new(task, requests, now, config))
         if self._lacks(requests):
-            if not self._may_wait:
-                self.stop(Stop.SUSPENDED)
-            await self._wait_for(requests)
+            with self._slot.reserve_wait() as may_wait:
+                await self._ask_and_wait(requests, may_wait=may_wait)
         answered = {key: self.snapshot.task.inputs[key] for key in requests}
         for key, each in answered.items():
             if each.error is not None:
                 raise InputFailed(key, each.error)
         return answered
+
+    def check_askable(self, requests: Mapping[str, InputRequest]) -> None:
+        """Raise ClientCannotAnswer if the client of the task cannot be asked what is new of this."""
+        task = self.snapshot.task
+        check_askable(task, {key: each for key, each in requests.items() if key not in task.inputs})
+
+    async def _ask_and_wait(self, requests: Mapping[str, InputRequest], *, may_wait: bool) -> None:
+        if not (may_wait or self._function.restart):
+            raise TooManyWaiting(self._config.max_input_waits)
+        if any(key not in self.snapshot.task.inputs for key in requests):
+            await self.write(lambda task, now, config: ask_new(task, requests, now, config))
+        if self._lacks(requests):
+            if not may_wait:
+                self.stop(Stop.SUSPENDED)
+            await self._wait_for(requests)
 
     async def _wait_for(self, keys: Collection[str]) -> None:
         """Without a slot, and off the clock of the function's timeout: people take their time."""
@@ -285,18 +295,15 @@ class Run:
         self._stopwatch.pause()
         self._waits += 1
         try:
-            with self._slot.waiting():
-                while self._lacks(keys):
-                    if self.cancellation.is_requested:  # a coroutine is cancelled besides, a thread is not
-                        raise TaskCancelled
-                    await self._until_changed_or_overdue()
+            self._slot.give_back()
+            while self._lacks(keys):
+                if self._over.done():  # the function has returned, and left this behind
+                    raise LeaseLost
+                if self.cancellation.is_requested:  # a coroutine is cancelled besides, a thread is not
+                    raise TaskCancelled
+                await self._until_changed_or_overdue()
         finally:
             await self._work_on()
-
-    @property
-    def _may_wait(self) -> bool:
-        """Whether the function may wait for an answer in place, or does already in another of its tasks."""
-        return self._waits > 0 or self._slot.can_wait
 
     async def _until_changed_or_overdue(self) -> None:
         """Return when there is news of the task; stop the run if a question is past its deadline."""

@@ -63,26 +63,29 @@ class Slot:
         self._slots = slots
         self._function = function
         self._is_taken = True
+        self._waits = 0
 
     @property
     def is_taken(self) -> bool:
         """Not while its run waits for an answer."""
         return self._is_taken
 
-    @property
-    def can_wait(self) -> bool:
-        """Whether its run may wait for an answer in place."""
-        return self._slots.can_wait
-
     @contextmanager
-    def waiting(self) -> Generator[None]:
-        """Let another run have the slot while its own waits for an answer."""
-        self._slots.waits += 1
-        self.give_back()
+    def reserve_wait(self) -> Generator[bool]:
+        """Reserve a place among the runs that wait for an answer in place; yield whether there is one.
+
+        A run that waits for several answers at once takes one place.
+        """
+        if not self._waits and not self._slots.can_wait:
+            yield False
+            return
+        self._slots.waits += not self._waits
+        self._waits += 1
         try:
-            yield
+            yield True
         finally:
-            self._slots.waits -= 1
+            self._waits -= 1
+            self._slots.waits -= not self._waits
 
     def give_back(self) -> None:
         """Let another run have it. Once is enough."""

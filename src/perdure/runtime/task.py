@@ -140,6 +140,10 @@ class Task:
         asked = await self._ask_one(InputKind.ROOTS, None, key, deadline)
         return cast("RootsAnswer", asked.answer)
 
+    def check_askable(self, requests: Mapping[str, InputRequest]) -> None:
+        """Raise ClientCannotAnswer if the client did not declare that it can be asked one of these."""
+        self._run.check_askable(requests)
+
     async def ask(self, requests: Mapping[str, InputRequest]) -> dict[str, Input]:
         """Ask several things at once, each under its own key, and wait until all are answered.
 

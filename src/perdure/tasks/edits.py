@@ -226,10 +226,14 @@ def answer(
     return _answered(task, inputs.answer(task.inputs, answers, now=now, config=config), now)
 
 
-def fail_question(task: TaskRecord, key: str, error: InputError, *, now: Micros) -> TaskRecord:
-    """Take a JSON-RPC error as the answer to an outstanding question."""
+def fail_question(
+    task: TaskRecord, key: str, error: InputError, *, now: Micros, config: StoreConfig
+) -> TaskRecord:
+    """Take a JSON-RPC error as the answer to an outstanding question. A long message is cut."""
     check_active(task.status)
-    return _answered(task, inputs.fail(task.inputs, key, error, now=now), now)
+    codec.check_integer("error.code", error.code)
+    cut = replace(error, message=error.message[: config.max_message_length])
+    return _answered(task, inputs.fail(task.inputs, key, cut, now=now), now)
 
 
 def _answered(task: TaskRecord, settled: Mapping[str, Input], now: Micros) -> TaskRecord:
@@ -243,7 +247,7 @@ def _answered(task: TaskRecord, settled: Mapping[str, Input], now: Micros) -> Ta
 
 
 def hold(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """A worker takes the task for one more attempt: while it holds it, the TTL does not end it."""
+    """Claim the task for one more attempt. From now on its ttl does not end it."""
     check_active(task.status)
     at = _moment(task, now)
     told = history.begin(task.history_json, at)

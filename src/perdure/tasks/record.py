@@ -182,7 +182,7 @@ class TaskRecord(
     function: str | None = None
     """What is to be run, by the name that workers know it under; None: its creator sees to it."""
     held: bool = False
-    """A worker holds a lease on it, so its TTL does not end it."""
+    """Whether a worker holds a lease on it."""
     run_at: Micros | None = None
     """Not to be run before this, after an attempt that failed."""
     released_at: Micros | None = None

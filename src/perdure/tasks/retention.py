@@ -17,7 +17,7 @@ ABANDONED_AFTER: Micros = 30 * DAY_MS * 1000
 
 def is_started(task: TaskRecord) -> bool:
     """Return whether a worker has ever claimed the task."""
-    return task.held or task.released_at is not None
+    return task.held or task.attempts > 0 or task.released_at is not None
 
 
 def expires_at(task: TaskRecord) -> Micros | None:
@@ -32,14 +32,16 @@ def expires_at(task: TaskRecord) -> Micros | None:
 def _result_expires_at(task: TaskRecord, finished_at: Micros) -> Micros | None:
     if task.ttl is None or task.retention is None:
         return None
-    return max(task.created_at + task.ttl * 1000, finished_at + task.retention * 1000)
+    shown = _living_ttl(task, task.ttl, finished_at)  # a client may have been shown this ttl
+    return max(task.created_at + shown * 1000, finished_at + task.retention * 1000)
 
 
 def is_abandoned(task: TaskRecord, now: Micros) -> bool:
     """Return whether a started task has been due for so long that it is to be ended as expired."""
     if task.is_terminal or task.held or task.released_at is None or task.ttl is None:
         return False
-    due = max(task.released_at, task.run_at or 0, question_deadline(task) or 0)
+    answered_at = max((asked.answered_at or 0 for asked in task.inputs.values()), default=0)
+    due = max(task.released_at, task.run_at or 0, question_deadline(task) or 0, answered_at)
     return due + ABANDONED_AFTER <= now
 
 
@@ -63,7 +65,11 @@ def client_ttl(task: TaskRecord, now: Micros) -> int | None:
     if task.finished_at is not None:
         expires = expires_at(task)
         return None if expires is None else -((task.created_at - expires) // 1000)
-    if task.ttl is None or not is_started(task):
-        return task.ttl
+    return None if task.ttl is None else _living_ttl(task, task.ttl, now)
+
+
+def _living_ttl(task: TaskRecord, ttl: int, now: Micros) -> int:
+    if not is_started(task):
+        return ttl
     age = max(0, now - task.created_at)
-    return task.ttl * (1 - (-age // (task.ttl * 1000)))
+    return ttl * (1 - (-age // (ttl * 1000)))

@@ -257,7 +257,7 @@ class TaskStore:
         )
 
     async def hold(self, snapshot: Snapshot) -> Snapshot:
-        """Take the task into work, so that its TTL does not end it."""
+        """Claim the task: from now on its ttl does not end it."""
         return await self.edit(snapshot, lambda task, now, _: edits.hold(task, now=now))
 
     async def release(self, snapshot: Snapshot) -> Snapshot:

@@ -146,6 +146,22 @@ async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_ends() ->
         assert (await mute.get(task_id))["status"] == "failed"
 
 
+async def test_a_session_that_cannot_be_asked_leaves_the_question_to_one_that_can() -> None:
+    async with (
+        hosting(simple_tools) as url,
+        Core(url, capabilities={}, answering=no) as mute,
+        Core(url, answering=yes) as core,
+    ):
+        task_id = await core.start("asking")
+        await core.until(task_id, "input_required")
+        waiting = asyncio.create_task(mute.send("tasks/result", {"taskId": task_id}))
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+        assert answer.result["content"][0]["text"] == "accept"
+        assert (await waiting).result == answer.result
+        assert mute.asked == []
+
+
 async def test_what_a_resolver_asks_is_asked_once_before_there_is_a_task_and_the_run_has_the_answer(
     url: str,
 ) -> None:

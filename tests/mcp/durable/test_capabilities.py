@@ -6,8 +6,8 @@ import pytest
 from mcp.server import MCPServer
 
 from perdure import Tasks
-from perdure.runtime import ClientCannotAnswer, Task
-from perdure.tasks import Owner
+from perdure.runtime import ClientCannotAnswer, Pause, Task
+from perdure.tasks import InputKind, InputRequest, Owner
 
 from ..core.server import hosting
 from ..wire import CORE, EXTENSION, MODERN, Core, Json, Modern
@@ -24,6 +24,11 @@ def asking_tools(server: MCPServer[object], tasks: Tasks) -> None:
     @tasks.durable
     async def asks(task: Task) -> str:
         return (await task.elicit("Whose name?")).action
+
+    @server.tool()
+    @tasks.durable
+    async def pauses() -> str:
+        raise Pause({"name": InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose name?"})})
 
     @server.tool()
     @tasks.durable
@@ -55,6 +60,13 @@ async def test_a_task_of_2026_ends_at_once_if_its_client_cannot_be_asked() -> No
     assert failed["error"]["data"] == FORM
     assert "elicitation" in failed["statusMessage"]
     assert "inputRequests" not in failed
+
+
+async def test_a_tool_that_pauses_ends_at_once_if_its_client_cannot_be_asked() -> None:
+    async with hosting(asking_tools) as url, Modern(url) as client:
+        failed = await client.until(await client.start("pauses", capabilities=TASKS_ONLY), "failed")
+
+    assert (failed["error"]["code"], failed["error"]["data"]) == (-32021, FORM)
 
 
 async def test_a_tool_can_see_what_its_client_cannot_answer() -> None:
