@@ -66,7 +66,7 @@ def run(command: Sequence[str], seed: str, *, is_busy: bool) -> Run:
             text=True,
             check=False,
         )
-    failed = re.findall(r"^(?:FAILED|ERROR) (\S+)", ended.stdout, re.MULTILINE)
+    failed = re.findall(r"^(?:FAILED|ERROR) (.{1,300})", ended.stdout, re.MULTILINE)
     if ended.returncode and not failed:
         failed = [ended.stdout[-2000:] + ended.stderr[-2000:]]
     passed = re.search(r"(\d+) passed", ended.stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import tempfile
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
@@ -159,11 +161,17 @@ def package_folder(name: str) -> Path:
     return Path(found.origin).parent
 
 
+PORTS = range(10_000, 32_000)
+"""Below the ports of outgoing connections, one of which could take the port before its server listens."""
+
+
 def free_port() -> int:
-    """A port that was free a moment ago. The kernel hands out each in turn, so two servers rarely meet."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """Return a random port that was free a moment ago."""
+    while True:
+        port = secrets.choice(PORTS)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
 
 
 def answers(port: int, question: bytes = b"", answer: bytes = b"") -> bool:
