@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import App, Runtime
+from perdure.runtime import App, Pause, Runtime, deadline
 from perdure.runtime.intake import AT_ONCE
 from perdure.storage import Insert, Record
 from perdure.storage.errors import NewerFormat
-from perdure.tasks import Snapshot
+from perdure.tasks import InputKind, InputRequest, Snapshot
 from perdure.tasks.snapshot import LEASES, lease_address_of
 
 from ..newer import FUTURE, changed, newer, put, stored
 from ..rows import row
 from .apps import counted, hanging
-from .doubles import ME, MovedClock
+from .doubles import ME, MovedClock, now, until_released
 from .replicas import (
     QUICK,
     UNHURRIED,
@@ -159,3 +159,25 @@ async def test_a_waiting_caller_learns_that_a_newer_version_wrote_the_task(repli
     await make_newer(creator, made, {"format": FUTURE})
     with pytest.raises(NewerFormat, match="newer version"):
         await asyncio.wait_for(waiting, 20)
+
+
+@row(103, 105)
+async def test_a_deadline_leaves_a_task_of_a_newer_version_and_ends_what_waits_behind_it(
+    replicas: Replicas, change: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadline, "BATCH", 1)
+    app, clock = new_app(), MovedClock()
+
+    @app.function
+    async def asks() -> None:
+        raise Pause({"name": InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose?"})})
+
+    runtime = await replicas.start(app, clock=clock)
+    first, second = await runtime.submit("asks", ttl=60_000), await runtime.submit("asks", ttl=61_000)
+    for each in (first, second):
+        await until_released(runtime, each)
+    record = await make_newer(runtime, await now(runtime, first), change)
+    clock.ahead = 2 * MINUTE
+    ended = await runtime.wait(ME, second.task.task_id, 30)
+    assert ended.task.status_message == "a question was not answered in time"
+    assert await is_unchanged(runtime, record)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 from msgspec.structs import replace
@@ -10,12 +11,13 @@ from msgspec.structs import replace
 from perdure.runtime import Again, App, LeaseLost, Pause, Runtime, Task
 from perdure.runtime.deadline import Deadlines
 from perdure.runtime.errors import TooManyWaiting
+from perdure.storage import Change
 from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
 from perdure.tasks.codec import JsonLike
 from perdure.tasks.errors import NotFound
 
 from ..rows import row
-from .doubles import ME, MovedClock, Wire, now, until_released, until_status, wired
+from .doubles import ME, MovedClock, Wire, ends_a_task, now, until_released, until_status, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -336,6 +338,36 @@ async def test_no_run_that_must_not_run_twice_is_suspended_by_a_crowd(replicas: 
 
     await until(are_settled)
     assert sorted(starts) == [0, 1, 2, 3]
+
+
+@row(103)
+@pytest.mark.parametrize(("name", "starts"), [("often", 2), ("once", 1)])
+async def test_an_answer_that_comes_at_the_deadline_runs_no_task_twice_that_must_not(
+    replicas: Replicas, name: str, starts: int
+) -> None:
+    app, clock, wire, started = new_app(), MovedClock(), Wire(), list[str]()
+
+    async def work(task: Task) -> str:
+        started.append(name)
+        return (await task.elicit("Whose name?", key="name")).action
+
+    app.function(name="often")(work)
+    app.function(name="once", restart=False)(work)
+    client = await replicas.start(app, work=False, clock=clock)
+
+    async def answer_first(changes: Sequence[Change]) -> None:
+        if ends_a_task(changes):
+            wire.mend()
+            await client.answer(ME, made.task.task_id, {"name": YES})
+
+    async with wired(replicas, wire, app, UNHURRIED, clock=clock) as runtime:
+        made = await runtime.submit(name, ttl=TTL)
+        await until_status(client, made, Status.INPUT_REQUIRED)
+        wire.before = answer_first
+        clock.ahead = 2 * TTL * 1000
+        ended = await client.wait(ME, made.task.task_id, 10)
+    assert len(started) == starts
+    assert ended.task.status is (Status.COMPLETED if name == "often" else Status.FAILED)
 
 
 @row(103)

@@ -10,8 +10,9 @@ import asyncio
 import logging
 from random import uniform
 
-from ..storage import Position, Record
+from ..storage import Address, Position, Record
 from ..storage.errors import NewerFormat
+from ..storage.port import MOST_RECORDS
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, retention
 from ..tasks.edits import DEADLINES
 from ..tasks.errors import ConcurrentModification, LeaseLost
@@ -38,6 +39,8 @@ class Deadlines:
     def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
         self._store = store
         self._interval = config.sweep_interval / CHECKS_PER_SWEEP
+        self._newer: set[tuple[Address, int]] = set()
+        """Overdue tasks, by version, that a newer version of perdure wrote."""
 
     async def check_questions(self) -> None:
         """After a while, fail the unclaimed tasks whose questions are past their deadline."""
@@ -51,8 +54,12 @@ class Deadlines:
 
     async def end_unanswered(self) -> None:
         now = self._store.clock()
-        for record in await self._store.storage.due(DEADLINES, until=now, limit=BATCH, now=now):
-            await self._end(record, end_unanswered)
+        limit = min(MOST_RECORDS, BATCH + len(self._newer))
+        overdue = await self._store.storage.due(DEADLINES, until=now, limit=limit, now=now)
+        self._newer &= {(record.address, record.version) for record in overdue}
+        for record in overdue:
+            if (record.address, record.version) not in self._newer:
+                await self._end(record, end_unanswered)
 
     async def end_abandoned(self) -> None:
         """Read the active tasks that are old enough, oldest first."""
@@ -74,7 +81,10 @@ class Deadlines:
             if snapshot is None or snapshot.task.held:
                 return
             ended = await edit_with_lease(self._store, snapshot, edit)
-        except (NewerFormat, *REFUSED):  # not ours to end, or another ended, answered or claimed it
+        except NewerFormat:
+            self._newer.add((record.address, record.version))
+            return
+        except REFUSED:  # another process ended, answered or claimed it
             return
         if ended.task.is_terminal:
             log.warning("task %s failed: %s", ended.task.task_id, ended.task.status_message)
