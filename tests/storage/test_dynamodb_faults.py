@@ -230,13 +230,13 @@ async def test_one_commit_that_fails_does_not_fail_its_neighbours() -> None:
     async with through_proxy() as (storage, proxy):
 
         def rule(operation: str, question: dict[str, Any]) -> Fault:
-            if operation == "TransactWriteItems" and "bad" in str(question):
+            if operation == "TransactWriteItems" and "spoilt" in str(question):
                 return Error("ValidationException")
             return None
 
         proxy.rule = rule
         outcomes = await asyncio.gather(
-            *[put(storage, sample(key)) for key in ("one", "bad", "two")], return_exceptions=True
+            *[put(storage, sample(key)) for key in ("one", "spoilt", "two")], return_exceptions=True
         )
         assert [type(outcome) for outcome in outcomes] == [type(None), StorageFailed, type(None)]
         found = await storage.page(SPACE, PARTITION, limit=9, now=NOW)
