@@ -18,6 +18,7 @@ from ..storage import (
     Record,
     Refused,
     Storage,
+    is_last_page,
 )
 from ..tasks.store import system_clock
 from . import item as items
@@ -84,7 +85,13 @@ class FeedStore:
     async def accounts_after(self, before: Stored | None, limit: int) -> tuple[list[Stored], bool]:
         """The first of them, or the next after one that was read; and whether there are more."""
         after = None if before is None else before.record.position
-        records = await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock())
+        records: list[Record] = []
+        while (left := limit + 1 - len(records)) > 0:
+            page = await self.storage.page(ACCOUNTS, after=after, limit=left, now=self.clock())
+            records += page
+            if is_last_page(page, left):
+                break
+            after = page[-1].position
         return list(_readable(records[:limit])), len(records) > limit
 
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from ..runtime.lease import HELD
-from ..storage import Micros, Position, Record, Storage
+from ..storage import Micros, Position, Record, Storage, is_last_page
 from ..tasks import Snapshot, Status
 from ..tasks.snapshot import LEASES, TASKS
 from .details import Held, held_of
@@ -144,7 +144,7 @@ async def oldest_waiting(storage: Storage, now: Micros) -> Snapshot | None:
         records = await _oldest(storage, Status.WORKING, PAGE, now, after)
         if (found := next((each for each in records if each.lane is not None), None)) is not None:
             return read(found)
-        if len(records) < PAGE:
+        if is_last_page(records, PAGE):
             return None
         after = records[-1].position
     return None
@@ -207,7 +207,7 @@ async def _ended(storage: Storage, status: Status, now: Micros) -> tuple[list[_E
         )
         budget.take(records)
         found += [task for each in records if (task := _read_end(each)) is not None]
-        if len(records) < size:
+        if is_last_page(records, size):
             return found, True
         after = records[-1].position
     return found, False

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Sequence
 from heapq import merge
+from itertools import islice, takewhile
 
 import msgspec
 
-from ..storage import Micros, Position, Record, Storage
+from ..storage import Micros, Position, Record, Storage, is_last_page
 from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, NotFound
 from ..tasks.listing import DEFAULT_LIMIT, MOST_EXAMINED, MOST_LIMIT
@@ -71,10 +72,10 @@ async def stretch_of(
     budget = Budget(MOST_EXAMINED, MOST_LIMIT)
     while not (page.is_full or budget.is_spent):
         size = limit + 1 if wanted.name is None else budget.size
-        records = await _newest(storage, wanted.tags, page.position or after, size, now)
+        records, is_last = await _newest(storage, wanted.tags, page.position or after, size, now)
         budget.take(records)
         page.take(records)
-        if not page.is_full and len(records) < size:
+        if not page.is_full and is_last:
             return page.ended(None)
     return page.ended(page.position)
 
@@ -122,13 +123,19 @@ def read(record: Record) -> Snapshot | None:
 
 async def _newest(
     storage: Storage, tags: Collection[str | None], after: Position | None, size: int, now: Micros
-) -> list[Record]:
-    """The newest after a position, of any of these tags: a seek for each, merged in their order."""
+) -> tuple[list[Record], bool]:
+    """The newest after a position, of any of these tags, and whether these are all.
+
+    It takes a seek for each tag. Where a page ends before its time, others must not go on without it.
+    """
     pages = await asyncio.gather(
         *(storage.page(TASKS, after=after, limit=size, tag=tag, descending=True, now=now) for tag in tags)
     )
     merged = merge(*pages, key=lambda record: record.position, reverse=True)
-    return [record for record, _ in zip(merged, range(size), strict=False)]
+    ends = [page[-1].position for page in pages if not is_last_page(page, size)]
+    known = takewhile(lambda record: not ends or record.position >= max(ends), merged)
+    found = list(islice(known, size))
+    return found, not ends and len(found) < size
 
 
 def cursor_of(position: Position | None, sealer: Sealer) -> str | None:
@@ -193,7 +200,7 @@ async def _newest_of_all(storage: Storage, most: int | None, now: Micros) -> Asy
         records = await storage.page(TASKS, after=after, limit=size, descending=True, now=now)
         for record in records:
             yield record
-        if len(records) < size:
+        if is_last_page(records, size):
             return
-        seen += size
+        seen += len(records)
         after = records[-1].position

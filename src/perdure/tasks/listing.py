@@ -6,7 +6,7 @@ import secrets
 
 import msgspec
 
-from ..storage import Address, Keep, Micros, Position, Record, Space, Storage
+from ..storage import MAX_PAGE_BYTES, Address, Keep, Micros, Position, Record, Space, Storage, is_last_page
 from . import codec
 from .cursor import Scope, seal, unseal
 from .errors import CorruptRecord, InvalidValue
@@ -92,7 +92,7 @@ class Listing:
                 descending=newest_first,
                 now=now,
             )
-            page.take(records, is_last=len(records) < size)
+            page.take(records, is_last=is_last_page(records, size))
         following = page.next_position
         return TaskPage(
             tasks=tuple(page.found),
@@ -128,6 +128,7 @@ class _Page:
         self._wanted = wanted
         self._limit = limit
         self._examined = 0
+        self._bytes = 0
         self._exhausted = False
         self._overflowing = False
         self.position: Position | None = None
@@ -137,7 +138,8 @@ class _Page:
 
     @property
     def wants_more(self) -> bool:
-        return not (self._exhausted or self._overflowing or self._examined >= MOST_EXAMINED)
+        is_enough = self._examined >= MOST_EXAMINED or self._bytes >= MAX_PAGE_BYTES
+        return not (self._exhausted or self._overflowing or is_enough)
 
     @property
     def next_size(self) -> int:
@@ -153,6 +155,7 @@ class _Page:
         self._exhausted = is_last
         for record in records:
             self._examined += 1
+            self._bytes += len(record.body)
             taken = self._read(record)
             if taken and len(self.found) + len(self.corrupt) == self._limit:
                 self._overflowing = True
