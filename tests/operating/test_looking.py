@@ -9,7 +9,7 @@ import pytest
 
 from perdure.operating import AmbiguousId, Operator, Row, TooShort, outcome_of
 from perdure.runtime.lease import Holder
-from perdure.storage import Record
+from perdure.storage import MAX_PAGE_BYTES, Record
 from perdure.storage.kit.samples import put
 from perdure.tasks import (
     Failure,
@@ -63,6 +63,24 @@ async def test_everybodys_tasks_are_listed_the_newest_first_and_each_once(
         ids += [each.task.task_id for each in await created(store, 1, owner)]
     for limit in (1, 2, 5, 6, 50):
         assert [row.task_id for row in await walked(operator, limit)] == ids[::-1]
+
+
+async def test_no_task_is_missed_beside_large_ones_of_another_status(
+    store: TaskStore, operator: Operator, clock: Clock
+) -> None:
+    """The page of one status ends before its time, while that of the other reaches further back."""
+    large = NewTask(method="tools/call", params={"text": "x" * (MAX_PAGE_BYTES // 10)})
+    ids: list[str] = []
+    for number in range(26):
+        clock.advance(SECOND)
+        made = await store.create(ANA, large if number % 2 else CALL)
+        ids.append(made.task.task_id)
+        if not number % 2:
+            await store.cancel(made)
+    both = [Status.WORKING, Status.CANCELLED]
+    for limit in (5, 50):
+        assert [row.task_id for row in await walked(operator, limit, statuses=both)] == ids[::-1]
+    assert (await operator.find(ids[0])).row.task_id == ids[0]
 
 
 async def test_several_statuses_make_one_list_in_the_order_of_creation(

@@ -26,6 +26,7 @@ from perdure.storage import (
     Tag,
     Watch,
 )
+from perdure.storage.page import page_of
 from perdure.storage.record import Answer, Insert, Keep, Kept, accepted, judge
 from perdure.storage.signals import Signals
 
@@ -65,7 +66,7 @@ class NaiveEngine(Engine):
     async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
         found = [record for record in self.live(now) if self.is_wanted(record, wanted)]
         found.sort(key=lambda record: record.position, reverse=wanted.descending)
-        return found[: wanted.limit]
+        return page_of(found, wanted.limit)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         found = [
@@ -73,7 +74,7 @@ class NaiveEngine(Engine):
             for record in self.live(now)
             if record.lane == lane and record.wake_at is not None and record.wake_at <= until
         ]
-        return [record for *_, record in sorted(found, key=lambda each: each[:4])][:limit]
+        return page_of((record for *_, record in sorted(found, key=lambda each: each[:4])), limit)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         return Counter(

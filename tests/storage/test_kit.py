@@ -171,6 +171,15 @@ class UnstableOrder(NaiveEngine):
         return found[: wanted.limit]
 
 
+class PageOfAnySize(NaiveEngine):
+    """Bounds a page in records only."""
+
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        found = [record for record in self.live(now) if self.is_wanted(record, wanted)]
+        found.sort(key=lambda record: record.position, reverse=wanted.descending)
+        return found[: wanted.limit]
+
+
 class PositionIncluded(NaiveEngine):
     def is_after(self, record: Record, wanted: PageRequest) -> bool:
         return record.position == wanted.after or super().is_after(record, wanted)
@@ -307,6 +316,7 @@ BROKEN = [
     NonAtomicBatch,
     OnlyTheFirstRefusalIsTold,
     UnstableOrder,
+    PageOfAnySize,
     PositionIncluded,
     PositionWithoutPartition,
     LateExpiry,

@@ -183,7 +183,7 @@ async def trips_of(storage: Storage, trips: list[int]) -> dict[str, list[int]]:
         "purge": lambda: storage.purge(until=NOW + 5, limit=100),
     }
     taken: dict[str, list[int]] = {}
-    await storage.page(SPACE, limit=1, now=NOW)  # a server that has just begun is sent each script once
+    await storage.page(SPACE, limit=50, now=NOW)  # a server that has just begun is sent each script once
     for name, verb in verbs.items():
         await storage.counts(SPACE, now=NOW)
         del trips[:]

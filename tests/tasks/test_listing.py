@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage import Address, Insert, Record, Space, Storage
+from perdure.storage import MAX_PAGE_BYTES, Address, Insert, Record, Space, Storage
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, Status, StoreConfig, Success, TaskFilter, TaskStore
@@ -225,6 +225,16 @@ async def test_a_filter_looks_at_a_thousand_records_a_call_and_goes_on(
     second = await store.list(ANA, wanted=TaskFilter(method="rare"), cursor=first.next_cursor)
     assert second.tasks == (rare,)
     assert second.next_cursor is None
+
+
+@row(38)
+async def test_a_page_of_large_tasks_has_fewer_and_a_walk_meets_all(store: TaskStore) -> None:
+    large = NewTask(method="tools/call", params={"text": "x" * (MAX_PAGE_BYTES // 10)})
+    made = [(await store.create(ANA, large)).task.task_id for _ in range(14)]
+    page = await store.list(ANA)
+    assert len(page.tasks) == 10
+    assert page.next_cursor is not None
+    assert await ids_of(store) == sorted(made)
 
 
 @row(46)

@@ -18,6 +18,7 @@ from ..storage import (
     Record,
     Refused,
     Storage,
+    is_last_page,
 )
 from ..storage.errors import NewerFormat
 from ..storage.port import MOST_RECORDS
@@ -112,7 +113,7 @@ class FeedStore:
         while True:
             records = await self.storage.due(POLLS, until=now, limit=asked, now=now)
             found = list(self._readable(records))
-            if len(found) >= limit or len(records) < asked or asked == MOST_RECORDS:
+            if len(found) >= limit or is_last_page(records, asked) or asked == MOST_RECORDS:
                 return found[:limit]
             asked = min(MOST_RECORDS, 2 * asked)  # look behind those that cannot be read
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 import msgspec
 
 from ..runtime.lease import HELD
-from ..storage import Micros, Position, Record, Storage, Tag
+from ..storage import Micros, Position, Record, Storage, Tag, is_last_page
 from ..storage.body import FORMAT_FIELD
 from ..tasks import Snapshot, Status
 from ..tasks.record import TASK_FORMAT
@@ -147,7 +147,7 @@ async def oldest_waiting(storage: Storage, now: Micros) -> Snapshot | None:
         queued = (read(each) for each in records if each.lane is not None)
         if (found := next((each for each in queued if each is not None), None)) is not None:
             return found
-        if len(records) < PAGE:
+        if is_last_page(records, PAGE):
             return None
         after = records[-1].position
     return None
@@ -213,7 +213,7 @@ async def _ended(storage: Storage, status: Status, tag: Tag, now: Micros) -> tup
         records = await storage.page(TASKS, after=after, limit=size, tag=tag, descending=True, now=now)
         budget.take(records)
         found += [task for each in records if (task := _read_end(each, status)) is not None]
-        if len(records) < size:
+        if is_last_page(records, size):
             return found, True
         after = records[-1].position
     return found, False

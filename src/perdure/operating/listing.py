@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
-from ..storage import Micros, Position, Record, Storage, Tag
+from ..storage import Micros, Position, Record, Storage, Tag, is_last_page
 from ..storage.errors import NewerFormat
 from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, NotFound
@@ -75,12 +75,12 @@ async def stretch_of(
     budget = Budget(MOST_EXAMINED, MOST_LIMIT)
     while not (page.is_full or budget.is_spent):
         size = limit + 1 if wanted.name is None else budget.size
-        records = await page_of_tags(
+        records, is_last = await page_of_tags(
             storage, wanted.tags, after=page.position or after, limit=size, descending=True, now=now
         )
         budget.take(records)
         page.take(records)
-        if not page.is_full and len(records) < size:
+        if not page.is_full and is_last:
             return page.ended(None)
     return page.ended(page.position)
 
@@ -202,7 +202,7 @@ async def _newest_of_all(storage: Storage, most: int | None, now: Micros) -> Asy
         records = await storage.page(TASKS, after=after, limit=size, descending=True, now=now)
         for record in records:
             yield record
-        if len(records) < size:
+        if is_last_page(records, size):
             return
-        seen += size
+        seen += len(records)
         after = records[-1].position

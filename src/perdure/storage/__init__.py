@@ -5,6 +5,7 @@ Read `record` (the words), then `contract` (the promises), then an engine: `memo
 
 from .contract import About, Engine, Maintenance, Watch
 from .opening import exists, is_shared, migrate_storage, open_storage, register_engine
+from .page import MAX_PAGE_BYTES, is_last_page
 from .port import Storage
 from .record import (
     Address,
@@ -31,6 +32,7 @@ from .record import (
 )
 
 __all__ = [
+    "MAX_PAGE_BYTES",
     "About",
     "Address",
     "Answer",
@@ -58,6 +60,7 @@ __all__ = [
     "Tag",
     "Watch",
     "exists",
+    "is_last_page",
     "is_shared",
     "migrate_storage",
     "open_storage",

@@ -16,7 +16,10 @@
 10. `page` answers the records of a partition in `(order, key)` order, strictly after a position, in either
     direction, of one tag if asked, by index seek. Walking pages meets each record that stays exactly once.
 11. `page` without a partition does so over all partitions in `(order, key, partition)` order.
-12. `due` answers what a lane should have woken by `until`, in `(wake_at, key, partition, space)` order.
+    A page shorter than its limit is the last, unless its bodies have MAX_PAGE_BYTES together: it ends with
+    the record that brings it there, so it holds at least one if there is one. `is_last_page` tells the end.
+12. `due` answers what a lane should have woken by `until`, in `(wake_at, key, partition, space)` order,
+    within the same bounds as a page.
 13. `counts` are exact numbers of live records per tag, of a partition or of all; a tag of none is absent.
 14. From `expires_at` on (`now >= expires_at`) a record is invisible to every verb but `purge`.
 15. The address of an expired record is free, though not yet purged: a new record may be born there.
@@ -38,9 +41,9 @@
 Promises 11, 12, 13 (without a partition) and 16 hold across partitions after `lag` seconds; the others at
 once. Engines hold no rules: what is to be refused was refused by the `Storage` port before the engine saw it.
 Nothing is promised between records that are read together: a reader may see one as it was before a commit and
-another as it is after. A page has no bound in bytes: choose its limit by what is stored. Tags are few: an
-engine may hold the counts of a space and partition in one place, good for 1 000 of them. Versions begin anew
-when a record is born again: who uses one as a fencing token keeps the record.
+another as it is after. Tags are few: an engine may hold the counts of a space and partition in one place,
+good for 1 000 of them. Versions begin anew when a record is born again: who uses one as a fencing token keeps
+the record.
 """
 
 from __future__ import annotations

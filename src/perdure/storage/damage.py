@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
-from itertools import islice
-from typing import TypeGuard
+from collections.abc import Iterable
 
 import msgspec
 
@@ -39,20 +37,6 @@ def checked(found: Iterable[Record | Damaged | None]) -> list[Record | None]:
     return records
 
 
-def bounded(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return the first records of a listing, up to `limit`. Damaged ones are left out, with a warning."""
-    return list(islice(intact(found), limit))
-
-
-def intact(found: Iterable[Record | Damaged | None]) -> Iterator[Record]:
-    """Yield the records, and log a warning for each damaged one."""
-    for each in found:
-        if isinstance(each, Record):
-            yield each
-        elif each is not None:
-            log.warning("left out of a listing: %s", each)
-
-
-def is_intact(found: Record | Damaged | None) -> TypeGuard[Record]:
-    """Return whether this is a record; log a warning if it is a damaged one."""
-    return any(intact((found,)))
+def warn(damaged: Damaged) -> None:
+    """Log that a listing leaves this record out."""
+    log.warning("left out of a listing: %s", damaged)

@@ -14,6 +14,7 @@ from itertools import islice
 from .contract import About, Engine, Maintenance, Watch
 from .errors import CannotOpen
 from .ordered import OrderedSet
+from .page import page_of
 from .record import (
     Address,
     Answer,
@@ -83,10 +84,10 @@ class MemoryEngine(Engine):
             return []
         positions = listing.before(wanted.after) if wanted.descending else listing.after(wanted.after)
         found = (self._records[Address(wanted.space, at.partition, at.key)] for at in positions)
-        return list(islice((record for record in found if record.is_live(now)), wanted.limit))
+        return page_of((record for record in found if record.is_live(now)), wanted.limit)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return list(islice(self._due(lane, until, now), limit))
+        return page_of(self._due(lane, until, now), limit)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         counts = dict(self._counts.get((space, partition), {}))

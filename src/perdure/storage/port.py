@@ -111,7 +111,10 @@ class Storage:
         tag: Tag | None = None,
         descending: bool = False,
     ) -> list[Record]:
-        """Up to `limit` records strictly after a position, of one partition or of all."""
+        """Up to `limit` records strictly after a position, of one partition or of all.
+
+        They are fewer at the end, and after 8 MiB of bodies: `is_last_page` tells which it is.
+        """
         self._check_open()
         _check_scope(space, partition)
         _check_count("limit", limit, MOST_RECORDS)
@@ -126,7 +129,7 @@ class Storage:
         return await self._engine.page(wanted, now=now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        """Up to `limit` records of a lane whose `wake_at` has come, earliest first."""
+        """Up to `limit` records of a lane whose `wake_at` has come, earliest first; fewer after 8 MiB."""
         self._check_open()
         _check_text("lane", lane, MOST_LANE_BYTES)
         _check_number("until", until)

@@ -6,11 +6,22 @@ import asyncio
 import secrets
 from collections.abc import Collection
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
 
 import msgspec
 
-from ..storage import Address, Keep, Micros, Position, Record, Space, Storage, Tag
+from ..storage import (
+    MAX_PAGE_BYTES,
+    Address,
+    Keep,
+    Micros,
+    Position,
+    Record,
+    Space,
+    Storage,
+    Tag,
+    is_last_page,
+)
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from . import codec
@@ -73,8 +84,11 @@ async def page_of_tags(
     limit: int,
     descending: bool,
     now: Micros,
-) -> list[Record]:
-    """A page of the tasks that have one of these tags: one seek for each tag, merged in their order."""
+) -> tuple[list[Record], bool]:
+    """Return a page of the tasks that have one of these tags, and whether it is the last.
+
+    It takes one seek for each tag. If one of these pages ends early, the others must not run ahead of it.
+    """
     pages = await asyncio.gather(
         *(
             storage.page(TASKS, partition, after=after, limit=limit, tag=tag, descending=descending, now=now)
@@ -82,7 +96,14 @@ async def page_of_tags(
         )
     )
     merged = merge(*pages, key=lambda record: record.position, reverse=descending)
-    return list(islice(merged, limit))
+    ends = [page[-1].position for page in pages if not is_last_page(page, limit)]
+    if ends:
+        end = max(ends) if descending else min(ends)
+        merged = takewhile(
+            lambda record: (record.position >= end) if descending else (record.position <= end), merged
+        )
+    found = list(islice(merged, limit))
+    return found, not ends and len(found) < limit
 
 
 class Listing:
@@ -116,16 +137,16 @@ class Listing:
         after = None if cursor is None else unseal(cursor, scope, key)
         page = _Page(wanted, limit)
         while page.wants_more:
-            records = await page_of_tags(
+            records, is_last = await page_of_tags(
                 self._storage,
                 wanted.tags,
                 partition=partition,
                 after=page.position or after,
-                limit=(size := page.next_size),
+                limit=page.next_size,
                 descending=newest_first,
                 now=now,
             )
-            page.take(records, is_last=len(records) < size)
+            page.take(records, is_last=is_last)
         following = page.next_position
         return TaskPage(
             tasks=tuple(page.found),
@@ -170,6 +191,7 @@ class _Page:
         self._wanted = wanted
         self._limit = limit
         self._examined = 0
+        self._bytes = 0
         self._exhausted = False
         self._overflowing = False
         self.position: Position | None = None
@@ -180,7 +202,8 @@ class _Page:
 
     @property
     def wants_more(self) -> bool:
-        return not (self._exhausted or self._overflowing or self._examined >= MOST_EXAMINED)
+        is_enough = self._examined >= MOST_EXAMINED or self._bytes >= MAX_PAGE_BYTES
+        return not (self._exhausted or self._overflowing or is_enough)
 
     @property
     def next_size(self) -> int:
@@ -196,6 +219,7 @@ class _Page:
         self._exhausted = is_last
         for record in records:
             self._examined += 1
+            self._bytes += len(record.body)
             taken = self._read(record)
             if taken and self._taken == self._limit:
                 self._overflowing = True

@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from ..damage import is_intact
 from ..errors import OutcomeUnknown, StorageError
+from ..page import Page
 from ..record import Address, Micros, PageRequest, Purged, Record, Space, Tag
 from ..shards import SHARDS
 from .client import Table
@@ -121,14 +121,11 @@ class Across:
     async def _records(
         self, merge: Merge, limit: int, now: Micros, is_there: Callable[[Record, str], bool]
     ) -> list[Record]:
-        found: list[Record] = []
-        while len(found) < limit and (entries := await merge.take(limit - len(found))):
-            records = await self._reader.records([key_of(entry.item) for entry in entries], now)
-            for entry in entries:
-                record = records.get(key_of(entry.item))
-                if is_intact(record) and is_there(record, entry.place):
-                    found.append(record)
-        return found
+        page = Page(limit)
+        while not page.is_full and (entries := await merge.take(limit - len(page.records))):
+            places = {key_of(entry.item): entry.place for entry in entries}
+            await self._reader.fill(page, places, is_there, now)
+        return page.records
 
 
 def _overdue_in(entries: Iterable[Entry]) -> list[Overdue]:

@@ -7,14 +7,16 @@ little else, then the records; one that has left its place in between is passed 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..damage import Damaged, checked, is_intact
+from ..damage import Damaged, checked
 from ..errors import StorageBusy
 from ..grouping import Grouping
+from ..page import MAX_PAGE_BYTES, Page
 from ..record import Address, Micros, PageRequest, Record
 from .client import MOST_GOT, RECORDS, Parameters, Table, pause
 from .items import (
+    MOST_INLINE,
     Item,
     Key,
     address_of,
@@ -55,30 +57,52 @@ class Reader:
     async def page(self, wanted: PageRequest, partition: str, now: Micros) -> list[Record]:
         question = {**_page(wanted, partition), "Limit": wanted.limit, "ConsistentRead": True}
         name = "place" if wanted.tag is None else "tagged_place"
-        found: list[Record] = []
+        page = Page(wanted.limit)
         start: Item | None = None
-        while len(found) < wanted.limit:
+        while not page.is_full:
             begin = {} if start is None else {"ExclusiveStartKey": start}
             items, start = await self._table.query({**question, **begin})
             places = {key_of(item): item[name]["S"] for item in items}
-            records = await self.records(list(places), now)
-            for key, at in places.items():
-                record = records.get(key)
-                if is_intact(record) and _is_at(record, at, wanted):
-                    found.append(record)
+            await self.fill(page, places, lambda record, at: _is_at(record, at, wanted), now)
             if start is None:
                 break
-        return found[: wanted.limit]
+        return page.records
 
-    async def records(self, keys: Iterable[Key], now: Micros) -> dict[Key, Record | Damaged]:
-        """The newest of these; what is not there, or has expired, is absent.
+    async def fill(
+        self, page: Page, places: Mapping[Key, str], is_there: Callable[[Record, str], bool], now: Micros
+    ) -> None:
+        """Add the records of these keys to a page, as far as they are in their places, until it is full.
+
+        A hundred are read at first, then as many as should fit; bodies in parts only as they are needed.
+        """
+        left = list(places)
+        size = MOST_GOT
+        while left and not page.is_full:
+            some, left = left[:size], left[size:]
+            items = await self._items(some)
+            for portion in _portions(some, items):
+                records = await self.records(portion, now, items)
+                for key in portion:
+                    record = records.get(key)
+                    if not page.is_full and (not isinstance(record, Record) or is_there(record, places[key])):
+                        page.add(record)
+                if page.is_full:
+                    return
+            fitting = (MAX_PAGE_BYTES - page.bytes) * len(page.records) // max(1, page.bytes)
+            size = max(MOST_GOT, fitting)
+
+    async def records(
+        self, keys: Iterable[Key], now: Micros, items: Mapping[Key, Item] | None = None
+    ) -> dict[Key, Record | Damaged]:
+        """The newest of these; what is not there, or has expired, is absent. `items` were just read.
 
         Of what has expired no body is asked for: it may be gone, in part, before its record.
         """
         left = list(dict.fromkeys(keys))
         found: dict[Key, Record | Damaged] = {}
         for tries in range(MOST_LOOKS):
-            items = {key: item for key, item in (await self._items(left)).items() if _is_live(item, now)}
+            read = await self._items(left) if items is None or tries else items
+            items = {key: read[key] for key in left if key in read and _is_live(read[key], now)}
             bodies = await self._bodies(items)
             found.update((key, record_of(items[key], body)) for key, body in bodies.items())
             left = [key for key in items if key not in bodies]
@@ -134,6 +158,20 @@ class Reader:
             if keys and _is_whole(parts, keys):
                 bodies[key] = "".join(parts[part]["part"]["S"] for part in keys)
         return bodies
+
+
+def _portions(keys: Iterable[Key], items: Mapping[Key, Item]) -> Iterator[list[Key]]:
+    """Yield these keys in portions, whose bodies have about the bytes of a page together."""
+    portion: list[Key] = []
+    size = 0
+    for key in keys:
+        item = items.get(key, {})
+        portion.append(key)
+        size += len(item.get("body", {}).get("S", "")) + MOST_INLINE * len(_parts_of(item))
+        if size >= MAX_PAGE_BYTES:
+            yield portion
+            portion, size = [], 0
+    yield portion
 
 
 def _parts_of(item: Item) -> list[Key]:

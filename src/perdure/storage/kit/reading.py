@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from ..page import MAX_PAGE_BYTES, is_last_page
 from ..port import Storage
 from ..record import Delete, Insert, Keep, Position, Record, Tag
 from .samples import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, put_many, sample
@@ -29,7 +30,7 @@ async def walk(
             SPACE, partition, after=after, limit=limit, tag=tag, descending=descending, now=NOW
         )
         seen += page
-        if len(page) < limit:
+        if is_last_page(page, limit):
             return seen
         after = page[-1].position
     raise ContractBroken(f"a walk over the pages did not end after {MOST_PAGES}")
@@ -191,6 +192,25 @@ async def large_records_come_in_one_answer(subject: Subject) -> None:
     expect_same(await storage.due("l", until=99, limit=99, now=NOW), records, "6 MB that are due")
     got = await storage.get_many([record.address for record in records], now=NOW)
     expect_same(got, records, "6 MB by address")
+
+
+@check(10, "settle")
+async def a_page_ends_where_its_bodies_have_enough_bytes(subject: Subject) -> None:
+    part = MAX_PAGE_BYTES // 5
+    records = [
+        sample(f"k{n:02}", order=n, body=chr(97 + n) * part, tag="t", lane="l", wake_at=n) for n in range(8)
+    ]
+    await put(subject.storage, *records)
+    storage = await subject.settled()
+    wanted = records[:6]  # five have a little less than enough
+    for partition, tag in ((PARTITION, None), (PARTITION, "t"), (None, None), (None, "t")):
+        page = await storage.page(SPACE, partition, tag=tag, limit=99, now=NOW)
+        expect_same(page, wanted, f"a page of large records ({partition}, {tag})")
+        backwards = await storage.page(SPACE, partition, tag=tag, limit=99, descending=True, now=NOW)
+        expect_same(backwards, records[:1:-1], f"the same, backwards ({partition}, {tag})")
+        expect_same(await walk(storage, partition, limit=99, tag=tag), records, "all pages of large records")
+    expect_same(await storage.page(SPACE, PARTITION, limit=6, now=NOW), wanted, "a page of six large records")
+    expect_same(await storage.due("l", until=99, limit=99, now=NOW), wanted, "large records that are due")
 
 
 @check(13, "settle")

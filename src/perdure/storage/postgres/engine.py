@@ -15,7 +15,7 @@ import anyio
 import asyncpg
 
 from ..contract import About, Engine, Maintenance, Watch
-from ..damage import Damaged, bounded, checked
+from ..damage import Damaged, checked
 from ..errors import (
     OutcomeUnknown,
     StorageBusy,
@@ -25,6 +25,7 @@ from ..errors import (
     StorageFull,
 )
 from ..grouping import Grouping, own_copy
+from ..page import MAX_PAGE_BYTES, Page
 from ..record import (
     Address,
     Change,
@@ -45,7 +46,7 @@ from .failures import is_held_up, is_outrun
 from .location import parse
 from .news import Looking, News, Notified
 from .schema import prepare
-from .statements import addresses_only, statement
+from .statements import addresses_only, bounded, statement
 from .upkeep import maintain
 
 MOST_COMMITS = 128
@@ -148,7 +149,7 @@ class PostgresEngine(Engine):
     ) -> list[Record]:
         """Return a listing; `values` are those of its statement, for a limit."""
         try:
-            rows = await self._connections.read(self._sql(name), *values(limit))
+            rows = await self._connections.read(bounded(self._sql(name), MAX_PAGE_BYTES), *values(limit))
             return [_record(row) for row in rows]
         except StorageCorrupt:
             return await self._read_one_by_one(name, values, limit, now)
@@ -157,14 +158,17 @@ class PostgresEngine(Engine):
         self, name: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
         """Return a listing without the damaged records, any of which fails the statement that reads it."""
-        asked = limit
+        asked, seen = limit, 0
+        page = Page(limit)
         while True:
             rows = await self._connections.read(addresses_only(self._sql(name)), *values(asked))
-            found = [await self._get_alone(Address(*row), now) for row in rows]
-            whole = sum(isinstance(each, Record) for each in found)
-            if whole >= limit or len(rows) < asked:
-                return bounded(found, limit)
-            asked *= 2
+            for row in rows[seen:]:
+                page.add(await self._get_alone(Address(*row), now))
+                if page.is_full:
+                    return page.records
+            if len(rows) < asked:
+                return page.records
+            asked, seen = 2 * asked, asked
 
     async def _get_alone(self, address: Address, now: Micros) -> Record | Damaged | None:
         try:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import cast
 
-from ..damage import Damaged, checked, is_intact
+from ..damage import Damaged, checked
+from ..page import MAX_PAGE_BYTES, Page
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARDS, shard_of
 from .keys import Keys, after, awake, digits, listed, names_in, number_in, tag_prefix
-from .router import Router
-from .scripts import COUNTS
+from .router import Call, Router
+from .scripts import COUNTS, RECORDS
 from .stored import decode
 from .walking import Shelf, Walk
 
@@ -29,23 +31,40 @@ class Reader:
         self._keys = keys
 
     async def get(self, addresses: Sequence[Address], now: Micros) -> list[Record | None]:
-        return checked(await self._read(addresses, now))
-
-    async def _read(self, addresses: Sequence[Address], now: Micros) -> list[Record | Damaged | None]:
-        together: defaultdict[int, list[int]] = defaultdict(list)
-        for at, address in enumerate(addresses):
-            together[0 if self._router.is_one else shard_of(address.partition)].append(at)
-        calls = [
+        together = self._together(addresses)
+        calls: list[Call] = [
             (shard, (b"MGET", *(self._keys.record(addresses[at]) for at in group)))
             for shard, group in together.items()
         ]
-        found: list[Record | Damaged | None] = [None] * len(addresses)
         values = cast("list[list[bytes | None]]", await self._router.read(calls))
+        found: dict[int, Record | Damaged | None] = {}
         for group, answers in zip(together.values(), values, strict=True):
-            for at, value in zip(group, answers, strict=True):
-                record = None if value is None else decode(addresses[at], value)
-                found[at] = record if not isinstance(record, Record) or record.is_live(now) else None
-        return found
+            found.update(
+                (at, _live(addresses[at], value, now)) for at, value in zip(group, answers, strict=True)
+            )
+        return checked(found[at] for at in range(len(addresses)))
+
+    async def _read_some(self, addresses: Sequence[Address], now: Micros) -> list[Record | Damaged | None]:
+        """Return the first of these records, at least one, as many as have the bytes of a page."""
+        together = self._together(addresses)
+        calls = [
+            (shard, RECORDS.call([self._keys.record(addresses[at]) for at in group], [MAX_PAGE_BYTES]))
+            for shard, group in together.items()
+        ]
+        values = cast("list[list[bytes | None]]", await self._router.read(calls))
+        found: dict[int, Record | Damaged | None] = {}
+        for group, answers in zip(together.values(), values, strict=True):
+            found.update(
+                (at, _live(addresses[at], value, now)) for at, value in zip(group, answers, strict=False)
+            )
+        return [found[at] for at in takewhile(found.__contains__, range(len(addresses)))]
+
+    def _together(self, addresses: Sequence[Address]) -> dict[int, list[int]]:
+        """Return the places of those addresses that one call may ask for, by shard."""
+        together: defaultdict[int, list[int]] = defaultdict(list)
+        for at, address in enumerate(addresses):
+            together[0 if self._router.is_one else shard_of(address.partition)].append(at)
+        return together
 
     async def page(self, wanted: PageRequest, now: Micros) -> list[Record]:
         space, partition, tag = wanted.space, wanted.partition, wanted.tag
@@ -108,20 +127,26 @@ class Reader:
         now: Micros,
     ) -> list[Record]:
         """The first records of a walk that are still where their entries say."""
-        found: list[Record] = []
+        page = Page(limit)
         wanted = limit
-        while len(found) < limit:
+        while not page.is_full:
             entries = [entry for _, entry in await walk.next(wanted)]
-            records = await self._read([address(entry) for entry in entries], now) if entries else []
-            found += [
-                record
-                for record, entry in zip(records, entries, strict=True)
-                if is_intact(record) and is_there(record, entry)
-            ]
-            if len(entries) < wanted:
+            is_end = len(entries) < wanted
+            while entries and not page.is_full:
+                records = await self._read_some([address(entry) for entry in entries], now)
+                for record, entry in zip(records, entries, strict=False):
+                    if not page.is_full and (not isinstance(record, Record) or is_there(record, entry)):
+                        page.add(record)
+                del entries[: len(records)]
+            if is_end:
                 break
             wanted = min(2 * wanted, MOST_AT_ONCE)
-        return found[:limit]
+        return page.records
+
+
+def _live(address: Address, value: bytes | None, now: Micros) -> Record | Damaged | None:
+    record = None if value is None else decode(address, value)
+    return None if isinstance(record, Record) and not record.is_live(now) else record
 
 
 def _shards(partition: str | None) -> Sequence[int]:

@@ -38,7 +38,10 @@ COUNTS = _load("counts")
 RANGES = _load("ranges")
 MISSING = _load("missing")
 STALE = _load("stale")
-_TEXTS: dict[Word, str] = {script.name: script.text for script in (WRITE, COUNTS, RANGES, MISSING, STALE)}
+RECORDS = _load("records")
+_TEXTS: dict[Word, str] = {
+    script.name: script.text for script in (WRITE, COUNTS, RANGES, MISSING, STALE, RECORDS)
+}
 
 
 def in_full(command: Command) -> Command:

@@ -10,7 +10,8 @@ import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
 from ..contract import About, Engine, Maintenance, Watch
-from ..damage import Damaged, bounded, checked
+from ..damage import Damaged, checked
+from ..page import page_of
 from ..record import (
     Address,
     Change,
@@ -154,8 +155,8 @@ def _get(db: sqlite3.Connection, address: Address, now: Micros) -> Record | None
 
 
 def _records(db: sqlite3.Connection, sql: str, values: dict[str, object], limit: int) -> list[Record]:
-    """Return up to `limit` records; damaged ones are left out, and do not count."""
-    return read(db, sql, values, lambda found: bounded(found, limit))
+    """Return a page. No more rows are fetched than fit into it."""
+    return read(db, sql, values, lambda found: page_of(found, limit))
 
 
 def _vacuum(db: sqlite3.Connection) -> None:
