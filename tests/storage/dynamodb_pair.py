@@ -9,6 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, TypeAlias, cast
+from uuid import uuid4
 
 from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStubs]
 from aiobotocore.credentials import AioRefreshableCredentials  # pyright: ignore[reportMissingTypeStubs]
@@ -127,8 +128,7 @@ async def pair_on(
 
 
 async def new_table(db: Any) -> str:  # noqa: ANN401
-    names = [each async for page in db.get_paginator("list_tables").paginate() for each in page["TableNames"]]
-    name = f"{TABLE}-{len(names)}"
+    name = f"{TABLE}-{uuid4().hex}"
     await db.create_table(
         TableName=name,
         BillingMode="PAY_PER_REQUEST",
