@@ -77,6 +77,19 @@ async def test_an_older_schema_is_migrated_once_and_only_by_who_may() -> None:
         await open_storage(url)
 
 
+async def test_a_schema_whose_commits_do_not_say_whether_they_were_written_is_migrated() -> None:
+    """As an earlier development version made it."""
+    url = servers.postgres().new_url()
+    function = "CREATE FUNCTION commit_group(OUT overs bigint[]) LANGUAGE sql AS 'SELECT NULL::bigint[]'"
+    connections = await Connections.open(parse(url))
+    try:
+        await prepare(connections, may_migrate=True, steps=(migrations()[0], f"{migrations()[1]};{function}"))
+    finally:
+        await connections.close()
+    async with await open_storage(url) as storage:
+        await put(storage, sample("k"))
+
+
 async def test_a_migration_that_fails_leaves_nothing_behind() -> None:
     url = servers.postgres().new_url()
     connections = await Connections.open(parse(url))
