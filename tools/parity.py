@@ -38,8 +38,8 @@ IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 """What pytest warns of because this process has imported parts of the tests already."""
 LASTING = ["sqlite", *engines.SERVERS]
 ENGINES_OF = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING}
-"""The engines of rows that are not about all five. 94 names its engines; memory forgets what 97 keeps, and has
-no stored bytes that could be damaged as in 107.
+"""The engines of rows that are not about all five. 94 names its engines; memory forgets what 97 keeps, and
+has no stored bytes that could be damaged as in 107.
 """
 ERRORS = 100
 """The row that is proven by recording which errors were raised."""
