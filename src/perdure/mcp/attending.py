@@ -89,11 +89,11 @@ class Attendant:
         return last
 
     def _ask_what_is_new(self, snapshot: Snapshot, asking: TaskGroup) -> None:
-        for key in self._questions(snapshot).keys() - self._asked:
+        for key in self.questions(snapshot).keys() - self._asked:
             self._asked.add(key)
             asking.start_soon(self._ask, snapshot, key, asking.cancel_scope)
 
-    def _questions(self, snapshot: Snapshot) -> dict[str, Input]:
+    def questions(self, snapshot: Snapshot) -> dict[str, Input]:
         """Return the outstanding questions that the client of this request can be asked."""
         can = declared(self._request)
         return {key: asked for key, asked in snapshot.task.questions.items() if asked.capability in can}
@@ -103,7 +103,7 @@ class Attendant:
         async with aclosing(self._service.runtime.watch(self._owner, task_id)) as states:
             async for snapshot in states:
                 await self._tell(snapshot)
-                if snapshot.task.is_terminal or self._questions(snapshot):
+                if snapshot.task.is_terminal or self.questions(snapshot):
                     return snapshot
         raise MCPError(INTERNAL_ERROR, "the task was lost")
 

@@ -126,11 +126,11 @@ class Calls:
     async def _wait_modern(self, request: Request, owner: Owner, task_id: str) -> Wire:
         """Wait for a task of which the client does not know. Its questions are rounds of the call."""
         attendant = Attendant(request, self._service, owner, names_task=False)
-        task = (await self._while_connected(request, attendant.until_it_asks(task_id), task_id)).task
+        snapshot = await self._while_connected(request, attendant.until_it_asks(task_id), task_id)
+        task = snapshot.task
         if task.is_terminal:
             return self._service.stamped(shapes.result_of(success_of(task.outcome)))
-        can = declared(request)
-        asked = {key: shapes.question(each) for key, each in task.questions.items() if each.capability in can}
+        asked = {key: shapes.question(each) for key, each in attendant.questions(snapshot).items()}
         if idempotency_key_of(_meta(request)) is None:
             self._service.background.beside(self._cancel_unless_answered(owner, task_id, frozenset(asked)))
         state = f"{WAITING}{task.task_id}"

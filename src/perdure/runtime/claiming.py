@@ -18,7 +18,7 @@ from ..tasks.store import Edit
 from . import lease as leases
 from . import telemetry
 from .config import RuntimeConfig
-from .endings import end_task, refusal_to_start
+from .endings import end_task, refusal_to_start, unless_cancelled
 from .function import Function
 from .hold import Claim, find_out
 from .lease import Holder
@@ -106,9 +106,7 @@ def _begin(function: Function) -> Edit:
     """Count an attempt before it starts; or end a task that is cancelled or may not be started again."""
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
-        if task.cancel_requested_at is not None:
-            return edits.cancel(task, now=now, config=config)
         refusal = refusal_to_start(function, task, now)
         return edits.hold(task, now=now) if refusal is None else end_task(task, refusal, now, config)
 
-    return edit
+    return unless_cancelled(edit)

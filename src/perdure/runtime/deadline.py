@@ -10,9 +10,8 @@ import asyncio
 import logging
 from random import uniform
 
-from ..storage import Address, Position, Record
+from ..storage import Position, Record
 from ..storage.errors import NewerFormat
-from ..storage.port import MOST_RECORDS
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, retention
 from ..tasks.edits import DEADLINES
 from ..tasks.errors import ConcurrentModification, LeaseLost
@@ -23,6 +22,7 @@ from . import telemetry
 from .claiming import REFUSED, read_or_quarantine
 from .config import RuntimeConfig
 from .endings import end_task, end_unanswered, expiry_of
+from .lane import Lane
 
 log = logging.getLogger("perdure.runtime")
 
@@ -39,8 +39,7 @@ class Deadlines:
     def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
         self._store = store
         self._interval = config.sweep_interval / CHECKS_PER_SWEEP
-        self._newer: set[tuple[Address, int]] = set()
-        """Overdue tasks, by version, that a newer version of perdure wrote."""
+        self._questions = Lane(store.storage, DEADLINES, BATCH)
 
     async def check_questions(self) -> None:
         """After a while, fail the unclaimed tasks whose questions are past their deadline."""
@@ -53,13 +52,8 @@ class Deadlines:
         await self.end_abandoned()
 
     async def end_unanswered(self) -> None:
-        now = self._store.clock()
-        limit = min(MOST_RECORDS, BATCH + len(self._newer))
-        overdue = await self._store.storage.due(DEADLINES, until=now, limit=limit, now=now)
-        self._newer &= {(record.address, record.version) for record in overdue}
-        for record in overdue:
-            if (record.address, record.version) not in self._newer:
-                await self._end(record, end_unanswered)
+        for record in await self._questions.due(self._store.clock()):
+            await self._end(record, end_unanswered)
 
     async def end_abandoned(self) -> None:
         """Read the active tasks that are old enough, oldest first."""
@@ -82,7 +76,7 @@ class Deadlines:
                 return
             ended = await edit_with_lease(self._store, snapshot, edit)
         except NewerFormat:
-            self._newer.add((record.address, record.version))
+            self._questions.leave(record)
             return
         except REFUSED:  # another process ended, answered or claimed it
             return

@@ -101,9 +101,9 @@ def _stopped(stop: Stop | None, function: Function) -> Edit:
             reason = "the worker was shut down before the task ended"
             return run_again_or_end(function, Unfinished(reason=reason, end=AttemptEnd.INTERRUPTED))
         case Stop.UNANSWERED:
-            return _unless_cancelled(_end_unanswered_run(function))
+            return unless_cancelled(_end_unanswered_run(function))
         case Stop.SUSPENDED:
-            return _unless_cancelled(lambda task, now, config: edits.release(task, now=now, config=config))
+            return unless_cancelled(lambda task, now, config: edits.release(task, now=now, config=config))
         case _:
             return lambda task, now, config: edits.cancel(task, now=now, config=config)
 
@@ -187,10 +187,10 @@ def run_again_or_end(function: Function | None, attempt: Unfinished) -> Edit:
         )
         return end_task(failed, refusal, now, config)
 
-    return _unless_cancelled(edit)
+    return unless_cancelled(edit)
 
 
-def _unless_cancelled(edit: Edit) -> Edit:
+def unless_cancelled(edit: Edit) -> Edit:
     """Cancel the task instead, if that was asked for."""
 
     def cancel_or_edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
@@ -263,7 +263,7 @@ def pause_until_answered(pause: Pause) -> Edit:
             return edits.finish(asked, _POINTLESS, now=now, config=config)
         return edits.release(asked, now=now, config=config)
 
-    return _unless_cancelled(edit)
+    return unless_cancelled(edit)
 
 
 def check_askable(task: TaskRecord, requests: Mapping[str, InputRequest]) -> None:

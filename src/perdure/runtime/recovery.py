@@ -14,7 +14,6 @@ from random import shuffle, uniform
 
 from ..storage import Address, Delete, Micros, Record, Storage
 from ..storage.errors import NewerFormat
-from ..storage.port import MOST_RECORDS
 from ..tasks import Snapshot, TaskStore
 from ..tasks.edits import AttemptEnd
 from ..tasks.errors import TaskError
@@ -24,6 +23,7 @@ from .claiming import REFUSED, read_or_quarantine
 from .config import RuntimeConfig
 from .endings import Unfinished, run_again_or_end
 from .function import Function
+from .lane import Lane
 
 log = logging.getLogger("perdure.runtime")
 
@@ -68,15 +68,14 @@ class Recovery:
         self._is_ours = is_ours
         self._heartbeat = config.heartbeat
         self._patience = Patience(1.5 * config.heartbeat)
-        self._newer: set[tuple[Address, int]] = set()
-        """Leases that ran out, by version, whose task or body a newer version of perdure wrote."""
+        self._expired = Lane(store.storage, leases.EXPIRING, BATCH)
 
     async def look(self) -> None:
         """After a while, see which leases ran out, and recover those of which nobody was heard."""
         longest = 0.5 if self._patience.is_tried else 1.0
         await asyncio.sleep(self._heartbeat * longest * uniform(0.5, 1))
         now = self._store.clock()
-        lost = self._patience.worn_out(await self._expired(now), asyncio.get_running_loop().time())
+        lost = self._patience.worn_out(await self._expired.due(now), asyncio.get_running_loop().time())
         shuffle(lost)  # others do the same
         for lease in lost:
             if self._is_ours(lease):  # it runs here, and is late with its heartbeat
@@ -85,16 +84,9 @@ class Recovery:
                 await recover(lease, self._store, self._functions)
             except NewerFormat as error:
                 log.warning("task %s is left to newer workers: %s", lease.key, error)
-                self._newer.add((lease.address, lease.version))
+                self._expired.leave(lease)
             except TaskError:
                 log.exception("task %s cannot be recovered", lease.key)
-
-    async def _expired(self, now: Micros) -> list[Record]:
-        """Leases that ran out, without those that only a newer version can recover."""
-        limit = min(MOST_RECORDS, BATCH + len(self._newer))
-        found = await self._store.storage.due(leases.EXPIRING, until=now, limit=limit, now=now)
-        self._newer &= {(lease.address, lease.version) for lease in found}
-        return [lease for lease in found if (lease.address, lease.version) not in self._newer]
 
 
 async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Function]) -> Snapshot | None:

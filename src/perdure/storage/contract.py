@@ -17,7 +17,7 @@
     direction, of one tag if asked, by index seek. Walking pages meets each record that stays exactly once.
 11. `page` without a partition does so over all partitions in `(order, key, partition)` order.
     A page shorter than its limit is the last, unless its bodies have MAX_PAGE_BYTES together: it ends with
-    the record that brings it there, so it holds at least one if there is one. `is_last_page` tells the end.
+    the record that brings it there, so it holds at least one if there is one. `is_last_page` finds the end.
 12. `due` answers what a lane should have woken by `until`, in `(wake_at, key, partition, space)` order,
     within the same bounds as a page.
 13. `counts` are exact numbers of live records per tag, of a partition or of all; a tag of none is absent.

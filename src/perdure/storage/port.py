@@ -113,7 +113,7 @@ class Storage:
     ) -> list[Record]:
         """Up to `limit` records strictly after a position, of one partition or of all.
 
-        They are fewer at the end, and after 8 MiB of bodies: `is_last_page` tells which it is.
+        They are fewer at the end, and after 8 MiB of bodies: `is_last_page` says which it is.
         """
         self._check_open()
         _check_scope(space, partition)

@@ -242,6 +242,8 @@ class TaskRecord(
     @property
     def questions(self) -> dict[str, Input]:
         """The outstanding questions that its client can be asked; operators see all of them."""
+        if self.client_can is None:
+            return self.outstanding
         return {key: asked for key, asked in self.outstanding.items() if self.can_ask(asked.capability)}
 
     @property

@@ -10,7 +10,7 @@ from importlib import import_module
 from .history import Get, Operation, Recorder, Write, is_linearizable
 from .subject import CHECKS, Check, ContractBroken, Factory, MissingSeam, Report, Result, Subject, run
 
-for _module in ("writing", "reading", "expiring", "contending", "lasting", "damaging"):
+for _module in ("writing", "reading", "expiring", "contending", "lasting", "damage"):
     import_module(f".{_module}", __package__)  # each adds its checks to CHECKS
 
 __all__ = [
