@@ -75,7 +75,7 @@ class Place:
         return (await self.feeds(*arguments, "--json", code=code)).document
 
     async def start(self, *arguments: str) -> Forged:
-        variables = {**environment(), **self.passwords}
+        variables = {**environment(), "XDG_STATE_HOME": str(self.folder / "state"), **self.passwords}
         command = ("-m", "perdure.cli", "feeds", *arguments)
         return await forged(*command, cwd=self.folder, env=variables, stdout=PIPE, stderr=PIPE)
 

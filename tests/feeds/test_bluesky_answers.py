@@ -23,9 +23,11 @@ NOW = 1_794_744_000_000_000
 DID = "did:plc:abc"
 
 
-def told(status: int, error: str, message: str = "", **headers: str) -> SourceError:
+def told(
+    status: int, error: str, message: str = "", *, has_token: bool = True, **headers: str
+) -> SourceError:
     body = msgspec.json.encode({"error": error, "message": message})
-    return refusal(status, headers, body, actor=DID, now=NOW)
+    return refusal(status, headers, body, actor=DID, now=NOW, has_token=has_token)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +43,11 @@ def told(status: int, error: str, message: str = "", **headers: str) -> SourceEr
         (400, "InvalidToken", "Token could not be verified", TokenRefused),
         (401, "AuthMissing", "Authentication Required", NotAuthorized),
         (401, "AuthenticationRequired", "Invalid identifier or password", NotAuthorized),
+        (401, "AccountTakedown", "Account has been taken down", NotAuthorized),
+        (401, "AccountDeactivated", "Account is deactivated", NotAuthorized),
+        (401, "JwtExpired", "jwt expired", SourceUnavailable),
+        (401, "BadJwtSignature", "jwt signature does not match jwt issuer", SourceUnavailable),
+        (401, "UntrustedIss", "identity unknown", SourceUnavailable),
         (429, "RateLimitExceeded", "Rate Limit Exceeded", RateLimited),
         (500, "InternalServerError", "Internal Server Error", SourceFailed),
         (502, "UpstreamFailure", "Upstream Failure", SourceUnavailable),
@@ -52,6 +59,19 @@ def told(status: int, error: str, message: str = "", **headers: str) -> SourceEr
 )
 def test_each_row_of_the_table(status: int, error: str, message: str, meaning: type[SourceError]) -> None:
     assert type(told(status, error, message)) is meaning
+
+
+@pytest.mark.parametrize("error", ["ExpiredToken", "InvalidToken", "AccountTakedown", "JwtExpired"])
+def test_a_401_to_a_request_without_a_token_is_not_about_our_credentials(error: str) -> None:
+    refused = told(401, error, has_token=False)
+    assert type(refused) is SourceUnavailable
+    assert refused.retryable
+
+
+def test_a_server_that_requires_a_login_says_what_to_set() -> None:
+    refused = told(401, "AuthMissing", "Authentication Required", has_token=False)
+    assert type(refused) is NotAuthorized
+    assert "bluesky.identifier" in str(refused)
 
 
 @pytest.mark.parametrize(

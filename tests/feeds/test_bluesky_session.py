@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 from collections.abc import AsyncGenerator
+from pathlib import Path
 
 import httpx2
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from perdure.feeds import Budget, Page, Polling, Requests, Settings
 from perdure.feeds.bluesky import Bluesky, open_bluesky
 from perdure.feeds.bluesky.client import Client
-from perdure.feeds.bluesky.session import MOST_RENEWALS, Session
+from perdure.feeds.bluesky.session import MAX_RENEWALS, Session
 from perdure.feeds.errors import AccountBlocked, NotAuthorized, SourceUnavailable
 from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.feeds.source import HintSource
@@ -194,9 +196,9 @@ async def test_a_server_that_refuses_the_tokens_it_gives_is_not_asked_for_ever(
             message="Token has expired",
         )
     )
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(SourceUnavailable):  # the login was accepted, so another one would not help
         await head(bluesky, two.anna)
-    assert len(two.pds.asked(FEED)) == 1 + MOST_RENEWALS
+    assert len(two.pds.asked(FEED)) == 1 + MAX_RENEWALS
 
 
 async def test_the_limits_of_logins_say_nothing_about_reading(two: Two) -> None:
@@ -210,6 +212,98 @@ async def test_the_limits_of_logins_say_nothing_about_reading(two: Two) -> None:
         assert session.token is not None
     assert two.counts() == (1, 0)
     assert budget.remaining is None
+
+
+# Between processes
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    return {**PASSWORD, "XDG_STATE_HOME": str(tmp_path)}
+
+
+def files_in(home: dict[str, str]) -> list[Path]:
+    return [each for each in Path(home["XDG_STATE_HOME"]).rglob("*") if each.is_file()]
+
+
+async def test_a_login_is_kept_for_the_next_command(two: Two, home: dict[str, str]) -> None:
+    for _ in range(40):
+        async with open_bluesky(two.settings(), environ=home) as bluesky:
+            assert (await head(bluesky, two.anna)).items
+    assert two.counts() == (1, 0)
+
+
+async def test_only_its_user_can_read_the_file_of_a_login(two: Two, home: dict[str, str]) -> None:
+    async with open_bluesky(two.settings(), environ=home) as bluesky:
+        await head(bluesky, two.anna)
+    (file,) = files_in(home)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+    assert "abcd-efgh" not in file.read_text()
+
+
+async def test_a_kept_login_that_ran_out_is_refreshed_and_kept_again(two: Two, home: dict[str, str]) -> None:
+    for _ in range(2):
+        async with open_bluesky(two.settings(), environ=home) as bluesky:
+            await head(bluesky, two.anna)
+        two.pds.sessions.expire("access")
+    async with open_bluesky(two.settings(), environ=home) as bluesky:
+        await head(bluesky, two.anna)
+    assert two.counts() == (1, 2)
+
+
+async def test_two_processes_share_what_one_of_them_refreshed(two: Two, home: dict[str, str]) -> None:
+    """A refresh token is valid once, so the second process takes the tokens that the first one stored."""
+    async with (
+        open_bluesky(two.settings(), environ=home) as one,
+        open_bluesky(two.settings(), environ=home) as other,
+    ):
+        await head(one, two.anna)
+        await head(other, two.anna)
+        two.pds.sessions.expire("access")
+        await head(one, two.anna)
+        await head(other, two.anna)
+    assert two.counts() == (1, 1)
+
+
+async def test_a_file_that_others_can_read_or_nobody_can_write_costs_a_login_and_no_more(
+    two: Two, home: dict[str, str]
+) -> None:
+    async with open_bluesky(two.settings(), environ=home) as bluesky:
+        await head(bluesky, two.anna)
+    (file,) = files_in(home)
+    file.chmod(0o644)
+    async with open_bluesky(two.settings(), environ=home) as bluesky:
+        await head(bluesky, two.anna)
+    assert two.counts() == (2, 0)
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+    file.write_text("no tokens")
+    async with open_bluesky(two.settings(), environ=home) as bluesky:
+        await head(bluesky, two.anna)
+    assert two.counts() == (3, 0)
+
+    nowhere = {**home, "XDG_STATE_HOME": str(file)}
+    async with open_bluesky(two.settings(), environ=nowhere) as bluesky:
+        assert (await head(bluesky, two.anna)).items
+
+
+# A 401 of another server
+
+
+async def test_a_401_between_their_own_servers_is_retried(two: Two, bluesky: Bluesky) -> None:
+    two.pds.fail(Fault(how="refused", status=401, error="JwtExpired", message="jwt expired", path=FEED))
+    assert (await head(bluesky, two.anna)).items
+    assert two.counts() == (1, 0)
+
+
+async def test_whatever_a_login_is_refused_for_is_final(two: Two) -> None:
+    two.pds.fail(Fault(how="refused", times=None, status=401, error="AuthFactorTokenRequired", path=LOG_IN))
+    async with open_bluesky(two.settings(), environ=PASSWORD) as bluesky:
+        for _ in range(2):
+            with pytest.raises(NotAuthorized, match="AuthFactorTokenRequired"):
+                await head(bluesky, two.anna)
+    assert two.counts() == (1, 0)
 
 
 # Blocked

@@ -180,7 +180,7 @@ async def test_wrong_credentials_end_everything_at_once(place: Place, command: s
     assert "bluesky.identifier: me.test needs a password; set PERDURE_BLUESKY_PASSWORD" in ended.err
     place.passwords = {"PERDURE_BLUESKY_PASSWORD": "wrong"}
     said = (await place.feeds(command, code=2)).err.splitlines()[-1]
-    assert "does not let me.test in: Invalid identifier or password" in said
+    assert "as me.test failed: Invalid identifier or password" in said
     assert said.endswith("; check bluesky.identifier in the settings, and its app password")
     assert (await place.account(alice)).hold is None
     place.passwords = {"PERDURE_BLUESKY_PASSWORD": "right"}

@@ -11,7 +11,6 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from ..feeds.errors import NotAuthorized
 from ..storage.errors import PerdureError
 from .ending import CannotDo, Expected, code_of
 from .telling import harmless, obeyed_by_none
@@ -49,8 +48,6 @@ def _reason_of(error: Exception) -> Expected | None:
 def _sentence(error: Expected) -> str:
     if isinstance(error, CannotDo):  # our own words, which may go on with the lines where a module failed
         return str(error)
-    if isinstance(error, NotAuthorized):
-        return f"{harmless(str(error))}; check bluesky.identifier in the settings, and its app password"
     return f"{harmless(str(error))}{'; try again in a while' if error.retryable else ''}"
 
 

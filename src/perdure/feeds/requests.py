@@ -1,16 +1,18 @@
-"""Asking a source: never more often than it allows, and again when it fails. For whoever writes a source.
+"""The rate limit of a source, and retries of what failed. For everyone who writes a source.
 
-One `Budget` counts for everything that is asked from here: it learns from the source's own headers what is
-left, keeps a reserve, and when the source says stop, everybody stops. A source's word on when to come back
-wins over our own backoff.
+One `Budget` counts for all requests to a server: it reads from the server's own headers what is left, keeps a
+reserve, and when the server refuses more, all requests wait. The time that a server names wins over our own
+backoff. Every long wait is reported, with its reason and its end.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime
 from random import uniform
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import anyio
 
@@ -19,7 +21,12 @@ from ..tasks.store import system_clock
 from .errors import RateLimited, SourceUnavailable
 from .settings import Polling
 
+log = logging.getLogger("perdure.feeds")
+
 T = TypeVar("T")
+
+OnWait: TypeAlias = Callable[[str, Micros], None]
+"""Takes the reason for a wait, and the time at which it ends."""
 
 RESERVE = 0.1
 """The part of a limit that is left to others who share the address."""
@@ -28,13 +35,28 @@ UNTOLD: Micros = 60 * 1_000_000
 SHORTEST: Micros = 1_000_000
 LONGEST: Micros = 3600 * 1_000_000
 """A source's word counts within these: clocks differ, and headers can say anything."""
+LONG_WAIT: Micros = 5 * 1_000_000
+"""A wait that is at least this long is reported."""
+
+
+def log_wait(reason: str, until: Micros) -> None:
+    """Log a wait: what `Budget` does unless it is given another function."""
+    log.warning("waiting until %s: %s", f"{datetime.fromtimestamp(until / 1e6, UTC):%H:%M:%S} UTC", reason)
 
 
 class Budget:
     """What may be asked, and how much of it at a time."""
 
-    def __init__(self, connections: int, *, clock: Callable[[], Micros] = system_clock) -> None:
+    def __init__(
+        self,
+        connections: int,
+        *,
+        clock: Callable[[], Micros] = system_clock,
+        on_wait: OnWait = log_wait,
+    ) -> None:
         self.clock = clock
+        self.on_wait = on_wait
+        self._reported_until: Micros = 0
         self.remaining: int | None = None
         """As the source last said, less what was asked since."""
         self.waits_until: Micros | None = None
@@ -66,11 +88,18 @@ class Budget:
         async with self._connections:
             while (until := self._closed_until()) is not None:
                 self.waits_until = until
+                self.report_wait("rate limited by the source", until)
                 await anyio.sleep((until - self.clock()) / 1e6 + uniform(0, 0.1))
             self.requests += 1
             if self.remaining is not None:
                 self.remaining -= 1
             yield
+
+    def report_wait(self, reason: str, until: Micros) -> None:
+        """Report a wait if it is long. Requests that wait for the same time are one wait."""
+        if until - self.clock() >= LONG_WAIT and until > self._reported_until + SHORTEST:
+            self._reported_until = until
+            self.on_wait(reason, until)
 
     def _closed_until(self) -> Micros | None:
         """When the next thing may be asked. None: now."""
@@ -104,7 +133,9 @@ class Requests:
             except SourceUnavailable as error:
                 if tried == self._retries:
                     raise
-                await anyio.sleep(max(self._backoff * 2**tried * uniform(0.8, 1.2), self._wanted(error)))
+                wait = max(self._backoff * 2**tried * uniform(0.8, 1.2), self._wanted(error))
+                self.budget.report_wait(str(error), self.budget.clock() + round(wait * 1e6))
+                await anyio.sleep(wait)
                 tried += 1
 
     def _wanted(self, error: SourceUnavailable) -> float:

@@ -29,8 +29,11 @@ from .shapes import Refusal
 SECOND: Micros = 1_000_000
 
 
-class TokenRefused(NotAuthorized):
-    """The token is no longer good. A fresh one may be; `session` sees to that."""
+CHECK_CREDENTIALS = "check bluesky.identifier in the settings, and its app password"
+
+
+class TokenRefused(SourceError):
+    """The access token is no longer valid. `session` gets a new one; the error never leaves this package."""
 
 
 _BY_ERROR: dict[tuple[int, str], type[SourceError]] = {
@@ -40,6 +43,8 @@ _BY_ERROR: dict[tuple[int, str], type[SourceError]] = {
     (400, "InvalidToken"): TokenRefused,
     (401, "ExpiredToken"): TokenRefused,
     (401, "InvalidToken"): TokenRefused,
+    (401, "AuthMissing"): NotAuthorized,
+    (401, "AuthenticationRequired"): NotAuthorized,
     (400, "AccountDeactivated"): AccountUnavailable,
     (400, "AccountTakedown"): AccountUnavailable,
     (400, "RepoNotFound"): AccountUnavailable,
@@ -47,6 +52,9 @@ _BY_ERROR: dict[tuple[int, str], type[SourceError]] = {
     (400, "RepoSuspended"): AccountUnavailable,
     (400, "RepoTakendown"): AccountUnavailable,
 }
+
+_OUR_ACCOUNT = frozenset({"AccountDeactivated", "AccountTakedown"})
+"""Errors of status 401 about the account whose token was sent."""
 
 _BY_MESSAGE: dict[str, type[SourceError]] = {
     "Profile not found": AccountUnavailable,
@@ -58,23 +66,39 @@ _BY_MESSAGE: dict[str, type[SourceError]] = {
 """What 400 InvalidRequest means."""
 
 
-def refusal(status: int, headers: Mapping[str, str], body: bytes, *, actor: str, now: Micros) -> SourceError:
-    """The error that an answer other than 2xx and 304 stands for. `actor` is who was asked about."""
+def refusal(
+    status: int, headers: Mapping[str, str], body: bytes, *, actor: str, now: Micros, has_token: bool = False
+) -> SourceError:
+    """Return the error that an answer other than 2xx and 304 stands for.
+
+    `actor` is the account that was asked about. `has_token` is whether the request was sent with a token.
+    """
     told = _told(body)
     if status == 429:
         return RateLimited(retry_at(headers, now))
     if told is None or status >= 500 or status == 408:
-        kind = SourceFailed if status == 500 else SourceUnavailable
-        reason = f"status {status}{f': {told.error} {told.message}' if told else ''}"
-        return kind(reason, until=retry_at(headers, now) if "retry-after" in headers else None)
-    return _meaning(status, told, actor)(f"{told.message or told.error} ({status} {told.error})")
+        return _unavailable(status, headers, told, now)
+    meaning = _meaning(status, told, actor, has_token=has_token)
+    if meaning is SourceUnavailable:
+        return _unavailable(status, headers, told, now)
+    advice = f"; {CHECK_CREDENTIALS}" if meaning is NotAuthorized else ""
+    return meaning(f"{told.message or told.error} ({status} {told.error}){advice}")
 
 
-def _meaning(status: int, told: Refusal, actor: str) -> type[SourceError]:
+def _unavailable(
+    status: int, headers: Mapping[str, str], told: Refusal | None, now: Micros
+) -> SourceUnavailable:
+    kind = SourceFailed if status == 500 else SourceUnavailable
+    reason = f"status {status}{f': {told.error} {told.message}' if told else ''}"
+    return kind(reason, until=retry_at(headers, now) if "retry-after" in headers else None)
+
+
+def _meaning(status: int, told: Refusal, actor: str, *, has_token: bool) -> type[SourceError]:
     if (known := _BY_ERROR.get((status, told.error))) is not None:
-        return known
+        return known if has_token or known is not TokenRefused else SourceUnavailable
     if status == 401:
-        return NotAuthorized
+        # Any other 401 is about a token between their own servers ("jwt expired"), and passes.
+        return NotAuthorized if has_token and told.error in _OUR_ACCOUNT else SourceUnavailable
     if (status, told.error) != (400, "InvalidRequest"):
         return RequestRefused
     messages = {message.format(actor=actor): meaning for message, meaning in _BY_MESSAGE.items()}

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import anyio
 import httpx2
 import msgspec
 
-from ..errors import SourceUnavailable
+from ..errors import NotAuthorized, SourceUnavailable
 from ..requests import Requests
 from . import answers
 
@@ -79,11 +80,20 @@ class Client:
         body: Mapping[str, str] | None = None,
         token: str | None = None,
     ) -> T:
-        """For sessions, which have limits of their own: what those leave says nothing about reading."""
+        """Call a method of the sessions, which have rate limits of their own.
+
+        Every 401 is final here: an account whose wrong password is tried again and again is locked.
+        """
 
         async def attempt() -> Answer[T] | None:
             request = self._request("POST", method, token=token, json=body)
-            return self._read(request, await self._sent(request), decoder)
+            response = await self._sent(request)
+            try:
+                return self._read(request, response, decoder)
+            except SourceUnavailable as error:
+                if response.status_code == HTTPStatus.UNAUTHORIZED:
+                    raise NotAuthorized(str(error)) from error
+                raise
 
         answer = await self._requests.ask(attempt)
         if answer is None:
@@ -120,7 +130,12 @@ class Client:
         if not response.is_success:
             now = self._requests.budget.clock()
             raise answers.refusal(
-                response.status_code, response.headers, response.content, actor=actor, now=now
+                response.status_code,
+                response.headers,
+                response.content,
+                actor=actor,
+                now=now,
+                has_token="authorization" in request.headers,
             )
         try:
             return Answer(_decoded(decoder, response.content), response.headers.get("etag"))

@@ -14,6 +14,7 @@ from ..settings import Bluesky as BlueskySettings
 from ..settings import Settings
 from .client import PATIENCE, Client, Reader
 from .session import Session, SignedIn
+from .session_file import SessionFile
 from .source import TIMELINE, Bluesky, HintingBluesky
 
 IDLE = 60.0
@@ -34,7 +35,9 @@ async def open_bluesky(
     password = _password(bluesky, environ)
     connections = settings.polling.connections
     feeds = Requests(budget or Budget(connections), settings.polling)
-    others = Requests(Budget(connections, clock=feeds.budget.clock), settings.polling)
+    others = Requests(
+        Budget(connections, clock=feeds.budget.clock, on_wait=feeds.budget.on_wait), settings.polling
+    )
     limits = httpx2.Limits(max_keepalive_connections=connections, keepalive_expiry=IDLE)
     # Each client sees to its own patience, for an answer as a whole.
     async with httpx2.AsyncClient(limits=limits, timeout=None, headers={"user-agent": "perdure"}) as http:
@@ -45,7 +48,8 @@ async def open_bluesky(
         else:
             pds = Client(http, bluesky.pds, feeds, patience=patience)
             public = Client(http, bluesky.service, others, patience=patience)
-            signed_in = SignedIn(pds, Session(pds, bluesky.identifier, password))
+            file = SessionFile.default(bluesky.pds, bluesky.identifier, environ)
+            signed_in = SignedIn(pds, Session(pds, bluesky.identifier, password, file=file))
             yield _reading(bluesky, signed_in, signed_in, unsigned=public)
 
 

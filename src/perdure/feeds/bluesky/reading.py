@@ -14,7 +14,7 @@ from msgspec import Raw
 
 from ...storage import Micros
 from ..item import Item, Kind, is_name, is_storable
-from ..source import Page, Profile
+from ..source import Page, Profile, RecordPage, WrittenRecord
 from .embeds import is_quote, links_in
 from .shapes import (
     REASON_PIN,
@@ -22,7 +22,11 @@ from .shapes import (
     REPOST,
     Entry,
     Feed,
+    Follow,
+    Named,
     Post,
+    Posts,
+    PostView,
     ProfileView,
     Reason,
     Records,
@@ -31,6 +35,7 @@ from .shapes import (
 )
 from .times import micros_of, time_of_key
 
+R = TypeVar("R")
 T = TypeVar("T")
 
 LITTLE = 16 * 1024
@@ -53,10 +58,38 @@ def page_of(feed: Feed, etag: str | None = None) -> Page:
     )
 
 
-def page_written(records: Records, account_id: str, cursor: str | None) -> Page:
-    """A page of an account's own records."""
-    items, bad = _each(records.records, lambda raw: _written(raw, account_id))
-    return Page(items=tuple(items), cursor=cursor, set_aside=bad)
+def page_written(records: Records, account_id: str, cursor: str | None) -> RecordPage:
+    """Return a page of an account's own records."""
+    written, _ = _each(records.records, lambda raw: _written(raw, account_id))
+    named, _ = _each(records.records, _named.decode)
+    return RecordPage(records=tuple(written), uris=tuple(each.uri for each in named), cursor=cursor)
+
+
+def followed_in(records: Records) -> list[str]:
+    """Return the ids of the accounts that these records of a follow list name."""
+    return _each(records.records, lambda raw: _follow.decode(_record.decode(raw).value).subject)[0]
+
+
+def completed(items: Iterable[Item], posts: Posts) -> list[Item]:
+    """Return these items with what the posts show. An item whose post is not among them is left out."""
+    views = {
+        view.uri: (view, raw) for view, raw in _each(posts.posts, lambda raw: (_view.decode(raw), raw))[0]
+    }
+    pairs = ((item, views[item.post]) for item in items if item.post in views)
+    return _each(pairs, lambda pair: _completed(pair[0], *pair[1]))[0]
+
+
+def _completed(item: Item, view: PostView, raw: Raw) -> Item:
+    """A repost keeps its own address and time; a post becomes what the feed has of it."""
+    if item.kind != "repost":
+        return _storable(_item_of(Entry(post=view)), raw)
+    shown = _item_of(Entry(post=view))
+    return _storable(
+        msgspec.structs.replace(
+            item, author=shown.author, handle=shown.handle, text=shown.text, links=shown.links
+        ),
+        raw,
+    )
 
 
 def newest_of(feed: Feed) -> dict[str, Micros]:
@@ -71,7 +104,7 @@ def profiles_of(raws: Iterable[Raw]) -> list[Profile]:
     return _each(raws, _profile)[0]
 
 
-def _each(raws: Iterable[Raw], read: Callable[[Raw], T]) -> tuple[list[T], int]:
+def _each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int]:
     """Those that can be read, and how many cannot."""
     good: list[T] = []
     bad = 0
@@ -86,9 +119,14 @@ def _each(raws: Iterable[Raw], read: Callable[[Raw], T]) -> tuple[list[T], int]:
 def _shown(raw: Raw) -> tuple[Item, bool]:
     """An entry of a feed, and whether it is pinned there."""
     entry = _entry.decode(raw)
+    is_pinned = entry.reason is not None and entry.reason.type == REASON_PIN
+    return _storable(_item_of(entry), raw), is_pinned
+
+
+def _item_of(entry: Entry) -> Item:
     post, record = entry.post, entry.post.record
     repost = _repost_in(entry)
-    item = Item(
+    return Item(
         uri=post.uri if repost is None else repost.uri or post.uri,
         time=_time_of(entry),
         kind=_kind_of(record) if repost is None else "repost",
@@ -98,7 +136,6 @@ def _shown(raw: Raw) -> tuple[Item, bool]:
         text=record.text,
         links=links_in(record, post.embed),
     )
-    return _storable(item, raw), entry.reason is not None and entry.reason.type == REASON_PIN
 
 
 def _repost_in(entry: Entry) -> Reason | None:
@@ -132,8 +169,8 @@ def _kind_of(post: Post) -> Kind:
     return "quote" if post.embed and is_quote(post) else "post"
 
 
-def _written(raw: Raw, account_id: str) -> Item:
-    """A record as its author's server lists it; its identity is the one that it has in the feed."""
+def _written(raw: Raw, account_id: str) -> WrittenRecord:
+    """Return a record as its author's server lists it. Its identity is the one that it has in the feed."""
     written = _record.decode(raw)
     collection, _, key = written.uri.removeprefix(f"at://{account_id}/").partition("/")
     if collection == REPOST:
@@ -141,10 +178,10 @@ def _written(raw: Raw, account_id: str) -> Item:
         of = repost.subject.uri
         time = _written_at(repost.created_at, key)
         author = of.removeprefix("at://").partition("/")[0]
-        return _storable(Item(uri=written.uri, time=time, kind="repost", post=of, author=author), raw)
-    post = _post.decode(written.value)
-    return _storable(
-        Item(
+        item = Item(uri=written.uri, time=time, kind="repost", post=of, author=author)
+    else:
+        post = _post.decode(written.value)
+        item = Item(
             uri=written.uri,
             time=_written_at(post.created_at, key),
             kind=_kind_of(post),
@@ -152,9 +189,8 @@ def _written(raw: Raw, account_id: str) -> Item:
             author=account_id,
             text=post.text,
             links=links_in(post),
-        ),
-        raw,
-    )
+        )
+    return WrittenRecord(_storable(item, raw), time_of_key(key) or item.time)
 
 
 def _written_at(said: object, key: str) -> Micros:
@@ -183,6 +219,9 @@ def _storable(item: Item, raw: Raw) -> Item:
 
 _entry = msgspec.json.Decoder(Entry)
 _record = msgspec.json.Decoder(Written)
+_named = msgspec.json.Decoder(Named)
+_follow = msgspec.json.Decoder(Follow)
+_view = msgspec.json.Decoder(PostView)
 _post = msgspec.json.Decoder(Post)
 _repost = msgspec.json.Decoder(Repost)
 _profile_view = msgspec.json.Decoder(ProfileView)

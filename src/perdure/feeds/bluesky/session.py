@@ -1,7 +1,7 @@
-"""The reader's session: one pair of tokens for all requests, renewed by whoever is refused first.
+"""The reader's session: one pair of tokens for all requests, renewed by the first request that is rejected.
 
-A token lives for two hours, and then every request under way is refused at the same moment. One of them
-renews it and the others wait; none of this is the fault of the account that was asked for.
+An access token is valid for two hours, and then every running request is rejected at the same moment. One of
+them renews it and the others wait. None of this is the fault of the account that was asked for.
 """
 
 from __future__ import annotations
@@ -13,50 +13,61 @@ import anyio
 import msgspec
 
 from ..errors import NotAuthorized, RateLimited, SourceError, SourceUnavailable
-from .answers import TokenRefused
+from .answers import CHECK_CREDENTIALS, TokenRefused
 from .client import Answer, Asked, Client
+from .session_file import SessionFile
 from .shapes import Tokens
 
 T = TypeVar("T")
 
-MOST_RENEWALS = 3
-"""For one request. A server that refuses the tokens that it has just given is not to be talked to."""
+MAX_RENEWALS = 3
+"""For one request: a server that rejects the tokens that it has just issued is left alone for a while."""
 
 
 class Session:
     """The tokens, and how to get new ones."""
 
-    def __init__(self, client: Client, identifier: str, password: str) -> None:
+    def __init__(
+        self, client: Client, identifier: str, password: str, *, file: SessionFile | None = None
+    ) -> None:
+        """`file` keeps the tokens between processes: a server allows few logins in five minutes."""
         self._client = client
         self._identifier = identifier
         self._password = password
-        self._tokens: Tokens | None = None
+        self._file = file
+        self._tokens: Tokens | None = None if file is None else file.read()
         self._renewing = anyio.Lock()
         self._refused: str | None = None
-        """The last token that was. Nobody sends it again."""
+        """The last token that the server rejected. It is not sent again."""
         self._verdict: str | None = None
 
     @property
     def token(self) -> str | None:
-        """None: there is none that may be good."""
+        """The access token, unless there is none that may be valid."""
         tokens = self._tokens
         return None if tokens is None or tokens.access_jwt == self._refused else tokens.access_jwt
 
     def refuse(self, token: str) -> None:
-        """The server does not take this one. An earlier one says nothing about the one that we have."""
+        """Note that the server rejects this token. If it is an earlier one, the current one stays valid."""
         if token == self.token:
             self._refused = token
 
     async def open(self) -> None:
-        """Until there is a token that may be good. NotAuthorized: there will be none."""
+        """Make sure that there is a token that may be valid. Raise NotAuthorized if the login is refused."""
         if self.token is not None:
             return
         async with self._renewing:
             if self.token is None:
                 self._tokens = await self._renewed()
                 self._refused = None
+                if self._file is not None:
+                    self._file.write(self._tokens)
 
     async def _renewed(self) -> Tokens:
+        """Return new tokens: those of another process, or refreshed ones, or those of a new login."""
+        stored = None if self._file is None else self._file.read()
+        if stored is not None and stored.access_jwt != self._refused and stored != self._tokens:
+            return stored
         if self._tokens is not None:
             try:
                 return await self._refresh(self._tokens.refresh_jwt)
@@ -70,7 +81,7 @@ class Session:
         return await self._client.post("com.atproto.server.refreshSession", _tokens, token=token)
 
     async def _log_in(self) -> Tokens:
-        """Once: who is told no, and asks again, gets locked out."""
+        """Log in. A refusal is remembered: an account whose wrong password is tried again is locked."""
         if self._verdict is not None:
             raise NotAuthorized(self._verdict)
         who = {"identifier": self._identifier, "password": self._password}
@@ -79,7 +90,9 @@ class Session:
         except (SourceUnavailable, RateLimited):
             raise
         except SourceError as error:
-            self._verdict = f"{self._client.service} does not let {self._identifier} in: {error}"
+            reason = str(error).removesuffix(f"; {CHECK_CREDENTIALS}")
+            login = f"login to {self._client.service} as {self._identifier} failed"
+            self._verdict = f"{login}: {reason}; {CHECK_CREDENTIALS}"
             raise NotAuthorized(self._verdict) from error
 
 
@@ -99,16 +112,15 @@ class SignedIn:
             nonlocal sent
             sent = self._session.token or ""
             if not sent:
-                raise TokenRefused("somebody else has been told that the token is no longer good")
+                raise TokenRefused("the access token is no longer valid")
             return sent
 
-        for _ in range(MOST_RENEWALS):
+        for _ in range(1 + MAX_RENEWALS):
             await self._session.open()
             with suppress(TokenRefused):
                 return await self._client.get(method, asked, decoder, etag=etag, token=token)
             self._session.refuse(sent)
-        await self._session.open()
-        return await self._client.get(method, asked, decoder, etag=etag, token=token)
+        raise SourceUnavailable(f"{self._client.service} rejects the tokens that it has just issued")
 
 
 _tokens = msgspec.json.Decoder(Tokens)

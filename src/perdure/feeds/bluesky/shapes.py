@@ -12,6 +12,7 @@ from msgspec import Raw
 NO_RAW = Raw()
 
 POST = "app.bsky.feed.post"
+FOLLOW = "app.bsky.graph.follow"
 REPOST = "app.bsky.feed.repost"
 REASON_REPOST = "app.bsky.feed.defs#reasonRepost"
 REASON_PIN = "app.bsky.feed.defs#reasonPin"
@@ -124,6 +125,22 @@ class Records(Shape):
 class Written(Shape):
     uri: str
     value: Raw
+
+
+class Named(Shape):
+    """A record of any kind."""
+
+    uri: str
+
+
+class Follow(Shape):
+    """That somebody follows an account."""
+
+    subject: str
+
+
+class Posts(Shape):
+    posts: list[Raw]
 
 
 class Subject(Shape):

@@ -8,17 +8,19 @@ from typing import TypeVar
 import msgspec
 
 from ...storage import Micros
-from ..errors import AccountBlocked, SourceUnavailable
+from ..errors import AccountBlocked, AccountUnavailable, RequestRefused, SourceUnavailable
+from ..item import Item
 from ..parts import parts_of
-from ..source import Page, Profile
+from ..source import Page, Profile, RecordPage
 from . import reading
 from .client import Answer, Asked, Reader
-from .shapes import POST, REPOST, Feed, Follows, Profiles, Records
+from .shapes import FOLLOW, POST, REPOST, Feed, Follows, Posts, Profiles, Records
 
 T = TypeVar("T")
 
 TOGETHER = 25
 """Profiles in a request."""
+POSTS_PER_REQUEST = 25
 PAGE = 100
 TIMELINE = "timeline"
 
@@ -73,9 +75,38 @@ class Bluesky:
             used.add(answer.cursor)
             asked["cursor"] = answer.cursor
 
-    async def written(self, account_id: str, *, after: str | None = None) -> AsyncGenerator[Page]:
-        """All posts of an account, and then all reposts, each in the order of their keys. A cursor is the
-        collection and the key to go on after.
+    async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
+        """Return those of these accounts that `actor` certainly does not follow: by the actor's own records,
+        or, if those cannot be read here, because the account is shown and yet not among the followed ones.
+        """
+        try:
+            followed = {each async for each in self._follow_records(actor)}
+        except (AccountUnavailable, RequestRefused):
+            return {profile.account_id for profile in await self.profiles(account_ids)}
+        return set(account_ids) - followed
+
+    async def _follow_records(self, actor: str) -> AsyncGenerator[str]:
+        """Yield the ids of all accounts that `actor` follows, shown or not."""
+        key = ""
+        while True:
+            records = await self._listed(actor, FOLLOW, key)
+            for followed in reading.followed_in(records):
+                yield followed
+            if not records.cursor or records.cursor <= key:
+                return
+            key = records.cursor
+
+    async def shown(self, items: Sequence[Item]) -> list[Item]:
+        """Return these items as the feed shows them."""
+        found: list[Item] = []
+        for some in parts_of(items, POSTS_PER_REQUEST):
+            asked = {"uris": list(dict.fromkeys(item.post for item in some))}
+            found += reading.completed(some, await self._got("app.bsky.feed.getPosts", asked, _posts))
+        return found
+
+    async def written(self, account_id: str, *, after: str | None = None) -> AsyncGenerator[RecordPage]:
+        """Yield all posts of an account, and then all reposts, each in the order of their keys. A cursor is
+        the collection and the last key that was read.
         """
         at = after if after is not None else f"{POST}/"
         used: set[str] = set()
@@ -87,20 +118,23 @@ class Bluesky:
             at = page.cursor
             yield page
 
-    async def _written_after(self, account_id: str, at: str) -> Page:
+    async def _written_after(self, account_id: str, at: str) -> RecordPage:
         collection, _, key = at.partition("/")
+        records = await self._listed(account_id, collection, key)
+        following = f"{collection}/{records.cursor}" if records.cursor else _next(collection)
+        return reading.page_written(records, account_id, following)
+
+    async def _listed(self, account_id: str, collection: str, after: str) -> Records:
+        """Return the records after a key, in the order of their keys."""
         asked: dict[str, str | int] = {
             "repo": account_id,
             "collection": collection,
             "limit": PAGE,
             "reverse": "true",
         }
-        if key:
-            asked["cursor"] = key
-        answer = await self._records.get("com.atproto.repo.listRecords", asked, _records)
-        records = _asked_for(answer).value
-        following = f"{collection}/{records.cursor}" if records.cursor else _next(collection)
-        return reading.page_written(records, account_id, following)
+        if after:
+            asked["cursor"] = after
+        return _asked_for(await self._records.get("com.atproto.repo.listRecords", asked, _records)).value
 
     async def _got(self, method: str, asked: Asked, decoder: msgspec.json.Decoder[T]) -> T:
         return _asked_for(await self._get(method, asked, decoder)).value
@@ -156,3 +190,4 @@ _feed = msgspec.json.Decoder(Feed)
 _profiles = msgspec.json.Decoder(Profiles)
 _follows = msgspec.json.Decoder(Follows)
 _records = msgspec.json.Decoder(Records)
+_posts = msgspec.json.Decoder(Posts)
