@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import pytest
 
-from perdure.feeds import FeedStore, Item, Page, Poller, Polling, settling
+from perdure.feeds import FeedStore, Item, Poller, Polling, settling
 from perdure.feeds.auditing import EXAMPLES, Audit, audit
 from perdure.feeds.errors import AccountUnavailable, SourceUnavailable
 from perdure.feeds.settings import HOUR
+from perdure.feeds.source import RecordPage, WrittenRecord
 from perdure.storage import open_storage
 
 from .world import Question, World, WorldSource
@@ -133,19 +134,23 @@ async def test_what_is_published_during_an_audit_is_never_taken_for_gone(town: T
 class CutOff:
     """A source whose second page cannot be read."""
 
-    def __init__(self, first: Page) -> None:
+    def __init__(self, first: RecordPage) -> None:
         self.first = first
 
-    async def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[Page]:
+    async def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
         yield self.first
         raise SourceUnavailable("cut")
+
+    async def shown(self, items: Sequence[Item]) -> list[Item]:
+        return list(items)
 
 
 async def test_an_audit_that_breaks_off_keeps_what_it_stored_and_tells_no_half_truth(town: Town) -> None:
     uri = f"at://{town.did}/app.bsky.feed.post/1"
     item = Item(uri=uri, time=1, kind="post", post=uri, author=town.did)
+    page = RecordPage(records=(WrittenRecord(item, town.world.now),), uris=(uri,), cursor="1")
     with pytest.raises(SourceUnavailable):
-        await audit(town.store, CutOff(Page(items=(item,), cursor="1")), town.did)
+        await audit(town.store, CutOff(page), town.did)
     assert uri in await town.stored()
 
 

@@ -12,6 +12,7 @@ from perdure.feeds import Link, Page
 from perdure.feeds.bluesky.reading import newest_of, page_of, page_written, profiles_of
 from perdure.feeds.bluesky.shapes import Feed, Records
 from perdure.feeds.bluesky.times import micros_of
+from perdure.feeds.source import RecordPage
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ANNA = "did:plc:guzlusxbreki6g5losucifwo"
@@ -261,7 +262,7 @@ def test_a_record_that_is_no_text_is_set_aside_too() -> None:
 # Records, profiles, hints
 
 
-def written(*records: object) -> Page:
+def written(*records: object) -> RecordPage:
     body = msgspec.json.encode({"records": records})
     return page_written(msgspec.json.decode(body, type=Records), BERT, "next")
 
@@ -281,16 +282,17 @@ def test_a_record_has_the_identity_and_the_links_that_it_has_in_the_feed() -> No
         ),
     )
     by_uri = {item.uri: item for item in recorded("embeds").items}
-    assert len(page.items) == len(by_uri) == 4
+    items = [record.item for record in page.records]
+    assert len(items) == len(by_uri) == 4
     assert page.cursor == "next"
-    for item in page.items:
+    for item in items:
         assert (item.kind, item.post, item.author) == (
             by_uri[item.uri].kind,
             by_uri[item.uri].post,
             by_uri[item.uri].author,
         )
         assert abs(item.time - by_uri[item.uri].time) < 1_000_000
-    assert page.items[1].links == (Link("https://example.com/rwm", "card", "T2"),)
+    assert items[1].links == (Link("https://example.com/rwm", "card", "T2"),)
 
 
 @pytest.mark.parametrize(
@@ -306,8 +308,10 @@ def test_a_record_stands_at_the_earlier_of_what_it_says_and_what_its_key_tells(
     created: str, key: str, stands_at: str
 ) -> None:
     uri = f"at://{BERT}/app.bsky.feed.post/{key}"
-    (item,) = written({"uri": uri, "value": {"text": "t", "createdAt": created}}).items
-    assert 0 <= item.time - time(stands_at) < 1_000_000
+    (record,) = written({"uri": uri, "value": {"text": "t", "createdAt": created}}).records
+    assert 0 <= record.item.time - time(stands_at) < 1_000_000
+    written_at = stands_at if key == "by-hand" else "2026-11-15T18:23:21"
+    assert 0 <= record.written_at - time(written_at) < 1_000_000
 
 
 def test_a_record_without_any_time_is_set_aside() -> None:
@@ -316,7 +320,7 @@ def test_a_record_without_any_time_is_set_aside() -> None:
         {"uri": f"at://{BERT}/app.bsky.feed.repost/3n2en2tmbuc2r", "value": {"createdAt": "no subject"}},
         {"uri": f"at://{BERT}/app.bsky.feed.post/3n2en2tmbuc2r", "value": {"text": "t"}},
     )
-    assert (len(page.items), page.set_aside) == (1, 2)
+    assert (len(page.records), len(page.uris), page.set_aside) == (1, 3, 2)
 
 
 def test_a_profile_that_cannot_be_read_does_not_hide_the_others() -> None:

@@ -20,9 +20,9 @@ from perdure.feeds import (
     Skipped,
     Status,
     settling,
-    summary_of,
     walking,
 )
+from perdure.feeds.alarms import Alarm, find_alarms
 from perdure.feeds.errors import AccountHeld, NotAuthorized, SourceUnavailable
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.settling import LONGEST, SHORTEST
@@ -85,6 +85,11 @@ async def staged(accounts: int = 3, posts: int = 4) -> Stage:
     stage = Stage(accounts, posts)
     await stage.open()
     return stage
+
+
+async def alarms_of(stage: Stage) -> tuple[Alarm, ...]:
+    accounts = [stored.account async for stored in stage.store.accounts()]
+    return find_alarms(accounts, now=stage.clock())
 
 
 def failing(error: Exception, actor: str) -> Callable[[Question], Awaitable[None]]:
@@ -353,11 +358,11 @@ async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
         await asyncio.sleep(3600)
         await stuck.refresh_profiles()
         await stuck.once()
-    alarm = summary_of([stored.account async for stored in stage.store.accounts()]).alarm
-    assert alarm is not None
-    assert "1 profiles count 3 more posts" in alarm
+    (alarm,) = await alarms_of(stage)
+    assert (alarm.kind, alarm.count) == ("unseen", 1)
+    assert "3 posts" in alarm.message
     await poller.once()
-    assert summary_of([stored.account async for stored in stage.store.accounts()]).alarm is None
+    assert await alarms_of(stage) == ()
 
 
 # What can go wrong

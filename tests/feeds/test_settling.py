@@ -20,7 +20,7 @@ from perdure.feeds.errors import (
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.settling import JITTER, LONGEST, PROBES, SHORTEST
 from perdure.feeds.source import Profile
-from perdure.feeds.summary import QUIET_POLLS, alarm_of, summary_of
+from perdure.feeds.summary import summary_of
 
 NOW = 1_700_000_000_000_000
 BEFORE = Account(
@@ -145,58 +145,80 @@ def test_a_failure_leaves_what_is_known() -> None:
     assert (after.mark, after.gaps, after.interval) == (BEFORE.mark, BEFORE.gaps, BEFORE.interval)
 
 
-# Profiles and the alarm
+# Profiles
 
 
-def quiet(unseen: int, polls: int = QUIET_POLLS) -> Account:
-    return replace(BEFORE, polls=9, quiet=polls, unseen=unseen)
+def profile(posts: int | None, handle: str = "a") -> Profile:
+    return Profile(account_id="", handle=handle, posts=posts)
+
+
+def read(account: Account, new: int = 0, posts: int | None = None) -> Account:
+    return settling.read(
+        account, new=new, posts=new if posts is None else posts, pages=1, set_aside=0, now=NOW
+    )
 
 
 def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -> None:
-    account = settling.profiled(
-        replace(BEFORE, posts=10), Profile(account_id="", handle="b", posts=12), now=1
-    )
-    account = settling.profiled(account, Profile(account_id="", handle="c", posts=15), now=2)
+    account = settling.profiled(replace(BEFORE, posts=10), profile(12, "b"), now=1)
+    account = settling.profiled(account, profile(15, "c"), now=2)
     assert (account.unseen, account.posts, account.handle, account.profiled_at) == (5, 15, "c", 2)
-    assert settling.read(account, new=0, pages=1, set_aside=0, now=NOW).unseen == 5
-    assert settling.read(account, new=1, pages=1, set_aside=0, now=NOW).unseen == 0
+    assert read(account).unseen == 5
+    assert read(account, new=1).unseen == 0
 
 
-def test_what_was_fetched_since_the_last_look_at_a_profile_is_not_unseen() -> None:
-    before = replace(BEFORE, posts=10, posts_fetched_count=7, fetched_then=5)
-    after = settling.profiled(before, Profile(account_id="", handle="a", posts=12), now=1)
-    assert (after.unseen, after.fetched_then) == (0, 7)
-    again = settling.profiled(after, Profile(account_id="", handle="a", posts=13), now=2)
-    assert again.unseen == 1
+def test_what_was_found_since_the_profile_was_read_is_not_unseen() -> None:
+    before = replace(BEFORE, posts=10, posts_found=2)
+    after = settling.profiled(before, profile(12), now=1)
+    assert (after.unseen, after.posts_found) == (0, 0)
+    assert settling.profiled(after, profile(13), now=2).unseen == 1
+
+
+def test_a_repost_is_no_post_that_a_profile_counts() -> None:
+    account = read(replace(BEFORE, posts=10), new=3, posts=0)
+    assert settling.profiled(account, profile(12), now=1).unseen == 2
+
+
+def test_posts_that_were_deleted_before_a_poll_saw_them_are_no_longer_unseen() -> None:
+    risen = settling.profiled(replace(BEFORE, posts=10), profile(13), now=1)
+    assert risen.unseen == 3
+    assert settling.profiled(risen, profile(10), now=2).unseen == 0
 
 
 def test_a_first_count_and_a_falling_one_are_no_news() -> None:
-    first = settling.profiled(BEFORE, Profile(account_id="", handle="a", posts=10), now=1)
+    first = settling.profiled(BEFORE, profile(10), now=1)
     assert (first.unseen, first.posts) == (0, 10)
-    fallen = settling.profiled(first, Profile(account_id="", handle="a", posts=8), now=1)
+    fallen = settling.profiled(first, profile(8), now=1)
     assert (fallen.unseen, fallen.posts) == (0, 8)
-    assert settling.profiled(first, Profile(account_id="", handle="a"), now=1).posts == 10
+    assert settling.profiled(first, profile(None), now=1).posts == 10
 
 
-def test_nothing_new_while_profiles_count_more_is_an_alarm() -> None:
-    told = alarm_of([quiet(3), quiet(0), quiet(4)])
-    assert told is not None
-    assert "2 profiles count 7 more posts" in told
-    assert summary_of([quiet(3)]).alarm is not None
+def test_an_audit_settles_what_was_unseen_and_counts_what_it_stored() -> None:
+    account = settling.audited(replace(BEFORE, posts=10, unseen=4), posts=7)
+    assert account.unseen == 0
+    assert settling.profiled(account, profile(17), now=1).unseen == 0
 
 
-def test_it_is_none_while_any_account_finds_something_or_the_profiles_agree() -> None:
-    assert alarm_of([quiet(3), quiet(0, polls=QUIET_POLLS - 1)]) is None
-    assert alarm_of([quiet(0), quiet(0)]) is None
-    assert alarm_of([]) is None
-    assert alarm_of([replace(quiet(3), status=Status.SUSPENDED)]) is None
+@pytest.mark.parametrize("is_released", [True, False])
+def test_after_a_poll_that_broke_off_the_counts_are_not_compared(*, is_released: bool) -> None:
+    """It may have stored posts, and not have counted them."""
+    before = replace(BEFORE, posts=10)
+    after = settling.released(before) if is_released else settling.claimed(before, Hold("another", NOW))
+    compared = settling.profiled(after, profile(18), now=1)
+    assert (compared.unseen, compared.posts) == (0, 18)
+    assert settling.profiled(compared, profile(19), now=2).unseen == 1
+
+
+def test_a_lease_that_is_renewed_leaves_the_counts_as_they_are() -> None:
+    assert settling.claimed(replace(BEFORE, posts=10), Hold("me", NOW + 9)).posts == 10
 
 
 def test_the_summary_tells_the_share_with_a_mark() -> None:
-    summary = summary_of([BEFORE, replace(BEFORE, mark=None), replace(BEFORE, status=Status.SUSPENDED)])
+    summary = summary_of(
+        [BEFORE, replace(BEFORE, mark=None), replace(BEFORE, status=Status.SUSPENDED)], now=NOW
+    )
     assert (summary.accounts, summary.active, summary.suspended, summary.with_mark) == (3, 2, 1, 2)
     assert summary.marked_share == pytest.approx(2 / 3)
-    assert summary_of([]).marked_share == 0
+    assert summary_of([], now=NOW).marked_share == 0
 
 
 # Hints

@@ -9,7 +9,7 @@ from .auditing import Audit, audit
 from .item import Item, Link
 from .links import Shared, most_shared, normalised
 from .poller import Cycle, Poller
-from .polling import Failed, Outcome, Polled, Skipped
+from .polling import Failed, Outcome, Polled, PolledElsewhere, Skipped
 from .requests import Budget, Requests
 from .settings import Polling, Settings, read_settings
 from .source import FeedSource, Page, Profile
@@ -30,6 +30,7 @@ __all__ = [
     "Outcome",
     "Page",
     "Polled",
+    "PolledElsewhere",
     "Poller",
     "Polling",
     "Profile",

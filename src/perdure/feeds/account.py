@@ -19,6 +19,8 @@ from .errors import CorruptFeed
 ACCOUNTS = Space("accounts")
 POLLS = "polls"
 """The lane in which accounts wait for their next poll, and held ones for the end of the hold."""
+BY_HAND = "manual"
+"""The origin of an account that an operator has added."""
 
 
 class Status(StrEnum):
@@ -60,6 +62,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     handle: str
     """What people call it, as of the last profile."""
     added_at: Micros
+    origins: tuple[str, ...] = (BY_HAND,)
+    """What has added it: `manual`, or `follows:` and the id of the account whose follow list has it."""
     status: Status = Status.ACTIVE
     reason: str = ""
     """Why it is not active, or what went wrong last."""
@@ -68,6 +72,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     mark: Micros | None = None
     gaps: tuple[Gap, ...] = ()
     """The newest first."""
+    deep_mark: Micros | None = None
+    """The mark when posts that come late were last looked for in the depth."""
     etag: str | None = None
     """Of the newest page, whose items are all stored."""
     hold: Hold | None = None
@@ -77,7 +83,14 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """Between two polls. Follows how often the account posts."""
     failures: int = 0
     """In a row."""
+    failing_since: Micros | None = None
+    """When the first of these failures was."""
     last_polled_at: Micros | None = None
+    last_wait: Micros | None = None
+    """The time between the last two polls."""
+    cadence: Micros | None = None
+    """The shorter of the last two such times: how often the account is really polled. After an outage the
+    last one alone would be too long."""
     posts_fetched_count: int = 0
     """Items that were new when they were read."""
     pages: int = 0
@@ -87,17 +100,22 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     posts: int | None = None
     """By the source's own count, at the last look at its profile."""
     unseen: int = 0
-    """By how much that count has risen while no poll found anything new."""
+    """How many posts that count has that neither polls nor audits found."""
     quiet: int = 0
     """Polls in a row that found nothing new."""
     profiled_at: Micros | None = None
-    fetched_then: int = 0
-    """`posts_fetched_count` at that look."""
+    posts_found: int = 0
+    """Posts that were stored since that look. Reposts are not in the source's count."""
 
     @property
     def is_initial(self) -> bool:
         """Whether nothing of it was ever stored."""
         return self.mark is None
+
+    @property
+    def is_repeated(self) -> bool:
+        """Whether it is read from the start, though an earlier poll has stored items of it."""
+        return self.mark is None and self.polls > 0 and self.posts_fetched_count > 0
 
     def is_in_cycle(self, now: Micros) -> bool:
         """Whether a cycle polls it: one that is active, or is to be looked for again."""

@@ -1,16 +1,20 @@
 """The audit: everything that an account wrote, read in the order of writing, against what is stored.
 
-A feed shows a post where its author dated it. One that is dated back far enough stands below everything that
-a poll reads again, and only its author's own records tell that it is there.
+A feed shows a post at the time that its author gave it. One that is dated back far enough is below everything
+that a poll reads again, and only its author's own records show that it exists.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from functools import partial
+
 import msgspec
 
+from . import settling
 from .account import Account
 from .item import Item
-from .source import AuditSource
+from .source import AuditSource, WrittenRecord
 from .store import FeedStore
 
 EXAMPLES = 10
@@ -21,60 +25,118 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
 
     account_id: str
     written: int
-    """Records that the source has."""
+    """How many records the source has."""
     missing: int
-    """Of these, how many were not stored, though polls had been past them."""
+    """How many of them should have been found by polls, and were not stored."""
+    history: int
+    """How many more are not stored because they were written before the first poll's look-back."""
     stored: int
-    """Of these, how many are stored now. None of them in a dry run."""
+    """How many of these two are stored now. None in a dry run."""
+    hidden: int
+    """How many of them the feed does not show, so that no poll could have found them."""
     gone: int
-    """Stored items that the source no longer has: somebody deleted them."""
+    """How many stored items the source no longer has: they were deleted there."""
+    removed: int
+    """How many of those were removed here."""
     set_aside: int
-    """Records that could not be read."""
+    """How many records are invalid."""
     examples: tuple[Item, ...] = ()
-    """Of what was missing, the first ones that were written."""
+    """The first of the missing ones, in the order of writing."""
     gone_examples: tuple[str, ...] = ()
-    """Of what is gone, the newest."""
+    """The newest of those that are gone."""
 
 
-async def audit(store: FeedStore, source: AuditSource, account_id: str, *, dry_run: bool = False) -> Audit:
+async def audit(
+    store: FeedStore,
+    source: AuditSource,
+    account_id: str,
+    *,
+    history: bool = False,
+    remove: bool = False,
+    since: int = 0,
+    dry_run: bool = False,
+) -> Audit:
     """Compare what is stored of an account with what it wrote, and store what is missing.
 
-    What was published while the audit ran may be stored by a poll first, and is then not missing. What was
-    stored before the audit began, and was not read by it, is gone.
+    `history` stores what was written before the first poll's look-back too, and `remove` removes stored items
+    that were deleted at the source. Items before `since` are not compared. What is published while the audit
+    runs may be stored by a poll first, and is then not missing.
     """
-    account = (await store.get(account_id)).account
-    before = [item.uri async for _, item in store.newest(account_id) if _can_be_told(item)]
-    written: set[str] = set()
-    missing = stored = set_aside = 0
-    examples: list[Item] = []
+    run = _Audit(store, source, (await store.get(account_id)).account, history=history, dry_run=dry_run)
+    before = [item async for _, item in store.newest(account_id, since=since) if _has_own_uri(item)]
+    uris: set[str] = set()
+    set_aside = 0
     async for page in source.written(account_id):
-        unknown = await store.unknown(account_id, [item for item in page.items if _was_read(account, item)])
-        written.update(item.uri for item in page.items)
-        missing += len(unknown)
+        uris.update(page.uris)
         set_aside += page.set_aside
-        examples += unknown[: EXAMPLES - len(examples)]
-        if not dry_run:
-            stored += len(await store.keep(account_id, unknown))
-    gone = [uri for uri in before if uri not in written]
+        await run.compare([each for each in page.records if each.item.time >= since])
+    gone = [item for item in before if item.uri not in uris]
+    removed = 0
+    if remove and uris and not dry_run:  # a source that has no record at all is more likely to be wrong
+        removed = await store.remove_items(account_id, gone)
+    if not dry_run:
+        await store.edit(account_id, partial(settling.audited, posts=run.posts))
     return Audit(
         account_id=account_id,
-        written=len(written),
-        missing=missing,
-        stored=stored,
+        written=len(uris),
+        missing=run.missing,
+        history=run.older,
+        stored=run.stored,
+        hidden=run.hidden,
         gone=len(gone),
+        removed=removed,
         set_aside=set_aside,
-        examples=tuple(examples),
-        gone_examples=tuple(gone[:EXAMPLES]),
+        examples=tuple(run.examples),
+        gone_examples=tuple(item.uri for item in gone[:EXAMPLES]),
     )
 
 
-def _was_read(account: Account, item: Item) -> bool:
-    """Whether polls have been past it. What they will still read they show better: with what it quotes."""
+class _Audit:
+    """The comparison of one account, page by page."""
+
+    def __init__(
+        self, store: FeedStore, source: AuditSource, account: Account, *, history: bool, dry_run: bool
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._account = account
+        self._takes_history = history
+        self._is_dry_run = dry_run
+        self.missing = self.older = self.stored = self.hidden = self.posts = 0
+        self.examples: list[Item] = []
+
+    async def compare(self, records: Sequence[WrittenRecord]) -> None:
+        """Count and store what is missing of these records."""
+        passed = [each for each in records if _is_behind_polls(self._account, each.item)]
+        unknown = await self._store.unknown(self._account.account_id, [each.item for each in passed])
+        uris = {item.uri for item in unknown}
+        recent = [each.item for each in passed if each.item.uri in uris and not self._is_history(each)]
+        older = [each.item for each in passed if each.item.uri in uris and self._is_history(each)]
+        shown = await self._source.shown(recent) if recent else []
+        self.missing += len(shown)
+        self.hidden += len(recent) - len(shown)
+        self.older += len(older)
+        self.examples += shown[: EXAMPLES - len(self.examples)]
+        if self._is_dry_run:
+            return
+        if older and self._takes_history:
+            shown += await self._source.shown(older)
+        new = await self._store.keep(self._account.account_id, shown)
+        self.stored += len(new)
+        self.posts += sum(item.kind != "repost" for item in new)
+
+    def _is_history(self, record: WrittenRecord) -> bool:
+        """Whether it was written before polls began to look, so that none of them should have found it."""
+        return self._account.since is not None and record.written_at < self._account.since
+
+
+def _is_behind_polls(account: Account, item: Item) -> bool:
+    """Whether polls have passed its place in the feed. What is above they will still read."""
     if account.mark is None or item.time > account.mark:
         return False
     return not any(gap.floor <= item.time for gap in account.gaps)
 
 
-def _can_be_told(item: Item) -> bool:
-    """A repost whose own address nobody told is known by the post's: that is another record."""
+def _has_own_uri(item: Item) -> bool:
+    """Whether it can be compared: a repost without a URI of its own is stored under that of the post."""
     return item.kind != "repost" or item.uri != item.post

@@ -53,14 +53,16 @@ class UnknownAccount(FeedError):
 
 
 class AccountHeld(FeedError):
-    """Another poller is at it. One poller at a time reads an account."""
+    """Raised when another poller has the account. One poller at a time reads an account."""
 
     retryable = True
 
-    def __init__(self, name: str, holder: str) -> None:
-        super().__init__(f"{name} is being polled by {holder} just now")
+    def __init__(self, name: str, holder: str, *, until: Micros | None = None) -> None:
+        super().__init__(f"{name} is already being polled by {holder}")
         self.name = name
         self.holder = holder
+        self.until = until
+        """When the other poller loses the account unless it renews its lease, if that is known."""
 
 
 class AccountBusy(FeedError):

@@ -137,7 +137,7 @@ async def _claim(store: FeedStore, stored: Stored, claim: str, lasts: Micros) ->
     now = store.clock()
     current = stored.account.hold
     if current is not None and now < current.until:
-        raise AccountHeld(stored.account.handle, current.poller)
+        raise AccountHeld(stored.account.handle, current.poller, until=current.until)
     claimed = await store.write(stored, settling.claimed(stored.account, Hold(claim, now + lasts)))
     if claimed is not None:
         return Held(store, claimed, claim, lasts)

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import os
 import socket
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
@@ -24,6 +25,7 @@ from ..storage.errors import NewerFormat, StorageError
 from ..storage.port import MOST_RECORDS
 from . import polling, settling
 from .account import Account, Status, Stored
+from .alarms import AlarmWatch, OnAlarm, find_alarms, log_alarm
 from .errors import (
     AccountHeld,
     FeedError,
@@ -33,11 +35,12 @@ from .errors import (
     RequestRefused,
     UnknownAccount,
 )
+from .follows import sync_follows
 from .holding import LASTS
 from .parts import parts_of
-from .polling import Failed, Outcome, Polled, Skipped
-from .settings import MINUTE, Polling
-from .source import FeedSource, HintSource, Profile
+from .polling import Failed, Outcome, Polled, PolledElsewhere, Skipped
+from .settings import MINUTE, FollowLists, Polling
+from .source import FeedSource, FollowSource, HintSource, Profile
 from .store import FeedStore
 
 log = logging.getLogger("perdure.feeds")
@@ -50,6 +53,9 @@ PROFILES = 25
 """Asked for together."""
 PROFILES_EVERY: Micros = 55 * MINUTE
 HINTS_EVERY: Micros = MINUTE
+ALARMS_EVERY: Micros = MINUTE
+REMOVAL_EVERY: Micros = 10 * MINUTE
+REMOVAL_BATCH = 1000
 
 
 Tell: TypeAlias = Callable[[Outcome], None]
@@ -62,8 +68,12 @@ class Cycle(msgspec.Struct, kw_only=True):
     initial: int = 0
     skipped: int = 0
     failed: int = 0
+    elsewhere: int = 0
+    """Accounts that another poller had."""
     active: int = 0
     """Accounts that had something new."""
+    repeated: int = 0
+    """Accounts that were read from the start, though items of them had been stored by an earlier poll."""
     new: int = 0
     links: int = 0
     pages: int = 0
@@ -75,6 +85,7 @@ class Cycle(msgspec.Struct, kw_only=True):
                 self.polled += 1
                 self.initial += outcome.was_initial
                 self.active += outcome.new > 0
+                self.repeated += outcome.is_repeated
                 self.new += outcome.new
                 self.links += outcome.links
                 self.pages += outcome.pages
@@ -83,6 +94,8 @@ class Cycle(msgspec.Struct, kw_only=True):
                 self.skipped += 1
             case Failed():
                 self.failed += 1
+            case PolledElsewhere():
+                self.elsewhere += 1
 
 
 class Poller:
@@ -95,23 +108,30 @@ class Poller:
         settings: Polling,
         *,
         tell: Tell = lambda _: None,
+        on_alarm: OnAlarm = log_alarm,
+        follow_lists: FollowLists | None = None,
         name: str | None = None,
         hold: Micros = LASTS,
     ) -> None:
-        """`hold` is how long an account stays with a poller that has died."""
+        """`on_alarm` is called when an alarm is raised, repeated or cleared while the poller runs.
+        `follow_lists` are synchronised while it runs. `hold` is how long an account stays with a poller that
+        has died.
+        """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
         self._source = source
         self._settings = settings
         self._tell = tell
+        self._alarms = AlarmWatch(on_alarm)
+        self._follow_lists = follow_lists
         self._hold = hold
         self._at_hand: set[str] = set()
         """Accounts that wait for one of our polls, or are in one."""
         self._not_before: dict[str, Micros] = {}
         """Accounts that stand as due, and are left alone for a while."""
 
-    async def poll(self, stored: Stored) -> Outcome:
-        """Poll one account now, whenever it is due. AccountHeld: somebody is at it already."""
+    async def poll(self, stored: Stored) -> Polled | Skipped | Failed:
+        """Poll one account now, due or not. Raise AccountHeld if another poller has it."""
         try:
             return await polling.poll(
                 self._store, self._source, self._settings, stored, poller=self.name, lasts=self._hold
@@ -131,11 +151,52 @@ class Poller:
 
     async def once(self) -> Cycle:
         """One cycle: poll every active account now, and those whose probe is due."""
-        return await self._through(self._everybody())
+        return await self._through(self._everybody(), reports_elsewhere=True)
 
     async def run(self) -> None:
-        """Poll for ever, each account at its time; keep the profiles fresh, and listen for hints."""
-        await _all_of(self._through(self._whoever_is_due()), self._refresh_profiles(), self._take_hints())
+        """Poll each account at its time, until cancelled. Beside that, keep the profiles fresh, take hints,
+        watch for alarms, synchronise follow lists and remove old items.
+        """
+        await _all_of(
+            self._through(self._whoever_is_due()),
+            self._every(PROFILES_EVERY, self.refresh_profiles),
+            self._take_hints(),
+            self._every(ALARMS_EVERY, self.check_alarms, first=ALARMS_EVERY),
+            self._every(REMOVAL_EVERY, self.remove_old_items),
+            self._synchronise(),
+        )
+
+    async def check_alarms(self) -> None:
+        """Report which alarms have been raised or cleared since the last check."""
+        accounts = [stored.account async for stored in self._store.accounts()]
+        self._alarms.update(find_alarms(accounts, now=self._store.clock()), now=self._store.clock())
+
+    async def remove_old_items(self) -> int:
+        """Remove the items that are older than the settings keep, and return how many there were."""
+        oldest = self._settings.oldest_kept(self._store.clock())
+        removed = 0
+        while oldest and (some := await self._store.remove_items_before(oldest, limit=REMOVAL_BATCH)):
+            removed += some
+        if removed:
+            log.info("removed %s items older than %s days", removed, self._settings.retention_days)
+        return removed
+
+    async def synchronise_follows(self, source: FollowSource, lists: FollowLists) -> None:
+        """Add the accounts that the follow lists name. One list that fails does not stop the others."""
+        for actor in lists.actors:
+            try:
+                changes = await sync_follows(
+                    self._store, source, actor, polling=self._settings, prune=lists.prune
+                )
+            except NotAuthorized:
+                raise
+            except FeedError as error:
+                log.warning("the follow list of %s was not synchronised: %s", actor, error)
+                continue
+            counts = Counter(change.done for change in changes if change.done is not None)
+            if counts:
+                done = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
+                log.info("follow list of %s: %s", actor, done)
 
     async def refresh_profiles(self) -> None:
         """Ask for the handles and post counts that were not asked for in a while."""
@@ -172,8 +233,10 @@ class Poller:
 
     # Many accounts
 
-    async def _through(self, accounts: AsyncIterable[Stored]) -> Cycle:
-        """Poll these, a number at once."""
+    async def _through(self, accounts: AsyncIterable[Stored], *, reports_elsewhere: bool = False) -> Cycle:
+        """Poll these accounts, a number at once. Pollers that run side by side meet at accounts all the time,
+        so that is reported only for a cycle.
+        """
         cycle = Cycle()
         crew = self._settings.connections * AHEAD
         waiting: asyncio.Queue[Stored | None] = asyncio.Queue(crew)
@@ -185,20 +248,26 @@ class Poller:
             for _ in range(crew):
                 await waiting.put(None)
 
-        await _all_of(line_up(), *(self._work(waiting, cycle) for _ in range(crew)))
+        def report(outcome: Outcome) -> None:
+            if reports_elsewhere or not isinstance(outcome, PolledElsewhere):
+                cycle.add(outcome)
+                self._tell(outcome)
+
+        await _all_of(line_up(), *(self._work(waiting, report) for _ in range(crew)))
         return cycle
 
-    async def _work(self, waiting: asyncio.Queue[Stored | None], cycle: Cycle) -> None:
+    async def _work(self, waiting: asyncio.Queue[Stored | None], report: Tell) -> None:
         while (stored := await waiting.get()) is not None:
             try:
-                outcome = await self.poll(stored)
-            except (AccountHeld, UnknownAccount) as error:
+                outcome: Outcome = await self.poll(stored)
+            except AccountHeld as error:
+                outcome = PolledElsewhere(stored.account, error)
+            except UnknownAccount as error:
                 log.debug("%s", error)
                 continue
             finally:
                 self._at_hand.discard(stored.account.account_id)
-            cycle.add(outcome)
-            self._tell(outcome)
+            report(outcome)
 
     async def _everybody(self) -> AsyncGenerator[Stored]:
         """Collected before the first is polled: a poll changes what a listing shows."""
@@ -232,10 +301,19 @@ class Poller:
 
     # Beside the polls
 
-    async def _refresh_profiles(self) -> None:
+    async def _every(
+        self, interval: Micros, job: Callable[[], Awaitable[object]], *, first: Micros = 0
+    ) -> None:
+        """Do a job again and again, the first time after a while."""
+        await anyio.sleep(first / 1e6)
         while True:
-            await self._try(self.refresh_profiles())
-            await anyio.sleep(PROFILES_EVERY / 1e6)
+            await self._try(job())
+            await anyio.sleep(interval / 1e6)
+
+    async def _synchronise(self) -> None:
+        source, lists = self._source, self._follow_lists
+        if lists is not None and lists.actors and isinstance(source, FollowSource):
+            await self._every(lists.interval, partial(self.synchronise_follows, source, lists))
 
     async def _take_hints(self) -> None:
         source = self._source

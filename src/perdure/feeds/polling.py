@@ -17,6 +17,7 @@ from ..storage import Keep, Micros
 from . import settling, walking
 from .account import Account, Gap, Stored
 from .errors import (
+    AccountHeld,
     AccountUnavailable,
     CursorRefused,
     InvalidActor,
@@ -45,6 +46,8 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
     links: int
     pages: int
     set_aside: int = 0
+    is_repeated: bool = False
+    """Whether it read an account from the start of which an earlier poll had stored items."""
 
     @property
     def is_high_volume(self) -> bool:
@@ -66,7 +69,14 @@ class Failed(msgspec.Struct, frozen=True):
     error: Exception
 
 
-Outcome: TypeAlias = Polled | Skipped | Failed
+class PolledElsewhere(msgspec.Struct, frozen=True):
+    """An account that was not polled, because another poller has it."""
+
+    account: Account
+    error: AccountHeld
+
+
+Outcome: TypeAlias = Polled | Skipped | Failed | PolledElsewhere
 
 
 async def poll(
@@ -77,8 +87,10 @@ async def poll(
     *,
     poller: str,
     lasts: Micros = LASTS,
-) -> Outcome:
-    """Poll an account now, if nobody else does. NotAuthorized is nobody's fault but ours, and leaves it."""
+) -> Polled | Skipped | Failed:
+    """Poll an account now. Raise AccountHeld if another poller has it, and NotAuthorized as it comes: wrong
+    credentials are not the account's fault.
+    """
     async with hold(store, stored, poller, lasts=lasts) as held:
         try:
             return await Poll(store, source, polling, held).run()
@@ -118,6 +130,7 @@ class Poll:
         self._walked: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
         """The cursors of each gap, so that a walk in a circle is noticed."""
         self._mark = held.account.mark
+        self._is_repeated = held.account.is_repeated
         self._new = self._fresh = self._links = self._pages = self._set_aside = 0
         self._got_on = False
 
@@ -132,6 +145,7 @@ class Poll:
             links=self._links,
             pages=self._pages,
             set_aside=self._set_aside,
+            is_repeated=self._is_repeated,
         )
 
     async def _read_head(self) -> None:
@@ -194,19 +208,23 @@ class Poll:
         What comes late makes the walk go on. It is written together with the state: else a kill between the
         two would make it look as if it had been known all along.
         """
+        oldest = self._polling.oldest_kept(self._store.clock())
+        items = [item for item in page.items if item.time >= oldest]
+        pinned = [item for item in page.pinned if item.time >= oldest]
         if known is None:
-            return Kept(await self._store.keep(self._id, (*page.items, *page.pinned)), [])
-        newer = [item for item in page.items if item.time > known]
-        unknown = await self._store.unknown(self._id, [item for item in page.items if item.time <= known])
+            return Kept(await self._store.keep(self._id, (*items, *pinned)), [])
+        newer = [item for item in items if item.time > known]
+        unknown = await self._store.unknown(self._id, [item for item in items if item.time <= known])
         late = [item for item in unknown if item.time < known]
         level = [item for item in unknown if item.time == known]
         owed = late[-MOST_OWED:]
-        at_once = (*newer, *page.pinned, *level, *late[:-MOST_OWED])
+        at_once = (*newer, *pinned, *level, *late[:-MOST_OWED])
         return Kept([*await self._store.keep(self._id, at_once), *owed], owed)
 
     async def _write(self, edit: Edit, page: Page | None = None, kept: Kept = NOTHING) -> None:
         """Count what a page brought, make the state follow it, and end the poll when nothing is left."""
         new, bad = len(kept.found), 0 if page is None else page.set_aside
+        posts = sum(item.kind != "repost" for item in kept.found)
         self._new += new
         self._fresh += sum(self._mark is not None and item.time > self._mark for item in kept.found)
         self._links += sum(len(item.links) for item in kept.found)
@@ -214,7 +232,7 @@ class Poll:
 
         def after(account: Account) -> Account:
             now = self._store.clock()
-            account = settling.read(edit(account), new=new, pages=1, set_aside=bad, now=now)
+            account = settling.read(edit(account), new=new, posts=posts, pages=1, set_aside=bad, now=now)
             is_over = not account.gaps or self._pages >= self._polling.max_pages_per_user
             return self._settled(account, now) if is_over else account
 
@@ -222,9 +240,15 @@ class Poll:
 
     def _settled(self, account: Account, now: Micros) -> Account:
         """How long ago the last poll was tells how often the account posts; the first poll tells nothing."""
-        elapsed = None if self._mark is None or self._last is None else max(now - self._last, 1)
+        waited = None if self._last is None else max(now - self._last, 1)
         return settling.settled(
-            account, found=self._new, fresh=self._fresh, elapsed=elapsed, got_on=self._got_on, now=now
+            account,
+            found=self._new,
+            fresh=self._fresh,
+            elapsed=None if self._mark is None else waited,
+            waited=waited,
+            got_on=self._got_on,
+            now=now,
         )
 
 

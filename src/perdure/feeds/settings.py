@@ -8,6 +8,7 @@ polling:
   retry_backoff_ms: 1000
   max_pages_per_user: 100       # in one poll; what is left is read in the next
   connections: 10
+  retention_days: 90            # items older than that are removed; without it, none are
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ _NUMBERS: dict[str, tuple[float, float]] = {
     "retry_backoff_ms": (0, 600_000),
     "max_pages_per_user": (2, 100_000),
     "connections": (1, 1000),
+    "retention_days": (1, 36_600),
 }
 """What each setting may be, both ends included."""
+MIN_FOLLOW_HOURS, MAX_FOLLOW_HOURS = 0.25, 24.0 * 31
 
 
 class Polling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -49,16 +52,22 @@ class Polling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_pages_per_user: int = 100
     connections: int = 10
     """Requests under way at the same time."""
+    retention_days: float | None = None
+    """Items that are older are removed, and not stored again. None: items are kept."""
 
     def __post_init__(self) -> None:
         for name, (least, most) in _NUMBERS.items():
-            value = cast("float", getattr(self, name))
-            if not math.isfinite(value) or not least <= value <= most:
+            value = cast("float | None", getattr(self, name))
+            if value is not None and not (math.isfinite(value) and least <= value <= most):
                 raise InvalidSettings(f"polling.{name}", f"must be {least} to {most}, not {value}")
 
     @property
     def interval(self) -> Micros:
         return round(self.interval_minutes * MINUTE)
+
+    def oldest_kept(self, now: Micros) -> Micros:
+        """Return the time before which items are not kept."""
+        return 0 if self.retention_days is None else max(0, now - round(self.retention_days * 24 * HOUR))
 
     @property
     def lookback(self) -> Micros:
@@ -76,14 +85,42 @@ class Bluesky(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The reader's handle or DID. None: read without credentials."""
     password_variable: str = "PERDURE_BLUESKY_PASSWORD"  # noqa: S105 - the name of a variable
     """The variable of the environment that holds the reader's app password."""
+    follow_lists: tuple[str, ...] = ()
+    """Handles or DIDs whose follow lists `feeds run` synchronises."""
+    follow_interval_hours: float = 6
+    follow_prune: bool = False
+    """Whether accounts that are no longer followed are suspended."""
     hints: str | None = None
-    """`timeline`, or the at:// address of a list: one feed that tells early who has news."""
+    """`timeline`, or the at:// address of a list: one feed that shows early which accounts have new posts."""
+
+    def __post_init__(self) -> None:
+        hours = self.follow_interval_hours
+        if not MIN_FOLLOW_HOURS <= hours <= MAX_FOLLOW_HOURS:
+            allowed = f"{MIN_FOLLOW_HOURS:g} to {MAX_FOLLOW_HOURS:g}"
+            raise InvalidSettings("bluesky.follow_interval_hours", f"must be {allowed}, not {hours:g}")
+
+
+class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
+    """Follow lists that are synchronised by themselves."""
+
+    actors: tuple[str, ...]
+    interval: Micros
+    prune: bool
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     storage: str = "sqlite:///feeds.db"
     polling: Polling = Polling()
     bluesky: Bluesky = Bluesky()
+
+    @property
+    def follow_lists(self) -> FollowLists:
+        bluesky = self.bluesky
+        return FollowLists(
+            actors=bluesky.follow_lists,
+            interval=round(bluesky.follow_interval_hours * HOUR),
+            prune=bluesky.follow_prune,
+        )
 
 
 def read_settings(path: Path) -> Settings:

@@ -8,7 +8,7 @@ from random import uniform
 from msgspec.structs import replace
 
 from ..storage import Micros
-from .account import Account, Hold, Status
+from .account import BY_HAND, Account, Hold, Status
 from .errors import AccountUnavailable, FeedError, InvalidActor
 from .settings import HOUR, MINUTE, Polling
 from .source import Profile
@@ -21,12 +21,13 @@ PROBES: tuple[Micros, ...] = (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
 """When an account that the source does not show is looked for again; the last one for ever."""
 
 
-def new_account(profile: Profile, *, now: Micros, polling: Polling) -> Account:
-    """Due at once."""
+def new_account(profile: Profile, *, now: Micros, polling: Polling, origin: str = BY_HAND) -> Account:
+    """Return a new account, which is due at once."""
     return Account(
         account_id=profile.account_id,
         handle=profile.handle,
         added_at=now,
+        origins=(origin,),
         next_at=now,
         interval=polling.interval,
         posts=profile.posts,
@@ -35,26 +36,46 @@ def new_account(profile: Profile, *, now: Micros, polling: Polling) -> Account:
 
 
 def claimed(account: Account, hold: Hold) -> Account:
-    return replace(account, hold=hold)
+    """Give the account to a poller. A poller that died may have stored posts that it did not count."""
+    is_taken_over = account.hold is not None and account.hold.poller != hold.poller
+    return replace(_uncounted(account) if is_taken_over else account, hold=hold)
 
 
-def read(account: Account, *, new: int, pages: int, set_aside: int, now: Micros) -> Account:
-    """Count what a page brought."""
+def _uncounted(account: Account) -> Account:
+    """Do not compare the source's count with ours until the profile was read again."""
+    return replace(account, posts=None)
+
+
+def read(account: Account, *, new: int, posts: int, pages: int, set_aside: int, now: Micros) -> Account:
+    """Count what a page brought: new items, and how many of them are posts of the account's own."""
     return replace(
         account,
         last_polled_at=now,
         posts_fetched_count=account.posts_fetched_count + new,
+        posts_found=account.posts_found + posts,
         pages=account.pages + pages,
         set_aside=account.set_aside + set_aside,
-        unseen=0 if new else account.unseen,
+        unseen=0 if posts else account.unseen,
     )
 
 
+def audited(account: Account, *, posts: int) -> Account:
+    """An audit compared everything, and stored this many posts."""
+    return replace(account, posts_found=account.posts_found + posts, unseen=0)
+
+
 def settled(
-    account: Account, *, found: int, fresh: int, elapsed: Micros | None, got_on: bool, now: Micros
+    account: Account,
+    *,
+    found: int,
+    fresh: int,
+    elapsed: Micros | None,
+    waited: Micros | None = None,
+    got_on: bool,
+    now: Micros,
 ) -> Account:
     """The poll is over. With a gap left the account is due at once, if it got on with one. `fresh` of the
-    items that it found are newer than what was known before.
+    items that it found are newer than what was known before. `waited` is the time since the poll before.
     """
     interval = account.interval if elapsed is None else interval_after(account.interval, fresh, elapsed)
     return replace(
@@ -63,6 +84,9 @@ def settled(
         status=Status.ACTIVE if account.status is Status.UNAVAILABLE else account.status,
         reason="" if account.status is not Status.SUSPENDED else account.reason,
         failures=0,
+        failing_since=None,
+        last_wait=waited,
+        cadence=None if waited is None else min(waited, account.last_wait or waited),
         polls=account.polls + 1,
         quiet=0 if found else account.quiet + 1,
         interval=interval,
@@ -74,7 +98,14 @@ def failed(account: Account, error: FeedError, *, now: Micros) -> Account:
     """The poll came to nothing. What is known stays as it is."""
     turns = isinstance(error, AccountUnavailable) and account.status is not Status.UNAVAILABLE
     failures = 1 if turns else account.failures + 1
-    failing = replace(account, hold=None, failures=failures, reason=str(error), last_polled_at=now)
+    failing = replace(
+        account,
+        hold=None,
+        failures=failures,
+        failing_since=account.failing_since if account.failing_since is not None and not turns else now,
+        reason=str(error),
+        last_polled_at=now,
+    )
     if account.status is Status.SUSPENDED:
         return failing
     if isinstance(error, InvalidActor):
@@ -87,8 +118,8 @@ def failed(account: Account, error: FeedError, *, now: Micros) -> Account:
 
 
 def released(account: Account) -> Account:
-    """Nobody is at it any more, and nothing came of it: due as it was."""
-    return replace(account, hold=None)
+    """The poll was given up: due as before. It may have stored posts that it did not count."""
+    return replace(_uncounted(account), hold=None)
 
 
 def suspended(account: Account, reason: str = "") -> Account:
@@ -96,12 +127,25 @@ def suspended(account: Account, reason: str = "") -> Account:
 
 
 def resumed(account: Account, *, now: Micros) -> Account:
-    return replace(account, status=Status.ACTIVE, reason="", failures=0, next_at=now)
+    return replace(
+        account, status=Status.ACTIVE, reason="", failures=0, failing_since=None, next_at=now, cadence=None
+    )
 
 
 def reset(account: Account, *, now: Micros) -> Account:
     """Forget how far it was read. Its items stay, so nothing is stored twice."""
-    return replace(account, mark=None, since=None, gaps=(), etag=None, next_at=now, failures=0)
+    return replace(
+        account,
+        mark=None,
+        since=None,
+        gaps=(),
+        deep_mark=None,
+        etag=None,
+        next_at=now,
+        failures=0,
+        failing_since=None,
+        polls=0,
+    )
 
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
@@ -112,16 +156,20 @@ def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
 
 
 def profiled(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """What the source says of it: a new handle, and how far its own count has risen without us."""
-    risen = 0 if None in (account.posts, profile.posts) else (profile.posts or 0) - (account.posts or 0)
-    fetched = account.posts_fetched_count - account.fetched_then
+    """What the source says of it: a new handle, and by how much its own count has risen more than ours. A
+    count that falls makes up for an earlier rise: posts were deleted before a poll saw them.
+    """
+    if account.posts is None or profile.posts is None:
+        unseen = account.unseen
+    else:
+        unseen = max(account.unseen + profile.posts - account.posts - account.posts_found, 0)
     return replace(
         account,
         handle=profile.handle or account.handle,
         posts=profile.posts if profile.posts is not None else account.posts,
-        unseen=account.unseen + max(risen - fetched, 0),
+        unseen=unseen,
         profiled_at=now,
-        fetched_then=account.posts_fetched_count,
+        posts_found=0,
     )
 
 

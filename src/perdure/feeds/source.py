@@ -57,17 +57,58 @@ class FeedSource(Protocol):
         ...
 
 
+@runtime_checkable
 class FollowSource(Protocol):
     """A source that knows who follows whom."""
 
-    def follows(self, actor: str) -> AsyncIterator[Profile]: ...
+    async def profiles(self, actors: Sequence[str]) -> list[Profile]: ...
+
+    def follows(self, actor: str) -> AsyncIterator[Profile]:
+        """Yield the accounts that `actor` follows and that the source shows just now."""
+        ...
+
+    async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
+        """Return those of these accounts that `actor` certainly does not follow.
+
+        An account that the source does not show, because it is deactivated, may still be followed.
+        """
+        ...
+
+
+class WrittenRecord(msgspec.Struct, frozen=True):
+    """An item as its author wrote it, without what only the feed shows: the links of a quoted post, say."""
+
+    item: Item
+    written_at: Micros
+    """When it was written, whatever time its author gave it."""
+
+
+class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of an account's own records, oldest first."""
+
+    records: tuple[WrittenRecord, ...]
+    uris: tuple[str, ...]
+    """The URIs of all records of the page, invalid ones included."""
+    cursor: str | None
+    """Where the next page begins. Only its absence means the end."""
+
+    @property
+    def set_aside(self) -> int:
+        """How many records are invalid."""
+        return len(self.uris) - len(self.records)
 
 
 class AuditSource(Protocol):
-    """A source that can be read in the order of writing too, and so shows what a feed hides in its depth."""
+    """A source that can be read in the order of writing too, and so has what a feed hides in its depth."""
 
-    def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[Page]:
-        """Everything that an account wrote, oldest first; each page's cursor goes on from there."""
+    def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
+        """Yield everything that an account wrote, oldest first; each page's cursor continues from there."""
+        ...
+
+    async def shown(self, items: Sequence[Item]) -> list[Item]:
+        """Return these items as the feed shows them, links included. Those that it does not show are left
+        out: they are deleted, or invalid.
+        """
         ...
 
 

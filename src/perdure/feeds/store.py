@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
 from typing import TypeAlias
 
@@ -170,6 +171,37 @@ class FeedStore:
                 item for item, answer in zip(part, committed.answers, strict=True) if isinstance(answer, Done)
             ]
         return new
+
+    async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
+        """Remove these items, and return how many were there. Those of a newer version of perdure stay."""
+        count = 0
+        for some in parts_of([items.address_of(item, account_id) for item in removed], TOGETHER):
+            records = await self.storage.get_many(some, now=self.clock())
+            ours = [record for record in records if record is not None and not self._is_newer(record)]
+            if ours and isinstance(await self._delete(ours), Committed):
+                count += len(ours)
+        return count
+
+    async def remove_items_before(self, time: Micros, *, limit: int) -> int:
+        """Remove about `limit` items that are older than this, the oldest first. Return how many it were."""
+        after: Position | None = None
+        count = 0
+        while count < limit and (
+            records := await self.storage.page(ITEMS, after=after, limit=PAGE, now=self.clock())
+        ):
+            old = [record for record in records if record.order < time]
+            by_account: defaultdict[str, list[Record]] = defaultdict(list)
+            for record in old:
+                if not self._is_newer(record):
+                    by_account[record.partition].append(record)
+            for ours in by_account.values():
+                for some in parts_of(ours, TOGETHER):
+                    if isinstance(await self._delete(some), Committed):
+                        count += len(some)
+            if len(old) < len(records):
+                break
+            after = records[-1].position
+        return count
 
     async def unknown(self, account_id: str, found: Sequence[Item]) -> list[Item]:
         """Those of these items that are not stored."""

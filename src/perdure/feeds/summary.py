@@ -1,4 +1,4 @@
-"""What there is to say about all accounts together: the figures, and the alarm. Pure, over what was read."""
+"""The figures and the alarms of all accounts together. Pure, over what was read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ import msgspec
 
 from ..storage import Micros
 from .account import Account, Status
-
-QUIET_POLLS = 3
-"""After so many of each account without anything new, posts that the profiles count are an alarm."""
+from .alarms import Alarm, find_alarms
 
 
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,7 +23,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: int
     last_polled_at: Micros | None
     next_at: Micros | None
-    alarm: str | None
+    alarms: tuple[Alarm, ...]
 
     @property
     def marked_share(self) -> float:
@@ -33,7 +31,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
         return self.with_mark / self.accounts if self.accounts else 0.0
 
 
-def summary_of(accounts: Iterable[Account]) -> Summary:
+def summary_of(accounts: Iterable[Account], *, now: Micros) -> Summary:
     everybody = list(accounts)
     by_status = {status: sum(each.status is status for each in everybody) for status in Status}
     return Summary(
@@ -50,17 +48,5 @@ def summary_of(accounts: Iterable[Account]) -> Summary:
         next_at=min(
             (each.next_at for each in everybody if each.status is not Status.SUSPENDED), default=None
         ),
-        alarm=alarm_of(everybody),
-    )
-
-
-def alarm_of(accounts: Iterable[Account]) -> str | None:
-    """The profiles say that there is news, and no poll of any account finds it."""
-    active = [each for each in accounts if each.status is Status.ACTIVE and each.polls]
-    unseen = [each.unseen for each in active if each.unseen]
-    if not unseen or any(each.quiet < QUIET_POLLS for each in active):
-        return None
-    return (
-        f"no poll finds anything new, though {len(unseen)} profiles count {sum(unseen)} more posts; "
-        "compare with `perdure feeds audit`"
+        alarms=find_alarms(everybody, now=now),
     )

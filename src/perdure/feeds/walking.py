@@ -10,6 +10,9 @@ close. The five rules:
    that, items are seldom in order, and those at exactly the mark are read again.
 4. Below the floor the walk goes on only while it finds items that nobody knew, and at most `LATE` deep.
 5. A walk ends below its floor, where there is no cursor, or where the cursor repeats.
+6. An account that posts so much that its newest page does not reach back to `LATE` is walked deeper once in
+   `DEEP_EVERY`: down to `LATE` below where the last such walk began. So a post that is dated back by at most
+   `LATE` is found after about that time.
 """
 
 from __future__ import annotations
@@ -25,6 +28,8 @@ SLACK: Micros = MINUTE
 """How far below the mark everything is read again: writers' clocks differ."""
 LATE: Micros = 30 * MINUTE
 """How far behind the newest known item one that comes late is still looked for."""
+DEEP_EVERY: Micros = 60 * MINUTE
+"""How far the mark rises between two walks that go down to `LATE` in any case."""
 EARLY: Micros = 60 * MINUTE
 """How far ahead of our clock an item may be, and still raise the mark: else one wrong time would hide all."""
 
@@ -44,7 +49,7 @@ class Reading(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def reach(self) -> Micros | None:
-        """How far down it goes. Its last item tells; one in the middle may be dated wrongly."""
+        """How far down it goes, by its last item; one in the middle may be dated wrongly."""
         return self.times[-1] if self.times else None
 
     def newest(self, now: Micros) -> Micros | None:
@@ -55,11 +60,16 @@ def after_head(account: Account, read: Reading, *, now: Micros, polling: Polling
     """The newest page was read: raise the mark, and remember the rest if known items were not reached."""
     since = max(0, now - polling.lookback) if account.since is None else account.since
     whole = Gap(floor=since, depth=since)
+    deep_mark = account.deep_mark
     if account.mark is not None:
         whole = Gap(floor=account.mark - SLACK, depth=account.mark - LATE)
+        if deep_mark is not None and account.mark - deep_mark >= DEEP_EVERY:
+            whole = replace(whole, floor=deep_mark - LATE, depth=deep_mark - LATE)
+        if deep_mark is None or whole.floor < deep_mark:
+            deep_mark = account.mark
     rest = _rest(whole, read)
     gaps = account.gaps if rest is None else _bounded((rest, *account.gaps))
-    return replace(account, since=since, mark=_raised(account, read, now), gaps=gaps)
+    return replace(account, since=since, mark=_raised(account, read, now), gaps=gaps, deep_mark=deep_mark)
 
 
 def says_all(account: Account, read: Reading) -> bool:

@@ -22,6 +22,7 @@ from .views import Views, encode
 
 GONE = 499
 FEED = "app.bsky.feed.getAuthorFeed"
+FOLLOWS = "app.bsky.graph.follow"
 _JSON = {"content-type": "application/json; charset=utf-8"}
 
 
@@ -211,6 +212,9 @@ class FakeBluesky:
                 return self._follows(request)
             case "com.atproto.repo.listRecords":
                 return self._records(request)
+            case "app.bsky.feed.getPosts":
+                rows = [self.world.rows.get(uri) for uri in request.query.get("uris", [])]
+                return self._views.posts(row for row in rows if row is not None and row.is_visible)
             case _:
                 return self._feed(request, viewer)
 
@@ -247,6 +251,8 @@ class FakeBluesky:
         return self._views.follows(self.world.find(actor), followed, cursor)
 
     def _records(self, request: Request) -> bytes:
+        if request.one("collection") == FOLLOWS:
+            return self._follow_records(request)
         rows, cursor = self.world.list_records(
             _needed(request, "repo"),
             _needed(request, "collection"),
@@ -255,6 +261,22 @@ class FakeBluesky:
             reverse=request.one("reverse") == "true",
         )
         return self._views.records(rows, cursor)
+
+    def _follow_records(self, request: Request) -> bytes:
+        """In the order of following; a deactivated account is still among them."""
+        account = self.world.find(_needed(request, "repo"))
+        begin = int(request.one("cursor") or "0")
+        part = list(account.follows)[begin : begin + _limit(request)]
+        records = [
+            {
+                "uri": f"at://{account.did}/{FOLLOWS}/{begin + number:013}",
+                "cid": "bafyrei",
+                "value": {"$type": FOLLOWS, "subject": did},
+            }
+            for number, did in enumerate(part)
+        ]
+        cursor = {"cursor": f"{begin + len(part):013}"} if part else {}
+        return encode({"records": records, **cursor})
 
 
 @lru_cache(512)

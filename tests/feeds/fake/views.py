@@ -131,6 +131,10 @@ class Views:
             "$type": "app.bsky.embed.record#viewRecord",
         }
 
+    def posts(self, rows: Iterable[Row]) -> bytes:
+        shown = (b"null" if row.is_spoiled else encode(self.post(row)) for row in rows)
+        return b'{"posts":[' + b",".join(shown) + b"]}"
+
     def profiles(self, accounts: Iterable[Account]) -> bytes:
         return encode({"profiles": [self._detailed(account) for account in accounts]})
 

@@ -18,14 +18,14 @@ from perdure.feeds.errors import (
     SourceFailed,
 )
 from perdure.feeds.item import Item
-from perdure.feeds.source import Page, Profile
+from perdure.feeds.source import Page, Profile, RecordPage, WrittenRecord
 from perdure.storage import Micros
 
 from .bluesky import PROFILES_AT_MOST, World
 from .people import POSTS, REPOSTS, Account, Refusal, Row, Shown
 from .times import parsed, time_of
 
-Asked: TypeAlias = Literal["page", "profiles", "follows", "records", "recent"]
+Asked: TypeAlias = Literal["page", "profiles", "follows", "unfollowed", "records", "shown", "recent"]
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,7 +91,16 @@ class WorldSource:
             if cursor is None:
                 return
 
-    async def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[Page]:
+    async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
+        await self._ask("unfollowed", actor)
+        return set(account_ids) - set(self.world.accounts[self.world.find(actor).did].follows)
+
+    async def shown(self, items: Sequence[Item]) -> list[Item]:
+        await self._ask("shown", ",".join(item.uri for item in items))
+        rows = [self.world.rows.get(item.uri) for item in items]
+        return [item_of(row) for row in rows if row is not None and row.is_visible and not row.is_spoiled]
+
+    async def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
         """Posts and then reposts, each in the order of writing. A cursor is the collection and a key."""
         at: str | None = after if after is not None else f"{POSTS}/"
         while at is not None:
@@ -103,8 +112,12 @@ class WorldSource:
                 raise error_of(refusal) from refusal
             following = f"{REPOSTS}/" if collection == POSTS else None
             at = following if key is None else f"{collection}/{key}"
-            items = tuple(record_of(row) for row in rows if not row.is_spoiled)
-            yield Page(items=items, cursor=at, set_aside=sum(row.is_spoiled for row in rows))
+            records = tuple(
+                WrittenRecord(record_of(row), time_of(row.uri.rpartition("/")[2]))
+                for row in rows
+                if not row.is_spoiled
+            )
+            yield RecordPage(records=records, uris=tuple(row.uri for row in rows), cursor=at)
 
     async def _ask(self, kind: Asked, actor: str = "", cursor: str | None = None) -> None:
         question = Question(number=len(self.asked), kind=kind, actor=actor, cursor=cursor)

@@ -1,0 +1,180 @@
+"""Alarms: what is wrong with the polling of accounts, found in the accounts alone. Pure.
+
+    late       accounts are polled too late, or not at all: the poller is dead, or too slow
+    failing    polls of an account have failed for longer than its interval
+    unseen     a profile counts more posts than the polls find
+    repeated   polls read an account from the start again and again
+
+An alarm is true of the accounts as they are now, so it ends by itself when its cause does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from ..storage import Micros
+from .account import Account, Status
+from .settings import MINUTE
+
+log = logging.getLogger("perdure.feeds")
+
+Kind: TypeAlias = Literal["late", "failing", "unseen", "repeated"]
+
+GRACE: Micros = 2 * MINUTE
+"""Added to the time after which an account is late: a poller that died keeps its accounts for a minute."""
+ALARM_FAILURES = 3
+"""How often a poll must have failed in a row."""
+ALARM_EMPTY_POLLS = 3
+"""How many polls in a row must have found nothing, before posts that only the profile counts are an alarm."""
+MAX_NAMED = 5
+"""How many accounts an alarm names."""
+REPEAT_EVERY: Micros = 60 * MINUTE
+"""How long after an alarm was reported it is reported again, if it still holds."""
+
+
+class Alarm(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that is wrong, and with which accounts."""
+
+    kind: Kind
+    message: str
+    count: int
+    """How many accounts."""
+    handles: tuple[str, ...]
+    """The handles of the first of them."""
+
+
+AlarmState: TypeAlias = Literal["raised", "cleared"]
+OnAlarm: TypeAlias = Callable[[Alarm, AlarmState], None]
+
+
+def log_alarm(alarm: Alarm, state: AlarmState) -> None:
+    """Log an alarm: what `Poller` does unless it is given another function."""
+    if state == "raised":
+        log.warning("ALARM: %s", alarm.message)
+    else:
+        log.info("alarm cleared: %s", alarm.message)
+
+
+class AlarmWatch:
+    """Compares the alarms with those of the last check, and reports what has changed."""
+
+    def __init__(self, on_alarm: OnAlarm) -> None:
+        self._on_alarm = on_alarm
+        self._raised: dict[Kind, tuple[Alarm, Micros]] = {}
+        """What was reported, and when."""
+
+    def update(self, alarms: Iterable[Alarm], *, now: Micros) -> None:
+        """Report what is new, what has ended, and once in a while what still holds."""
+        current: dict[Kind, Alarm] = {alarm.kind: alarm for alarm in alarms}
+        for kind in [kind for kind in self._raised if kind not in current]:
+            self._on_alarm(self._raised.pop(kind)[0], "cleared")
+        for kind, alarm in current.items():
+            if kind not in self._raised or now >= self._raised[kind][1] + REPEAT_EVERY:
+                self._raised[kind] = alarm, now
+                self._on_alarm(alarm, "raised")
+
+
+def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...]:
+    """Return the alarms that these accounts give at this time."""
+    polled = [each for each in accounts if each.status is not Status.SUSPENDED]
+    found = (_late(polled, now), _failing(polled, now), _unseen(polled), _repeated(polled))
+    return tuple(alarm for alarm in found if alarm is not None)
+
+
+def is_late(account: Account, now: Micros) -> bool:
+    """Whether an account should have been polled long ago, by a whole interval and more."""
+    return not account.is_held(now) and now > _due_at(account) + _interval(account) + GRACE
+
+
+def is_failing(account: Account, now: Micros) -> bool:
+    """Whether the polls of an account have failed for longer than its interval."""
+    since = account.failing_since
+    return (
+        account.status is Status.ACTIVE
+        and account.failures >= ALARM_FAILURES
+        and since is not None
+        and now > since + account.interval
+    )
+
+
+def _due_at(account: Account) -> Micros:
+    """When it is polled next: by its own schedule, or as often as it really is (by cron, say)."""
+    if account.last_polled_at is None or account.cadence is None:
+        return account.next_at
+    return max(account.next_at, account.last_polled_at + account.cadence)
+
+
+def _interval(account: Account) -> Micros:
+    return max(account.interval, account.cadence or 0)
+
+
+def _late(accounts: Sequence[Account], now: Micros) -> Alarm | None:
+    late = sorted((each for each in accounts if is_late(each, now)), key=_due_at)
+    if not late:
+        return None
+    since = f"the longest since {_time(_due_at(late[0]))}"
+    remedy = "no poller is running, or it is too slow: check `perdure feeds run`"
+    return _alarm("late", late, lambda who: f"{who} overdue, {since}; {remedy}", of=len(accounts))
+
+
+def _failing(accounts: Sequence[Account], now: Micros) -> Alarm | None:
+    failing = [each for each in accounts if is_failing(each, now)]
+    if not failing:
+        return None
+    since = min(each.failing_since or now for each in failing)
+    reason = " ".join(failing[0].reason.split())[:200]
+    return _alarm(
+        "failing",
+        failing,
+        lambda who: f"{who} not read since {_time(since)}: {reason}",
+        of=len(accounts),
+    )
+
+
+def _unseen(accounts: Sequence[Account]) -> Alarm | None:
+    unseen = [
+        each
+        for each in accounts
+        if each.status is Status.ACTIVE and each.unseen and each.quiet >= ALARM_EMPTY_POLLS
+    ]
+    posts = sum(each.unseen for each in unseen)
+    return _alarm(
+        "unseen",
+        unseen,
+        lambda who: (
+            f"{posts} posts that profiles count are found by no poll, {who} concerned; "
+            "compare with `perdure feeds audit`"
+        ),
+    )
+
+
+def _repeated(accounts: Sequence[Account]) -> Alarm | None:
+    repeated = [each for each in accounts if each.is_repeated]
+    return _alarm(
+        "repeated",
+        repeated,
+        lambda who: f"{who} read from the start in every poll: no watermark is stored",
+    )
+
+
+def _alarm(
+    kind: Kind, accounts: Sequence[Account], message: Callable[[str], str], *, of: int | None = None
+) -> Alarm | None:
+    """Return an alarm about these accounts, if there are any. `message` takes who is concerned."""
+    if not accounts:
+        return None
+    handles = tuple(each.handle for each in accounts[:MAX_NAMED])
+    count = len(accounts)
+    total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"
+    names = ", ".join(handles) + (", ..." if count > len(handles) else "")
+    verb = "is" if count == 1 and of is None else "are"
+    return Alarm(kind=kind, message=message(f"{total} ({names}) {verb}"), count=count, handles=handles)
+
+
+def _time(time: Micros) -> str:
+    return f"{datetime.fromtimestamp(time / 1e6, UTC):%Y-%m-%d %H:%M} UTC"

@@ -1,0 +1,151 @@
+"""Follow lists: the accounts that somebody follows are polled, and no longer when they are unfollowed.
+
+Each account records where it came from: which follow lists have added it, and whether it was added by hand. A
+list changes only accounts that it added itself, so two lists and an operator do not get in each other's way.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import msgspec
+from msgspec.structs import replace
+
+from . import settling
+from .account import BY_HAND, Account, Status
+from .errors import AccountUnavailable, InvalidActor, SourceError, UnknownAccount
+from .settings import Polling
+from .source import FollowSource, Profile
+from .store import FeedStore
+
+PRUNE_REASON = "no longer followed by"
+"""How the reason begins for which `sync_follows` suspends an account."""
+
+
+class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What was done to one account, or would be done."""
+
+    account: str
+    handle: str
+    done: str | None
+    """In one word. None: there was nothing to do."""
+    note: str = ""
+
+
+class FollowsNobody(SourceError):
+    """Raised instead of suspending every account of a list that has become empty."""
+
+    def __init__(self, actor: str) -> None:
+        super().__init__(f"{actor} follows no account; pruning would suspend all that its list added")
+
+
+async def add_account(
+    store: FeedStore, profile: Profile, *, origin: str = BY_HAND, polling: Polling, dry_run: bool = False
+) -> AccountChange:
+    """Add an account, or bring the handle and origins of one that exists up to date."""
+    change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
+    try:
+        before = (await store.get(profile.account_id)).account
+    except UnknownAccount:
+        if not dry_run:
+            new = settling.new_account(profile, now=store.clock(), polling=polling, origin=origin)
+            await store.add(new)
+        return change(done="added")
+    after = _brought_up_to_date(before, profile, origin)
+    if after != before and not dry_run:
+        await store.edit(before.account_id, lambda each: _brought_up_to_date(each, profile, origin))
+    if after.handle != before.handle:
+        return change(done="renamed", note=f"was {before.handle}")
+    note = "already added, and suspended" if before.status is Status.SUSPENDED else "already added"
+    return change(done=None, note=note)
+
+
+async def sync_follows(
+    store: FeedStore,
+    source: FollowSource,
+    actor: str,
+    *,
+    polling: Polling,
+    prune: bool = False,
+    dry_run: bool = False,
+) -> list[AccountChange]:
+    """Add the accounts that `actor` follows. With `prune`, suspend those that its list once added and that it
+    no longer follows, unless they were added in another way too.
+    """
+    owner = await _owner(source, actor)
+    origin = f"follows:{owner.account_id}"
+    followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
+    if prune and not followed:
+        raise FollowsNobody(actor)
+    changes = [
+        await _add_or_resume(store, profile, origin=origin, polling=polling, dry_run=dry_run)
+        for profile in followed.values()
+    ]
+    if prune:
+        changes += await _prune(store, source, owner, origin, followed, dry_run=dry_run)
+    return changes
+
+
+async def _owner(source: FollowSource, actor: str) -> Profile:
+    """Return who follows, by its id: a list keeps its accounts when its owner is renamed."""
+    try:
+        found = await source.profiles([actor])
+    except InvalidActor:
+        found = []
+    if not found:
+        raise AccountUnavailable(f"unknown account {actor}; check the spelling or use the DID")
+    return found[0]
+
+
+async def _add_or_resume(
+    store: FeedStore, profile: Profile, *, origin: str, polling: Polling, dry_run: bool
+) -> AccountChange:
+    change = await add_account(store, profile, origin=origin, polling=polling, dry_run=dry_run)
+    if change.done == "added":
+        return change
+    account = (await store.get(profile.account_id)).account
+    if account.status is not Status.SUSPENDED or not account.reason.startswith(PRUNE_REASON):
+        return change
+    if not dry_run:
+        await store.edit(account.account_id, partial(settling.resumed, now=store.clock()))
+    return replace(change, done="resumed", note="followed again")
+
+
+async def _prune(
+    store: FeedStore,
+    source: FollowSource,
+    owner: Profile,
+    origin: str,
+    followed: dict[str, Profile],
+    *,
+    dry_run: bool,
+) -> list[AccountChange]:
+    absent = {
+        stored.account.account_id: stored.account
+        async for stored in store.accounts()
+        if origin in stored.account.origins and stored.account.account_id not in followed
+    }
+    if not absent:
+        return []
+    unfollowed = await source.unfollowed(owner.account_id, list(absent))
+    changes: list[AccountChange] = []
+    for account_id in (each for each in absent if each in unfollowed):
+        before = absent[account_id]
+        edit = partial(_without_origin, origin=origin, reason=f"{PRUNE_REASON} {owner.handle}")
+        after = edit(before) if dry_run else await store.edit(account_id, edit)
+        if after.status is Status.SUSPENDED and before.status is not Status.SUSPENDED:
+            changes.append(AccountChange(account=account_id, handle=before.handle, done="suspended"))
+    return changes
+
+
+def _brought_up_to_date(account: Account, profile: Profile, origin: str) -> Account:
+    origins = account.origins if origin in account.origins else (*account.origins, origin)
+    return replace(account, handle=profile.handle or account.handle, origins=origins)
+
+
+def _without_origin(account: Account, *, origin: str, reason: str) -> Account:
+    """Forget that a list has this account. One that came from nowhere else is no longer polled."""
+    left = tuple(each for each in account.origins if each != origin)
+    if left or account.status is Status.SUSPENDED:
+        return replace(account, origins=left)
+    return replace(settling.suspended(account, reason), origins=left)

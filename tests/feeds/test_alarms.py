@@ -1,0 +1,169 @@
+"""An alarm is raised while something is wrong, names who is concerned, and ends with its cause."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.feeds.account import Account, Hold, Status
+from perdure.feeds.alarms import (
+    ALARM_EMPTY_POLLS,
+    ALARM_FAILURES,
+    GRACE,
+    MAX_NAMED,
+    REPEAT_EVERY,
+    Alarm,
+    AlarmState,
+    AlarmWatch,
+    find_alarms,
+)
+from perdure.feeds.settings import HOUR, MINUTE
+
+from ..rows import row
+
+NOW = 1_700_000_000_000_000
+DAY = 24 * HOUR
+WELL = Account(
+    account_id="did:plc:a",
+    handle="a.test",
+    added_at=1,
+    polls=9,
+    next_at=NOW,
+    interval=15 * MINUTE,
+    cadence=15 * MINUTE,
+    last_polled_at=NOW - 15 * MINUTE,
+    mark=NOW - HOUR,
+    posts_fetched_count=5,
+)
+
+
+def kinds(*accounts: Account, now: int = NOW) -> list[str]:
+    return [alarm.kind for alarm in find_alarms(accounts, now=now)]
+
+
+def only(*accounts: Account, now: int = NOW) -> Alarm:
+    (alarm,) = find_alarms(accounts, now=now)
+    return alarm
+
+
+def test_accounts_that_are_polled_in_time_raise_none() -> None:
+    assert kinds() == []
+    assert kinds(WELL) == []
+    assert kinds(WELL, now=WELL.next_at + WELL.interval + GRACE) == []
+
+
+# Late
+
+
+@row(130)
+def test_a_dead_poller_is_an_alarm_within_two_intervals() -> None:
+    """Five accounts that were last polled a week ago gave none, because only a living poller counted."""
+    assert kinds(WELL, now=NOW + 2 * WELL.interval) == ["late"]
+    week = [replace(WELL, handle=f"user{number}.test") for number in range(7)]
+    alarm = only(*week, now=NOW + 7 * DAY)
+    assert (alarm.kind, alarm.count, len(alarm.handles)) == ("late", 7, MAX_NAMED)
+    assert "7 of 7 accounts" in alarm.message
+    assert "perdure feeds run" in alarm.message
+
+
+def test_one_account_that_is_late_is_named() -> None:
+    alarm = only(replace(WELL, next_at=NOW + DAY), replace(WELL, handle="late.test"), now=NOW + HOUR)
+    assert (alarm.count, alarm.handles) == (1, ("late.test",))
+
+
+def test_an_account_that_was_added_and_never_polled_is_late() -> None:
+    new = replace(WELL, polls=0, last_polled_at=None, cadence=None, mark=None, posts_fetched_count=0)
+    assert kinds(new) == []
+    assert kinds(new, now=NOW + HOUR) == ["late"]
+
+
+def test_polls_by_cron_are_late_by_their_own_pace() -> None:
+    """Its own interval is two minutes, but it is polled once an hour, and that is no fault."""
+    hourly = replace(WELL, interval=2 * MINUTE, next_at=NOW + 2 * MINUTE, last_polled_at=NOW, cadence=HOUR)
+    assert kinds(hourly, now=NOW + HOUR + 30 * MINUTE) == []
+    assert kinds(hourly, now=NOW + 2 * HOUR + 5 * MINUTE) == ["late"]
+
+
+def test_an_account_that_is_being_polled_or_is_suspended_is_not_late() -> None:
+    later = NOW + DAY
+    assert kinds(replace(WELL, hold=Hold("me", later + 1)), now=later) == []
+    assert kinds(replace(WELL, status=Status.SUSPENDED), now=later) == []
+
+
+def test_a_probe_that_is_not_made_is_late_too() -> None:
+    gone = replace(WELL, status=Status.UNAVAILABLE, next_at=NOW + 7 * DAY)
+    assert kinds(gone, now=NOW + 6 * DAY) == []
+    assert kinds(gone, now=NOW + 8 * DAY) == ["late"]
+
+
+# Failing
+
+
+FAILING = replace(
+    WELL, failures=ALARM_FAILURES, failing_since=NOW - HOUR, next_at=NOW + 4 * MINUTE, reason="status 503"
+)
+
+
+def test_polls_that_fail_for_longer_than_an_interval_are_an_alarm() -> None:
+    alarm = only(FAILING, WELL)
+    assert (alarm.kind, alarm.handles) == ("failing", ("a.test",))
+    assert "status 503" in alarm.message
+
+
+def test_a_failure_that_has_just_begun_is_none() -> None:
+    assert kinds(replace(FAILING, failures=ALARM_FAILURES - 1)) == []
+    assert kinds(replace(FAILING, failing_since=NOW - MINUTE)) == []
+
+
+def test_an_account_that_the_source_does_not_show_is_no_failure() -> None:
+    assert kinds(replace(FAILING, status=Status.UNAVAILABLE)) == []
+
+
+# Unseen
+
+
+def quiet(unseen: int, polls: int = ALARM_EMPTY_POLLS, handle: str = "a.test") -> Account:
+    return replace(WELL, quiet=polls, unseen=unseen, handle=handle)
+
+
+def test_posts_that_no_poll_finds_are_an_alarm_that_names_the_account() -> None:
+    """Another account that posts as usual does not hide it."""
+    alarm = only(quiet(3), quiet(0, polls=0, handle="busy.test"), quiet(4, handle="b.test"))
+    assert (alarm.kind, alarm.count, alarm.handles) == ("unseen", 2, ("a.test", "b.test"))
+    assert "7 posts" in alarm.message
+
+
+def test_posts_that_the_next_polls_may_still_find_are_none() -> None:
+    assert kinds(quiet(3, polls=ALARM_EMPTY_POLLS - 1)) == []
+    assert kinds(quiet(0)) == []
+
+
+# Repeated first polls
+
+
+def test_first_polls_that_repeat_are_an_alarm() -> None:
+    assert kinds(replace(WELL, mark=None)) == ["repeated"]
+    assert kinds(replace(WELL, mark=None, posts_fetched_count=0)) == []  # it has never posted
+
+
+# Reporting
+
+
+def test_a_watch_reports_what_begins_what_lasts_and_what_ends() -> None:
+    reported: list[tuple[str, AlarmState]] = []
+    watch = AlarmWatch(lambda alarm, state: reported.append((alarm.kind, state)))
+    late = find_alarms([WELL], now=NOW + DAY)
+    watch.update(late, now=0)
+    watch.update(late, now=REPEAT_EVERY - 1)
+    assert reported == [("late", "raised")]
+    watch.update(late, now=REPEAT_EVERY)
+    watch.update([], now=REPEAT_EVERY + 1)
+    watch.update([], now=REPEAT_EVERY + 2)
+    assert reported == [("late", "raised"), ("late", "raised"), ("late", "cleared")]
+
+
+@pytest.mark.parametrize("count", [1, 2, 9])
+def test_a_message_is_one_line(count: int) -> None:
+    odd = replace(FAILING, reason="one\nline")
+    for alarm in find_alarms([odd] * count, now=NOW + 30 * DAY):
+        assert "\n" not in alarm.message
