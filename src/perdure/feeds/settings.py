@@ -81,7 +81,8 @@ class Bluesky(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    storage: str = "sqlite:///feeds.db"
+    url: str | None = None
+    """The storage. None: that of the command, or its default."""
     polling: Polling = Polling()
     bluesky: Bluesky = Bluesky()
 
