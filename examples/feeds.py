@@ -22,7 +22,7 @@ from perdure.feeds.bluesky import open_bluesky
 from perdure.feeds.settings import HOUR
 from perdure.storage import open_storage
 
-STORAGE = "sqlite:///feeds.db"
+STORAGE = "sqlite:///perdure.db"
 SETTINGS = Path("feeds.toml")
 
 tasks = Tasks(STORAGE)

@@ -72,12 +72,12 @@ async def records_in(url: str) -> list[Record]:
 def test_migrate_makes_the_tables_and_does_nothing_the_second_time(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     for _ in range(2):
-        expect(perdure_command("migrate", url_of(path)), 0, "the storage is ready\n")
+        expect(perdure_command("migrate", "--url", url_of(path)), 0, "the storage is ready\n")
         assert path.stat().st_size > 0
 
 
 def test_migrate_tells_programs(tmp_path: Path) -> None:
-    told = perdure_command("migrate", url_of(tmp_path / "records.db"), "--json")
+    told = perdure_command("migrate", "--url", url_of(tmp_path / "records.db"), "--json")
     assert (told.returncode, told.stdout, told.stderr) == (0, '{"is_ready":true}\n', "")
 
 
@@ -86,13 +86,13 @@ def test_migrate_tells_programs(tmp_path: Path) -> None:
 
 async def test_a_copy_is_told_to_programs_in_one_document(tmp_path: Path) -> None:
     source = await file_of(tmp_path / "source.db", RECORDS)
-    told = perdure_command("copy", source, url_of(tmp_path / "target.db"), "--json")
+    told = perdure_command("copy", url_of(tmp_path / "target.db"), "--url", source, "--json")
     assert (told.returncode, told.stderr) == (0, "")
     count = len(HOSTILE_NAMES)
     records = {str(space): count + (space == SPACES[-1]) for space in SPACES}
     assert msgspec.json.decode(told.stdout) == {"is_same": True, "records": records}
     taken = await file_of(tmp_path / "taken.db", [sample("another", space=SPACES[0])])
-    again = perdure_command("copy", source, taken, "--json")
+    again = perdure_command("copy", taken, "--url", source, "--json")
     expect(again, 2, f"perdure: cannot copy into {taken}: there are records in ")
 
 
@@ -100,7 +100,7 @@ async def test_a_file_is_copied_to_another_and_back(tmp_path: Path) -> None:
     first = await file_of(tmp_path / "first.db", RECORDS)
     second, third = url_of(tmp_path / "second.db"), url_of(tmp_path / "third.db")
     for source, target in ((first, second), (second, third)):
-        ended = perdure_command("copy", source, target)
+        ended = perdure_command("copy", target, "--url", source)
         expect(ended, 0, "everything is there, to the byte\n")
         told = re.findall(r"^ +(\d+)  (\w+)$", ended.stderr, re.MULTILINE)
         count = len(HOSTILE_NAMES)
@@ -114,9 +114,9 @@ async def test_a_target_that_is_not_empty_is_refused_unless_asked_to_merge(tmp_p
     target = await file_of(tmp_path / "target.db", [other, RECORDS[0]])
     before = await records_in(target)
     refused = f"perdure: cannot copy into {target}: there are records in {SPACES[0]!r} already; "
-    expect(perdure_command("copy", source, target), 2, refused, "--merge")
+    expect(perdure_command("copy", target, "--url", source), 2, refused, "--merge")
     assert await records_in(target) == before
-    expect(perdure_command("copy", "--merge", source, target), 0, "everything is there")
+    expect(perdure_command("copy", "--merge", target, "--url", source), 0, "everything is there")
     assert sorted(await records_in(target), key=str) == sorted([*RECORDS, other], key=str)
 
 
@@ -124,17 +124,17 @@ async def test_merging_with_a_different_record_fails_and_names_it(tmp_path: Path
     different = sample("k", space=SPACES[0], body="[]")
     source = await file_of(tmp_path / "source.db", [sample("k", space=SPACES[0])])
     target = await file_of(tmp_path / "target.db", [different])
-    ended = perdure_command("copy", "--merge", source, target)
+    ended = perdure_command("copy", "--merge", target, "--url", source)
     expect(ended, 2, f"{different.space}/{different.partition}/{different.key}: it is not the same record;")
 
 
 async def test_a_target_that_is_refused_is_named_without_its_password(tmp_path: Path) -> None:
     source, target = await file_of(tmp_path / "source.db", RECORDS), await new_url("postgres", tmp_path)
-    expect(perdure_command("copy", source, target), 0, "everything is there")
+    expect(perdure_command("copy", target, "--url", source), 0, "everything is there")
     parts = urlsplit(target)
     place = f"{parts.hostname}:{parts.port}{parts.path}"
     secret = parts._replace(netloc=f"{parts.username}:{SECRET}@{parts.hostname}:{parts.port}").geturl()
-    ended = perdure_command("copy", source, f"{secret}&pool=2")
+    ended = perdure_command("copy", f"{secret}&pool=2", "--url", source)
     expect(ended, 2, f"perdure: cannot copy into postgresql://{place}: there are records in ")
     assert SECRET not in ended.stderr
 
@@ -144,21 +144,26 @@ def files_in(folder: Path) -> list[str]:
 
 
 async def test_a_source_that_is_not_there_is_refused_and_nothing_is_made(tmp_path: Path) -> None:
-    ended = perdure_command("copy", "sqlite:///nope.db", "sqlite:///target.db", folder=tmp_path)
-    expect(ended, 2, "perdure: there is no storage sqlite:///nope.db; ")
+    ended = perdure_command("copy", "sqlite:///target.db", "--url", "sqlite:///nope.db", folder=tmp_path)
+    expect(ended, 2, "perdure: storage not found: sqlite:///nope.db; ")
     assert ended.stderr.count("\n") == 1
     assert files_in(tmp_path) == []
 
 
 @pytest.mark.parametrize(
-    "arguments", [["copy", "FILE", "memory:"], ["copy", "memory:", "NEW"], ["doctor", "memory:"]]
+    "arguments",
+    [
+        ["copy", "memory:", "--url", "FILE"],
+        ["copy", "NEW", "--url", "memory:"],
+        ["doctor", "--url", "memory:"],
+    ],
 )
 async def test_records_that_are_gone_with_the_process_are_not_looked_after(
     tmp_path: Path, arguments: list[str]
 ) -> None:
     names = {"FILE": await file_of(tmp_path / "file.db"), "NEW": url_of(tmp_path / "new.db")}
     ended = perdure_command(*(names.get(each, each) for each in arguments))
-    expect(ended, 2, "perdure: the storage memory: is within one process; name a file or a server\n")
+    expect(ended, 2, "perdure: memory: storage is private to one process; use a file or a server\n")
     assert "new.db" not in files_in(tmp_path)
 
 
@@ -176,7 +181,7 @@ async def test_a_storage_is_not_copied_onto_itself_however_it_is_written(
     ):
         (tmp_path / "below").mkdir(exist_ok=True)
         folder = tmp_path / "below" if ".." in other else tmp_path
-        ended = perdure_command("copy", *options, source, other, folder=folder)
+        ended = perdure_command("copy", *options, other, "--url", source, folder=folder)
         expect(ended, 2, f"perdure: {other.partition('?')[0]} is the storage that is to be copied; ")
         assert ended.stderr.count("\n") == 1
         assert "empty" not in ended.stderr
@@ -185,10 +190,12 @@ async def test_a_storage_is_not_copied_onto_itself_however_it_is_written(
 
 async def test_a_database_is_not_copied_onto_itself_by_another_name(tmp_path: Path) -> None:
     url = await new_url("postgres", tmp_path)
-    expect(perdure_command("copy", await file_of(tmp_path / "source.db", RECORDS), url), 0)
+    expect(perdure_command("copy", url, "--url", await file_of(tmp_path / "source.db", RECORDS)), 0)
     again = url.replace("postgresql://", "postgres://").replace("127.0.0.1", "localhost")
     assert again != url
-    expect(perdure_command("copy", "--merge", url, again), 2, " is the storage that is to be copied; ")
+    expect(
+        perdure_command("copy", "--merge", again, "--url", url), 2, " is the storage that is to be copied; "
+    )
     assert sorted(await records_in(url), key=str) == sorted(RECORDS, key=str)
 
 
@@ -215,13 +222,13 @@ def execute(path: Path, *statements: str) -> None:
 async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     url = await file_of(path, [sample(space=SPACES[0], tag="red")])
-    expect(perdure_command("doctor", url), 0, "all is well with 1 records\n")
+    expect(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
     execute(path, "UPDATE counts SET n = 5 WHERE partition = ''")
     complaint = f"the counter of {SPACES[0]} tagged 'red' says 5, there are 1\n"
     for _ in range(2):  # finding is not mending
-        expect(perdure_command("doctor", url), 1, complaint, "--repair")
-    expect(perdure_command("doctor", "--repair", url), 0, complaint, "set right, among 1 records\n")
-    expect(perdure_command("doctor", url), 0, "all is well with 1 records\n")
+        expect(perdure_command("doctor", "--url", url), 1, complaint, "--repair")
+    expect(perdure_command("doctor", "--repair", "--url", url), 0, complaint, "set right, among 1 records\n")
+    expect(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
     async with await open_storage(url) as storage:
         assert await storage.counts(SPACES[0], now=NOW) == {"red": 1}
 
@@ -234,15 +241,15 @@ async def test_doctor_fails_where_counting_anew_does_not_help(tmp_path: Path) ->
     execute(path, "UPDATE records SET body = NULL")
     execute(path, "PRAGMA writable_schema = 1", table.format("", " NOT NULL"))
     for options in ([], ["--repair"]):
-        ended = perdure_command("doctor", *options, url)
+        ended = perdure_command("doctor", *options, "--url", url)
         assert "NULL value in records.body" in ended.stderr
         assert ended.returncode == 1, ended
         assert "set right, among" not in ended.stderr
 
 
 def test_doctor_makes_no_file_where_there_is_none(tmp_path: Path) -> None:
-    ended = perdure_command("doctor", "sqlite:///missing.db", "--json", folder=tmp_path)
-    expect(ended, 2, "perdure: there is no storage sqlite:///missing.db; ")
+    ended = perdure_command("doctor", "--url", "sqlite:///missing.db", "--json", folder=tmp_path)
+    expect(ended, 2, "perdure: storage not found: sqlite:///missing.db; ")
     assert ended.stderr.count("\n") == 1
     assert files_in(tmp_path) == []
 
@@ -279,7 +286,7 @@ def test_it_tells_its_version() -> None:
 
 
 def test_a_url_that_names_no_engine_is_told_in_one_line() -> None:
-    ended = perdure_command("doctor", "mongodb://localhost/db")
+    ended = perdure_command("doctor", "--url", "mongodb://localhost/db")
     expect(ended, 2, "cannot open mongodb://localhost/db: its scheme names no engine", "sqlite")
     assert ended.stderr.startswith("perdure: ")
     assert ended.stderr.count("\n") == 1
@@ -288,14 +295,14 @@ def test_a_url_that_names_no_engine_is_told_in_one_line() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["migrate", UNREACHABLE],
-        ["copy", UNREACHABLE, "FILE"],
-        ["copy", "FILE", UNREACHABLE],
-        ["doctor", UNREACHABLE],
-        ["doctor", f"postgresql://user@127.0.0.1:1/db?password={SECRET}"],
-        ["doctor", f"redis://:{SECRET}@127.0.0.1:1/0"],
-        ["doctor", f"{UNREACHABLE}?nonsense=1"],
-        ["doctor", f"redis://127.0.0.1:1/0?password={SECRET}"],
+        ["migrate", "--url", UNREACHABLE],
+        ["copy", "FILE", "--url", UNREACHABLE],
+        ["copy", UNREACHABLE, "--url", "FILE"],
+        ["doctor", "--url", UNREACHABLE],
+        ["doctor", "--url", f"postgresql://user@127.0.0.1:1/db?password={SECRET}"],
+        ["doctor", "--url", f"redis://:{SECRET}@127.0.0.1:1/0"],
+        ["doctor", "--url", f"{UNREACHABLE}?nonsense=1"],
+        ["doctor", "--url", f"redis://127.0.0.1:1/0?password={SECRET}"],
     ],
     ids=" ".join,
 )
@@ -322,9 +329,9 @@ def test_a_worker_tells_in_one_sentence_that_its_storage_does_not_answer(tmp_pat
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["doctor", f"postgres://{SECRET}@127.0.0.1:port/db"],
-        ["doctor", f"postgress://user:{SECRET}@127.0.0.1:1/db"],
-        ["doctor", f"redis://:{SECRET}@127.0.0.1:1/0?nonsense=1"],
+        ["doctor", "--url", f"postgres://{SECRET}@127.0.0.1:port/db"],
+        ["doctor", "--url", f"postgress://user:{SECRET}@127.0.0.1:1/db"],
+        ["doctor", "--url", f"redis://:{SECRET}@127.0.0.1:1/0?nonsense=1"],
     ],
     ids=" ".join,
 )

@@ -252,7 +252,7 @@ async def test_what_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     assert "there is no such task" in await refused(url, "show", "0123456789", code=2)
     assert "at least 6 letters" in await refused(url, "show", "012", code=2)
     assert "invalid cursor" in await refused(url, "list", "--after", "x", code=2)
-    assert "within one process" in await refused("memory:", "list", code=2)
+    assert "private to one process" in await refused("memory:", "list", code=2)
     secret = "hunter2"  # noqa: S105 - the point is that it is not told
     unreachable = await refused(f"postgresql://u:{secret}@127.0.0.1:1/db", "list", code=1)
     assert unreachable.endswith("; try again in a while\n")

@@ -8,6 +8,7 @@ import time
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from types import EllipsisType
 from typing import Any
 
 import msgspec
@@ -49,17 +50,25 @@ class Place:
         self.fake = fake
         self.world = fake.world
         self.url = url_of(folder / "feeds.db")
-        self.passwords: dict[str, str] = {}
+        self.variables: dict[str, str] = {}
         """Variables of the environment that commands find."""
 
     def write_settings(
-        self, *, name: str = "feeds.toml", identifier: str | None = None, **polling: int
+        self,
+        *,
+        name: str = "feeds.toml",
+        identifier: str | None = None,
+        url: str | EllipsisType | None = ...,
+        **polling: int,
     ) -> None:
+        """Write settings that name this folder's storage, another one, or none."""
+        url = self.url if url is ... else url
         polling = {"retry_backoff_ms": 1, "max_retries": 1, **polling}
         reader = "" if identifier is None else f'identifier = "{identifier}"\n'
         servers = f'service = "{self.fake.url}"\npds = "{self.fake.url}"\n'
         numbers = "".join(f"{each} = {value}\n" for each, value in polling.items())
-        told = f'storage = "{self.url}"\n[bluesky]\n{servers}{reader}[polling]\n{numbers}'
+        storage = "" if url is None else f'url = "{url}"\n'
+        told = f"{storage}[bluesky]\n{servers}{reader}[polling]\n{numbers}"
         self.folder.joinpath(name).write_text(told, encoding="utf-8")
 
     async def feeds(self, *arguments: str, code: int = 0) -> Ended:
@@ -75,7 +84,7 @@ class Place:
         return (await self.feeds(*arguments, "--json", code=code)).document
 
     async def start(self, *arguments: str) -> Forged:
-        variables = {**environment(), "XDG_STATE_HOME": str(self.folder / "state"), **self.passwords}
+        variables = {**environment(), "XDG_STATE_HOME": str(self.folder / "state"), **self.variables}
         command = ("-m", "perdure.cli", "feeds", *arguments)
         return await forged(*command, cwd=self.folder, env=variables, stdout=PIPE, stderr=PIPE)
 
@@ -134,5 +143,5 @@ def now() -> Micros:
 
 def environment() -> dict[str, str]:
     """As a plain user has it: nothing that colours, and nothing that narrows."""
-    left_out = {"FORCE_COLOR", "NO_COLOR", "COLUMNS", "PERDURE_BLUESKY_PASSWORD"}
+    left_out = {"FORCE_COLOR", "NO_COLOR", "COLUMNS", "PERDURE_BLUESKY_PASSWORD", "PERDURE_URL"}
     return {name: value for name, value in os.environ.items() if name not in left_out}

@@ -109,6 +109,8 @@ async def test_an_account_that_fails_does_not_fail_the_others(place: Place) -> N
 
 
 async def test_once_fails_when_every_account_does(place: Place) -> None:
+    async with place.store():
+        pass
     assert "there is nobody to poll" in (await place.feeds("once")).err
     await place.added(place.person("alice.test", 1), place.person("bob.test", 1))
     place.fake.fail(Fault(how="refused", times=None))
@@ -178,12 +180,12 @@ async def test_wrong_credentials_end_everything_at_once(place: Place, command: s
     place.write_settings(identifier="me.test")
     ended = await place.feeds(command, code=2)
     assert "bluesky.identifier: me.test needs a password; set PERDURE_BLUESKY_PASSWORD" in ended.err
-    place.passwords = {"PERDURE_BLUESKY_PASSWORD": "wrong"}
+    place.variables = {"PERDURE_BLUESKY_PASSWORD": "wrong"}
     said = (await place.feeds(command, code=2)).err.splitlines()[-1]
     assert "as me.test failed: Invalid identifier or password" in said
     assert said.endswith("; check bluesky.identifier in the settings, and its app password")
     assert (await place.account(alice)).hold is None
-    place.passwords = {"PERDURE_BLUESKY_PASSWORD": "right"}
+    place.variables = {"PERDURE_BLUESKY_PASSWORD": "right"}
     assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).err
 
 

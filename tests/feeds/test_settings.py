@@ -10,7 +10,7 @@ from perdure.feeds.errors import InvalidSettings
 from perdure.feeds.settings import HOUR, MINUTE, Polling, Settings, read_settings
 
 YAML = """
-storage: sqlite:///mine.db
+url: sqlite:///mine.db
 polling:
   interval_minutes: 20
   posts_per_page: 50
@@ -20,7 +20,7 @@ polling:
   max_pages_per_user: 7
 """
 TOML = """
-storage = "sqlite:///mine.db"
+url = "sqlite:///mine.db"
 [polling]
 interval_minutes = 20
 posts_per_page = 50
@@ -41,7 +41,7 @@ def file_of(folder: Path, name: str, text: str) -> Path:
 def test_both_kinds_of_file_say_the_same(tmp_path: Path, name: str, text: str) -> None:
     settings = read_settings(file_of(tmp_path, name, text))
     assert settings == Settings(
-        storage="sqlite:///mine.db",
+        url="sqlite:///mine.db",
         polling=Polling(
             interval_minutes=20,
             posts_per_page=50,

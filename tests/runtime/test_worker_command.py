@@ -231,7 +231,7 @@ async def test_a_storage_that_cannot_be_opened_is_one_clear_sentence(tmp_path: P
         ("from perdure.runtime import App\napp = App('sqlite:///x.db')\n", "the app has no functions"),
         (
             "from perdure.runtime import App\napp = App('memory:')\n@app.function\ndef work(): ...\n",
-            "perdure: the storage memory: is within one process",
+            "perdure: memory: storage is private to one process; use a file or a server",
         ),
         ("import nowhere_at_all\n", "perdure: importing mine failed"),
         ("raise ValueError('broken')\n", "perdure: importing mine failed"),

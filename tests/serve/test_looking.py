@@ -75,7 +75,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Generator[Background]:
 def two_tokens(tmp_path_factory: pytest.TempPathFactory) -> Generator[Background]:
     """With a token for callers, and another for who may look, at an address that is not called localhost."""
     folder = tmp_path_factory.mktemp("two_tokens")
-    options = ("--read-only", "--token", TOKEN, "--name", "tasks.example")
+    options = ("--read-only", "--token", TOKEN, "--allowed-host", "tasks.example")
     told = {"PERDURE_DASHBOARD_TOKEN": DASHBOARD_TOKEN}
     with in_background(folder, *options, host="127.0.0.2", environment=told) as server:
         yield server

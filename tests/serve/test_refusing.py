@@ -34,9 +34,11 @@ async def test_what_others_can_reach_needs_a_token(tmp_path: Path, host: str) ->
 
 
 async def test_a_name_that_others_use_needs_a_token_and_is_no_address(tmp_path: Path) -> None:
-    assert "tasks.example can be reached by others" in await refused(tmp_path, "--name", "tasks.example")
-    said = await refused(tmp_path, "--name", "https://tasks.example", "--token", TOKEN)
-    assert "--name https://tasks.example is no name of a host; write it without https:// and port" in said
+    assert "tasks.example can be reached by others" in await refused(
+        tmp_path, "--allowed-host", "tasks.example"
+    )
+    said = await refused(tmp_path, "--allowed-host", "https://tasks.example", "--token", TOKEN)
+    assert "invalid --allowed-host https://tasks.example; use a host name without scheme and port" in said
 
 
 @pytest.mark.parametrize(
@@ -81,8 +83,11 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path)
             ["own:without"],
             "own:without has no Tasks attached; build it with MCPServer(..., **tasks.attach())",
         ),
-        (["own:server", "--url", "memory:"], "--url is for the sample tools"),
-        (["own:server", "--no-sample-feeds"], "--sample-feeds is for the sample tools"),
+        (
+            ["own:server", "--url", "memory:"],
+            "perdure: --url does not apply to own:server; configure it in its code\n",
+        ),
+        (["own:server", "--no-sample-feeds"], "--sample-feeds does not apply to own:server"),
         (["--url", "mysql://there"], "its scheme names no engine"),
         (["--url", "sqlite:////nowhere/at/all.db"], "create /nowhere/at"),
         (["--host", "no.such.host.invalid", "--token", TOKEN], "--host no.such.host.invalid is no address"),

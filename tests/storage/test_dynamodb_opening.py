@@ -103,7 +103,9 @@ async def test_a_missing_table_is_told_without_the_options_of_the_url() -> None:
 async def test_migrate_makes_the_table_once_and_opening_never_does(start: Any) -> None:  # noqa: ANN401
     server = start()
     url = server.new_url()
-    with pytest.raises(MissingSchema, match=re.escape(f"perdure migrate 'dynamodb://{table_of(url)}?...'")):
+    with pytest.raises(
+        MissingSchema, match=re.escape(f"perdure migrate --url 'dynamodb://{table_of(url)}?...'")
+    ):
         await open_storage(url)
     await migrate_storage(url)
     await migrate_storage(url)

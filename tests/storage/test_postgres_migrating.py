@@ -53,7 +53,7 @@ async def test_several_clients_may_open_what_is_not_there_yet() -> None:
 
 async def test_a_client_may_be_told_not_to_make_tables() -> None:
     url = servers.postgres().new_url()
-    with pytest.raises(MissingSchema, match="run: perdure migrate postgresql://127") as caught:
+    with pytest.raises(MissingSchema, match="run: perdure migrate --url postgresql://127") as caught:
         await open_storage(f"{url}&migrate=never")
     assert "perdure@" not in str(caught.value)
     await migrate_storage(f"{url}&migrate=never")

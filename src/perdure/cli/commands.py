@@ -14,17 +14,18 @@ import typer
 from msgspec.structs import asdict
 
 from ..runtime import App
-from ..storage import is_shared, migrate_storage
+from ..storage import migrate_storage
 from ..storage.copying import Progress
 from .feeds import feeds
 from .loading import CannotLoad, load_app
-from .options import Json
+from .options import Json, RefusedUrl, Url, refuse_options, storage_url
 from .saying import console, log_to_stderr, say, told
 from .serve import serve
 from .servers import versions
 from .storages import copy_all, examine, lines_of_health
 from .tasks import tasks
 from .telling import tell, tell_document
+from .urls import check_shared
 from .worker import work
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
@@ -52,25 +53,27 @@ def perdure(*, version: _Version = False) -> None:
 
 @commands.command()
 def worker(
+    context: typer.Context,
     app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="where the functions are registered")],
     *,
+    url: RefusedUrl = None,  # noqa: ARG001 (see refuse_options)
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="log every step")] = False,
 ) -> None:
     """Run the tasks of an app, beside its server or alone, until SIGTERM."""
     log_to_stderr(verbose=verbose)
     with told():
+        refuse_options(context, app, "url")
         anyio.run(work, _useful(load_app(app)), say)
     _leave()
 
 
-_Url = Annotated[str, typer.Argument(metavar="URL", help="sqlite:///..., postgresql://..., redis://..., ...")]
-
-
 @commands.command()
-def migrate(url: _Url, *, json: Json = False) -> None:
-    """Make or change the tables that a storage needs, and nothing else."""
+def migrate(*, url: Url = None, json: Json = False) -> None:
+    """Create or upgrade the tables that a storage needs, and nothing else."""
     with told():
-        anyio.run(migrate_storage, url)
+        storage = storage_url(url)
+        check_shared(storage)
+        anyio.run(migrate_storage, storage)
     if json:
         tell_document({"is_ready": True})
     else:
@@ -79,22 +82,22 @@ def migrate(url: _Url, *, json: Json = False) -> None:
 
 @commands.command()
 def copy(
-    source: Annotated[str, typer.Argument(metavar="FROM", help="the storage that is read")],
-    target: Annotated[str, typer.Argument(metavar="TO", help="the storage that is written; empty")],
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="The URL of the storage to write; empty.")],
     *,
-    merge: Annotated[bool, typer.Option(help="let the target hold other records already")] = False,
+    url: Url = None,
+    merge: Annotated[bool, typer.Option("--merge", help="Allow a target that has other records.")] = False,
     json: Json = False,
 ) -> None:
-    """Copy everything from one storage to another, and compare. Stop the servers of both before.
+    """Copy everything from the storage --url to another, and compare. Stop the servers of both before.
 
-    A copy that was interrupted goes on where it stood when it is started again.
+    An interrupted copy resumes when it is started again.
     """
     with told(), console.status("copying") as status:
 
         def tell(progress: Progress) -> None:
             status.update(f"{progress.space}: {progress.records} records {progress.step}")
 
-        counts = anyio.run(partial(copy_all, source, target, merge=merge, tell=tell))
+        counts = anyio.run(partial(copy_all, storage_url(url), target, merge=merge, tell=tell))
     if json:
         tell_document({"is_same": True, "records": counts})
         return
@@ -105,8 +108,8 @@ def copy(
 
 @commands.command()
 def doctor(
-    url: _Url,
     *,
+    url: Url = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair wrong counters and quarantine damaged records.")
     ] = False,
@@ -114,7 +117,7 @@ def doctor(
 ) -> None:
     """Check a storage for damage and reclaim space. Exit with 1 if problems remain."""
     with told():
-        health = anyio.run(partial(examine, url, repair=repair))
+        health = anyio.run(partial(examine, storage_url(url), repair=repair))
     if json:
         tell_document({"versions": versions(), "is_well": health.is_well, **asdict(health)})
     else:
@@ -128,9 +131,8 @@ def _useful(app: App) -> App:
     """The app, if a worker can do anything for it."""
     if not app.functions:
         raise CannotLoad("the app has no functions; register them with @app.function in the module it is in")
-    if isinstance(app.url, str) and not is_shared(app.url):
-        scheme = app.url.partition(":")[0]
-        raise CannotLoad(f"the storage {scheme}: is within one process, and nobody could give this one work")
+    if isinstance(app.url, str):
+        check_shared(app.url)
     return app
 
 

@@ -20,7 +20,7 @@ from ..tasks.listing import SETTINGS
 from ..tasks.store import system_clock
 from .ending import CannotDo
 from .servers import Place, place_of
-from .urls import check_shared, check_there, shown
+from .urls import check_exists, check_shared, shown
 
 SPACES = tuple(READERS)
 """Everything that perdure stores."""
@@ -31,9 +31,8 @@ PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
 
 async def copy_all(source: str, target: str, *, merge: bool, tell: Told) -> Mapping[Space, int]:
     """How many records there are of each space, in both."""
-    for url in (source, target):
-        check_shared(url)
-    check_there(source, remedy="name the storage that is to be copied")
+    check_shared(target)
+    check_exists(source, remedy="name the storage to copy with --url or PERDURE_URL")
     async with await open_storage(source) as read, await open_storage(target) as written:
         if await _are_the_same(read, written):
             raise CannotDo(f"{shown(target)} is the storage that is to be copied; name another to copy it to")
@@ -91,8 +90,7 @@ async def examine(url: str, *, repair: bool) -> Health:
     """Check a storage and all its records. With `repair`, set counters right and quarantine damaged records,
     and then check again.
     """
-    check_shared(url)
-    check_there(url, remedy="name the storage that is to be looked at")
+    check_exists(url)
     async with await open_storage(url) as storage:
         found, records = await _check(storage, repair=repair)
         remaining = found

@@ -1,4 +1,4 @@
-"""The storage that a command was told to work with: whether it is one, and how it is named to people."""
+"""The URL of a storage: how it is shown, and whether a command can work with what it names."""
 
 from __future__ import annotations
 
@@ -8,24 +8,26 @@ from ..storage import exists, is_shared
 from .ending import CannotDo
 
 _PLACE = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
+NAME_IT = "name yours with --url or PERDURE_URL"
 
 
 def shown(url: str) -> str:
-    """A URL without user, password and options; without anything but its scheme, where it is not plain which
-    part is a password.
+    """Return a URL without user, password and options; if it is not clear which part is the password, only
+    its scheme.
     """
     found = _PLACE.fullmatch(url)
     return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 
 
-def check_shared(url: str, *, by: str = "") -> None:
-    """Refuse records that are gone with the process. `by` says how a storage is named to the command."""
+def check_shared(url: str) -> None:
+    """Refuse a storage whose records end with the process."""
     if not is_shared(url):
         scheme = url.partition(":")[0]
-        raise CannotDo(f"the storage {scheme}: is within one process; name a file or a server{by}")
+        raise CannotDo(f"{scheme}: storage is private to one process; use a file or a server")
 
 
-def check_there(url: str, *, remedy: str) -> None:
-    """Refuse what opening would make: a file that is not there yet, or whose name is misspelt."""
+def check_exists(url: str, *, remedy: str = NAME_IT) -> None:
+    """Refuse a storage that opening would create: its name may be misspelt."""
+    check_shared(url)
     if not exists(url):
-        raise CannotDo(f"there is no storage {shown(url)}; {remedy}")
+        raise CannotDo(f"storage not found: {shown(url)}; {remedy}")

@@ -109,7 +109,8 @@ class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    storage: str = "sqlite:///feeds.db"
+    url: str | None = None
+    """The storage. None: that of the command, or its default."""
     polling: Polling = Polling()
     bluesky: Bluesky = Bluesky()
 

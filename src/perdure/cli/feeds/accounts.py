@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from ...feeds import Settings, settling
-from ..options import DryRun, Json
+from ..options import DryRun, Json, Url
 from ..saying import say
 from ..telling import counted, harmless
 from . import changing
-from .changing import Step, Steps
-from .opening import bluesky, opened
-from .options import File, Name, Names, Url, done, feeds
+from .changing import Step, Steps, name_in
+from .opening import bluesky, created, opened
+from .options import File, Name, Names, done, feeds
 from .telling import tell_json
 
 UNCHANGED = "dry run: nothing was changed"
@@ -25,17 +25,21 @@ def add(
     accounts: Names,
     *,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
     """Poll these accounts from now on. Names that nobody has are told, and the others added."""
 
     async def work(settings: Settings) -> Steps:
-        async with opened(settings, makes=not dry_run) as store, bluesky(settings) as source:
-            return await changing.add(store, source, accounts, polling=settings.polling, dry_run=dry_run)
+        async with bluesky(settings) as source:
+            known = await changing.look_up(source, accounts)
+        if not known.profiles:
+            return Steps(steps=(), unknown=known.unknown, dry_run=dry_run)
+        async with created(settings, dry_run=dry_run) as store:
+            return await changing.add(store, known, polling=settings.polling, dry_run=dry_run)
 
-    report = done(settings, storage, work)
+    report = done(settings, url, work)
     _tell(report, json=json)
     for name in report.unknown:
         say(f"perdure: Bluesky knows no {harmless(name)}; look for a typing error, or use its DID")
@@ -49,7 +53,7 @@ def remove(
     *,
     items: Annotated[bool, typer.Option("--items", help="its items too")] = False,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -59,7 +63,7 @@ def remove(
         async with opened(settings) as store:
             return await changing.remove(store, accounts, with_items=items, dry_run=dry_run)
 
-    _tell(done(settings, storage, work), json=json)
+    _tell(done(settings, url, work), json=json)
 
 
 @feeds.command("follow-list")
@@ -68,19 +72,24 @@ def follow_list(
     *,
     prune: Annotated[bool, typer.Option("--prune", help="suspend everybody else")] = False,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
     """Poll everybody whom somebody follows. Started again, it adds whoever is new."""
 
     async def work(settings: Settings) -> Steps:
-        async with opened(settings, makes=not dry_run) as store, bluesky(settings) as source:
+        name = name_in(actor)
+        async with bluesky(settings) as source:
+            followed = await changing.followed_by(source, name, prune=prune)
+        if not followed:
+            return Steps(steps=(), dry_run=dry_run)
+        async with created(settings, dry_run=dry_run) as store:
             return await changing.follow(
-                store, source, actor, polling=settings.polling, prune=prune, dry_run=dry_run
+                store, name, followed, polling=settings.polling, prune=prune, dry_run=dry_run
             )
 
-    report = done(settings, storage, work)
+    report = done(settings, url, work)
     if json:
         tell_json(report)
         return
@@ -105,7 +114,7 @@ def suspend(
     *,
     reason: Annotated[str, typer.Option("--reason", help="for whoever wonders later")] = "",
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -116,7 +125,7 @@ def suspend(
             edit = partial(settling.suspended, reason=reason or "by hand")
             return await changing.change(store, accounts, edit, "suspended", dry_run=dry_run)
 
-    _tell(done(settings, storage, work), json=json)
+    _tell(done(settings, url, work), json=json)
 
 
 @feeds.command()
@@ -124,7 +133,7 @@ def resume(
     accounts: Names,
     *,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -135,12 +144,12 @@ def resume(
             edit = partial(settling.resumed, now=store.clock())
             return await changing.change(store, accounts, edit, "resumed", dry_run=dry_run)
 
-    _tell(done(settings, storage, work), json=json)
+    _tell(done(settings, url, work), json=json)
 
 
 @feeds.command()
 def reset(
-    account: Name, *, settings: File = None, storage: Url = None, json: Json = False, dry_run: DryRun = False
+    account: Name, *, settings: File = None, url: Url = None, json: Json = False, dry_run: DryRun = False
 ) -> None:
     """Forget how far an account was read: its next poll begins anew. No item is lost, or stored twice."""
 
@@ -149,7 +158,7 @@ def reset(
             edit = partial(settling.reset, now=store.clock())
             return await changing.change(store, [account], edit, "reset", dry_run=dry_run)
 
-    _tell(done(settings, storage, work), json=json)
+    _tell(done(settings, url, work), json=json)
 
 
 def _tell(report: Steps, *, json: bool) -> None:

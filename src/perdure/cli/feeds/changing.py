@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -46,16 +46,27 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
 # Adding
 
 
-async def add(
-    store: FeedStore, source: FeedSource, names: Sequence[str], *, polling: Polling, dry_run: bool
-) -> Steps:
-    """Add those that there are; the others are named."""
+class Known(msgspec.Struct, frozen=True, kw_only=True):
+    """What the source knows of the names that were given."""
+
+    profiles: tuple[Profile, ...]
+    unknown: tuple[str, ...]
+
+
+async def look_up(source: FeedSource, names: Sequence[str]) -> Known:
+    """Ask the source for these accounts, before anything is stored."""
     wanted = list(dict.fromkeys(bare(name) for name in names))
     profiles = await _profiles(source, [name for name in wanted if _NAME.fullmatch(name)])
     known = {name.lower() for each in profiles for name in (each.account_id, each.handle)}
-    steps = [await _add(store, profile, polling=polling, dry_run=dry_run) for profile in profiles]
-    unknown = tuple(name for name in wanted if name.lower() not in known)
-    return Steps(steps=tuple(steps), unknown=unknown, dry_run=dry_run)
+    return Known(
+        profiles=tuple(profiles), unknown=tuple(name for name in wanted if name.lower() not in known)
+    )
+
+
+async def add(store: FeedStore, known: Known, *, polling: Polling, dry_run: bool) -> Steps:
+    """Add the accounts that exist; the others are named."""
+    steps = [await _add(store, profile, polling=polling, dry_run=dry_run) for profile in known.profiles]
+    return Steps(steps=tuple(steps), unknown=known.unknown, dry_run=dry_run)
 
 
 async def _profiles(source: FeedSource, names: Sequence[str]) -> list[Profile]:
@@ -107,13 +118,15 @@ async def _write(store: FeedStore, account: Account, edit: Edit, *, dry_run: boo
 
 
 async def follow(
-    store: FeedStore, source: FollowSource, actor: str, *, polling: Polling, prune: bool, dry_run: bool
+    store: FeedStore,
+    actor: str,
+    followed: Mapping[str, Profile],
+    *,
+    polling: Polling,
+    prune: bool,
+    dry_run: bool,
 ) -> Steps:
-    """Add whom the actor follows. Those whom it no longer follows are suspended, if asked to."""
-    actor = name_in(actor)
-    followed = await _followed(source, actor)
-    if prune and not followed:
-        raise CannotDo(f"{actor} follows nobody; that would suspend every account")
+    """Add the accounts that the actor follows. Suspend those that it no longer follows, with `prune`."""
     steps = [
         await _back_or_added(store, profile, polling=polling, dry_run=dry_run)
         for profile in followed.values()
@@ -123,12 +136,16 @@ async def follow(
     return Steps(steps=tuple(steps), dry_run=dry_run)
 
 
-async def _followed(source: FollowSource, actor: str) -> dict[str, Profile]:
+async def followed_by(source: FollowSource, actor: str, *, prune: bool) -> dict[str, Profile]:
+    """Ask the source whom the actor follows, before anything is stored."""
     try:
-        return {profile.account_id: profile async for profile in source.follows(actor)}
+        followed = {profile.account_id: profile async for profile in source.follows(actor)}
     except (AccountUnavailable, InvalidActor) as error:
         remedy = "look for a typing error, or use its DID"
         raise AccountUnavailable(f"Bluesky knows no {actor}: {error}; {remedy}") from error
+    if prune and not followed:
+        raise CannotDo(f"{actor} follows nobody; that would suspend every account")
+    return followed
 
 
 async def _back_or_added(store: FeedStore, profile: Profile, *, polling: Polling, dry_run: bool) -> Step:

@@ -10,39 +10,53 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ...feeds import Budget, FeedStore, Settings, read_settings
-from ...storage import exists, is_shared, open_storage
+from ...storage import exists, open_storage
 from ..ending import CannotDo
+from ..options import storage_url
+from ..urls import NAME_IT, check_exists, check_shared
 
 if TYPE_CHECKING:
     from ...feeds.bluesky import Bluesky
 
-USUAL = ("feeds.toml", "feeds.yaml", "feeds.yml")
+SETTINGS_FILES = ("feeds.toml", "feeds.yaml", "feeds.yml")
+ADD_ONE = f"add the first account with `perdure feeds add HANDLE`, or {NAME_IT}"
 
 
-def settings_of(file: Path | None, storage: str | None) -> Settings:
-    """As a file says, or the one that is in this folder, if there is any."""
-    path = _usual() if file is None else file
-    settings = Settings() if path is None else read_settings(path)
-    settings = settings if storage is None else replace(settings, storage=storage)
-    if not is_shared(settings.storage):
-        scheme = settings.storage.partition(":")[0]
-        forgotten = f"the storage {scheme}: is forgotten at the end of the command"
-        raise CannotDo(f"{forgotten}; name a file or a server")
-    return settings
+def stored_settings(file: Path | None = None) -> Settings:
+    """Read the settings from a file, or from the one in this folder if there is any."""
+    path = _found() if file is None else file
+    return Settings() if path is None else read_settings(path)
 
 
-def _usual() -> Path | None:
-    there = [name for name in USUAL if Path(name).is_file()]
+def settings_of(file: Path | None, url: str | None) -> Settings:
+    """Return the settings of a command. Their `url` is the storage that it works with."""
+    settings = stored_settings(file)
+    storage = storage_url(url, settings.url)
+    check_shared(storage)
+    return replace(settings, url=storage)
+
+
+def _found() -> Path | None:
+    there = [name for name in SETTINGS_FILES if Path(name).is_file()]
     if len(there) > 1:
-        raise CannotDo(f"here are {' and '.join(there)}; say which one counts with --settings")
+        raise CannotDo(f"found {' and '.join(there)}; choose one with --settings")
     return Path(there[0]) if there else None
 
 
 @asynccontextmanager
-async def opened(settings: Settings, *, makes: bool = False) -> AsyncGenerator[FeedStore]:
-    """The store. A file that is not there yet is made only by somebody who has something to put into it."""
-    url = settings.storage if makes or exists(settings.storage) else "memory:"
+async def opened(settings: Settings) -> AsyncGenerator[FeedStore]:
+    """Open a storage that exists. One that does not has no accounts, or its name is misspelt."""
+    url = storage_url(settings.url)
+    check_exists(url, remedy=ADD_ONE)
     async with await open_storage(url) as storage:
+        yield FeedStore(storage)
+
+
+@asynccontextmanager
+async def created(settings: Settings, *, dry_run: bool) -> AsyncGenerator[FeedStore]:
+    """Open a storage, and create it if it does not exist. A dry run uses an empty one in memory instead."""
+    url = storage_url(settings.url)
+    async with await open_storage("memory:" if dry_run and not exists(url) else url) as storage:
         yield FeedStore(storage)
 
 

@@ -23,9 +23,6 @@ File = Annotated[
     Path | None,
     typer.Option("--settings", metavar="FILE", help="TOML or YAML; else feeds.toml or feeds.yaml, if here"),
 ]
-Url = Annotated[
-    str | None, typer.Option("--storage", metavar="URL", help="sqlite:///..., postgresql://..., redis://...")
-]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="log every step")]
 Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="a handle or a DID")]
 Names = Annotated[list[str], typer.Argument(metavar="ACCOUNT", help="handles or DIDs")]

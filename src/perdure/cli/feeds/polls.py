@@ -11,7 +11,7 @@ import typer
 from ...feeds import Account, FeedStore, Outcome, Polled, Settings
 from ...tasks.store import system_clock
 from ..ending import CannotDo
-from ..options import DryRun, Json
+from ..options import DryRun, Json, Url
 from ..saying import log_to_stderr, say, told
 from ..telling import counted, harmless
 from ..times import minute, moment
@@ -19,7 +19,7 @@ from . import auditing, running
 from .auditing import Audited
 from .changing import name_in
 from .opening import opened
-from .options import File, MaybeName, Name, Since, Url, Verbose, done, feeds
+from .options import File, MaybeName, Name, Since, Verbose, done, feeds
 from .running import Backfill
 from .telling import event_of, lines_of, tell_json
 
@@ -30,7 +30,7 @@ MOST_NAMED = 20
 def run(
     *,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -41,16 +41,16 @@ def run(
     """
     log_to_stderr(verbose=verbose)
     if dry_run:
-        _preview(done(settings, storage, partial(_whom, running.due_now)), json=json)
+        _preview(done(settings, url, partial(_whom, running.due_now)), json=json)
     else:
-        done(settings, storage, partial(running.run, json=json))
+        done(settings, url, partial(running.run, json=json))
 
 
 @feeds.command()
 def once(
     *,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
     verbose: Verbose = False,
@@ -58,8 +58,8 @@ def once(
     """Poll every account once, whether its time has come or not. Fails if none of them could be polled."""
     log_to_stderr(verbose=verbose)
     if dry_run:
-        _preview(done(settings, storage, partial(_whom, running.in_cycle)), json=json)
-    elif not done(settings, storage, partial(running.once, json=json)):
+        _preview(done(settings, url, partial(_whom, running.in_cycle)), json=json)
+    elif not done(settings, url, partial(running.once, json=json)):
         raise typer.Exit(1)
 
 
@@ -91,14 +91,14 @@ def _named(account: Account) -> dict[str, object]:
 
 @feeds.command()
 def poll(
-    account: Name, *, settings: File = None, storage: Url = None, json: Json = False, dry_run: DryRun = False
+    account: Name, *, settings: File = None, url: Url = None, json: Json = False, dry_run: DryRun = False
 ) -> None:
     """Poll one account now, even a suspended one. Fails if it could not be polled."""
     log_to_stderr(verbose=False)
     if dry_run:
-        _preview(done(settings, storage, partial(_whom, partial(_just, name=account))), json=json)
+        _preview(done(settings, url, partial(_whom, partial(_just, name=account))), json=json)
         return
-    outcome = done(settings, storage, partial(running.poll, name=account))
+    outcome = done(settings, url, partial(running.poll, name=account))
     _tell(outcome, json=json)
     if not isinstance(outcome, Polled):
         raise typer.Exit(1)
@@ -123,7 +123,7 @@ def backfill(
     since: Since,
     later: Annotated[bool, typer.Option("--later", help="leave the reading to the next polls")] = False,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -132,13 +132,13 @@ def backfill(
     with told():
         start = moment(since, system_clock())
     if dry_run:
-        seen = done(settings, storage, partial(_just_one, name=account))
+        seen = done(settings, url, partial(_just_one, name=account))
         if json:
             tell_json({"dry_run": True, **_named(seen), "since": start})
         else:
             say(f"{harmless(seen.handle)}: would be read again back to {minute(start)} UTC")
         return
-    result = done(settings, storage, partial(running.backfill, name=account, since=start, later=later))
+    result = done(settings, url, partial(running.backfill, name=account, since=start, later=later))
     _tell_backfill(result, later=later, json=json)
     if not result.is_done and not later:
         raise typer.Exit(1)
@@ -170,7 +170,7 @@ def audit(
     *,
     everybody: Annotated[bool, typer.Option("--all", help="every account, one after the other")] = False,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -190,7 +190,7 @@ def audit(
                 say("\n".join(auditing.lines_of(each, dry_run=dry_run)))
         return found
 
-    audited = done(settings, storage, work)
+    audited = done(settings, url, work)
     if json:
         tell_json({"audits": audited, "dry_run": dry_run})
     if any(each.audit is None for each in audited):

@@ -49,7 +49,7 @@ FAR: Micros = 31 * 24 * HOUR
 async def run(settings: Settings, *, json: bool) -> None:
     """Poll until told to stop. Whoever is added meanwhile is polled too."""
     budget = Budget(settings.polling.connections)
-    async with opened(settings, makes=True) as store, bluesky(settings, budget) as source:
+    async with opened(settings) as store, bluesky(settings, budget) as source:
         show = shown(budget, json=json)
         poller = Poller(store, source, settings.polling, tell=show.tell)
         if not json:

@@ -8,14 +8,14 @@ import typer
 
 from ...feeds import FeedStore, Settings
 from ...feeds.item import Kind
-from ..options import Json
+from ..options import Json, Url
 from ..saying import say
 from ..telling import tell
 from ..times import moment
 from . import looking
 from .looking import Found, Inspected, Ranked, State
 from .opening import opened
-from .options import File, Limit, MaybeName, Name, Since, Url, done, feeds
+from .options import File, Limit, MaybeName, Name, Since, done, feeds
 from .telling import tell_json
 
 
@@ -23,7 +23,7 @@ from .telling import tell_json
 def status(
     *,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
     check: Annotated[bool, typer.Option("--check", help="fail if there is an alarm")] = False,
 ) -> None:
@@ -33,7 +33,7 @@ def status(
         async with opened(settings) as store:
             return await looking.state_of(store)
 
-    state = done(settings, storage, work)
+    state = done(settings, url, work)
     if json:
         tell_json(state)
     else:
@@ -43,14 +43,14 @@ def status(
 
 
 @feeds.command()
-def inspect(account: Name, *, settings: File = None, storage: Url = None, json: Json = False) -> None:
+def inspect(account: Name, *, settings: File = None, url: Url = None, json: Json = False) -> None:
     """Everything that is known about one account."""
 
     async def work(settings: Settings) -> Inspected:
         async with opened(settings) as store:
             return await looking.inspected(store, account)
 
-    seen = done(settings, storage, work)
+    seen = done(settings, url, work)
     if json:
         tell_json(seen)
     else:
@@ -65,7 +65,7 @@ def items(
     kind: Annotated[Kind | None, typer.Option("--kind", help="only of this kind")] = None,
     limit: Limit = 50,
     settings: File = None,
-    storage: Url = None,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """What was found of late, the newest first: of everybody, or of one account."""
@@ -74,7 +74,7 @@ def items(
         async with opened(settings) as store:
             return await looking.items(store, account, since=_since(store, since), kind=kind, limit=limit)
 
-    found = done(settings, storage, work)
+    found = done(settings, url, work)
     if json:
         tell_json({"items": found})
         return
@@ -88,7 +88,7 @@ def items(
 
 @feeds.command()
 def links(
-    *, since: Since = "24h", limit: Limit = 20, settings: File = None, storage: Url = None, json: Json = False
+    *, since: Since = "24h", limit: Limit = 20, settings: File = None, url: Url = None, json: Json = False
 ) -> None:
     """The links that most accounts have shared of late, and who they are."""
 
@@ -96,7 +96,7 @@ def links(
         async with opened(settings) as store:
             return await looking.links(store, since=_since(store, since), limit=limit)
 
-    ranked = done(settings, storage, work)
+    ranked = done(settings, url, work)
     if json:
         tell_json({"links": ranked})
         return

@@ -7,8 +7,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from ..ending import CannotDo
-from ..options import DEFAULT_URL
+from ..options import Url, refuse_options, storage_url
 from ..saying import log_to_stderr, say, told
 from .listening import checked_token, names_of, needed_token
 from .plan import Plan
@@ -17,14 +16,12 @@ _Server = Annotated[
     str | None,
     typer.Argument(metavar="MODULE:SERVER", help="your own server; without one, tools to try are served"),
 ]
-_Url = Annotated[
-    str, typer.Option("--url", envvar="PERDURE_URL", help="where the tasks of the sample tools are kept")
-]
 _Host = Annotated[str, typer.Option("--host", help="the address to listen at")]
-_Names = Annotated[
+_AllowedHosts = Annotated[
     list[str] | None,
     typer.Option(
-        "--name", help="what others call this server, through a proxy on this machine; may be given again"
+        "--allowed-host",
+        help="A host name by which others reach this server through a proxy on this machine. Repeatable.",
     ),
 ]
 _Port = Annotated[
@@ -58,9 +55,9 @@ def serve(
     context: typer.Context,
     server: _Server = None,
     *,
-    url: _Url = DEFAULT_URL,
+    url: Url = None,
     host: _Host = "127.0.0.1",
-    name: _Names = None,
+    allowed_host: _AllowedHosts = None,
     port: _Port = None,
     token: _Token = None,
     dashboard_token: _DashboardToken = None,
@@ -75,15 +72,15 @@ def serve(
         plan = Plan(
             host=host,
             port=port,
-            names=names_of(host, name or ()),
-            token=needed_token(host, name or (), token),
+            names=names_of(host, allowed_host or ()),
+            token=needed_token(host, allowed_host or (), token),
             dashboard_token=checked_token("dashboard's token", dashboard_token),
             read_only=read_only,
             dashboard=dashboard,
         )
         if server is not None:
-            _only_for_samples(context, "url", "sample_feeds")
-        _serve(plan, server, url, made_up=sample_feeds)
+            refuse_options(context, server, "url", "sample_feeds")
+        _serve(plan, server, storage_url(url), made_up=sample_feeds)
 
 
 def _serve(plan: Plan, server: str | None, url: str, *, made_up: bool) -> None:
@@ -96,12 +93,3 @@ def _serve(plan: Plan, server: str | None, url: str, *, made_up: bool) -> None:
     else:
         hosted = named_server(server, plan.names)
     anyio.run(run, plan, hosted, say)
-
-
-def _only_for_samples(context: typer.Context, *options: str) -> None:
-    """A server of one's own says itself where its tasks are. A variable may be meant for other commands."""
-    for option in options:
-        source = context.get_parameter_source(option)
-        if source is not None and source.name == "COMMANDLINE":
-            name = option.replace("_", "-")
-            raise CannotDo(f"--{name} is for the sample tools; leave it out, your server decides that itself")

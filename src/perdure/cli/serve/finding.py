@@ -24,7 +24,7 @@ from ...runtime import App
 from ...samples import Reader, make_server, sample_reader
 from ...samples.server import IMPATIENT
 from ...tasks import Owner
-from ..feeds.opening import bluesky, settings_of
+from ..feeds.opening import bluesky, stored_settings
 from ..loading import CannotLoad, load
 
 Names: TypeAlias = tuple[str, ...] | None
@@ -82,7 +82,7 @@ def _origins_of(hosts: Iterable[str]) -> list[str]:
 
 def _bluesky_reader() -> Reader:
     """As the settings of `perdure feeds` say, where there are any in this folder."""
-    settings = settings_of(None, None)
+    settings = stored_settings()
 
     @asynccontextmanager
     async def opened() -> AsyncGenerator[FeedSource]:

@@ -34,7 +34,7 @@ def names_of(host: str, others: Sequence[str]) -> tuple[str, ...] | None:
         return None
     for name in others:
         if not _NAME.fullmatch(name):
-            raise CannotDo(f"--name {name} is no name of a host; write it without https:// and port")
+            raise CannotDo(f"invalid --allowed-host {name}; use a host name without scheme and port")
     return tuple(dict.fromkeys(name.lower() for name in (*LOOPBACK, host, *others)))
 
 

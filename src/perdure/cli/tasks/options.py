@@ -16,10 +16,10 @@ from ...storage.errors import PerdureError
 from ...tasks import Status
 from ...tasks.errors import MalformedAnswer, NotFound
 from ..ending import CannotDo
-from ..options import DEFAULT_URL
+from ..options import storage_url
 from ..saying import told
 from ..telling import bear_any_letter, harmless
-from ..urls import check_shared, check_there
+from ..urls import check_exists
 
 T = TypeVar("T")
 
@@ -34,16 +34,12 @@ def _ids(context: typer.Context, incomplete: str) -> list[tuple[str, str]]:
         return [(row.task_id, harmless(f"{row.name}, {row.state}")) for row in found]
 
     try:
-        found = anyio.run(partial(_worked, context.params.get("url") or DEFAULT_URL, work))
+        found = anyio.run(partial(_worked, context.params.get("url"), work))
     except (PerdureError, CannotDo):
         return []
     return [each for each in found if each[0].startswith(incomplete)]
 
 
-Url = Annotated[
-    str,
-    typer.Option("--url", envvar="PERDURE_URL", help="sqlite:///..., postgresql://..., redis://..., ..."),
-]
 Id = Annotated[
     str, typer.Argument(metavar="ID", help="its id, or the first 6 letters or more", autocompletion=_ids)
 ]
@@ -66,7 +62,7 @@ def of_tasks() -> None:
     bear_any_letter()
 
 
-def done(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
+def done(url: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
     """Do it to a storage. What cannot be done is told in one line."""
     with told(), _with_remedy():
         return anyio.run(partial(_worked, url, work))
@@ -89,15 +85,14 @@ def _with_remedy() -> Generator[None]:
         ) from error
 
 
-async def _worked(url: str, work: Callable[[Operator], Awaitable[T]]) -> T:
-    async with _opened(url) as operator:
+async def _worked(url: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
+    async with _opened(storage_url(url)) as operator:
         return await work(operator)
 
 
 @asynccontextmanager
 async def _opened(url: str) -> AsyncGenerator[Operator]:
-    """Nothing is made by somebody who only looks."""
-    check_shared(url, by=" with --url")
-    check_there(url, remedy="name yours with --url, or in PERDURE_URL")
+    """Open a storage that exists: these commands create none."""
+    check_exists(url)
     async with await open_storage(url) as storage:
         yield Operator(storage)

@@ -11,13 +11,13 @@ from ...operating import Changes, Detail, Operator, Row, Rows, Stats
 from ...storage import Micros
 from ...tasks import Status
 from ...tasks.store import system_clock
-from ..options import DEFAULT_URL, Json
+from ..options import Json, Url
 from ..saying import say
 from ..telling import tell, tell_document
 from ..times import moment
 from . import shapes
 from .lines import line_of, line_of_newer, lines_of_detail, lines_of_stats
-from .options import Id, Limit, MaybeId, Name, Statuses, Url, done, tasks
+from .options import Id, Limit, MaybeId, Name, Statuses, done, tasks
 from .showing import can_move, screen, shown, table_of
 
 
@@ -28,7 +28,7 @@ def list_tasks(
     name: Name = None,
     after: Annotated[str | None, typer.Option("--after", help="go on where a list ended")] = None,
     limit: Limit = 50,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """The newest tasks of everybody, owners hashed. A terminal shows a table; files get whole ids."""
@@ -42,7 +42,7 @@ def list_tasks(
         return
     _tell_rows(page)
     for corrupt in page.corrupt:
-        say(f"the record of task {corrupt} cannot be read; `perdure doctor URL` shows why")
+        say(f"the record of task {corrupt} cannot be read; `perdure doctor` shows why")
     if page.next is not None:
         say(f"there may be more; go on with --after {page.next}")
 
@@ -60,7 +60,7 @@ def _tell_rows(page: Rows) -> None:
 
 
 @tasks.command()
-def show(task: Id, *, url: Url = DEFAULT_URL, json: Json = False) -> None:
+def show(task: Id, *, url: Url = None, json: Json = False) -> None:
     """Everything about one task: arguments, variables, what happened, what it asks, how it ended."""
 
     async def work(operator: Operator) -> Detail:
@@ -80,7 +80,7 @@ def watch(
     status: Statuses = None,
     name: Name = None,
     limit: Limit = 20,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """The newest tasks as they change, until Ctrl-C; or one to its end, which fails if the task does."""
@@ -115,7 +115,7 @@ def _alone(detail: Detail) -> Changes:
 def stats(
     *,
     window: Annotated[str, typer.Option("--window", metavar="TIME", help="30m, 1h, 7d")] = "1h",
-    url: Url = DEFAULT_URL,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """How many tasks there are, who works, what waits the longest, and how much ended of late."""

@@ -8,17 +8,17 @@ import typer
 
 from ...operating import Detail, Operator, Purge, Question, Row
 from ...tasks import Json as Answer
-from ..options import DEFAULT_URL, DryRun, Json
+from ..options import DryRun, Json, Url
 from ..saying import say, told
 from ..telling import counted, tell_document
 from ..times import moment
 from . import shapes
 from .filling import Given, answer_to, chosen
-from .options import Id, Url, done, tasks
+from .options import Id, done, tasks
 
 
 @tasks.command()
-def cancel(task: Id, *, url: Url = DEFAULT_URL, json: Json = False) -> None:
+def cancel(task: Id, *, url: Url = None, json: Json = False) -> None:
     """End a task that waits; ask the worker of one that runs, wherever it is, to end it."""
 
     async def work(operator: Operator) -> Row:
@@ -45,7 +45,7 @@ def answer(
         str | None, typer.Option("--value", metavar="JSON", help="all fields of the form, or a whole result")
     ] = None,
     decline: Annotated[bool, typer.Option("--decline", help="say that there will be no answer")] = False,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
     json: Json = False,
 ) -> None:
     """Answer what a task asks. In a terminal, and without an answer given, you are asked field by field."""
@@ -86,7 +86,7 @@ def purge(
         str | None,
         typer.Option("--older-than", metavar="TIME", help="tasks too that ended before: 7d, 2026-11-01"),
     ] = None,
-    url: Url = DEFAULT_URL,
+    url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:

@@ -47,7 +47,7 @@ async def check(table: Table) -> None:
     """Refuse a table that is not there, not ours, or of another format. Two requests."""
     stands = await _describe(table)
     if stands is None:
-        remedy = f"run: perdure migrate 'dynamodb://{table.name}?...', with the options of this URL"
+        remedy = f"run: perdure migrate --url 'dynamodb://{table.name}?...', with the options of this URL"
         raise MissingSchema(table.location.name, "there is no such table in this account and region", remedy)
     if stands["TableStatus"] not in _USABLE:
         raise StorageUnavailable(

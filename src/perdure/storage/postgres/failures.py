@@ -71,7 +71,7 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
         return StorageUnavailable(f"{location.name}: the server cannot be reached ({error!r})")
     if code in ("42P01", "42883", "3F000"):
         return MissingSchema(
-            location.name, "its tables are not there", f"run: perdure migrate {location.name}"
+            location.name, "its tables are not there", f"run: perdure migrate --url {location.name}"
         )
     if isinstance(error, UnicodeDecodeError):
         return StorageCorrupt(f"{location.name}: stored text is not UTF-8 ({error})")

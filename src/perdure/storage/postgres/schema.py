@@ -54,7 +54,7 @@ async def prepare(
         reason = (
             f"its tables have schema {version}, this perdure needs {len(steps)}" if version else "no tables"
         )
-        raise MissingSchema(location.name, reason, f"run: perdure migrate {location.name}")
+        raise MissingSchema(location.name, reason, f"run: perdure migrate --url {location.name}")
     await _migrate(connections, steps)
 
 
