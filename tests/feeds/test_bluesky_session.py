@@ -92,7 +92,7 @@ async def test_everything_is_asked_with_the_session(two: Two, bluesky: Bluesky) 
     two.world.follow(two.reader, two.anna)
     assert [each.account_id async for each in bluesky.follows("reader.test")] == [two.anna]
     assert [each.account_id for each in await bluesky.profiles(["anna.test"])] == [two.anna]
-    assert [item.uri async for page in bluesky.written(two.anna) for item in page.items] == [two.post]
+    assert [uri async for page in bluesky.written(two.anna) for uri in page.uris] == [two.post]
     assert two.public.log == []
 
 

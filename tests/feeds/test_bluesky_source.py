@@ -209,7 +209,7 @@ async def test_the_follow_list_of_nobody_is_an_error(bluesky: Bluesky) -> None:
 async def test_the_records_are_everything_in_the_order_of_writing(
     fake: FakeBluesky, bluesky: Bluesky, anna: str
 ) -> None:
-    items = [item async for page in bluesky.written(anna) for item in page.items]
+    items = [record.item async for page in bluesky.written(anna) for record in page.records]
     assert {item.uri for item in items} == {*fake.world.everything_of(anna)}
     for kinds in ({"post", "reply", "quote"}, {"repost"}):
         uris = [item.uri for item in items if item.kind in kinds]

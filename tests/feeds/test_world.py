@@ -184,8 +184,15 @@ async def test_the_world_shows_what_perdure_reads_over_http(style: Literal["keys
                 assert page == _without_links(await direct.page(did, limit=7, cursor=cursor))
                 if (cursor := page.cursor) is None:
                     break
-            written = [_without_links(page) async for page in source.written(did)]
-            assert written == [_without_links(page) async for page in direct.written(did)]
+            written = [record async for page in source.written(did) for record in page.records]
+            there = [record async for page in direct.written(did) for record in page.records]
+            assert [_plain(each.item) for each in written] == [_plain(each.item) for each in there]
+            assert [each.written_at for each in written] == [each.written_at for each in there]
+            items = [each.item for each in written]
+            shown = [_plain(item) for item in await source.shown(items)]
+            assert shown == [_plain(item) for item in await direct.shown(items)]
+            followed = [*world.accounts, "did:plc:nobody"]
+            assert await source.unfollowed(did, followed) == await direct.unfollowed(did, followed)
             assert await source.profiles([did]) == await direct.profiles([did])
             followed = [profile async for profile in source.follows(did)]
             assert followed == [profile async for profile in direct.follows(did)]

@@ -14,6 +14,7 @@ from typing import TypeAlias
 from ..feeds.errors import (
     AmbiguousName,
     CorruptFeed,
+    FollowsNobody,
     InvalidActor,
     InvalidSettings,
     NotAuthorized,
@@ -36,7 +37,15 @@ Expected: TypeAlias = CannotDo | PerdureError
 _WRONGLY = (
     *(CannotDo, StorageError),
     *(NotFound, TooShort, AmbiguousId, InvalidCursor, InvalidValue, MalformedAnswer, CorruptRecord),
-    *(InvalidSettings, NotAuthorized, UnknownAccount, AmbiguousName, InvalidActor, CorruptFeed),
+    *(
+        InvalidSettings,
+        FollowsNobody,
+        NotAuthorized,
+        UnknownAccount,
+        AmbiguousName,
+        InvalidActor,
+        CorruptFeed,
+    ),
 )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -25,6 +25,7 @@ log = logging.getLogger("perdure.feeds")
 
 Kind: TypeAlias = Literal["late", "failing", "unseen", "repeated"]
 
+KINDS: tuple[Kind, ...] = get_args(Kind)
 GRACE: Micros = 2 * MINUTE
 """Added to the time after which an account is late: a poller that died keeps its accounts for a minute."""
 ALARM_FAILURES = 3
@@ -71,8 +72,9 @@ class AlarmWatch:
     def update(self, alarms: Iterable[Alarm], *, now: Micros) -> None:
         """Report what is new, what has ended, and once in a while what still holds."""
         current: dict[Kind, Alarm] = {alarm.kind: alarm for alarm in alarms}
-        for kind in [kind for kind in self._raised if kind not in current]:
-            self._on_alarm(self._raised.pop(kind)[0], "cleared")
+        for kind in KINDS:
+            if kind in self._raised and kind not in current:
+                self._on_alarm(self._raised.pop(kind)[0], "cleared")
         for kind, alarm in current.items():
             if kind not in self._raised or now >= self._raised[kind][1] + REPEAT_EVERY:
                 self._raised[kind] = alarm, now

@@ -16,6 +16,7 @@
             ├── AccountUnavailable   unknown, deactivated, taken down or renamed: perhaps back one day
             │   └── AccountBlocked   one of the two has blocked the other
             ├── InvalidActor         no account can have this name
+            ├── FollowsNobody        a follow list is empty, so that pruning would suspend all its accounts
             ├── CursorRefused        the source does not know a cursor that it once gave
             ├── NotAuthorized        the credentials are missing or wrong; nothing can be asked before that
             └── RequestRefused       any other refusal
@@ -136,6 +137,13 @@ class AccountBlocked(AccountUnavailable):
 
 class InvalidActor(SourceError):
     """No account can have this name: somebody mistyped it."""
+
+
+class FollowsNobody(SourceError):
+    """Raised instead of suspending every account of a follow list that has become empty."""
+
+    def __init__(self, actor: str) -> None:
+        super().__init__(f"{actor} follows no account; pruning would suspend all that its list added")
 
 
 class CursorRefused(SourceError):

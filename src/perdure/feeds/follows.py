@@ -13,13 +13,13 @@ from msgspec.structs import replace
 
 from . import settling
 from .account import BY_HAND, Account, Status
-from .errors import AccountUnavailable, InvalidActor, SourceError, UnknownAccount
+from .errors import AccountUnavailable, FollowsNobody, InvalidActor, UnknownAccount
 from .settings import Polling
 from .source import FollowSource, Profile
 from .store import FeedStore
 
 PRUNE_REASON = "no longer followed by"
-"""How the reason begins for which `sync_follows` suspends an account."""
+"""How the reason begins for which an account is suspended that is no longer followed."""
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -30,13 +30,6 @@ class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
     done: str | None
     """In one word. None: there was nothing to do."""
     note: str = ""
-
-
-class FollowsNobody(SourceError):
-    """Raised instead of suspending every account of a list that has become empty."""
-
-    def __init__(self, actor: str) -> None:
-        super().__init__(f"{actor} follows no account; pruning would suspend all that its list added")
 
 
 async def add_account(
@@ -60,41 +53,53 @@ async def add_account(
     return change(done=None, note=note)
 
 
-async def sync_follows(
-    store: FeedStore,
-    source: FollowSource,
-    actor: str,
-    *,
-    polling: Polling,
-    prune: bool = False,
-    dry_run: bool = False,
-) -> list[AccountChange]:
-    """Add the accounts that `actor` follows. With `prune`, suspend those that its list once added and that it
-    no longer follows, unless they were added in another way too.
-    """
-    owner = await _owner(source, actor)
-    origin = f"follows:{owner.account_id}"
-    followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
-    if prune and not followed:
-        raise FollowsNobody(actor)
-    changes = [
-        await _add_or_resume(store, profile, origin=origin, polling=polling, dry_run=dry_run)
-        for profile in followed.values()
-    ]
-    if prune:
-        changes += await _prune(store, source, owner, origin, followed, dry_run=dry_run)
-    return changes
+class FollowList(msgspec.Struct, frozen=True, kw_only=True):
+    """The accounts that somebody follows, as far as the source shows them just now."""
+
+    owner: Profile
+    followed: dict[str, Profile]
+    """By id."""
+
+    @property
+    def origin(self) -> str:
+        """What accounts record that came from this list. It stays the same when the owner is renamed."""
+        return f"follows:{self.owner.account_id}"
 
 
-async def _owner(source: FollowSource, actor: str) -> Profile:
-    """Return who follows, by its id: a list keeps its accounts when its owner is renamed."""
+async def read_follow_list(source: FollowSource, actor: str) -> FollowList:
+    """Read whom `actor` follows. Raise AccountUnavailable if there is no such account."""
     try:
         found = await source.profiles([actor])
     except InvalidActor:
         found = []
     if not found:
         raise AccountUnavailable(f"unknown account {actor}; check the spelling or use the DID")
-    return found[0]
+    owner = found[0]
+    followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
+    return FollowList(owner=owner, followed=followed)
+
+
+async def apply_follow_list(
+    store: FeedStore,
+    source: FollowSource,
+    follows: FollowList,
+    *,
+    polling: Polling,
+    prune: bool = False,
+    dry_run: bool = False,
+) -> list[AccountChange]:
+    """Add the accounts of a follow list. With `prune`, suspend those that this list once added and whose
+    owner no longer follows them, unless they were added in another way too.
+    """
+    if prune and not follows.followed:
+        raise FollowsNobody(follows.owner.handle)
+    changes = [
+        await _add_or_resume(store, profile, origin=follows.origin, polling=polling, dry_run=dry_run)
+        for profile in follows.followed.values()
+    ]
+    if prune:
+        changes += await _prune(store, source, follows, dry_run=dry_run)
+    return changes
 
 
 async def _add_or_resume(
@@ -112,14 +117,9 @@ async def _add_or_resume(
 
 
 async def _prune(
-    store: FeedStore,
-    source: FollowSource,
-    owner: Profile,
-    origin: str,
-    followed: dict[str, Profile],
-    *,
-    dry_run: bool,
+    store: FeedStore, source: FollowSource, follows: FollowList, *, dry_run: bool
 ) -> list[AccountChange]:
+    owner, origin, followed = follows.owner, follows.origin, follows.followed
     absent = {
         stored.account.account_id: stored.account
         async for stored in store.accounts()

@@ -35,7 +35,7 @@ from .errors import (
     RequestRefused,
     UnknownAccount,
 )
-from .follows import sync_follows
+from .follows import apply_follow_list, read_follow_list
 from .holding import LASTS
 from .parts import parts_of
 from .polling import Failed, Outcome, Polled, PolledElsewhere, Skipped
@@ -185,8 +185,9 @@ class Poller:
         """Add the accounts that the follow lists name. One list that fails does not stop the others."""
         for actor in lists.actors:
             try:
-                changes = await sync_follows(
-                    self._store, source, actor, polling=self._settings, prune=lists.prune
+                follows = await read_follow_list(source, actor)
+                changes = await apply_follow_list(
+                    self._store, source, follows, polling=self._settings, prune=lists.prune
                 )
             except NotAuthorized:
                 raise

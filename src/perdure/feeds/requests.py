@@ -36,7 +36,7 @@ SHORTEST: Micros = 1_000_000
 LONGEST: Micros = 3600 * 1_000_000
 """A source's word counts within these: clocks differ, and headers can say anything."""
 LONG_WAIT: Micros = 5 * 1_000_000
-"""A wait that is at least this long is reported."""
+"""A wait before a retry is reported if it is at least this long; a wait for the rate limit always is."""
 
 
 def log_wait(reason: str, until: Micros) -> None:
@@ -96,8 +96,8 @@ class Budget:
             yield
 
     def report_wait(self, reason: str, until: Micros) -> None:
-        """Report a wait if it is long. Requests that wait for the same time are one wait."""
-        if until - self.clock() >= LONG_WAIT and until > self._reported_until + SHORTEST:
+        """Report a wait. Requests that wait for the same time are one wait."""
+        if until > self._reported_until + SHORTEST:
             self._reported_until = until
             self.on_wait(reason, until)
 
@@ -134,7 +134,8 @@ class Requests:
                 if tried == self._retries:
                     raise
                 wait = max(self._backoff * 2**tried * uniform(0.8, 1.2), self._wanted(error))
-                self.budget.report_wait(str(error), self.budget.clock() + round(wait * 1e6))
+                if wait * 1e6 >= LONG_WAIT:
+                    self.budget.report_wait(str(error), self.budget.clock() + round(wait * 1e6))
                 await anyio.sleep(wait)
                 tried += 1
 

@@ -116,7 +116,8 @@ class FeedPages:
 
     async def _look(self) -> Summary:
         """Of all accounts, each of which is read."""
-        return summary_of([stored.account async for stored in self._store.accounts()])
+        accounts = [stored.account async for stored in self._store.accounts()]
+        return summary_of(accounts, now=self._store.clock())
 
     async def _stored(self, account_id: str) -> Stored:
         try:

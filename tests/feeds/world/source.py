@@ -98,7 +98,9 @@ class WorldSource:
     async def shown(self, items: Sequence[Item]) -> list[Item]:
         await self._ask("shown", ",".join(item.uri for item in items))
         rows = [self.world.rows.get(item.uri) for item in items]
-        return [item_of(row) for row in rows if row is not None and row.is_visible and not row.is_spoiled]
+        return [
+            item_of(row) for row in rows if row is not None and row.is_visible and not row.post.is_spoiled
+        ]
 
     async def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
         """Posts and then reposts, each in the order of writing. A cursor is the collection and a key."""

@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from ...feeds import Settings, settling
-from ..options import DryRun, Json, Url
+from ...feeds.follows import AccountChange, read_follow_list
+from ...storage import exists
+from ..options import DryRun, Json, Url, storage_url
 from ..saying import say
 from ..telling import counted, harmless
 from . import changing
-from .changing import Step, Steps, name_in
+from .changing import Steps, name_in
 from .opening import bluesky, created, opened
 from .options import File, Name, Names, done, feeds
 from .telling import tell_json
@@ -34,7 +36,7 @@ def add(
     async def work(settings: Settings) -> Steps:
         async with bluesky(settings) as source:
             known = await changing.look_up(source, accounts)
-        if not known.profiles:
+        if not known.profiles and not exists(storage_url(settings.url)):
             return Steps(steps=(), unknown=known.unknown, dry_run=dry_run)
         async with created(settings, dry_run=dry_run) as store:
             return await changing.add(store, known, polling=settings.polling, dry_run=dry_run)
@@ -70,7 +72,10 @@ def remove(
 def follow_list(
     actor: Annotated[str, typer.Argument(metavar="ACTOR", help="the handle or DID of who follows")],
     *,
-    prune: Annotated[bool, typer.Option("--prune", help="suspend everybody else")] = False,
+    prune: Annotated[
+        bool,
+        typer.Option("--prune", help="Suspend accounts that this list added and ACTOR no longer follows."),
+    ] = False,
     settings: File = None,
     url: Url = None,
     json: Json = False,
@@ -79,15 +84,14 @@ def follow_list(
     """Poll everybody whom somebody follows. Started again, it adds whoever is new."""
 
     async def work(settings: Settings) -> Steps:
-        name = name_in(actor)
         async with bluesky(settings) as source:
-            followed = await changing.followed_by(source, name, prune=prune)
-        if not followed:
-            return Steps(steps=(), dry_run=dry_run)
-        async with created(settings, dry_run=dry_run) as store:
-            return await changing.follow(
-                store, name, followed, polling=settings.polling, prune=prune, dry_run=dry_run
-            )
+            follows = await read_follow_list(source, name_in(actor))
+            if not follows.followed and not prune:
+                return Steps(steps=(), dry_run=dry_run)
+            async with created(settings, dry_run=dry_run) as store:
+                return await changing.follow(
+                    store, source, follows, polling=settings.polling, prune=prune, dry_run=dry_run
+                )
 
     report = done(settings, url, work)
     if json:
@@ -100,10 +104,10 @@ def _tell_following(actor: str, report: Steps, *, prune: bool) -> None:
     pruned, would = report.count("suspended"), "would be " if report.dry_run else ""
     changes = [(report.count(done), done) for done in ("added", "resumed", "renamed")]
     counts = [f"{count} {would}{done}" for count, done in changes if count]
-    counts.append(f"{report.count(None)} already there")
+    counts.append(f"{report.count(None)} already added")
     say(f"{actor} follows {counted(len(report.steps) - pruned, 'account')}: {', '.join(counts)}")
     if prune:
-        say(f"{pruned} {would}suspended whom {actor} does not follow")
+        say(f"{counted(pruned, 'account')} {would}suspended: no longer followed by {actor}")
     if report.dry_run:
         say(UNCHANGED)
 
@@ -171,7 +175,7 @@ def _tell(report: Steps, *, json: bool) -> None:
         say(UNCHANGED)
 
 
-def _line(step: Step, *, dry_run: bool) -> str:
+def _line(step: AccountChange, *, dry_run: bool) -> str:
     handle, note = harmless(step.handle), harmless(step.note)
     if step.done is None:
         return f"{handle}: {note}"

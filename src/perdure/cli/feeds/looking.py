@@ -39,7 +39,7 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 async def state_of(store: FeedStore) -> State:
     everybody = [stored.account async for stored in store.accounts()]
-    summary = summary_of(everybody)
+    summary = summary_of(everybody, now=store.clock())
     return State(
         summary=summary,
         marked_share=summary.marked_share,
@@ -79,8 +79,8 @@ def lines_of_state(state: State) -> Iterator[str]:
         ("failing", str(len(state.failing))),
     )
     yield from _lines_of_failing(state.failing)
-    if summary.alarm is not None:
-        yield f"ALARM: {summary.alarm}"
+    for alarm in summary.alarms:
+        yield f"ALARM: {harmless(alarm.message)}"
 
 
 def _lines_of_failing(failing: Sequence[Failing]) -> Iterator[str]:
@@ -100,6 +100,76 @@ def _next_poll(at: Micros | None, now: Micros) -> str:
 def _fetched(count: int, set_aside: int) -> str:
     aside = f", and {counted(set_aside, 'record')} set aside" if set_aside else ""
     return f"{counted(count, 'post')}{aside}"
+
+
+# A list of accounts
+
+
+class Listed(msgspec.Struct, frozen=True, kw_only=True):
+    """An account in a list."""
+
+    account: str
+    handle: str
+    status: Status
+    mark: Micros | None
+    last_polled_at: Micros | None
+    next_at: Micros
+    gaps: int
+    failures: int
+    reason: str
+    origins: tuple[str, ...]
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which accounts are listed."""
+
+    status: Status | None = None
+    without_watermark: bool = False
+    polled_before: Micros | None = None
+    """Only those that were last polled before this time, or never."""
+
+    def admits(self, account: Account) -> bool:
+        if self.without_watermark and account.mark is not None:
+            return False
+        return self.polled_before is None or (account.last_polled_at or 0) < self.polled_before
+
+
+async def accounts(store: FeedStore, wanted: Filter) -> list[Listed]:
+    """Return the accounts that a filter admits, those first that were polled longest ago."""
+    found = [
+        _listed(stored.account)
+        async for stored in store.accounts(wanted.status)
+        if wanted.admits(stored.account)
+    ]
+    return sorted(found, key=lambda each: (each.last_polled_at or 0, each.handle))
+
+
+def _listed(account: Account) -> Listed:
+    return Listed(
+        account=account.account_id,
+        handle=account.handle,
+        status=account.status,
+        mark=account.mark,
+        last_polled_at=account.last_polled_at,
+        next_at=account.next_at,
+        gaps=len(account.gaps),
+        failures=account.failures,
+        reason=account.reason,
+        origins=account.origins,
+    )
+
+
+def lines_of_list(listed: Sequence[Listed]) -> Iterator[str]:
+    """Yield a line for each account, in columns."""
+    width = max((len(harmless(each.handle)) for each in listed), default=0)
+    yield f"{'account':<{width}}  {'status':<11}  {'last poll':<16}  {'watermark':<16}  note"
+    for each in listed:
+        times = [
+            f"{'never' if time is None else minute(time):<16}" for time in (each.last_polled_at, each.mark)
+        ]
+        gaps = f"{counted(each.gaps, 'gap')} " if each.gaps else ""
+        row = f"{harmless(each.handle):<{width}}  {each.status:<11}  {'  '.join(times)}  {gaps}"
+        yield f"{row}{shortened(each.reason, 80)}".rstrip()
 
 
 # One account

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from ...feeds import Budget, FeedStore, Settings, read_settings
-from ...storage import exists, open_storage
+from ...storage import Micros, exists, open_storage
 from ..ending import CannotDo
 from ..options import storage_url
+from ..saying import say
+from ..times import clock
 from ..urls import NAME_IT, check_exists, check_shared
 
 if TYPE_CHECKING:
@@ -60,11 +62,16 @@ async def created(settings: Settings, *, dry_run: bool) -> AsyncGenerator[FeedSt
         yield FeedStore(storage)
 
 
+def _say_wait(reason: str, until: Micros) -> None:
+    say(f"waiting until {clock(until)}: {reason}")
+
+
 @asynccontextmanager
 async def bluesky(settings: Settings, budget: Budget | None = None) -> AsyncGenerator[Bluesky]:
     try:
         from ...feeds.bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:
         raise CannotDo(f"{error.name} is not installed; pip install 'perdure[feeds]'") from error
+    budget = budget or Budget(settings.polling.connections, on_wait=_say_wait)
     async with open_bluesky(settings, budget=budget) as source:
         yield source

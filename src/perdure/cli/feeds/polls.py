@@ -168,15 +168,21 @@ def _tell_backfill(result: Backfill, *, later: bool, json: bool) -> None:
 def audit(
     account: MaybeName = None,
     *,
-    everybody: Annotated[bool, typer.Option("--all", help="every account, one after the other")] = False,
+    everybody: Annotated[bool, typer.Option("--all", help="Audit every account.")] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Store what was written before the first poll too.")
+    ] = False,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove stored items that were deleted at the source.")
+    ] = False,
     settings: File = None,
     url: Url = None,
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Compare what is stored with everything that an account wrote, and store what is missing.
+    """Compare what is stored with everything that an account wrote, and store what polls should have found.
 
-    It finds what no poll can see: posts that were dated far back. Fails if an account could not be read.
+    It finds what no poll can see: posts that were dated far back. Exit with 1 if an account was not read.
     """
     log_to_stderr(verbose=False)
 
@@ -184,7 +190,7 @@ def audit(
         if everybody == (account is not None):
             raise CannotDo("name one account, or say --all")
         found: list[Audited] = []
-        async for each in auditing.audits(settings, account, dry_run=dry_run):
+        async for each in auditing.audits(settings, account, history=history, remove=remove, dry_run=dry_run):
             found.append(each)
             if not json:
                 say("\n".join(auditing.lines_of(each, dry_run=dry_run)))

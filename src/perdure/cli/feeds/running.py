@@ -23,9 +23,9 @@ from ...feeds import (
     Poller,
     Settings,
     Status,
-    summary_of,
 )
 from ...feeds.account import ACCOUNTS, POLLS
+from ...feeds.alarms import Alarm, find_alarms
 from ...feeds.errors import AccountHeld, NotAuthorized, SourceError
 from ...feeds.settings import HOUR
 from ...storage import Micros
@@ -49,30 +49,39 @@ FAR: Micros = 31 * 24 * HOUR
 async def run(settings: Settings, *, json: bool) -> None:
     """Poll until told to stop. Whoever is added meanwhile is polled too."""
     budget = Budget(settings.polling.connections)
+    show = shown(budget, json=json)
+    budget.on_wait = show.waits
     async with opened(settings) as store, bluesky(settings, budget) as source:
-        show = shown(budget, json=json)
-        poller = Poller(store, source, settings.polling, tell=show.tell)
+        poller = Poller(
+            store,
+            source,
+            settings.polling,
+            tell=show.tell,
+            on_alarm=show.alarm,
+            follow_lists=settings.follow_lists,
+        )
         if not json:
             show.say(f"polling {source.name} from {store.storage.name}; Ctrl+C ends it")
         with show:
-            await _beside(_look(show, budget, store), until_told(poller.run()))
-        show.end(await _alarm(store))
+            await _beside(_look(show, store), until_told(poller.run()))
+        show.end(await _alarms(store))
 
 
 async def once(settings: Settings, *, json: bool) -> bool:
-    """Poll everybody once. Whether that came to something."""
+    """Poll every account once. Return whether any of them could be polled, or there is none."""
     budget = Budget(settings.polling.connections)
+    show = shown(budget, json=json)
+    budget.on_wait = show.waits
     async with opened(settings) as store, bluesky(settings, budget) as source:
-        show = shown(budget, json=json)
         show.total = len(await in_cycle(store))
         if not show.total and not json:
             show.say("there is nobody to poll; `perdure feeds add HANDLE` adds an account")
         poller = Poller(store, source, settings.polling, tell=show.tell)
         with show:
-            is_whole = await _beside(_look(show, budget), until_told(_cycle(poller)))
-        show.left_to_others = max(0, show.total - show.accounts) if is_whole else 0
-        show.end(await _alarm(store))
-        return is_whole is not None and (show.cycle.polled > 0 or not show.accounts)
+            is_whole = await until_told(_cycle(poller))
+        show.warn_of_slowness()
+        show.end(await _alarms(store))
+        return is_whole is not None and (show.cycle.polled > 0 or not show.total)
 
 
 async def _cycle(poller: Poller) -> bool:
@@ -84,6 +93,7 @@ async def _cycle(poller: Poller) -> bool:
     except SourceError as error:
         log.warning("the profiles were not read: %s", error)
     await poller.once()
+    await poller.remove_old_items()
     return True
 
 
@@ -99,21 +109,15 @@ async def due_now(store: FeedStore) -> list[Account]:
     return [each for each in await in_cycle(store) if each.next_at <= now and not each.is_held(now)]
 
 
-async def _alarm(store: FeedStore) -> str | None:
-    return summary_of([stored.account async for stored in store.accounts()]).alarm
+async def _alarms(store: FeedStore) -> tuple[Alarm, ...]:
+    return find_alarms([stored.account async for stored in store.accounts()], now=store.clock())
 
 
-async def _look(show: Lines, budget: Budget, store: FeedStore | None = None) -> None:
-    """Tell what the polls wait for, and of how many accounts and until when, where that may change."""
-    said: Micros | None = None
+async def _look(show: Lines, store: FeedStore) -> None:
+    """Keep the display up to date: how many accounts there are, and when the next one is due."""
     while True:
-        until = budget.waits_until
-        if until is not None and until != said and until > budget.clock():
-            show.waits(until)
-            said = until
-        if store is not None:
-            with suppress(StorageError):  # the polls say so
-                await _count(show, store)
+        with suppress(StorageError):  # the polls report it
+            await _count(show, store)
         await anyio.sleep(LOOK)
 
 

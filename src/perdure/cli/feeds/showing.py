@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
@@ -13,14 +14,25 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from ...feeds import Budget, Cycle, Outcome
+from ...feeds import Budget, Cycle, Outcome, PolledElsewhere
+from ...feeds.alarms import Alarm, AlarmState
 from ...storage import Micros
 from ..saying import console, say
-from ..telling import counted
+from ..telling import counted, harmless
 from ..times import clock
-from .telling import event_of, lines_of, tell_json, waiting
+from .telling import event_of, lines_of, tell_json
 
-_COLOURS = {"[INITIAL]": "cyan", "[POLL]": "green", "[SKIP]": "yellow", "[ERROR]": "red"}
+_COLOURS = {
+    "[INITIAL]": "cyan",
+    "[POLL]": "green",
+    "[SKIP]": "yellow",
+    "[ERROR]": "red",
+    "ALARM:": "bold red",
+    "warning:": "yellow",
+}
+SLOW_CYCLE = 30.0
+"""Seconds after which a cycle is slow; for many accounts, so many for each."""
+SLOW_ACCOUNT = 0.1
 
 
 class Lines:
@@ -32,8 +44,6 @@ class Lines:
         """Accounts that are there to be polled."""
         self.idle_until: Micros | None = None
         """When the next of them is due."""
-        self.left_to_others = 0
-        """Accounts that were not polled here because somebody else was at them."""
         self._budget = budget
         self._seen: set[str] = set()
         self._began = time.monotonic()
@@ -45,7 +55,8 @@ class Lines:
 
     def tell(self, outcome: Outcome) -> None:
         self.cycle.add(outcome)
-        self._seen.add(outcome.account.account_id)
+        if not isinstance(outcome, PolledElsewhere):
+            self._seen.add(outcome.account.account_id)
         self._outcome(outcome)
 
     def _outcome(self, outcome: Outcome) -> None:
@@ -55,24 +66,41 @@ class Lines:
     def say(self, line: str) -> None:
         say(line)
 
-    def waits(self, until: Micros) -> None:
-        self.say(f"the source wants a pause: waiting until {clock(until)}")
+    def waits(self, reason: str, until: Micros) -> None:
+        """Report a long wait."""
+        self.say(f"waiting until {clock(until)}: {harmless(reason)}")
 
-    def end(self, alarm: str | None) -> None:
+    def alarm(self, alarm: Alarm, state: AlarmState) -> None:
+        """Report an alarm while the polls run."""
+        self.say(f"{'ALARM' if state == 'raised' else 'alarm cleared'}: {harmless(alarm.message)}")
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether a cycle took much longer than it should."""
+        return time.monotonic() - self._began > max(SLOW_CYCLE, SLOW_ACCOUNT * self.accounts)
+
+    def warn_of_slowness(self) -> None:
+        """Warn if the cycle was slow. The reasons are a slow source, its rate limit, or very many posts."""
+        if self.is_slow:
+            took = time.monotonic() - self._began
+            self.say(f"warning: slow cycle, {took:.0f} s for {counted(self.accounts, 'account')}")
+
+    def end(self, alarms: Sequence[Alarm]) -> None:
         self.say(self._summary())
-        if alarm is not None:
-            self.say(f"ALARM: {alarm}")
+        for alarm in alarms:
+            self.alarm(alarm, "raised")
 
     def _summary(self) -> str:
         cycle = self.cycle
         took = time.monotonic() - self._began
         parts = [
             f"{counted(cycle.polled, 'poll')} of {counted(self.accounts, 'account')}",
+            f"{cycle.active} with new posts, {cycle.initial} polled for the first time",
             f"{counted(cycle.new, 'new post')}, {counted(cycle.links, 'URL')}",
             *([f"{cycle.skipped} skipped"] if cycle.skipped else []),
             *([f"{cycle.failed} failed"] if cycle.failed else []),
             *([f"{cycle.set_aside} records set aside"] if cycle.set_aside else []),
-            *([f"{self.left_to_others} left to other pollers"] if self.left_to_others else []),
+            *([f"{cycle.elsewhere} not polled, because another poller has them"] if cycle.elsewhere else []),
             f"{counted(self._budget.requests, 'request')} in {took:.1f} s",
         ]
         return "; ".join(parts)
@@ -92,13 +120,19 @@ class JsonLines(Lines):
     def _outcome(self, outcome: Outcome) -> None:
         tell_json(event_of(outcome))
 
-    def waits(self, until: Micros) -> None:
-        tell_json(waiting(until))
+    def waits(self, reason: str, until: Micros) -> None:
+        tell_json({"event": "wait", "reason": reason, "until": until})
 
-    def end(self, alarm: str | None) -> None:
+    def alarm(self, alarm: Alarm, state: AlarmState) -> None:
+        tell_json({"event": "alarm", "state": state, "alarm": alarm})
+
+    def warn_of_slowness(self) -> None:
+        """The last event says it."""
+
+    def end(self, alarms: Sequence[Alarm]) -> None:
         figures = {name: getattr(self.cycle, name) for name in self.cycle.__struct_fields__}
-        figures |= {"left_to_others": self.left_to_others, "requests": self._budget.requests}
-        tell_json({"event": "end", **figures, "alarm": alarm})
+        figures |= {"requests": self._budget.requests, "is_slow": self.is_slow}
+        tell_json({"event": "end", **figures, "alarms": alarms})
 
 
 class LiveLines(Lines):
@@ -115,9 +149,6 @@ class LiveLines(Lines):
         text = Text(line)
         text.stylize(_COLOURS.get(label, ""), 0, len(label))
         self._screen.print(text, soft_wrap=True)
-
-    def waits(self, until: Micros) -> None:
-        """The display shows it."""
 
     def _shown(self) -> RenderableType:
         row = Table.grid(padding=(0, 1))

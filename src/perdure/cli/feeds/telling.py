@@ -7,12 +7,13 @@ from typing import cast
 
 import msgspec
 
-from ...feeds import Failed, Outcome, Polled, Skipped
-from ...storage import Micros
+from ...feeds import Failed, Outcome, Polled, PolledElsewhere, Skipped
 from ..telling import harmless, tell_document
-from ..times import iso
+from ..times import clock, iso
 
 _TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "last_at"} | {
+    "failing_since",
+    "deep_mark",
     "mark",
     "floor",
     "depth",
@@ -22,6 +23,7 @@ _TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "l
     "now",
 }
 """Fields that are times, and are told as such."""
+_SPANS = {"interval", "last_wait", "cadence"}
 
 
 def tell_json(value: object) -> None:
@@ -46,8 +48,8 @@ def plain(value: object) -> object:
 def _field(name: str, value: object) -> tuple[str, object]:
     if isinstance(value, int) and name in _TIMES:
         return name, iso(value)
-    if isinstance(value, int) and name == "interval":
-        return "interval_seconds", value / 1e6
+    if isinstance(value, int) and name in _SPANS:
+        return f"{name}_seconds", value / 1e6
     return name, plain(value)
 
 
@@ -78,6 +80,13 @@ def event_of(outcome: Outcome) -> dict[str, object]:
             }
         case Failed():
             return {"event": "error", **about, "reason": str(outcome.error)}
+        case PolledElsewhere():
+            return {
+                "event": "elsewhere",
+                **about,
+                "reason": str(outcome.error),
+                "until": outcome.error.until,
+            }
 
 
 def lines_of(outcome: Outcome, *, always: bool = False) -> Iterator[str]:
@@ -90,19 +99,19 @@ def lines_of(outcome: Outcome, *, always: bool = False) -> Iterator[str]:
             yield f"[SKIP] {handle}: Account unavailable ({harmless(str(outcome.error))})"
         case Failed():
             yield f"[ERROR] {handle}: {harmless(str(outcome.error))}"
+        case PolledElsewhere():
+            until = outcome.error.until
+            lease = "" if until is None else f", which has it until {clock(until)} unless it continues"
+            yield f"[SKIP] {handle}: being polled by {harmless(outcome.error.holder)}{lease}"
 
 
 def _polled(outcome: Polled, handle: str, *, always: bool) -> Iterator[str]:
     is_first = outcome.was_initial and (outcome.new > 0 or outcome.account.polls <= 1)
     if outcome.is_high_volume:
-        yield f"[POLL] {handle}: High volume detected, fetching more pages"
+        yield f"[POLL] {handle}: High volume, {outcome.pages} pages were fetched"
     if outcome.new or is_first or always:
         label = "[INITIAL]" if outcome.was_initial else "[POLL]"
         counts = f"{outcome.new} posts, {outcome.links} URLs across {outcome.pages} pages"
         yield f"{label} {handle}: {counts}"
     if outcome.set_aside:
         yield f"[POLL] {handle}: {outcome.set_aside} records could not be read, and were set aside"
-
-
-def waiting(until: Micros) -> dict[str, object]:
-    return {"event": "wait", "until": until}

@@ -6,14 +6,14 @@ from typing import Annotated
 
 import typer
 
-from ...feeds import FeedStore, Settings
+from ...feeds import FeedStore, Settings, Status
 from ...feeds.item import Kind
 from ..options import Json, Url
 from ..saying import say
 from ..telling import tell
 from ..times import moment
 from . import looking
-from .looking import Found, Inspected, Ranked, State
+from .looking import Filter, Found, Inspected, Listed, Ranked, State
 from .opening import opened
 from .options import File, Limit, MaybeName, Name, Since, done, feeds
 from .telling import tell_json
@@ -25,7 +25,7 @@ def status(
     settings: File = None,
     url: Url = None,
     json: Json = False,
-    check: Annotated[bool, typer.Option("--check", help="fail if there is an alarm")] = False,
+    check: Annotated[bool, typer.Option("--check", help="Exit with 1 if there is an alarm.")] = False,
 ) -> None:
     """How all accounts are: what is polled, what fails, and whether something is amiss."""
 
@@ -38,8 +38,42 @@ def status(
         tell_json(state)
     else:
         tell("\n".join(looking.lines_of_state(state)))
-    if check and state.summary.alarm is not None:
+    if check and state.summary.alarms:
         raise typer.Exit(1)
+
+
+@feeds.command("list")
+def list_accounts(
+    *,
+    status: Annotated[Status | None, typer.Option("--status", help="Only accounts with this status.")] = None,
+    without_watermark: Annotated[
+        bool, typer.Option("--without-watermark", help="Only accounts of which nothing was ever stored.")
+    ] = False,
+    polled_before: Annotated[
+        str | None,
+        typer.Option(
+            "--polled-before", metavar="TIME", help="Only accounts last polled before TIME (1h, 2026-11-01)."
+        ),
+    ] = None,
+    settings: File = None,
+    url: Url = None,
+    json: Json = False,
+) -> None:
+    """List accounts, those first that were polled longest ago."""
+
+    async def work(settings: Settings) -> list[Listed]:
+        async with opened(settings) as store:
+            before = None if polled_before is None else _since(store, polled_before)
+            wanted = Filter(status=status, without_watermark=without_watermark, polled_before=before)
+            return await looking.accounts(store, wanted)
+
+    listed = done(settings, url, work)
+    if json:
+        tell_json({"accounts": listed})
+    elif listed:
+        tell("\n".join(looking.lines_of_list(listed)))
+    else:
+        say("no such accounts")
 
 
 @feeds.command()
