@@ -10,7 +10,7 @@ import typer
 from ...feeds import Settings, settling
 from ..options import DryRun, Json, Url
 from ..saying import say
-from ..telling import counted, harmless
+from ..telling import counted, harmless, tell
 from . import changing
 from .changing import Step, Steps, name_in
 from .opening import bluesky, created, opened
@@ -101,9 +101,9 @@ def _tell_following(actor: str, report: Steps, *, prune: bool) -> None:
     changes = [(report.count(done), done) for done in ("added", "resumed", "renamed")]
     counts = [f"{count} {would}{done}" for count, done in changes if count]
     counts.append(f"{report.count(None)} already there")
-    say(f"{actor} follows {counted(len(report.steps) - pruned, 'account')}: {', '.join(counts)}")
+    tell(f"{actor} follows {counted(len(report.steps) - pruned, 'account')}: {', '.join(counts)}")
     if prune:
-        say(f"{pruned} {would}suspended whom {actor} does not follow")
+        tell(f"{pruned} {would}suspended whom {actor} does not follow")
     if report.dry_run:
         say(UNCHANGED)
 
@@ -166,7 +166,7 @@ def _tell(report: Steps, *, json: bool) -> None:
         tell_json(report)
         return
     for step in report.steps:
-        say(_line(step, dry_run=report.dry_run))
+        tell(_line(step, dry_run=report.dry_run))
     if report.dry_run:
         say(UNCHANGED)
 

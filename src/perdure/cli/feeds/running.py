@@ -54,6 +54,8 @@ async def run(settings: Settings, *, json: bool) -> None:
         poller = Poller(store, source, settings.polling, tell=show.tell)
         if not json:
             show.say(f"polling {source.name} from {store.storage.name}; Ctrl+C ends it")
+            if not await in_cycle(store):
+                show.say("there are no accounts to poll yet; add one with `perdure feeds add HANDLE`")
         with show:
             await _beside(_look(show, budget, store), until_told(poller.run()))
         show.end(await _alarm(store))

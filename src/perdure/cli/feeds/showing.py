@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from types import TracebackType
 from typing import Self
@@ -16,7 +17,7 @@ from rich.text import Text
 from ...feeds import Budget, Cycle, Outcome
 from ...storage import Micros
 from ..saying import console, say
-from ..telling import counted
+from ..telling import counted, tell
 from ..times import clock
 from .telling import event_of, lines_of, tell_json, waiting
 
@@ -50,16 +51,21 @@ class Lines:
 
     def _outcome(self, outcome: Outcome) -> None:
         for line in lines_of(outcome):
-            self.say(line)
+            self.show(line)
+
+    def show(self, line: str) -> None:
+        """Print a result."""
+        tell(line)
 
     def say(self, line: str) -> None:
+        """Print a diagnostic."""
         say(line)
 
     def waits(self, until: Micros) -> None:
         self.say(f"the source wants a pause: waiting until {clock(until)}")
 
     def end(self, alarm: str | None) -> None:
-        self.say(self._summary())
+        self.show(self._summary())
         if alarm is not None:
             self.say(f"ALARM: {alarm}")
 
@@ -108,9 +114,18 @@ class LiveLines(Lines):
         super().__init__(budget)
         self._screen = screen
         self._spinner = Spinner("dots")
-        self._live = Live(get_renderable=self._shown, console=screen, transient=True, refresh_per_second=4)
+        self._live = Live(
+            get_renderable=self._shown,
+            console=screen,
+            transient=True,
+            refresh_per_second=4,
+            redirect_stdout=False,  # a file, or the same terminal: then lines are printed above the display
+        )
 
-    def say(self, line: str) -> None:
+    def show(self, line: str) -> None:
+        if not sys.stdout.isatty():
+            tell(line)
+            return
         label, _, _ = line.partition(" ")
         text = Text(line)
         text.stylize(_COLOURS.get(label, ""), 0, len(label))
