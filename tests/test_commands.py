@@ -43,8 +43,15 @@ def perdure_command(*arguments: str, folder: Path = ROOT) -> Ended:
     return run_forged("-m", "perdure.cli", *arguments, cwd=folder, env=variables)
 
 
+def expect_result(ended: Ended, code: int, *words: str) -> None:
+    """It ended with this code and printed these words, all on standard output."""
+    assert (ended.returncode, ended.stderr) == (code, ""), ended
+    for each in words:
+        assert each in ended.stdout
+
+
 def expect(ended: Ended, code: int, *words: str) -> None:
-    """It ended so, and each of these was said; everything on standard error, and no traceback."""
+    """It was refused with this code and these words; everything on standard error, and no traceback."""
     assert ended.returncode == code, ended
     assert ended.stdout == ""
     assert "Traceback" not in ended.stderr, ended.stderr
@@ -72,7 +79,7 @@ async def records_in(url: str) -> list[Record]:
 def test_migrate_makes_the_tables_and_does_nothing_the_second_time(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     for _ in range(2):
-        expect(perdure_command("migrate", "--url", url_of(path)), 0, "the storage is ready\n")
+        expect_result(perdure_command("migrate", "--url", url_of(path)), 0, "the storage is ready\n")
         assert path.stat().st_size > 0
 
 
@@ -90,7 +97,12 @@ async def test_a_copy_is_told_to_programs_in_one_document(tmp_path: Path) -> Non
     assert (told.returncode, told.stderr) == (0, "")
     count = len(HOSTILE_NAMES)
     records = {str(space): count + (space == SPACES[-1]) for space in SPACES}
-    assert msgspec.json.decode(told.stdout) == {"is_same": True, "records": records}
+    assert msgspec.json.decode(told.stdout) == {
+        "is_same": True,
+        "records": records,
+        "live_tasks": 0,
+        "live_accounts": 0,
+    }
     taken = await file_of(tmp_path / "taken.db", [sample("another", space=SPACES[0])])
     again = perdure_command("copy", taken, "--url", source, "--json")
     expect(again, 2, f"perdure: cannot copy into {taken}: there are records in ")
@@ -101,8 +113,8 @@ async def test_a_file_is_copied_to_another_and_back(tmp_path: Path) -> None:
     second, third = url_of(tmp_path / "second.db"), url_of(tmp_path / "third.db")
     for source, target in ((first, second), (second, third)):
         ended = perdure_command("copy", target, "--url", source)
-        expect(ended, 0, "everything is there, to the byte\n")
-        told = re.findall(r"^ +(\d+)  (\w+)$", ended.stderr, re.MULTILINE)
+        expect_result(ended, 0, "everything is there, to the byte\n")
+        told = re.findall(r"^ +(\d+)  (\w+)$", ended.stdout, re.MULTILINE)
         count = len(HOSTILE_NAMES)
         assert told == [(str(count + (space == SPACES[-1])), space) for space in SPACES]
         assert await records_in(target) == await records_in(first)
@@ -116,7 +128,7 @@ async def test_a_target_that_is_not_empty_is_refused_unless_asked_to_merge(tmp_p
     refused = f"perdure: cannot copy into {target}: there are records in {SPACES[0]!r} already; "
     expect(perdure_command("copy", target, "--url", source), 2, refused, "--merge")
     assert await records_in(target) == before
-    expect(perdure_command("copy", "--merge", target, "--url", source), 0, "everything is there")
+    expect_result(perdure_command("copy", "--merge", target, "--url", source), 0, "everything is there")
     assert sorted(await records_in(target), key=str) == sorted([*RECORDS, other], key=str)
 
 
@@ -130,7 +142,7 @@ async def test_merging_with_a_different_record_fails_and_names_it(tmp_path: Path
 
 async def test_a_target_that_is_refused_is_named_without_its_password(tmp_path: Path) -> None:
     source, target = await file_of(tmp_path / "source.db", RECORDS), await new_url("postgres", tmp_path)
-    expect(perdure_command("copy", target, "--url", source), 0, "everything is there")
+    expect_result(perdure_command("copy", target, "--url", source), 0, "everything is there")
     parts = urlsplit(target)
     place = f"{parts.hostname}:{parts.port}{parts.path}"
     secret = parts._replace(netloc=f"{parts.username}:{SECRET}@{parts.hostname}:{parts.port}").geturl()
@@ -190,7 +202,7 @@ async def test_a_storage_is_not_copied_onto_itself_however_it_is_written(
 
 async def test_a_database_is_not_copied_onto_itself_by_another_name(tmp_path: Path) -> None:
     url = await new_url("postgres", tmp_path)
-    expect(perdure_command("copy", url, "--url", await file_of(tmp_path / "source.db", RECORDS)), 0)
+    expect_result(perdure_command("copy", url, "--url", await file_of(tmp_path / "source.db", RECORDS)), 0)
     again = url.replace("postgresql://", "postgres://").replace("127.0.0.1", "localhost")
     assert again != url
     expect(
@@ -222,13 +234,15 @@ def execute(path: Path, *statements: str) -> None:
 async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     url = await file_of(path, [sample(space=SPACES[0], tag="red")])
-    expect(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
+    expect_result(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
     execute(path, "UPDATE counts SET n = 5 WHERE partition = ''")
     complaint = f"the counter of {SPACES[0]} tagged 'red' says 5, there are 1\n"
     for _ in range(2):  # finding is not mending
-        expect(perdure_command("doctor", "--url", url), 1, complaint, "--repair")
-    expect(perdure_command("doctor", "--repair", "--url", url), 0, complaint, "set right, among 1 records\n")
-    expect(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
+        expect_result(perdure_command("doctor", "--url", url), 1, complaint, "--repair")
+    expect_result(
+        perdure_command("doctor", "--repair", "--url", url), 0, complaint, "set right, among 1 records\n"
+    )
+    expect_result(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
     async with await open_storage(url) as storage:
         assert await storage.counts(SPACES[0], now=NOW) == {"red": 1}
 
@@ -242,9 +256,9 @@ async def test_doctor_fails_where_counting_anew_does_not_help(tmp_path: Path) ->
     execute(path, "PRAGMA writable_schema = 1", table.format("", " NOT NULL"))
     for options in ([], ["--repair"]):
         ended = perdure_command("doctor", *options, "--url", url)
-        assert "NULL value in records.body" in ended.stderr
+        assert "NULL value in records.body" in ended.stdout
         assert ended.returncode == 1, ended
-        assert "set right, among" not in ended.stderr
+        assert "set right, among" not in ended.stdout
 
 
 def test_doctor_makes_no_file_where_there_is_none(tmp_path: Path) -> None:

@@ -199,6 +199,11 @@ async def test_an_answer_comes_from_the_command_line_and_must_fit_the_form(tmp_p
         said = await refused(url, "answer", task_id, "--value", '{"name": "\\u009b31m\\n"}', code=2)
         assert is_harmless(said)
         await refused(url, "answer", task_id, "pages=many", code=2)
+        unknown = "the form has no field nosuch; its fields are name, pages, colour, signed, note\n"
+        filled = ("name=Ana", "pages=3", "colour=blue")
+        assert unknown in await refused(url, "answer", task_id, "nosuch=1", *filled, code=2)
+        document = '{"name": "Ana", "pages": 3, "colour": "blue", "nosuch": 1}'
+        assert unknown in await refused(url, "answer", task_id, "--value", document, code=2)
         await refused(url, "answer", task_id, "--value", "{", code=2)
         assert await runtime.get(ANA, task_id) == asked
         await run(url, "answer", task_id[:10], "name=Ana", "pages=3", "colour=blue", "signed=yes")
@@ -219,7 +224,7 @@ async def test_a_task_is_cancelled_once(tmp_path: Path) -> None:
     async with await open_storage(url) as storage:
         store = TaskStore(storage)
         made = await store.create(ANA, CALL)
-        assert "it is cancelled" in (await run(url, "cancel", made.task.task_id[:6])).err
+        assert "it is cancelled" in (await run(url, "cancel", made.task.task_id[:6])).out
         assert (await store.get(ANA, made.task.task_id)).task.status is Status.CANCELLED
     assert "the task is cancelled, which is final" in await refused(url, "cancel", made.task.task_id, code=1)
 
@@ -233,7 +238,7 @@ async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> Non
             await store.finish(await store.create(ANA, CALL), Success.of(1))
         options = ("--older-than", "0s")
         told = await run(url, "purge", *options, "--dry-run")
-        assert told.err == "0 expired tasks would be removed\n2 ended tasks would be removed\n"
+        assert told.out == "0 expired tasks would be removed\n2 ended tasks would be removed\n"
         assert len((await store.list(ANA)).tasks) == 3
         report = (await run(url, "purge", *options, "--json")).document
         assert report == {"expired": 0, "ended": 2, "dry_run": False}

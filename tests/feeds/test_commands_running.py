@@ -23,7 +23,7 @@ from perdure.feeds.account import Hold
 
 from ..forging import Forged, forged
 from ..runtime.replicas import until
-from .commanding import HOUR, PATIENCE, Place, a_place, environment, now
+from .commanding import HOUR, PATIENCE, Ended, Place, a_place, environment, now
 from .fake import Fault
 
 pytestmark = pytest.mark.anyio
@@ -48,19 +48,19 @@ async def test_once_says_what_is_new_and_nothing_of_who_has_no_news(place: Place
         place.person("quiet.test"),
     )
     await place.added(alice, bob, quiet)
-    said = (await place.feeds("once")).err.splitlines()
+    said = (await place.feeds("once")).out.splitlines()
     assert sorted(said[:3]) == [
         "[INITIAL] alice.test: 5 posts, 0 URLs across 1 pages",
         "[INITIAL] bob.test: 25 posts, 0 URLs across 3 pages",
         "[INITIAL] quiet.test: 0 posts, 0 URLs across 1 pages",
     ]
     assert re.fullmatch(r"3 polls of 3 accounts; 30 new posts, 0 URLs; 5 requests in [\d.]+ s", said[3])
-    said = (await place.feeds("once")).err.splitlines()
+    said = (await place.feeds("once")).out.splitlines()
     assert len(said) == 1
     assert said[0].startswith("3 polls of 3 accounts; 0 new posts, 0 URLs; 3 requests in ")
     for number in range(12):
         place.world.publish(alice, f"https://news.test/{number}")
-    said = (await place.feeds("once")).err.splitlines()
+    said = (await place.feeds("once")).out.splitlines()
     assert said[:2] == [
         "[POLL] alice.test: High volume detected, fetching more pages",
         "[POLL] alice.test: 12 posts, 12 URLs across 2 pages",
@@ -91,7 +91,7 @@ async def test_once_reads_the_profiles_before_it_polls(place: Place) -> None:
         await store.edit(alice, lambda account: replace(account, posts=2, profiled_at=1))
     place.world.publish(alice, "news")
     place.world.rename(alice, "alison.test")
-    assert "[POLL] alison.test: 1 posts, 0 URLs across 1 pages" in (await place.feeds("once")).err
+    assert "[POLL] alison.test: 1 posts, 0 URLs across 1 pages" in (await place.feeds("once")).out
     account = await place.account(alice)
     assert (account.posts, account.unseen) == (3, 0)
 
@@ -101,7 +101,7 @@ async def test_an_account_that_fails_does_not_fail_the_others(place: Place) -> N
     place.world.deactivate(gone)
     await place.added(alice, bob, gone)
     place.fake.fail(Fault(how="refused", times=None, actor=bob))
-    said = (await place.feeds("once")).err
+    said = (await place.feeds("once")).out
     assert "[INITIAL] alice.test: 1 posts" in said
     assert "[SKIP] gone.test: Account unavailable (Profile not found (400 InvalidRequest))\n" in said
     assert "[ERROR] bob.test: status 503: UpstreamFailure Upstream failure\n" in said
@@ -114,14 +114,14 @@ async def test_once_fails_when_every_account_does(place: Place) -> None:
     assert "there is nobody to poll" in (await place.feeds("once")).err
     await place.added(place.person("alice.test", 1), place.person("bob.test", 1))
     place.fake.fail(Fault(how="refused", times=None))
-    assert (await place.feeds("once", code=1)).err.count("[ERROR]") == 2
+    assert (await place.feeds("once", code=1)).out.count("[ERROR]") == 2
 
 
 async def test_a_record_that_cannot_be_read_is_told(place: Place) -> None:
     alice = place.person("alice.test", 3)
     place.world.spoil(next(iter(place.world.everything_of(alice))))
     await place.added(alice)
-    said = (await place.feeds("once")).err
+    said = (await place.feeds("once")).out
     assert "[POLL] alice.test: 1 records could not be read, and were set aside" in said
 
 
@@ -149,7 +149,7 @@ async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
     async with place.store() as store:
         hold = Hold("somebody", now() + HOUR)
         await store.edit(alice, lambda account: replace(account, hold=hold))
-    assert "; 1 left to other pollers; " in (await place.feeds("once")).err
+    assert "; 1 left to other pollers; " in (await place.feeds("once")).out
     ended = await place.feeds("poll", "alice.test", code=1)
     assert ended.err == "perdure: alice.test is being polled by somebody just now; try again in a while\n"
     assert "next poll      now, by somebody" in (await place.feeds("inspect", "alice.test")).out
@@ -161,8 +161,8 @@ async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
 async def test_poll_fails_for_an_account_that_is_unavailable(place: Place) -> None:
     alice = place.person("alice.test", 1)
     await place.added(alice)
-    assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).err
-    assert "[POLL] alice.test: 0 posts, 0 URLs" in (await place.feeds("poll", "@alice.test")).err
+    assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).out
+    assert "[POLL] alice.test: 0 posts, 0 URLs" in (await place.feeds("poll", "@alice.test")).out
     place.world.deactivate(alice)
     told = await place.json("poll", alice, code=1)
     assert (told["event"], told["handle"]) == ("skip", "alice.test")
@@ -186,44 +186,44 @@ async def test_wrong_credentials_end_everything_at_once(place: Place, command: s
     assert said.endswith("; check bluesky.identifier in the settings, and its app password")
     assert (await place.account(alice)).hold is None
     place.variables = {"PERDURE_BLUESKY_PASSWORD": "right"}
-    assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).err
+    assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).out
 
 
 # run
 
 
-async def said_by(process: Forged, words: str) -> str:
-    """Everything that it says up to a line with these words."""
-    assert process.stderr is not None
+async def printed_by(stream: asyncio.StreamReader | None, words: str) -> str:
+    """Everything that a process prints there, up to a line with these words."""
+    assert stream is not None
     said = ""
     while words not in said:
-        line = (await asyncio.wait_for(process.stderr.readline(), PATIENCE)).decode()
+        line = (await asyncio.wait_for(stream.readline(), PATIENCE)).decode()
         assert line, f"it ended, and said only: {said}"
         said += line
     return said
 
 
-async def ended(process: Forged) -> tuple[int, str]:
-    _, err = await asyncio.wait_for(process.communicate(), PATIENCE)
-    return process.returncode or 0, err.decode()
+async def ended(process: Forged) -> Ended:
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+    return Ended(process.returncode or 0, out.decode(), err.decode())
 
 
 async def test_run_polls_whoever_is_added_or_has_news_until_it_is_told_to_stop(place: Place) -> None:
     alice, bob = place.person("alice.test", 1), place.person("bob.test", 2)
     await place.added(alice)
     process = await place.start("run")
-    await said_by(process, "[INITIAL] alice.test: 1 posts")
+    await printed_by(process.stdout, "[INITIAL] alice.test: 1 posts")
     await place.added(bob)
-    await said_by(process, "[INITIAL] bob.test: 2 posts")
+    await printed_by(process.stdout, "[INITIAL] bob.test: 2 posts")
     place.world.publish(alice, "news")
     async with place.store() as store:
         await store.edit(alice, lambda account: replace(account, next_at=now()))
-    await said_by(process, "[POLL] alice.test: 1 posts, 0 URLs across 1 pages")
+    await printed_by(process.stdout, "[POLL] alice.test: 1 posts, 0 URLs across 1 pages")
     process.send_signal(signal.SIGTERM)
-    code, said = await ended(process)
-    assert code == 0
-    assert "SIGTERM: giving the accounts back" in said
-    assert "3 polls of 2 accounts; 4 new posts" in said
+    end = await ended(process)
+    assert end.code == 0
+    assert "SIGTERM: giving the accounts back" in end.err
+    assert "3 polls of 2 accounts; 4 new posts" in end.out
 
 
 async def until_asked(place: Place, count: int) -> None:
@@ -242,7 +242,7 @@ async def test_a_signal_ends_polls_in_good_order(
     process = await place.start(command)
     await until_asked(place, 10)
     process.send_signal(number)
-    assert (await ended(process))[0] == code
+    assert (await ended(process)).code == code
     assert len(place.fake.asked()) < 60
     assert [each.handle for each in await place.accounts() if each.hold is not None] == []
 
@@ -256,12 +256,12 @@ async def test_a_second_signal_stops_it_dead(place: Place) -> None:
     file = sqlite3.connect(place.folder / "feeds.db", timeout=PATIENCE, isolation_level=None)
     file.execute("BEGIN IMMEDIATE")
     process.send_signal(signal.SIGTERM)
-    await said_by(process, "SIGTERM: giving the accounts back; once more to stop at once")
+    await printed_by(process.stderr, "SIGTERM: giving the accounts back; once more to stop at once")
     process.send_signal(signal.SIGTERM)
-    code, said = await ended(process)
+    end = await ended(process)
     file.close()
-    assert code == 128 + signal.SIGTERM
-    assert "stopped dead" in said
+    assert end.code == 128 + signal.SIGTERM
+    assert "stopped dead" in end.err
 
 
 # The live display
@@ -275,13 +275,14 @@ class Terminal:
         self._ours, self._theirs = pty.openpty()
         fcntl.ioctl(self._theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 100, 0, 0))
 
-    async def run(self, place: Place, *arguments: str) -> int:
+    async def run(self, place: Place, *arguments: str, out: int | None = None) -> int:
+        """The exit code. Standard output goes to the terminal too, or to the file `out`."""
         process = await forged(
             *("-m", "perdure.cli", "feeds", *arguments),
             cwd=place.folder,
             env={**environment(), "TERM": "xterm-256color"},
             stdin=self._theirs,
-            stdout=self._theirs,
+            stdout=self._theirs if out is None else out,
             stderr=self._theirs,
         )
         os.close(self._theirs)
@@ -314,3 +315,17 @@ async def test_a_terminal_shows_how_far_a_cycle_is(place: Place) -> None:
         assert re.search(shown, terminal.text), terminal.text
     assert "\x1b[36m[INITIAL]\x1b[0m user0.test" in terminal.seen
     assert terminal.seen.count("\x1b[?25l") == terminal.seen.count("\x1b[?25h") == 1  # the cursor is back
+
+
+async def test_a_file_gets_the_polls_while_a_terminal_shows_how_far_a_cycle_is(place: Place) -> None:
+    await place.added(*(place.person(f"user{each}.test", 3) for each in range(12)))
+    terminal, file = Terminal(), place.folder / "polls.txt"
+    with file.open("wb") as out:
+        assert await asking_at_once(place, 10, terminal.run(place, "once", out=out.fileno())) == 0
+    lines = file.read_text().splitlines()
+    assert sorted(lines[:-1]) == sorted(
+        f"[INITIAL] user{each}.test: 3 posts, 0 URLs across 1 pages" for each in range(12)
+    )
+    assert lines[-1].startswith("12 polls of 12 accounts; 36 new posts")
+    assert re.search(r"━ \d+/12 accounts", terminal.text), terminal.text
+    assert "[INITIAL]" not in terminal.text

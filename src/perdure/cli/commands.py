@@ -13,6 +13,7 @@ import anyio
 import typer
 from msgspec.structs import asdict
 
+from ..operating.claims import LiveClaims
 from ..runtime import App
 from ..storage import migrate_storage
 from ..storage.copying import Progress
@@ -24,7 +25,7 @@ from .serve import serve
 from .servers import versions
 from .storages import copy_all, examine, lines_of_health
 from .tasks import tasks
-from .telling import tell, tell_document
+from .telling import counted, tell, tell_document
 from .urls import check_shared
 from .worker import work
 
@@ -77,7 +78,7 @@ def migrate(*, url: Url = None, json: Json = False) -> None:
     if json:
         tell_document({"is_ready": True})
     else:
-        say("the storage is ready")
+        tell("the storage is ready")
 
 
 @commands.command()
@@ -94,16 +95,32 @@ def copy(
     """
     with told(), console.status("copying") as status:
 
-        def tell(progress: Progress) -> None:
+        def show(progress: Progress) -> None:
             status.update(f"{progress.space}: {progress.records} records {progress.step}")
 
-        counts = anyio.run(partial(copy_all, storage_url(url), target, merge=merge, tell=tell))
+        copied = anyio.run(
+            partial(copy_all, storage_url(url), target, merge=merge, tell=show, warn=_warn_of_claims)
+        )
     if json:
-        tell_document({"is_same": True, "records": counts})
+        tell_document({"is_same": True, **asdict(copied)})
         return
-    for space, count in counts.items():
-        say(f"{count:>9}  {space}")
-    say("everything is there, to the byte")
+    for space, count in copied.records.items():
+        tell(f"{count:>9}  {space}")
+    tell("everything is there, to the byte")
+
+
+def _warn_of_claims(live: LiveClaims) -> None:
+    """Say what is being worked on in the source, before it is copied."""
+    tasks, accounts = counted(live.tasks, "task"), counted(live.accounts, "account")
+    busy = [
+        *([f"{tasks} {_are(live.tasks)} being run by live workers"] if live.tasks else []),
+        *([f"{accounts} {_are(live.accounts)} being polled"] if live.accounts else []),
+    ]
+    say(f"{' and '.join(busy)}; what they write from now on is not copied. Stop the servers first.")
+
+
+def _are(count: int) -> str:
+    return "is" if count == 1 else "are"
 
 
 @commands.command()
@@ -122,7 +139,7 @@ def doctor(
         tell_document({"versions": versions(), "is_well": health.is_well, **asdict(health)})
     else:
         for line in (versions(), *lines_of_health(health, repair=repair)):
-            say(line)
+            tell(line)
     if not health.is_well:
         raise typer.Exit(1)
 

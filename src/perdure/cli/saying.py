@@ -1,4 +1,7 @@
-"""What every command says to people: on standard error, in plain sentences, and never as a stack trace."""
+"""Diagnostics: progress, warnings, hints and errors, on standard error and in plain sentences.
+
+Results go to standard output: see `telling.tell`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ console = Console(stderr=True, highlight=False, emoji=False)
 
 
 def say(text: str) -> None:
-    """Say it to people. What others wrote in it does nothing to their terminal."""
+    """Print a diagnostic. Control characters in it do nothing to a terminal."""
     console.print(obeyed_by_none(text), soft_wrap=True, markup=False)
 
 

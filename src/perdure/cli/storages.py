@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from hashlib import blake2b
 from secrets import token_hex
 from urllib.parse import urlsplit
 
 import msgspec
 
+from ..operating.claims import LiveClaims, live_claims
 from ..operating.records import READERS, inspect_records
 from ..runtime import RuntimeConfig
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
@@ -29,17 +30,32 @@ PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
 """Longer than a page of any engine: a short record may still fit into a storage that is full."""
 
 
-async def copy_all(source: str, target: str, *, merge: bool, tell: Told) -> Mapping[Space, int]:
-    """How many records there are of each space, in both."""
+class Copied(msgspec.Struct, frozen=True, kw_only=True):
+    records: Mapping[Space, int]
+    """How many there are of each space, in both storages."""
+    live_tasks: int
+    """Tasks of the source that workers were running when the copy started."""
+    live_accounts: int
+    """Accounts of the source that pollers were reading then."""
+
+
+async def copy_all(
+    source: str, target: str, *, merge: bool, tell: Told, warn: Callable[[LiveClaims], None]
+) -> Copied:
+    """Copy every space, and compare. `warn` is called first if processes still work on the source."""
     check_shared(target)
     check_exists(source, remedy="name the storage to copy with --url or PERDURE_URL")
     async with await open_storage(source) as read, await open_storage(target) as written:
         if await _are_the_same(read, written):
             raise CannotDo(f"{shown(target)} is the storage that is to be copied; name another to copy it to")
+        live = await live_claims(read, now=system_clock())
+        if live:
+            warn(live)
         try:
-            return await copy(read, written, SPACES, name=_name(read.name, source), merge=merge, tell=tell)
+            counts = await copy(read, written, SPACES, name=_name(read.name, source), merge=merge, tell=tell)
         except TargetNotEmpty as error:
             raise CannotDo(f"cannot copy into {shown(target)}: {error} (--merge)") from error
+    return Copied(records=counts, live_tasks=live.tasks, live_accounts=live.accounts)
 
 
 async def _are_the_same(read: Storage, written: Storage) -> bool:

@@ -41,8 +41,8 @@ def escaped(document: str) -> str:
 
 
 def tell(text: str) -> None:
-    """What was asked for, on standard output."""
-    typer.echo(text)
+    """Print a result, on standard output. Everything else is said on standard error: see `saying.say`."""
+    typer.echo(obeyed_by_none(text))
 
 
 def tell_document(value: object) -> None:

@@ -12,7 +12,7 @@ from ...feeds.follows import AccountChange, read_follow_list
 from ...storage import exists
 from ..options import DryRun, Json, Url, storage_url
 from ..saying import say
-from ..telling import counted, harmless
+from ..telling import counted, harmless, tell
 from . import changing
 from .changing import Steps, name_in
 from .opening import bluesky, created, opened
@@ -105,9 +105,9 @@ def _tell_following(actor: str, report: Steps, *, prune: bool) -> None:
     changes = [(report.count(done), done) for done in ("added", "resumed", "renamed")]
     counts = [f"{count} {would}{done}" for count, done in changes if count]
     counts.append(f"{report.count(None)} already added")
-    say(f"{actor} follows {counted(len(report.steps) - pruned, 'account')}: {', '.join(counts)}")
+    tell(f"{actor} follows {counted(len(report.steps) - pruned, 'account')}: {', '.join(counts)}")
     if prune:
-        say(f"{counted(pruned, 'account')} {would}suspended: no longer followed by {actor}")
+        tell(f"{counted(pruned, 'account')} {would}suspended: no longer followed by {actor}")
     if report.dry_run:
         say(UNCHANGED)
 
@@ -170,7 +170,7 @@ def _tell(report: Steps, *, json: bool) -> None:
         tell_json(report)
         return
     for step in report.steps:
-        say(_line(step, dry_run=report.dry_run))
+        tell(_line(step, dry_run=report.dry_run))
     if report.dry_run:
         say(UNCHANGED)
 

@@ -13,7 +13,7 @@ from ...tasks.store import system_clock
 from ..ending import CannotDo
 from ..options import DryRun, Json, Url
 from ..saying import log_to_stderr, say, told
-from ..telling import counted, harmless
+from ..telling import counted, harmless, tell
 from ..times import minute, moment
 from . import auditing, running
 from .auditing import Audited
@@ -73,9 +73,9 @@ def _preview(accounts: Sequence[Account], *, json: bool) -> None:
     if json:
         tell_json({"dry_run": True, "accounts": [_named(each) for each in accounts]})
         return
-    say(f"would poll {counted(len(accounts), 'account')} now")
+    tell(f"would poll {counted(len(accounts), 'account')} now")
     for each in accounts[:MOST_NAMED]:
-        say(f"  {harmless(each.handle)}")
+        tell(f"  {harmless(each.handle)}")
     if len(accounts) > MOST_NAMED:
         say(f"  and {len(accounts) - MOST_NAMED} more; --json tells all")
 
@@ -113,7 +113,7 @@ def _tell(outcome: Outcome, *, json: bool) -> None:
         tell_json(event_of(outcome))
         return
     for line in lines_of(outcome, always=True):
-        say(line)
+        tell(line)
 
 
 @feeds.command()
@@ -136,7 +136,7 @@ def backfill(
         if json:
             tell_json({"dry_run": True, **_named(seen), "since": start})
         else:
-            say(f"{harmless(seen.handle)}: would be read again back to {minute(start)} UTC")
+            tell(f"{harmless(seen.handle)}: would be read again back to {minute(start)} UTC")
         return
     result = done(settings, url, partial(running.backfill, name=account, since=start, later=later))
     _tell_backfill(result, later=later, json=json)
@@ -155,11 +155,11 @@ def _tell_backfill(result: Backfill, *, later: bool, json: bool) -> None:
         return
     handle = harmless(result.handle)
     if result.pages:
-        say(f"[POLL] {handle}: {result.new} posts, {result.links} URLs across {result.pages} pages")
+        tell(f"[POLL] {handle}: {result.new} posts, {result.links} URLs across {result.pages} pages")
     if result.is_done:
-        say(f"{handle}: everything since {minute(result.since)} UTC was read")
+        tell(f"{handle}: everything since {minute(result.since)} UTC was read")
     elif later:
-        say(f"{handle}: the next polls read everything since {minute(result.since)} UTC")
+        tell(f"{handle}: the next polls read everything since {minute(result.since)} UTC")
     else:
         say(f"[ERROR] {handle}: {harmless(result.reason)}; the next polls read what is left")
 
@@ -193,7 +193,7 @@ def audit(
         async for each in auditing.audits(settings, account, history=history, remove=remove, dry_run=dry_run):
             found.append(each)
             if not json:
-                say("\n".join(auditing.lines_of(each, dry_run=dry_run)))
+                tell("\n".join(auditing.lines_of(each, dry_run=dry_run)))
         return found
 
     audited = done(settings, url, work)

@@ -62,6 +62,8 @@ async def run(settings: Settings, *, json: bool) -> None:
         )
         if not json:
             show.say(f"polling {source.name} from {store.storage.name}; Ctrl+C ends it")
+            if not await in_cycle(store):
+                show.say("there are no accounts to poll yet; add one with `perdure feeds add HANDLE`")
         with show:
             await _beside(_look(show, store), until_told(poller.run()))
         show.end(await _alarms(store))

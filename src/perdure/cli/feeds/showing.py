@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Sequence
 from types import TracebackType
@@ -18,7 +19,7 @@ from ...feeds import Budget, Cycle, Outcome, PolledElsewhere
 from ...feeds.alarms import Alarm, AlarmState
 from ...storage import Micros
 from ..saying import console, say
-from ..telling import counted, harmless
+from ..telling import counted, harmless, tell
 from ..times import clock
 from .telling import event_of, lines_of, tell_json
 
@@ -61,9 +62,14 @@ class Lines:
 
     def _outcome(self, outcome: Outcome) -> None:
         for line in lines_of(outcome):
-            self.say(line)
+            self.show(line)
+
+    def show(self, line: str) -> None:
+        """Print a result."""
+        tell(line)
 
     def say(self, line: str) -> None:
+        """Print a diagnostic."""
         say(line)
 
     def waits(self, reason: str, until: Micros) -> None:
@@ -86,7 +92,7 @@ class Lines:
             self.say(f"warning: slow cycle, {took:.0f} s for {counted(self.accounts, 'account')}")
 
     def end(self, alarms: Sequence[Alarm]) -> None:
-        self.say(self._summary())
+        self.show(self._summary())
         for alarm in alarms:
             self.alarm(alarm, "raised")
 
@@ -142,9 +148,18 @@ class LiveLines(Lines):
         super().__init__(budget)
         self._screen = screen
         self._spinner = Spinner("dots")
-        self._live = Live(get_renderable=self._shown, console=screen, transient=True, refresh_per_second=4)
+        self._live = Live(
+            get_renderable=self._shown,
+            console=screen,
+            transient=True,
+            refresh_per_second=4,
+            redirect_stdout=False,  # a file, or the same terminal: then lines are printed above the display
+        )
 
-    def say(self, line: str) -> None:
+    def show(self, line: str) -> None:
+        if not sys.stdout.isatty():
+            tell(line)
+            return
         label, _, _ = line.partition(" ")
         text = Text(line)
         text.stylize(_COLOURS.get(label, ""), 0, len(label))

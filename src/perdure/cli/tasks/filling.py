@@ -14,6 +14,8 @@ from ..ending import CannotDo
 from ..saying import say
 from ..telling import harmless
 
+FURTHER_FIELDS = frozenset({"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"})
+"""Keywords by which a schema may have fields beside its `properties`."""
 YES, NO = frozenset({"true", "yes", "y", "1"}), frozenset({"false", "no", "n", "0"})
 
 
@@ -47,12 +49,14 @@ def answer_to(question: Question, given: Given) -> Json:
         return _asked(question)
     if given.declines:
         return {"action": "decline"}
-    if given.value is not None:
-        value = _document(given.value)
-        return {"action": "accept", "content": value} if question.kind is InputKind.ELICITATION else value
     if question.kind is not InputKind.ELICITATION:
-        raise CannotDo(f"this is no form, but {question.kind}; give its whole result with --value JSON")
-    return {"action": "accept", "content": _pairs(question, given.fields)}
+        if given.value is None:
+            raise CannotDo(f"this is a {question.kind}, not a form; give its whole result with --value JSON")
+        return _document(given.value)
+    content = _pairs(question, given.fields) if given.value is None else _document(given.value)
+    if isinstance(content, dict):
+        _check_names(question, content)
+    return {"action": "accept", "content": content}
 
 
 def _document(text: str) -> Json:
@@ -71,6 +75,27 @@ def _pairs(question: Question, fields: Sequence[str]) -> dict[str, Json]:
             raise CannotDo(f"{field!r} is no field; write name=value")
         content[name] = _read(name, text, schemas.get(name, {}))
     return content
+
+
+def _check_names(question: Question, content: Mapping[str, Json]) -> None:
+    """Refuse fields that the form does not have: one may be misspelt.
+
+    JSON Schema allows further properties unless a schema forbids them, which forms rarely do; so here a
+    schema has to allow them explicitly. The fields of a composed schema are not all listed in one place.
+    """
+    schema = question.schema or {}
+    if schema.get("additionalProperties") or not schema.keys().isdisjoint(FURTHER_FIELDS):
+        return  # whether they fit is checked with the whole answer
+    known = [each.name for each in asked_in(schema)]
+    unknown = [name for name in content if name not in known]
+    if not unknown:
+        return
+    fields = f"its fields are {_listed(known)}" if known else "it has no fields"
+    raise CannotDo(f"the form has no field {_listed(unknown)}; {fields}")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(harmless(each) for each in names)
 
 
 def _read(name: str, text: str, schema: Mapping[str, Json]) -> Json:

@@ -10,7 +10,7 @@ from ...operating import Detail, Operator, Purge, Question, Row
 from ...tasks import Json as Answer
 from ..options import DryRun, Json, Url
 from ..saying import say, told
-from ..telling import counted, tell_document
+from ..telling import counted, tell, tell_document
 from ..times import moment
 from . import shapes
 from .filling import Given, answer_to, chosen
@@ -29,7 +29,7 @@ def cancel(task: Id, *, url: Url = None, json: Json = False) -> None:
     if json:
         tell_document(shapes.row(row))
     else:
-        say("it is cancelled" if row.status.is_terminal else "its worker was asked to end it")
+        tell("it is cancelled" if row.status.is_terminal else "its worker was asked to end it")
 
 
 @tasks.command()
@@ -65,9 +65,9 @@ def answer(
     if json:
         tell_document(shapes.row(row))
     elif row.open_questions:
-        say(f"answered; {counted(row.open_questions, 'question')} still open")
+        tell(f"answered; {counted(row.open_questions, 'question')} still open")
     else:
-        say("answered; the task goes on")
+        tell("answered; the task goes on")
 
 
 def _replied(seen: Detail, given: Given) -> tuple[Question, Row, Answer]:
@@ -101,6 +101,6 @@ def purge(
         tell_document(report)
         return
     would = "would be removed" if dry_run else "removed"
-    say(f"{counted(report.expired, 'expired task')} {would}")
+    tell(f"{counted(report.expired, 'expired task')} {would}")
     if older_than is not None:
-        say(f"{counted(report.ended, 'ended task')} {would}")
+        tell(f"{counted(report.ended, 'ended task')} {would}")

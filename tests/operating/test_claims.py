@@ -1,0 +1,75 @@
+"""A storage is not copied silently while processes work on it."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perdure.feeds import FeedStore, Polling, Profile, settling
+from perdure.feeds.account import Hold
+from perdure.operating.claims import live_claims
+from perdure.runtime.lease import Holder
+from perdure.storage import Micros, Storage, open_storage
+from perdure.tasks import TaskStore
+from perdure.tasks.store import system_clock
+
+from ..forging import PIPE, forged
+from ..tasks.samples import ANA, CALL
+from .commanding import PATIENCE, Ended, environment, folder_url
+
+pytestmark = pytest.mark.anyio
+
+HOUR: Micros = 3_600_000_000
+
+
+async def copied(source: str, target: str, *options: str) -> Ended:
+    command = ("-m", "perdure.cli", "copy", target, "--url", source, *options)
+    process = await forged(*command, env=environment(), stdout=PIPE, stderr=PIPE)
+    out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+    return Ended(process.returncode or 0, out.decode(), err.decode())
+
+
+async def add_held_account(storage: Storage, name: str, until: Micros) -> None:
+    store = FeedStore(storage)
+    profile = Profile(account_id=f"did:plc:{name}", handle=f"{name}.test")
+    account = settling.new_account(profile, now=store.clock(), polling=Polling())
+    await store.add(msgspec.structs.replace(account, hold=Hold("a poller", until)))
+
+
+async def create_claimed_task(storage: Storage, *, lasts: Micros) -> None:
+    task = await TaskStore(storage).create(ANA, CALL)
+    claim = Holder("worker#1", lasts, system_clock).take(task, None)
+    await storage.commit([claim], now=system_clock())
+
+
+async def test_a_copy_warns_of_tasks_and_accounts_that_live_processes_work_on(tmp_path: Path) -> None:
+    source, now = folder_url(tmp_path), system_clock()
+    async with await open_storage(source) as storage:
+        for lasts in (HOUR, HOUR, -HOUR):
+            await create_claimed_task(storage, lasts=lasts)
+        await add_held_account(storage, "alice", now + HOUR)
+        await add_held_account(storage, "bob", now - HOUR)
+        live = await live_claims(storage, now=now)
+    assert (live.tasks, live.accounts) == (2, 1)  # the others were left by processes that are gone
+    ended = await copied(source, f"sqlite:///{tmp_path / 'first.db'}")
+    assert (ended.code, ended.err) == (
+        0,
+        "2 tasks are being run by live workers and 1 account is being polled; what they write from now on is"
+        " not copied. Stop the servers first.\n",
+    )
+    told = await copied(source, f"sqlite:///{tmp_path / 'second.db'}", "--json")
+    assert told.err == ended.err
+    assert (told.document["live_tasks"], told.document["live_accounts"]) == (2, 1)
+
+
+async def test_a_copy_of_a_storage_that_nobody_uses_warns_of_nothing(tmp_path: Path) -> None:
+    source, now = folder_url(tmp_path), system_clock()
+    async with await open_storage(source) as storage:
+        await add_held_account(storage, "bob", now - HOUR)
+    ended = await copied(source, f"sqlite:///{tmp_path / 'target.db'}")
+    assert (ended.code, ended.err) == (0, "")
+    assert re.search(r"everything is there, to the byte\n$", ended.out)

@@ -1,0 +1,61 @@
+"""Which fields an answer from the command line may have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from perdure.cli.ending import CannotDo
+from perdure.cli.tasks.filling import Given, answer_to
+from perdure.operating import Question
+from perdure.tasks import InputKind, Json
+
+NAME: dict[str, Json] = {"name": {"type": "string"}}
+FIELDS = ("name=Ada", "nosuch=1")
+
+
+def question(schema: Mapping[str, Json] | None) -> Question:
+    return Question(
+        key="k",
+        kind=InputKind.ELICITATION,
+        message="",
+        schema=None if schema is None else dict(schema),
+        params={},
+        asked_at=0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("schema", "known"),
+    [
+        ({"type": "object", "properties": NAME}, "its fields are name"),
+        (
+            {"type": "object", "properties": NAME, "additionalProperties": False},
+            "its fields are name",
+        ),
+        ({"type": "object"}, "it has no fields"),
+        (None, "it has no fields"),
+    ],
+)
+def test_a_field_that_the_form_does_not_have_is_refused(
+    schema: Mapping[str, Json] | None, known: str
+) -> None:
+    for given in (Given(fields=("nosuch=1",)), Given(value='{"nosuch": 1}')):
+        with pytest.raises(CannotDo) as refused:
+            answer_to(question(schema), given)
+        assert str(refused.value) == f"the form has no field nosuch; {known}"
+
+
+OPEN: list[dict[str, Json]] = [
+    {"type": "object", "properties": NAME, "additionalProperties": True},
+    {"type": "object", "properties": NAME, "additionalProperties": {"type": "string"}},
+    {"type": "object", "properties": NAME, "patternProperties": {"^no": {}}},
+    {"allOf": [{"properties": NAME}, {"properties": {"nosuch": {}}}]},
+]
+
+
+@pytest.mark.parametrize("schema", OPEN)
+def test_a_form_that_allows_further_fields_gets_them(schema: Mapping[str, Json]) -> None:
+    answer = answer_to(question(schema), Given(fields=FIELDS))
+    assert answer == {"action": "accept", "content": {"name": "Ada", "nosuch": "1"}}
