@@ -173,3 +173,97 @@ async def test_what_polls_will_still_read_is_left_to_them(town: Town) -> None:
     assert repost not in await town.stored()
     await town.poll()
     assert repost in await town.stored()
+
+
+# What polls should have seen
+
+
+async def test_history_is_no_missing_post_and_is_stored_on_request() -> None:
+    """What was written before the first poll's look-back was never promised."""
+    world = World()
+    async with await open_storage("memory:") as storage:
+        town = Town(world, FeedStore(storage, clock=lambda: world.now))
+        for _ in range(20):
+            world.advance(HOUR)
+            world.publish(town.did, "history")
+        world.advance(7 * DAY)
+        for _ in range(15):
+            world.advance(HOUR)
+            world.publish(town.did, "a post")
+        (profile,) = await town.source.profiles([town.did])
+        await town.store.add(settling.new_account(profile, now=world.now, polling=Polling()))
+        await town.poll()
+        history = 35 - len(await town.stored())
+        assert history > 10
+        back_dated = world.publish(town.did, "old", created_at=world.now - 30 * DAY)
+        for is_dry_run in (True, False):
+            found = await town.audit(dry_run=is_dry_run)
+            assert (found.missing, found.history) == (1, history)
+            assert [item.uri for item in found.examples] == [back_dated]
+        assert found.stored == 1
+        found = await audit(town.store, town.source, town.did, history=True)
+        assert (found.missing, found.history, found.stored) == (0, history, history)
+        assert await town.stored() == set(world.everything_of(town.did))
+
+
+async def test_a_record_that_the_feed_does_not_show_is_not_stored(town: Town) -> None:
+    other = town.world.account("bert.test")
+    post = town.world.publish(other, "theirs")
+    repost = town.world.repost(town.did, post, created_at=town.world.now - 30 * DAY)
+    town.world.deactivate(other)
+    found = await town.audit()
+    assert (found.missing, found.stored, found.hidden) == (0, 0, 1)
+    assert repost not in await town.stored()
+
+
+# What was deleted
+
+
+async def test_what_was_deleted_is_removed_on_request(town: Town) -> None:
+    deleted = sorted(await town.stored())[:3]
+    for uri in deleted:
+        town.world.delete(uri)
+    found = await audit(town.store, town.source, town.did, remove=True, dry_run=True)
+    assert (found.gone, found.removed) == (3, 0)
+    found = await audit(town.store, town.source, town.did, remove=True)
+    assert (found.gone, found.removed) == (3, 3)
+    assert await town.stored() == set(town.world.everything_of(town.did))
+
+
+async def test_an_invalid_record_is_not_taken_for_deleted(town: Town) -> None:
+    spoiled = min(await town.stored())
+    town.world.spoil(spoiled)
+    found = await audit(town.store, town.source, town.did, remove=True)
+    assert (found.gone, found.removed, found.set_aside) == (0, 0, 1)
+    assert spoiled in await town.stored()
+
+
+async def test_a_source_without_any_record_removes_nothing(town: Town) -> None:
+    """It is more likely to be wrong than to have lost everything."""
+    for uri in await town.stored():
+        town.world.delete(uri)
+    found = await audit(town.store, town.source, town.did, remove=True)
+    assert (found.gone, found.removed) == (30, 0)
+    assert len(await town.stored()) == 30
+
+
+# The alarm
+
+
+async def test_an_audit_ends_the_alarm_for_posts_that_no_poll_finds_and_raises_none(town: Town) -> None:
+    poller = Poller(town.store, town.source, Polling(posts_per_page=10))
+    await poller.refresh_profiles()
+
+    async def unseen_after_an_hour() -> int:
+        town.world.advance(HOUR)
+        await poller.once()
+        await poller.refresh_profiles()
+        return (await town.store.get(town.did)).account.unseen
+
+    town.world.publish(town.did, "old", created_at=town.world.now - 30 * DAY)
+    assert await unseen_after_an_hour() == 1
+    await town.audit()
+    assert (await town.store.get(town.did)).account.unseen == 0
+    town.world.publish(town.did, "older", created_at=town.world.now - 40 * DAY)
+    await town.audit()  # before a profile has counted it
+    assert await unseen_after_an_hour() == 0

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from perdure.feeds import Gap, Status
 
+from ..rows import row
 from .commanding import HOUR, MINUTE, Place, a_place, now
 from .fake import Fault
 
@@ -41,7 +42,7 @@ async def test_adding_again_changes_nothing_but_a_new_handle(place: Place) -> No
     await place.added(alice)
     await place.polled()
     before = await place.account(alice)
-    assert "alice.test: already there" in (await place.feeds("add", "alice.test")).out
+    assert "alice.test: already added" in (await place.feeds("add", "alice.test")).out
     assert await place.account(alice) == before
     place.world.rename(alice, "alison.test")
     told = await place.json("add", "alison.test")
@@ -80,12 +81,47 @@ async def test_follow_list_adds_whom_somebody_follows_and_prunes_whom_nobody_fol
         "me.test follows 2 accounts: 2 added, 0 already" in (await place.feeds("follow-list", "me.test")).out
     )
     place.world.unfollow(me, alice)
-    assert "1 suspended whom" in (await place.feeds("follow-list", "me.test", "--prune")).out
+    assert (
+        "1 account suspended: no longer followed by me.test"
+        in (await place.feeds("follow-list", "me.test", "--prune")).out
+    )
     suspended = await place.account(alice)
     assert (suspended.status, suspended.reason) == (Status.SUSPENDED, "no longer followed by me.test")
     place.world.follow(me, alice)
     assert "2 accounts: 1 resumed, 1 already" in (await place.feeds("follow-list", "me.test", "--prune")).out
     assert {each.status for each in await place.accounts()} == {Status.ACTIVE}
+
+
+async def test_pruning_leaves_accounts_that_are_deactivated_or_were_added_otherwise(place: Place) -> None:
+    """Absent from a follow list is not the same as unfollowed."""
+    boss, other = place.person("boss.test"), place.person("other.test")
+    people = {name: place.person(f"{name}.test") for name in ("gone", "left", "both", "hand")}
+    for name, did in people.items():
+        place.world.follow(boss, did)
+        if name == "both":
+            place.world.follow(other, did)
+    await place.feeds("add", "hand.test")
+    await place.feeds("follow-list", "boss.test")
+    await place.feeds("follow-list", "other.test")
+    for name in ("left", "both", "hand"):
+        place.world.unfollow(boss, people[name])
+    place.world.follow(boss, place.person("new.test"))
+    place.world.deactivate(people["gone"])
+    said = (await place.feeds("follow-list", "boss.test", "--prune")).out
+    assert "1 account suspended: no longer followed by boss.test" in said
+    statuses = {name: (await place.account(did)).status for name, did in people.items()}
+    active = Status.ACTIVE
+    assert statuses == {"gone": active, "left": Status.SUSPENDED, "both": active, "hand": active}
+
+
+async def test_an_account_that_is_stored_and_not_shown_just_now_is_no_typing_error(place: Place) -> None:
+    alice = place.person("alice.test")
+    await place.added(alice)
+    place.world.deactivate(alice)
+    await place.feeds("once", code=1)
+    assert (
+        "alice.test: already added, unavailable: Profile not found" in (await place.feeds("add", alice)).out
+    )
 
 
 async def test_follow_list_does_not_resume_whom_somebody_suspended_by_hand(place: Place) -> None:
@@ -101,9 +137,12 @@ async def test_an_empty_follow_list_prunes_nobody(place: Place) -> None:
     alice = place.person("alice.test")
     await place.added(alice)
     ended = await place.feeds("follow-list", "alice.test", "--prune", code=2)
-    assert "alice.test follows nobody; that would suspend every account" in ended.err
+    assert "alice.test follows no account; pruning would suspend all that its list added" in ended.err
     assert (await place.account(alice)).status is Status.ACTIVE
-    assert "knows no nobody.test" in (await place.feeds("follow-list", "nobody.test", code=1)).err
+    assert (
+        "unknown account nobody.test; check the spelling"
+        in (await place.feeds("follow-list", "nobody.test", code=1)).err
+    )
 
 
 async def test_a_suspended_account_is_not_polled_until_it_is_resumed(place: Place) -> None:
@@ -153,18 +192,74 @@ async def test_audit_finds_and_stores_what_no_poll_can_see(place: Place) -> None
     await place.polled()
     place.world.publish(alice, "from the past", created_at=now() - 900 * HOUR)
     await place.polled()
-    assert "4 records written, 1 missing" in (await place.feeds("audit", "alice.test", "--dry-run")).out
+    assert "4 records at the source, 1 missing" in (await place.feeds("audit", "alice.test", "--dry-run")).out
     assert len(await place.items(alice)) == 3
     ended = await place.feeds("audit", "--all")
-    assert "alice.test: 4 records written, 1 of them missing until now\n  missing: " in ended.out
-    assert "bob.test: 1 record written, all stored" in ended.out
+    assert "alice.test: 4 records at the source, 1 of them missing until now\n  missing: " in ended.out
+    assert "bob.test: 1 record at the source, all stored" in ended.out
     assert "from the past" in {item.text for item in await place.items(alice)}
     place.world.deactivate(bob)
     told = await place.json("audit", "--all", code=1)
     assert [each["audit"] is None for each in told["audits"]] == [False, True]
 
 
+async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request(place: Place) -> None:
+    alice = place.person("alice.test", 4, every=48 * HOUR)
+    place.write_settings(posts_per_page=2)
+    await place.added(alice)
+    await place.polled()
+    first = await place.items(alice)
+    assert len(first) == 2
+    place.world.delete(first[0].uri)
+    said = (await place.feeds("audit", "alice.test")).out
+    assert "all stored that polls should have found, 2 from before the first poll, not stored" in said
+    assert "1 stored item deleted there (--remove)" in said
+    assert len(await place.items(alice)) == 2
+    report = (await place.json("audit", "alice.test", "--history", "--remove"))["audits"][0]["audit"]
+    counts = {name: report[name] for name in ("missing", "history", "stored", "gone", "removed")}
+    assert counts == {"missing": 0, "history": 2, "stored": 2, "gone": 1, "removed": 1}
+    assert {item.uri for item in await place.items(alice)} == set(place.world.everything_of(alice))
+
+
 # Looking
+
+
+@row(130)
+async def test_a_poller_that_died_is_an_alarm_in_every_form_of_the_status(place: Place) -> None:
+    alice = place.person("alice.test", 1)
+    await place.added(alice)
+    await place.polled()
+    assert (await place.json("status", "--check"))["summary"]["alarms"] == []
+    week = 7 * 24 * HOUR
+    async with place.store() as store:
+        await store.edit(
+            alice,
+            lambda account: replace(account, last_polled_at=now() - week, next_at=now() - week + HOUR),
+        )
+    ended = await place.feeds("status", "--check", code=1)
+    assert "ALARM: 1 of 1 accounts (alice.test) are overdue, the longest since " in ended.out
+    (alarm,) = (await place.json("status", "--check", code=1))["summary"]["alarms"]
+    assert (alarm["kind"], alarm["count"], alarm["handles"]) == ("late", 1, ["alice.test"])
+
+
+async def test_list_shows_the_accounts_that_a_filter_admits(place: Place) -> None:
+    alice, quiet, gone = place.person("alice.test", 3), place.person("quiet.test"), place.person("gone.test")
+    await place.added(alice, quiet, gone)
+    place.world.deactivate(gone)
+    await place.polled()
+    await place.added(new := place.person("new.test"))
+
+    async def listed(*options: str) -> list[str]:
+        return [each["account"] for each in (await place.json("list", *options))["accounts"]]
+
+    assert (await listed())[0] == new  # never polled
+    assert sorted(await listed("--without-watermark")) == sorted([new, quiet, gone])
+    assert await listed("--status", "unavailable") == [gone]
+    assert await listed("--polled-before", "1h") == [new]
+    said = (await place.feeds("list", "--status", "unavailable")).out.splitlines()
+    assert said[0].split() == ["account", "status", "last", "poll", "watermark", "note"]
+    assert said[1].startswith("gone.test  unavailable")
+    assert "no such accounts" in (await place.feeds("list", "--status", "suspended")).err
 
 
 async def test_status_tells_how_the_accounts_are(place: Place) -> None:
@@ -187,7 +282,7 @@ async def test_status_tells_how_the_accounts_are(place: Place) -> None:
         assert line in said
     assert re.search(r"last polled \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s ago\)\n", said)
     told = await place.json("status")
-    assert (told["summary"]["with_mark"], told["summary"]["alarm"], told["items"]) == (1, None, 3)
+    assert (told["summary"]["with_mark"], told["summary"]["alarms"], told["items"]) == (1, [], 3)
     assert [each["handle"] for each in told["failing"]] == ["gone.test"]
 
 
@@ -196,7 +291,10 @@ async def test_status_check_fails_on_an_alarm(place: Place) -> None:
     await place.added(alice)
     async with place.store() as store:
         await store.edit(alice, lambda account: replace(account, polls=5, quiet=5, unseen=7))
-    assert "ALARM: no poll finds anything new" in (await place.feeds("status")).out
+    assert (
+        "ALARM: 7 posts that profiles count are found by no poll, 1 account (alice.test)"
+        in (await place.feeds("status")).out
+    )
     assert "ALARM" in (await place.feeds("status", "--check", code=1)).out
 
 
@@ -276,7 +374,11 @@ async def test_links_are_ranked_by_how_many_accounts_shared_them(place: Place) -
     ("arguments", "said", "asked"),
     [
         (["add", "bob.test"], "bob.test: would be added", ["app.bsky.actor.getProfiles"]),
-        (["follow-list", "bob.test", "--prune"], "2 would be suspended", ["app.bsky.graph.getFollows"]),
+        (
+            ["follow-list", "bob.test", "--prune"],
+            "0 accounts would be suspended",
+            ["app.bsky.actor.getProfiles", "app.bsky.graph.getFollows"],
+        ),
         (["remove", "--items", "alice.test"], "would be removed (with 3 items)", []),
         (["suspend", "alice.test"], "would be suspended", []),
         (["resume", "alice.test"], "would be resumed", []),
@@ -285,7 +387,7 @@ async def test_links_are_ranked_by_how_many_accounts_shared_them(place: Place) -
         (["once"], "would poll 2 accounts now\n  alice.test\n  carol.test\n", []),
         (["run"], "would poll 1 account now\n  carol.test\n", []),
         (["poll", "alice.test"], "would poll 1 account now\n  alice.test\n", []),
-        (["audit", "alice.test"], "3 records written, all stored", ["com.atproto.repo.listRecords"]),
+        (["audit", "alice.test"], "3 records at the source, all stored", ["com.atproto.repo.listRecords"]),
     ],
 )
 async def test_a_dry_run_says_what_would_be_done_and_changes_nothing(

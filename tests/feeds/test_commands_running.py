@@ -54,15 +54,21 @@ async def test_once_says_what_is_new_and_nothing_of_who_has_no_news(place: Place
         "[INITIAL] bob.test: 25 posts, 0 URLs across 3 pages",
         "[INITIAL] quiet.test: 0 posts, 0 URLs across 1 pages",
     ]
-    assert re.fullmatch(r"3 polls of 3 accounts; 30 new posts, 0 URLs; 5 requests in [\d.]+ s", said[3])
+    assert re.fullmatch(
+        r"3 polls of 3 accounts; 2 with new posts, 3 polled for the first time; 30 new posts, 0 URLs; "
+        r"5 requests in [\d.]+ s",
+        said[3],
+    )
     said = (await place.feeds("once")).out.splitlines()
     assert len(said) == 1
-    assert said[0].startswith("3 polls of 3 accounts; 0 new posts, 0 URLs; 3 requests in ")
+    assert said[0].startswith(
+        "3 polls of 3 accounts; 0 with new posts, 0 polled for the first time; 0 new posts, "
+    )
     for number in range(12):
         place.world.publish(alice, f"https://news.test/{number}")
     said = (await place.feeds("once")).out.splitlines()
     assert said[:2] == [
-        "[POLL] alice.test: High volume detected, fetching more pages",
+        "[POLL] alice.test: High volume, 2 pages were fetched",
         "[POLL] alice.test: 12 posts, 12 URLs across 2 pages",
     ]
 
@@ -79,7 +85,7 @@ async def test_once_tells_programs_an_event_for_each_account_and_the_sum(place: 
         "initial": (alice, 2, None),
         "skip": (gone, None, "Profile not found (400 InvalidRequest)"),
     }
-    assert (end["event"], end["polled"], end["skipped"], end["new"], end["alarm"]) == ("end", 1, 1, 2, None)
+    assert (end["event"], end["polled"], end["skipped"], end["new"], end["alarms"]) == ("end", 1, 1, 2, [])
 
 
 async def test_once_reads_the_profiles_before_it_polls(place: Place) -> None:
@@ -128,7 +134,7 @@ async def test_a_record_that_cannot_be_read_is_told(place: Place) -> None:
 async def test_waiting_for_the_source_is_told(place: Place) -> None:
     await place.added(*(place.person(f"user{number}.test") for number in range(6)))
     said = (await asking_at_once(place, 6, place.feeds("once"))).err
-    assert re.search(r"^the source wants a pause: waiting until \d\d:\d\d:\d\d UTC$", said, re.MULTILINE)
+    assert re.search(r"^waiting until \d\d:\d\d:\d\d UTC: rate limited by the source$", said, re.MULTILINE)
     told = (await asking_at_once(place, 6, place.feeds("once", "--json"))).events
     assert "wait" in {each["event"] for each in told}
 
@@ -149,10 +155,68 @@ async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
     async with place.store() as store:
         hold = Hold("somebody", now() + HOUR)
         await store.edit(alice, lambda account: replace(account, hold=hold))
-    assert "; 1 left to other pollers; " in (await place.feeds("once")).out
+    said = (await place.feeds("once")).out
+    assert "[SKIP] alice.test: being polled by somebody, which has it until " in said
+    assert "; 1 not polled, because another poller has them; " in said
     ended = await place.feeds("poll", "alice.test", code=1)
-    assert ended.err == "perdure: alice.test is being polled by somebody just now; try again in a while\n"
+    assert ended.err == "perdure: alice.test is already being polled by somebody; try again in a while\n"
     assert "next poll      now, by somebody" in (await place.feeds("inspect", "alice.test")).out
+
+
+async def test_once_right_after_a_kill_says_who_was_not_polled_and_fails(place: Place) -> None:
+    """A job that polls nobody is no success."""
+    alice = place.person("alice.test", 1)
+    await place.added(alice)
+    place.fake.gate.clear()
+    killed = await place.start("once")
+    await until(lambda: place.fake.under_way > 0, PATIENCE)
+    killed.kill()
+    await killed.wait()
+    place.fake.gate.set()
+    ended = await place.feeds("once", code=1)
+    assert re.search(r"\[SKIP\] alice\.test: being polled by \S+, which has it until", ended.out)
+    *_, skipped, end = (await place.feeds("once", "--json", code=1)).events
+    assert (skipped["event"], skipped["account"], end["elsewhere"]) == ("elsewhere", alice, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("add", "bob.test"), ("poll", "alice.test"), ("audit", "alice.test"), ("follow-list", "alice.test")],
+)
+async def test_every_command_says_what_it_waits_for_and_until_when(
+    place: Place, arguments: tuple[str, ...]
+) -> None:
+    alice, bob = place.person("alice.test", 1), place.person("bob.test")
+    place.world.follow(alice, bob)
+    await place.added(alice)
+    place.fake.limit.set(0, seconds=2)
+    process = await place.start(*arguments)
+    said = await printed_by(process.stderr, "waiting until")
+    assert re.search(r"waiting until \d\d:\d\d:\d\d UTC: rate limited by the source", said)
+    place.fake.limit.set(None)
+    assert await asyncio.wait_for(process.wait(), PATIENCE) == 0
+
+
+async def test_a_login_is_kept_between_commands(place: Place) -> None:
+    alice, me = place.person("alice.test", 1), place.person("me.test")
+    await place.added(alice)
+    place.fake.sessions.passwords[me] = "right"
+    place.write_settings(identifier="me.test")
+    place.variables = {"PERDURE_BLUESKY_PASSWORD": "right"}
+    for _ in range(3):
+        await place.feeds("poll", "alice.test")
+    assert len(place.fake.asked("com.atproto.server.createSession")) == 1
+
+
+async def test_old_items_are_removed_by_a_cycle(place: Place) -> None:
+    alice = place.person("alice.test", 5, every=24 * HOUR)
+    await place.added(alice)
+    await place.polled()
+    assert len(await place.items(alice)) == 5
+    place.write_settings(retention_days=3)
+    await place.feeds("once")
+    assert [item.text for item in await place.items(alice)] == [f"alice.test {each}" for each in range(3)]
+    assert " 0 new posts" in (await place.feeds("once")).out  # and are not stored again
 
 
 # poll
@@ -223,7 +287,7 @@ async def test_run_polls_whoever_is_added_or_has_news_until_it_is_told_to_stop(p
     end = await ended(process)
     assert end.code == 0
     assert "SIGTERM: giving the accounts back" in end.err
-    assert "3 polls of 2 accounts; 4 new posts" in end.out
+    assert "3 polls of 2 accounts; 3 with new posts, 2 polled for the first time; 4 new posts" in end.out
 
 
 async def until_asked(place: Place, count: int) -> None:
@@ -238,9 +302,9 @@ async def test_a_signal_ends_polls_in_good_order(
 ) -> None:
     """Every account that was being polled can be polled by somebody else at once."""
     await place.added(*(place.person(f"user{each}.test", 3) for each in range(60)))
-    place.fake.latency = 0.3
+    place.fake.gate.clear()
     process = await place.start(command)
-    await until_asked(place, 10)
+    await until(lambda: place.fake.under_way >= 10, PATIENCE)
     process.send_signal(number)
     assert (await ended(process)).code == code
     assert len(place.fake.asked()) < 60
@@ -310,7 +374,7 @@ async def test_a_terminal_shows_how_far_a_cycle_is(place: Place) -> None:
     for shown in (
         r"━ \d+/12 accounts · \d+ new · \d requests left · waiting until \d\d:\d\d:\d\d UTC\r",
         r"\[INITIAL\] user0.test: 3 posts, 0 URLs across 1 pages\r\n",
-        r"\n?12 polls of 12 accounts; 36 new posts, 0 URLs; 1\d requests in [\d.]+ s\r\n$",
+        r"\n?12 polls of 12 accounts; 12 with new posts, 12 polled .*; 1\d requests in [\d.]+ s\r\n$",
     ):
         assert re.search(shown, terminal.text), terminal.text
     assert "\x1b[36m[INITIAL]\x1b[0m user0.test" in terminal.seen
@@ -326,6 +390,6 @@ async def test_a_file_gets_the_polls_while_a_terminal_shows_how_far_a_cycle_is(p
     assert sorted(lines[:-1]) == sorted(
         f"[INITIAL] user{each}.test: 3 posts, 0 URLs across 1 pages" for each in range(12)
     )
-    assert lines[-1].startswith("12 polls of 12 accounts; 36 new posts")
+    assert lines[-1].startswith("12 polls of 12 accounts; 12 with new posts")
     assert re.search(r"━ \d+/12 accounts", terminal.text), terminal.text
     assert "[INITIAL]" not in terminal.text

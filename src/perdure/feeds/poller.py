@@ -66,6 +66,7 @@ class Cycle(msgspec.Struct, kw_only=True):
 
     polled: int = 0
     initial: int = 0
+    """Accounts that were polled for the first time."""
     skipped: int = 0
     failed: int = 0
     elsewhere: int = 0
@@ -83,7 +84,7 @@ class Cycle(msgspec.Struct, kw_only=True):
         match outcome:
             case Polled():
                 self.polled += 1
-                self.initial += outcome.was_initial
+                self.initial += outcome.account.polls <= 1
                 self.active += outcome.new > 0
                 self.repeated += outcome.is_repeated
                 self.new += outcome.new
