@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, Cancellation, LeaseLost, Runtime, Task, TaskCancelled
 from perdure.storage import Change
+from perdure.storage.errors import OutcomeUnknown
 from perdure.tasks import Failure, Snapshot, Status
 from perdure.tasks.errors import TerminalTask
 
-from ..rows import row
+from ..rows import row, strong_memory
 from .apps import hanging
 from .doubles import (
     ME,
@@ -396,6 +397,33 @@ async def test_a_task_is_cancelled_at_once_also_if_its_worker_is_dead(replicas: 
     assert await lease_of(client, cancelled) is None  # there is nothing to recover
     with pytest.raises(TerminalTask):
         await client.cancel_now(ME, lost)
+
+
+@row(114)
+@strong_memory("it counts the answers that are lost")
+@pytest.mark.parametrize("is_written", [True, False])
+async def test_a_cancel_whose_answer_is_lost_is_found_out_and_repeated(
+    replicas: Replicas, *, is_written: bool
+) -> None:
+    wire = Wire()
+    client = await replicas.start(hanging(), work=False)
+    lost = await leave_with_a_dead_worker(client, ME)
+    answers = 0
+
+    async def lose_once(_: Sequence[Change]) -> None:
+        nonlocal answers
+        answers += 1
+        if answers == 1:
+            raise OutcomeUnknown("no answer")
+
+    async with wired(replicas, wire, new_app(), QUICK, work=False) as runtime:
+        if is_written:
+            wire.after = lose_once
+        else:
+            wire.before = lose_once
+        cancelled = await runtime.cancel_now(ME, lost)
+    assert cancelled.task.status is Status.CANCELLED
+    assert answers == (1 if is_written else 2)
 
 
 @row(114)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
+from itertools import count
 
 from msgspec import UNSET, UnsetType
 
-from ..tasks import NewTask, Owner, Snapshot, TaskStore, edits
+from ..storage.errors import OutcomeUnknown
+from ..tasks import NewTask, Owner, Snapshot, Status, TaskStore, edits
 from ..tasks.codec import JsonLike
 from ..tasks.lifecycle import ACTIVE
 from ..tasks.snapshot import LEASES, TASKS
@@ -23,6 +25,8 @@ from .function import Function, Functions
 from .waiting import look, states
 from .worker import Worker
 
+CANCEL_ATTEMPTS = 3
+"""How often `cancel_now` tries to write, if it does not learn whether it has written."""
 LOCAL = Owner.local()
 """Whose tasks are, where nobody else is named: the one user of a program."""
 
@@ -130,7 +134,16 @@ class Runtime:
 
         Raises TerminalTask if the task has ended already.
         """
-        cancelled = await self.store.mutate(owner, task_id, self._end_as_cancelled)
+        for attempt in count(1):
+            try:
+                cancelled = await self.store.mutate(owner, task_id, self._end_as_cancelled)
+                break
+            except OutcomeUnknown:  # cancelling twice does no harm, so find out, and repeat it
+                cancelled = await self.store.get(owner, task_id)
+                if cancelled.task.status is Status.CANCELLED:
+                    break
+                if attempt == CANCEL_ATTEMPTS:
+                    raise
         self._executor.cancel(cancelled.task.task_id, Stop.CANCELLED)
         return cancelled
 
