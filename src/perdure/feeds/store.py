@@ -20,7 +20,7 @@ from ..storage import (
     Storage,
     is_last_page,
 )
-from ..storage.errors import NewerFormat
+from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
 from ..storage.port import MOST_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
 from ..tasks.store import system_clock
@@ -49,7 +49,7 @@ class FeedStore:
         self.storage = storage
         self.clock = clock
         self._reported: set[tuple[Address, int]] = set()
-        """Records of a newer version that were logged, so that each is logged once."""
+        """Records that cannot be read and were logged, so that each version of one is logged once."""
 
     # Accounts
 
@@ -102,8 +102,8 @@ class FeedStore:
         """The handles of these, as far as they are known here."""
         found: dict[str, str] = {}
         for some in parts_of([address_of(each) for each in dict.fromkeys(account_ids)], AT_ONCE):
-            records = await self.storage.get_many(some, now=self.clock())
-            read = self._readable([record for record in records if record is not None])
+            records = await self._get_many(some)
+            read = self._readable([record for record in records if isinstance(record, Record)])
             found |= {stored.account.account_id: stored.account.handle for stored in read}
         return found
 
@@ -176,14 +176,17 @@ class FeedStore:
         addresses = [items.address_of(item, account_id) for item in found]
         known: set[Address] = set()
         for some in parts_of(addresses, AT_ONCE):
-            records = await self.storage.get_many(some, now=self.clock())
-            known |= {record.address for record in records if record is not None}
+            records = await self._get_many(some)
+            known |= {address for address, found in zip(some, records, strict=True) if found is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
 
     async def newest(
         self, account_id: str | None = None, *, since: Micros = 0, kind: str | None = None
     ) -> AsyncGenerator[tuple[str, Item]]:
-        """Items with the account in whose feed they are, the newest first."""
+        """Yield items with the account in whose feed they are, the newest first.
+
+        An item that cannot be read is logged and skipped.
+        """
         after: Position | None = None
         while records := await self.storage.page(
             ITEMS, account_id, after=after, limit=PAGE, now=self.clock(), tag=kind, descending=True
@@ -191,13 +194,7 @@ class FeedStore:
             for record in records:
                 if record.order < since:
                     return
-                if record.tag == CORRUPT_TAG:
-                    continue
-                try:
-                    item = item_in(record)
-                except NewerFormat as error:
-                    self._report(record, error)
-                else:
+                if (item := self._item_in(record)) is not None:
                     yield record.partition, item
             after = records[-1].position
 
@@ -212,26 +209,48 @@ class FeedStore:
         for record in records:
             try:
                 yield Stored.read(record)
-            except CorruptFeed as error:
-                log.warning("skipped: %s", error)
-            except NewerFormat as error:
-                self._report(record, error)
+            except (CorruptFeed, NewerFormat) as error:
+                self._report(record.address, record.version, error)
+
+    def _item_in(self, record: Record) -> Item | None:
+        """Return the item of a record, or None if it cannot be read; that is logged."""
+        if record.tag == CORRUPT_TAG:  # quarantined, and reported when it was
+            return None
+        try:
+            return item_in(record)
+        except (CorruptFeed, NewerFormat) as error:
+            self._report(record.address, record.version, error)
+            return None
+
+    async def _get_many(self, addresses: Sequence[Address]) -> list[Record | StorageCorrupt | None]:
+        """Read these records. One that the storage itself cannot read does not hide the others."""
+        try:
+            return [*await self.storage.get_many(addresses, now=self.clock())]
+        except StorageCorrupt:
+            return [await self._get(address) for address in addresses]
+
+    async def _get(self, address: Address) -> Record | StorageCorrupt | None:
+        try:
+            return await self.storage.get(address, now=self.clock())
+        except StorageCorrupt as error:
+            self._report(address, 0, error)
+            return error
 
     def _is_newer(self, record: Record) -> bool:
         """Whether a newer version of perdure wrote this item."""
         try:
             item_in(record)
         except NewerFormat as error:
-            self._report(record, error)
+            self._report(record.address, record.version, error)
             return True
         except CorruptFeed:
             return False
         return False
 
-    def _report(self, record: Record, error: NewerFormat) -> None:
-        """Log each version of a record once: pollers meet it again and again."""
+    def _report(self, address: Address, version: int, error: PerdureError) -> None:
+        """Log each version of a record once: pollers and pages read it again and again."""
         if len(self._reported) >= MOST_RECORDS:
             self._reported.clear()
-        if (place := (record.address, record.version)) not in self._reported:
+        if (place := (address, version)) not in self._reported:
             self._reported.add(place)
             log.warning("skipped: %s", error)
