@@ -7,7 +7,8 @@ keeps `source.FeedSource`; `bluesky` is one.
 from .account import Account, Gap, Status
 from .auditing import Audit, audit
 from .item import Item, Link
-from .links import Shared, most_shared, normalised
+from .link_identity import normalised
+from .links import Shared, most_shared
 from .poller import Cycle, Poller
 from .polling import Failed, Outcome, Polled, Skipped
 from .requests import Budget, Requests

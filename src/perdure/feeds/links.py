@@ -1,70 +1,13 @@
-"""Links: one address for one place, and which of them most people share. Pure."""
+"""Links: which of them most accounts share. Pure."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterable
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
 from ..storage import Micros
 from .item import Item
-
-_TRACKING = re.compile(
-    r"utm_.*|fbclid|gclid|dclid|msclkid|yclid|igshid|mc_cid|mc_eid|_hsenc|_hsmi|ref_src|ref_url|"
-    r"s_cid|cmpid|at_medium|at_campaign|smid|smtyp|guccounter|guce_.*|vero_id|wickedid|oly_.*_id",
-    re.IGNORECASE,
-)
-"""Parameters that tell who sent the reader, not where."""
-
-_SPACE = re.compile(r"\s")
-_IN_TEXT = re.compile(r"https?://[^\s<>\"'`\u2026]+", re.IGNORECASE)
-_AFTER = ".,;:!?\u2026\u2019\u201d"
-_PORTS = {"http": 80, "https": 443}
-
-MOST_LENGTH = 2048
-
-
-def normalised(url: str) -> str | None:
-    """The one address of a place: without the fragment, what tracks the reader, and a slash at the end.
-
-    None where this is no address of the web.
-    """
-    try:
-        parts = urlsplit(url.strip())
-        host, port = (parts.hostname or "").rstrip("."), parts.port
-    except ValueError:  # a port that is no number, a bracket that is not closed
-        return None
-    scheme = parts.scheme.lower()
-    if scheme not in _PORTS or not host or _SPACE.search(url.strip()):
-        return None
-    shown = f"[{host}]" if ":" in host else host
-    place = shown if port in (None, _PORTS[scheme]) else f"{shown}:{port}"
-    short = urlunsplit((scheme, place, parts.path.rstrip("/"), _untracked(parts.query), ""))
-    return short if len(short) <= MOST_LENGTH else None
-
-
-def _untracked(query: str) -> str:
-    """The query without what tracks the reader; the rest is left as it was written."""
-    return "&".join(part for part in query.split("&") if not _TRACKING.fullmatch(part.partition("=")[0]))
-
-
-def in_text(text: str) -> list[str]:
-    """Addresses that are merely written, without the marks that end the sentence."""
-    return [_whole(found.group()) for found in _IN_TEXT.finditer(text)]
-
-
-def _whole(url: str) -> str:
-    """A bracket belongs to the address when it was opened there."""
-    while url and (url[-1] in _AFTER or (url[-1] in ")]" and not _is_opened(url))):
-        url = url[:-1]
-    return url
-
-
-def _is_opened(url: str) -> bool:
-    opening = "(" if url[-1] == ")" else "["
-    return url.count(opening) >= url.count(url[-1])
 
 
 class Shared(msgspec.Struct, frozen=True, kw_only=True):
