@@ -8,7 +8,8 @@ from .account import Account, Gap, Status
 from .auditing import Audit, audit
 from .item import Item, Link
 from .link_identity import normalised
-from .links import Shared, most_shared
+from .link_index import LinkIndex, Ranking
+from .link_summary import SharedLink
 from .poller import Cycle, Poller
 from .polling import Failed, Outcome, Polled, Skipped
 from .requests import Budget, Requests
@@ -28,20 +29,21 @@ __all__ = [
     "Gap",
     "Item",
     "Link",
+    "LinkIndex",
     "Outcome",
     "Page",
     "Polled",
     "Poller",
     "Polling",
     "Profile",
+    "Ranking",
     "Requests",
     "Settings",
-    "Shared",
+    "SharedLink",
     "Skipped",
     "Status",
     "Summary",
     "audit",
-    "most_shared",
     "normalised",
     "read_settings",
     "summary_of",

@@ -34,6 +34,7 @@ from .errors import (
     UnknownAccount,
 )
 from .holding import LASTS
+from .link_index import LinkIndex
 from .parts import parts_of
 from .polling import Failed, Outcome, Polled, Skipped
 from .settings import MINUTE, Polling
@@ -50,6 +51,9 @@ PROFILES = 25
 """Asked for together."""
 PROFILES_EVERY: Micros = 55 * MINUTE
 HINTS_EVERY: Micros = MINUTE
+LINKS_EVERY: Micros = 5 * MINUTE
+MAX_LINK_ITEMS = 20_000
+"""Items that are read for summaries of links at a time: about half a second of work."""
 
 
 Tell: TypeAlias = Callable[[Outcome], None]
@@ -101,6 +105,7 @@ class Poller:
         """`hold` is how long an account stays with a poller that has died."""
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
+        self._index = LinkIndex(store)
         self._source = source
         self._settings = settings
         self._tell = tell
@@ -131,11 +136,18 @@ class Poller:
 
     async def once(self) -> Cycle:
         """One cycle: poll every active account now, and those whose probe is due."""
-        return await self._through(self._everybody())
+        cycle = await self._through(self._everybody())
+        await self._try(self._index.refresh(max_items=MAX_LINK_ITEMS))
+        return cycle
 
     async def run(self) -> None:
         """Poll for ever, each account at its time; keep the profiles fresh, and listen for hints."""
-        await _all_of(self._through(self._whoever_is_due()), self._refresh_profiles(), self._take_hints())
+        await _all_of(
+            self._through(self._whoever_is_due()),
+            self._refresh_profiles(),
+            self._take_hints(),
+            self._summarise_links(),
+        )
 
     async def refresh_profiles(self) -> None:
         """Ask for the handles and post counts that were not asked for in a while."""
@@ -242,6 +254,11 @@ class Poller:
         while isinstance(source, HintSource):
             await self._try(self.take_hints(source))
             await anyio.sleep(HINTS_EVERY / 1e6)
+
+    async def _summarise_links(self) -> None:
+        while True:
+            await self._try(self._index.refresh(max_items=MAX_LINK_ITEMS))
+            await anyio.sleep(LINKS_EVERY / 1e6)
 
     async def _try(self, work: Awaitable[object]) -> None:
         """What is no poll may fail without ending the polls, but for wrong credentials."""

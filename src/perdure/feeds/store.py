@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from typing import TypeAlias
 
 from ..storage import (
@@ -17,6 +18,7 @@ from ..storage import (
     Position,
     Record,
     Refused,
+    Replace,
     Storage,
     is_last_page,
 )
@@ -28,6 +30,7 @@ from . import item as items
 from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
 from .errors import AccountBusy, AmbiguousName, CorruptFeed, UnknownAccount
 from .item import ITEMS, Item, item_in
+from .link_marks import MARK_LASTS, LinkMarks
 from .parts import parts_of
 
 log = logging.getLogger("perdure.feeds")
@@ -40,6 +43,8 @@ TOGETHER = 25
 AT_ONCE = 100
 """Records that are read by their addresses."""
 PAGE = 500
+FIRST_NAME = "\x01"
+"""No key or partition comes before this one."""
 
 
 class FeedStore:
@@ -48,6 +53,7 @@ class FeedStore:
     def __init__(self, storage: Storage, *, clock: Callable[[], Micros] = system_clock) -> None:
         self.storage = storage
         self.clock = clock
+        self.link_marks = LinkMarks(storage, clock)
         self._reported: set[tuple[Address, int]] = set()
         """Records that cannot be read and were logged, so that each version of one is logged once."""
 
@@ -128,7 +134,7 @@ class FeedStore:
     async def write(self, stored: Stored, account: Account, also: Sequence[Change] = ()) -> Stored | None:
         """Write the account, and what goes with it, if it is still as it was read. None: it is not."""
         after, change = stored.becoming(account)
-        committed = await self.storage.commit([change, *also], now=self.clock())
+        committed = await self._commit([change, *also])
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
@@ -154,8 +160,19 @@ class FeedStore:
                 after = records[-1].position
 
     async def _delete(self, records: Sequence[Record]) -> Committed | Refused:
-        changes = [Delete(before=record) for record in records]
-        return await self.storage.commit(changes, now=self.clock())
+        return await self._commit([Delete(before=record) for record in records])
+
+    async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
+        """Write changes of accounts and items. Hours of items that change are marked before, so that their
+        links are counted again: see `link_marks`.
+        """
+        times = [_order_of(change) for change in changes if change.address.space == ITEMS]
+        began = self.clock()
+        await self.link_marks.mark(times)
+        answer = await self.storage.commit(changes, now=self.clock())
+        if self.clock() - began > MARK_LASTS // 2:  # the marks may have run out before it was written
+            await self.link_marks.mark(times)
+        return answer
 
     # Items
 
@@ -164,8 +181,7 @@ class FeedStore:
         new: list[Item] = []
         for some in parts_of(found, TOGETHER):
             part = list({item.uri: item for item in some}.values())
-            changes: list[Change] = [Keep(record=items.record_of(item, account_id)) for item in part]
-            committed = await self.storage.commit(changes, now=self.clock())
+            committed = await self._commit([Keep(record=items.record_of(item, account_id)) for item in part])
             new += [
                 item for item, answer in zip(part, committed.answers, strict=True) if isinstance(answer, Done)
             ]
@@ -181,21 +197,34 @@ class FeedStore:
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
 
     async def newest(
-        self, account_id: str | None = None, *, since: Micros = 0, kind: str | None = None
+        self,
+        account_id: str | None = None,
+        *,
+        since: Micros = 0,
+        before: Micros | None = None,
+        kind: str | None = None,
     ) -> AsyncGenerator[tuple[str, Item]]:
         """Yield items with the account in whose feed they are, the newest first.
 
         An item that cannot be read is logged and skipped.
         """
-        after: Position | None = None
+        after = None if before is None else older_than(before, account_id)
+        async with aclosing(self.records(account_id, after=after, kind=kind)) as records:
+            async for record in records:
+                if record.order < since:
+                    return
+                if (item := self.item_in(record)) is not None:
+                    yield record.partition, item
+
+    async def records(
+        self, account_id: str | None = None, *, after: Position | None = None, kind: str | None = None
+    ) -> AsyncGenerator[Record]:
+        """Yield the records of items after a position, the newest first."""
         while records := await self.storage.page(
             ITEMS, account_id, after=after, limit=PAGE, now=self.clock(), tag=kind, descending=True
         ):
             for record in records:
-                if record.order < since:
-                    return
-                if (item := self._item_in(record)) is not None:
-                    yield record.partition, item
+                yield record
             after = records[-1].position
 
     async def count_items(self, account_id: str | None = None) -> int:
@@ -212,7 +241,7 @@ class FeedStore:
             except (CorruptFeed, NewerFormat) as error:
                 self._report(record.address, record.version, error)
 
-    def _item_in(self, record: Record) -> Item | None:
+    def item_in(self, record: Record) -> Item | None:
         """Return the item of a record, or None if it cannot be read; that is logged."""
         if record.tag == CORRUPT_TAG:  # quarantined, and reported when it was
             return None
@@ -254,3 +283,12 @@ class FeedStore:
         if (place := (address, version)) not in self._reported:
             self._reported.add(place)
             log.warning("skipped: %s", error)
+
+
+def older_than(time: Micros, account_id: str | None = None) -> Position:
+    """The position in a listing of items, newest first, after which come those that are older than this."""
+    return Position(time, FIRST_NAME, account_id or FIRST_NAME)
+
+
+def _order_of(change: Change) -> Micros:
+    return (change.before if isinstance(change, Replace | Delete) else change.record).order

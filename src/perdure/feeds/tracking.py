@@ -5,7 +5,7 @@ name is used for nothing else, and otherwise to the hosts on which it is known t
 `si` is a share code on YouTube, and may be a section elsewhere. Names are compared in lower case.
 
 To add one: find the documentation of the service that appends it, put it under that service's comment, and
-add an example to `tests/feeds/test_links.py`.
+add an example to `tests/feeds/test_link_identity.py`.
 """
 
 from __future__ import annotations

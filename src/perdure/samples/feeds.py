@@ -9,7 +9,7 @@ import msgspec
 from mcp.server import MCPServer
 from pydantic import Field
 
-from ..feeds import Account, FeedSource, FeedStore, Item, Poller, Status, most_shared, settling
+from ..feeds import Account, FeedSource, FeedStore, Item, LinkIndex, Poller, Status, settling
 from ..feeds.account import Stored
 from ..feeds.errors import AccountHeld
 from ..feeds.settings import HOUR
@@ -49,13 +49,19 @@ def add_feeds(server: MCPServer[object], tasks: Tasks, reader: Reader) -> None:
 
     @server.tool()
     async def shared_links(hours: Hours = 24, limit: Limit = 10) -> list[dict[str, Any]]:
-        """The links that most of them share, and who they are."""
+        """List the links that most of them share, and who they are, the first to share it first."""
         kept = store()
-        shared = await most_shared(kept.newest(since=_ago(kept, hours)), limit=limit)
-        handles = await kept.handles(who for each in shared for who in each.sharers)
+        ranking = await LinkIndex(kept).ranking(_ago(kept, hours), limit=limit)
+        handles = await kept.handles(who for each in ranking.links for who in each.sharers)
         return [
-            {"url": each.url, "title": each.title, "sharers": [handles.get(who, who) for who in each.sharers]}
-            for each in shared
+            {
+                "url": each.address,
+                "title": each.title,
+                "sharers": [handles.get(who, who) for who in each.sharers],
+                "today": each.today,
+                "day_before": each.day_before,
+            }
+            for each in ranking.links
         ]
 
 

@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 
-from ...feeds import Failed, Outcome, Polled, Skipped
+from ...feeds import Failed, Link, Outcome, Polled, Skipped
 from ...storage import Micros
 from ..telling import harmless, tell_document
 from ..times import iso
@@ -32,6 +32,11 @@ def tell_json(value: object) -> None:
 def plain(value: object) -> object:
     """As JSON has it: times as ISO 8601, and every field, whether it is as usual or not."""
     match value:
+        case Link():
+            return {
+                **{name: getattr(value, name) for name in value.__struct_fields__},
+                "shared": value.address,
+            }
         case msgspec.Struct():
             return plain({name: getattr(value, name) for name in value.__struct_fields__})
         case Mapping():

@@ -1,16 +1,12 @@
-"""One address for one place, and which places most people share."""
+"""One identity for one page, however its address is written."""
 
 from __future__ import annotations
-
-from collections.abc import AsyncGenerator
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.feeds.item import Item, Link
 from perdure.feeds.link_identity import MAX_LENGTH, as_shared, in_text, normalised
-from perdure.feeds.links import most_shared
 
 SAME = {
     "https://Example.COM/Path": "https://example.com/Path",
@@ -164,43 +160,3 @@ def test_the_address_as_it_was_shared_is_stored_if_it_is_not_the_normal_form() -
 )
 def test_a_link_in_a_text_ends_before_the_sentence_does(text: str, links: list[str]) -> None:
     assert in_text(text) == links
-
-
-def shared(account: str, time: int, *urls: str, title: str = "") -> tuple[str, Item]:
-    links = tuple(Link(url, "card", title) for url in urls)
-    return account, Item(
-        uri=f"at://{account}/{time}", time=time, kind="post", post="", author=account, links=links
-    )
-
-
-async def these(*items: tuple[str, Item]) -> AsyncGenerator[tuple[str, Item]]:
-    for item in items:
-        yield item
-
-
-@pytest.mark.anyio
-async def test_links_are_ranked_by_who_shares_them_not_by_how_often() -> None:
-    found = await most_shared(
-        these(
-            shared("loud", 9, "https://a.example"),
-            shared("loud", 8, "https://a.example"),
-            shared("loud", 7, "https://a.example"),
-            shared("two", 6, "https://b.example", title="B"),
-            shared("one", 5, "https://b.example"),
-            shared("one", 4, "https://c.example"),
-        ),
-        limit=2,
-    )
-    assert [(each.url, each.sharers, each.times) for each in found] == [
-        ("https://b.example", ("one", "two"), 2),
-        ("https://a.example", ("loud",), 3),
-    ]
-    assert (found[0].title, found[0].first_at, found[0].last_at) == ("B", 5, 6)
-
-
-@pytest.mark.anyio
-async def test_of_equally_shared_links_the_newest_comes_first() -> None:
-    found = await most_shared(
-        these(shared("x", 1, "https://old.example"), shared("y", 2, "https://new.example")), limit=9
-    )
-    assert [each.url for each in found] == ["https://new.example", "https://old.example"]
