@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from . import claims, dashboard, durable, footprint, idle, listing, processing, reaction, running
 from .engines import contest as engines
 from .engines import lives, pages, timers
-from .feeds import cycles, simulated
+from .feeds import cycles, links, simulated
 from .table import Findings, machine, measured, render, report
 from .wire import contest
 
@@ -42,6 +42,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     engines: engines.Effort
     cycles: cycles.Effort
     crowd: simulated.Effort
+    links: links.Effort
     dashboard: dashboard.Effort
 
 
@@ -64,6 +65,7 @@ FULL = Plan(
     ),
     cycles=cycles.Effort(accounts=342, first=5, idle=9),
     crowd=simulated.Effort(accounts=100_000, hours=6),
+    links=links.Effort(days=31, posts=15_000, rounds=15),
     dashboard=dashboard.Effort(stored=100_000, first=9, tasks=6144, rounds=9),
 )
 QUICK = Plan(
@@ -85,6 +87,7 @@ QUICK = Plan(
     ),
     cycles=cycles.Effort(accounts=342, first=2, idle=3),
     crowd=simulated.Effort(accounts=2000, hours=8),
+    links=links.Effort(days=31, posts=300, rounds=3),
     dashboard=dashboard.Effort(stored=20_000, first=3, tasks=512, rounds=3),
 )
 
@@ -141,6 +144,8 @@ async def measure_feeds(plan: Plan, folder: Path) -> Findings:
     lines = await cycles.measure(folder, plan.cycles)
     say("a crowd of accounts ...")
     more, sheets = await asyncio.to_thread(simulated.measure, plan.crowd)
+    say("links of a month ...")
+    more += await links.measure(folder, plan.links)
     return Findings(lines=[*lines, *more], sheets=sheets)
 
 

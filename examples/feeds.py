@@ -17,7 +17,7 @@ import msgspec
 from mcp.server import MCPServer
 
 from perdure import Task, Tasks
-from perdure.feeds import FeedStore, Poller, Settings, Status, most_shared, read_settings, settling
+from perdure.feeds import FeedStore, LinkIndex, Poller, Settings, Status, read_settings, settling
 from perdure.feeds.bluesky import open_bluesky
 from perdure.feeds.settings import HOUR
 from perdure.storage import open_storage
@@ -71,13 +71,19 @@ async def posts(hours: float = 24, limit: int = 50) -> list[dict[str, Any]]:
 
 @server.tool()
 async def shared_links(hours: float = 24, limit: int = 10) -> list[dict[str, Any]]:
-    """The links that most people share, and who they are."""
+    """List the links that most people share, and who they are, the first to share it first."""
     async with opened() as store:
-        handles = {stored.account.account_id: stored.account.handle async for stored in store.accounts()}
-        shared = await most_shared(store.newest(since=store.clock() - round(hours * HOUR)), limit=limit)
+        ranking = await LinkIndex(store).ranking(store.clock() - round(hours * HOUR), limit=limit)
+        handles = await store.handles(who for each in ranking.links for who in each.sharers)
         return [
-            {"url": each.url, "title": each.title, "sharers": [handles.get(who, who) for who in each.sharers]}
-            for each in shared
+            {
+                "url": each.address,
+                "title": each.title,
+                "sharers": [handles.get(who, who) for who in each.sharers],
+                "today": each.today,
+                "day_before": each.day_before,
+            }
+            for each in ranking.links
         ]
 
 

@@ -4,6 +4,8 @@ sample tools say at the end.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from mcp.client import Client
 
@@ -139,3 +141,19 @@ async def test_a_task_that_is_done_says_so_and_shows_a_full_bar() -> None:
 
     assert [state.status_message for state in states] == ["12 pages written", "8 account(s) read"]
     assert [state.progress for state in states] == [{"done": each, "total": each} for each in (12, 8)]
+
+
+async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'feeds.db'}"
+    async with await open_storage(url) as storage:
+        store = FeedStore(storage)
+        (ada,) = await SampleSource().profiles([ADA])
+        account = settling.new_account(ada, now=store.clock(), polling=Polling())
+        await store.add(settling.suspended(account))
+        calls = ClientTasks()
+        async with Client(make_server(Tasks(url), sample_reader(latency=0)), extensions=[calls]) as client:
+            started = await calls.start(client, "read_feeds", {})
+            assert isinstance(started, Handle)
+            await started.wait(60)
+            assert (await started.status()).status_message == "7 account(s) read"
+        assert (await store.get(ADA)).account.polls == 0

@@ -17,7 +17,12 @@ from perdure.feeds.source import RecordPage
 FIXTURES = Path(__file__).parent / "fixtures"
 ANNA = "did:plc:guzlusxbreki6g5losucifwo"
 BERT = "did:plc:wb63rrscxa4wz5f3epnsdir5"
-QUOTED = Link("https://example.com/very-long-article", "quote")
+QUOTED = Link(
+    "https://example.com/very-long-article",
+    "quote",
+    "",
+    "https://example.com/very-long-article?utm_source=bsky",
+)
 
 Json: TypeAlias = dict[str, Any]
 
@@ -134,7 +139,7 @@ def test_a_place_that_is_shared_in_two_ways_is_one_link() -> None:
     post = entry(
         text=text, facets=[facet(text, "https://a.test/x", "https://a.test/x")], embed=card, view=card
     )
-    assert links_of(post) == (Link("https://a.test/x", "card", "X"),)
+    assert links_of(post) == (Link("https://a.test/x", "card", "X", "https://A.test/x/?utm_source=bsky#top"),)
 
 
 def test_a_mention_and_a_tag_are_no_links() -> None:

@@ -336,6 +336,25 @@ async def test_items_are_those_of_a_time_a_kind_and_an_account(place: Place) -> 
     assert "  bob.test (repost of alice.test): alice.test 2" in said
 
 
+async def test_items_are_paged_by_time_and_those_without_links_left_out(place: Place) -> None:
+    alice = place.person("alice.test", 5)
+    shared = "https://news.test/a/?utm_source=x"
+    place.world.publish(alice, f"see {shared}", at=now() - HOUR)
+    await place.added(alice)
+    await place.polled()
+    seen: list[str] = []
+    before: list[str] = []
+    while page := (await place.json("items", "--limit", "4", *before))["items"]:
+        seen += [each["item"]["uri"] for each in page]
+        before = ["--before", page[-1]["item"]["time"]]
+    assert (len(seen), len({*seen})) == (6, 6)
+    (found,) = (await place.json("items", "--with-links"))["items"]
+    (link,) = found["item"]["links"]
+    assert (link["url"], link["shared"]) == ("https://news.test/a", shared)
+    assert f"  {shared}\n" in (await place.feeds("items", "--with-links")).out
+    assert "--before 20" in (await place.feeds("items", "--limit", "1")).err
+
+
 async def test_what_others_wrote_does_nothing_to_a_terminal(place: Place) -> None:
     alice = place.world.account("alice.test")
     place.world.publish(alice, "one\n\x1b[31mtwo\x07 \u202ethree\r :tada: [bold]")
@@ -358,8 +377,17 @@ async def test_links_are_ranked_by_how_many_accounts_shared_them(place: Place) -
     await place.added(alice, bob)
     await place.polled()
     said = (await place.feeds("links", "--limit", "2")).out
-    first = "   2  The news\n      https://news.test/a\n      alice.test, bob.test\n"
-    assert said == f"{first}   1  https://often.test\n      alice.test\n"
+    address = "https://News.test/a/?utm_source=x"
+    first = (
+        f"   2  The news\n      {address}\n      alice.test, bob.test\n      first shared {{}} by alice.test"
+    )
+    second = "   1  https://often.test\n      alice.test\n      first shared {} by alice.test"
+    trend = "; {} in the last day, 0 in the day before\n"
+    times = re.findall(r"first shared (\S+ \S+) by", said)
+    assert said == (first + trend + second + trend).format(times[0], 2, times[1], 1)
+    (ranked, _) = (await place.json("links"))["links"]
+    assert (ranked["url"], ranked["address"]) == ("https://news.test/a", address)
+    assert (ranked["today"], ranked["day_before"], ranked["handles"][0]) == (2, 0, "alice.test")
     told = (await place.json("links", "--since", "8m"))["links"]
     assert [(each["url"], each["sharers"]) for each in told] == [
         ("https://news.test/a", 1),

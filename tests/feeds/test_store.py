@@ -19,7 +19,7 @@ from perdure.feeds.errors import (
     UnknownAccount,
 )
 from perdure.feeds.holding import LASTS, hold
-from perdure.feeds.item import ITEMS, Item, Link, is_storable
+from perdure.feeds.item import Item, Link, is_storable
 from perdure.feeds.settings import Polling
 from perdure.feeds.source import Profile
 from perdure.feeds.store import EDIT_ATTEMPTS, FeedStore
@@ -421,16 +421,7 @@ async def test_a_record_that_is_not_an_account_is_reported_as_corrupt(store: Fee
     assert caught.value.key == stored.record.partition
 
 
-async def test_a_record_that_is_not_an_item_is_reported_as_corrupt(store: FeedStore) -> None:
-    await added(store)
-    await store.keep(ANNA, [item(1)])
-    [record] = await store.storage.page(ITEMS, ANNA, limit=1, now=store.clock())
-    await damage(store, record)
-    with pytest.raises(CorruptFeed, match="not an item") as caught:
-        [_ async for _ in store.newest(ANNA)]
-    assert caught.value.key == record.key
-
-
 async def damage(store: FeedStore, record: Record) -> None:
+    """Write a body that is neither an account nor an item."""
     change = record.becoming(body='{"handle": 1}', tag=record.tag)
     assert isinstance(await store.storage.commit([change], now=store.clock()), Committed)

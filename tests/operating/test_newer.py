@@ -118,7 +118,9 @@ async def test_commands_show_a_task_of_a_newer_version_and_refuse_to_change_it(t
 
 
 async def filled(storage: Storage) -> None:
-    """Write every kind of record: a task with its lease, an idempotency key, settings, a feed."""
+    """Write every kind of record: a task with its lease, an idempotency key, settings, a feed
+    with a mark of its links.
+    """
     app = App("memory:")
 
     @app.function(retries=8)
@@ -135,6 +137,7 @@ async def filled(storage: Storage) -> None:
         profile = Profile(account_id="did:plc:a", handle="a.test")
         await feeds.add(settling.new_account(profile, now=feeds.clock(), polling=Polling()))
         await feeds.keep("did:plc:a", [Item(uri="at://a", time=1, kind="post", post="at://a", author="a")])
+        await feeds.link_marks.mark([feeds.clock() - 9 * HOUR])
     assert {record.space for record in await records_of(storage)} == {*READERS}
 
 

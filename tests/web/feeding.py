@@ -7,8 +7,11 @@ from msgspec.structs import replace
 from perdure.feeds import Account, FeedStore, Gap, Item, Link, Polling, Profile, Status, settling
 
 MINUTE = 60_000_000
+HOUR = 60 * MINUTE
 TITLE = "What lasts: notes on durable execution"
 URL = "https://example.org/what-lasts"
+SHARED = "https://example.org/what-lasts/?utm_source=bsky"
+"""As it was shared."""
 
 
 async def feed(store: FeedStore) -> None:
@@ -34,7 +37,7 @@ def _account(handle: str, place: int, now: int) -> Account:
 
 
 def _item(handle: str, number: int, now: int) -> Item:
-    links = (Link(URL, "card", TITLE),) if number == 0 else ()
+    links = (Link(URL, "card", TITLE, SHARED),) if number == 0 else ()
     if number == 1:
         links = (Link(f"https://{handle}/notes/{number}", "facet"), Link("javascript:alert(1)", "text"))
     return Item(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Mapping
+from html import unescape
 
 import httpx2
 import pytest
@@ -15,11 +16,12 @@ from perdure.storage import Micros, PageRequest, Record, Space, Storage
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
-from perdure.web import Dashboard, feeds, keeping, live, tasks
+from perdure.web import Dashboard, feeds, items, keeping, links, live, tasks
 from perdure.web.keeping import Kept
 from perdure.web.screens import Screen
 from perdure.web.task import Shown
 
+from ..feeds.sharing import item_at
 from . import feeding
 from .desk import ME, Desk, visiting
 
@@ -57,15 +59,75 @@ async def test_a_page_of_many_tasks_reads_one_page_and_the_counts(path: str) -> 
     assert sorted(engine.read) == ["counts", "page of 51"]
 
 
-async def test_links_are_those_of_the_newest_items_and_the_page_says_so(
+async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_page_says_so(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Two old hours, of which a bounded page reads one at a time."""
+    store = FeedStore(desk.storage)
+    for days in (2, 3):
+        time = store.clock() - days * 24 * feeding.HOUR
+        await store.keep("did:plc:anna", [item_at("did:plc:anna", time, f"https://{days}.example")])
+    monkeypatch.setattr(links, "MAX_READ", 1)
+    monkeypatch.setattr(keeping, "LEAST", 0)
+    monkeypatch.setattr(keeping, "SHARE", 0)
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        seen: list[tuple[bool, bool]] = []
+        while not seen or seen[-1][0]:
+            page = (await client.get("/feeds/links?since=7d")).text
+            seen.append(("These figures are incomplete" in page, "https://3.example" in page))
+        assert seen[0] == (True, False)
+        assert seen[-1] == (False, True)
+
+
+async def test_items_are_paged_and_filtered_without_missing_or_repeating(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "PAGE", 2)
     await feeding.feed(FeedStore(desk.storage))
-    for most, is_said in ((11, True), (12, False)):
-        monkeypatch.setattr(feeds, "MOST_READ", most)
-        async with visiting(Dashboard(desk.storage, feeds=True)) as client:
-            page = (await client.get("/feeds/links")).text
-            assert (feeding.URL in page, "than were looked at" in page) == (True, is_said)
+    names = ("anna", "ben", "cleo")
+    every = [f"Thought {number} of {name}" for number in range(4) for name in names]
+    account = "/feeds/accounts/did%3Aplc%3Aben.example"
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        for path, wanted in (
+            ("/feeds/items", every),
+            ("/feeds/items?account=ben.example", [each for each in every if "ben" in each]),
+            ("/feeds/items?account=did:plc:ben.example", [each for each in every if "ben" in each]),
+            (account, [each for each in every if "ben" in each]),
+            ("/feeds/items?kind=repost", [each for each in every if "Thought 2" in each]),
+            ("/feeds/items?links=1", [each for each in every if "Thought 0" in each or "Thought 1" in each]),
+            ("/feeds/items?links=1&kind=repost&account=cleo.example", []),
+        ):
+            assert sorted(await thoughts(client, path)) == sorted(wanted), path
+
+
+async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_them(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(items, "MAX_READ", 1)
+    await feeding.feed(FeedStore(desk.storage))
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        assert len(await thoughts(client, "/feeds/items?links=1")) == 6
+        last = await client.get("/feeds/items?links=1&after=0 did:plc:anna.example x")
+        assert "No more items." in last.text
+
+
+@pytest.mark.parametrize(
+    "query", ["account=nobody.example", "kind=video", "after=x", "after=1 x", "after=9e9 x y", "account=%00"]
+)
+async def test_a_filter_that_cannot_be_is_not_found(desk: Desk, query: str) -> None:
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        assert (await client.get(f"/feeds/items?{query}")).status_code == 404
+
+
+async def thoughts(client: httpx2.AsyncClient, path: str) -> list[str]:
+    """What the pages from this one on show."""
+    seen: list[str] = []
+    while path:
+        page = (await client.get(path)).text
+        seen += re.findall(r"(Thought \d of \w+)", page)
+        following = re.search(r'rel="next" href="([^"]+)"', page)
+        path = unescape(following[1]) if following else ""
+    return seen
 
 
 async def test_an_id_is_looked_for_among_the_newest_tasks_alone(

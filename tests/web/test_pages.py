@@ -304,7 +304,11 @@ async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk
         assert "&lt;b&gt;what&lt;/b&gt;" in items
         assert "javascript:" not in items
         links = (await client.get("/feeds/links")).text
-        assert re.search(rf'class="count"[^>]*>3</span>\s*<div><a href="{feeding.URL}"', links)
+        shared = re.escape(feeding.SHARED)
+        assert re.search(rf'class="count"[^>]*>3</span>\s*<div><a href="{shared}"', links)
+        assert re.search(rf'<a href="{shared}"', items)
+        assert "First shared by anna.example" in links
+        assert "Accounts in the last 24 hours: 3, in the 24 hours before: 0." in links
         assert "javascript:" not in links
         for nobody in ("did:plc:nobody", "%00", "x" * 3000):
             assert (await client.get(f"/feeds/accounts/{nobody}")).status_code == 404

@@ -7,7 +7,9 @@ keeps `source.FeedSource`; `bluesky` is one.
 from .account import Account, Gap, Status
 from .auditing import Audit, audit
 from .item import Item, Link
-from .links import Shared, most_shared, normalised
+from .link_identity import normalised
+from .link_index import LinkIndex, Ranking
+from .link_summary import SharedLink
 from .poller import Cycle, Poller
 from .polling import Failed, Outcome, Polled, PolledElsewhere, Skipped
 from .requests import Budget, Requests
@@ -27,6 +29,7 @@ __all__ = [
     "Gap",
     "Item",
     "Link",
+    "LinkIndex",
     "Outcome",
     "Page",
     "Polled",
@@ -34,14 +37,14 @@ __all__ = [
     "Poller",
     "Polling",
     "Profile",
+    "Ranking",
     "Requests",
     "Settings",
-    "Shared",
+    "SharedLink",
     "Skipped",
     "Status",
     "Summary",
     "audit",
-    "most_shared",
     "normalised",
     "read_settings",
     "summary_of",

@@ -28,10 +28,17 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Something that an item points at."""
 
     url: str
-    """Normalised, so that the same place has the same address."""
+    """The normal form, which is the same for all links to a page: its identity."""
     via: Via
     """How it was shared: as a card, within a quoted post, marked in the text, or only written there."""
     title: str = ""
+    shared: str = ""
+    """The address as it was shared. Empty: it is the normal form."""
+
+    @property
+    def address(self) -> str:
+        """What is opened and shown."""
+        return self.shared or self.url
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1):

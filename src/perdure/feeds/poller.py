@@ -37,6 +37,7 @@ from .errors import (
 )
 from .follows import apply_follow_list, read_follow_list
 from .holding import LASTS
+from .link_index import LinkIndex
 from .parts import parts_of
 from .polling import Failed, Outcome, Polled, PolledElsewhere, Skipped
 from .settings import MINUTE, FollowLists, Polling
@@ -56,6 +57,9 @@ HINTS_EVERY: Micros = MINUTE
 ALARMS_EVERY: Micros = MINUTE
 REMOVAL_EVERY: Micros = 10 * MINUTE
 REMOVAL_BATCH = 1000
+LINKS_EVERY: Micros = 5 * MINUTE
+MAX_LINK_ITEMS = 20_000
+"""Items that are read for summaries of links at a time: about half a second of work."""
 
 
 Tell: TypeAlias = Callable[[Outcome], None]
@@ -120,6 +124,7 @@ class Poller:
         """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
+        self._index = LinkIndex(store)
         self._source = source
         self._settings = settings
         self._tell = tell
@@ -152,11 +157,13 @@ class Poller:
 
     async def once(self) -> Cycle:
         """One cycle: poll every active account now, and those whose probe is due."""
-        return await self._through(self._everybody(), reports_elsewhere=True)
+        cycle = await self._through(self._everybody(), reports_elsewhere=True)
+        await self._try(self.summarise_links())
+        return cycle
 
     async def run(self) -> None:
         """Poll each account at its time, until cancelled. Beside that, keep the profiles fresh, take hints,
-        watch for alarms, synchronise follow lists and remove old items.
+        watch for alarms, synchronise follow lists, summarise links and remove old items.
         """
         await _all_of(
             self._through(self._whoever_is_due()),
@@ -164,6 +171,7 @@ class Poller:
             self._take_hints(),
             self._every(ALARMS_EVERY, self.check_alarms, first=ALARMS_EVERY),
             self._every(REMOVAL_EVERY, self.remove_old_items),
+            self._every(LINKS_EVERY, self.summarise_links),
             self._synchronise(),
         )
 
@@ -181,6 +189,10 @@ class Poller:
         if removed:
             log.info("removed %s items older than %s days", removed, self._settings.retention_days)
         return removed
+
+    async def summarise_links(self) -> None:
+        """Bring the summaries of links up to date, as far as a bounded effort goes."""
+        await self._index.refresh(max_items=MAX_LINK_ITEMS)
 
     async def synchronise_follows(self, source: FollowSource, lists: FollowLists) -> None:
         """Add the accounts that the follow lists name. One list that fails does not stop the others."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from contextlib import aclosing
 from typing import TypeAlias
 
 from ..storage import (
@@ -18,10 +19,11 @@ from ..storage import (
     Position,
     Record,
     Refused,
+    Replace,
     Storage,
     is_last_page,
 )
-from ..storage.errors import NewerFormat
+from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
 from ..storage.port import MOST_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
 from ..tasks.store import system_clock
@@ -29,6 +31,7 @@ from . import item as items
 from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
 from .errors import AccountBusy, AmbiguousName, CorruptFeed, UnknownAccount
 from .item import ITEMS, Item, item_in
+from .link_marks import MARK_LASTS, LinkMarks
 from .parts import parts_of
 
 log = logging.getLogger("perdure.feeds")
@@ -41,6 +44,8 @@ TOGETHER = 25
 AT_ONCE = 100
 """Records that are read by their addresses."""
 PAGE = 500
+FIRST_NAME = "\x01"
+"""No key or partition comes before this one."""
 
 
 class FeedStore:
@@ -49,8 +54,9 @@ class FeedStore:
     def __init__(self, storage: Storage, *, clock: Callable[[], Micros] = system_clock) -> None:
         self.storage = storage
         self.clock = clock
+        self.link_marks = LinkMarks(storage, clock)
         self._reported: set[tuple[Address, int]] = set()
-        """Records of a newer version that were logged, so that each is logged once."""
+        """Records that cannot be read and were logged, so that each version of one is logged once."""
 
     # Accounts
 
@@ -103,8 +109,8 @@ class FeedStore:
         """The handles of these, as far as they are known here."""
         found: dict[str, str] = {}
         for some in parts_of([address_of(each) for each in dict.fromkeys(account_ids)], AT_ONCE):
-            records = await self.storage.get_many(some, now=self.clock())
-            read = self._readable([record for record in records if record is not None])
+            records = await self._get_many(some)
+            read = self._readable([record for record in records if isinstance(record, Record)])
             found |= {stored.account.account_id: stored.account.handle for stored in read}
         return found
 
@@ -129,7 +135,7 @@ class FeedStore:
     async def write(self, stored: Stored, account: Account, also: Sequence[Change] = ()) -> Stored | None:
         """Write the account, and what goes with it, if it is still as it was read. None: it is not."""
         after, change = stored.becoming(account)
-        committed = await self.storage.commit([change, *also], now=self.clock())
+        committed = await self._commit([change, *also])
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
@@ -155,8 +161,19 @@ class FeedStore:
                 after = records[-1].position
 
     async def _delete(self, records: Sequence[Record]) -> Committed | Refused:
-        changes = [Delete(before=record) for record in records]
-        return await self.storage.commit(changes, now=self.clock())
+        return await self._commit([Delete(before=record) for record in records])
+
+    async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
+        """Write changes of accounts and items. Hours of items that change are marked before, so that their
+        links are counted again: see `link_marks`.
+        """
+        times = [_order_of(change) for change in changes if change.address.space == ITEMS]
+        began = self.clock()
+        await self.link_marks.mark(times)
+        answer = await self.storage.commit(changes, now=self.clock())
+        if self.clock() - began > MARK_LASTS // 2:  # the marks may have run out before it was written
+            await self.link_marks.mark(times)
+        return answer
 
     # Items
 
@@ -165,8 +182,7 @@ class FeedStore:
         new: list[Item] = []
         for some in parts_of(found, TOGETHER):
             part = list({item.uri: item for item in some}.values())
-            changes: list[Change] = [Keep(record=items.record_of(item, account_id)) for item in part]
-            committed = await self.storage.commit(changes, now=self.clock())
+            committed = await self._commit([Keep(record=items.record_of(item, account_id)) for item in part])
             new += [
                 item for item, answer in zip(part, committed.answers, strict=True) if isinstance(answer, Done)
             ]
@@ -176,8 +192,8 @@ class FeedStore:
         """Remove these items, and return how many were there. Those of a newer version of perdure stay."""
         count = 0
         for some in parts_of([items.address_of(item, account_id) for item in removed], TOGETHER):
-            records = await self.storage.get_many(some, now=self.clock())
-            ours = [record for record in records if record is not None and not self._is_newer(record)]
+            records = await self._get_many(some)
+            ours = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
             if ours and isinstance(await self._delete(ours), Committed):
                 count += len(ours)
         return count
@@ -208,29 +224,39 @@ class FeedStore:
         addresses = [items.address_of(item, account_id) for item in found]
         known: set[Address] = set()
         for some in parts_of(addresses, AT_ONCE):
-            records = await self.storage.get_many(some, now=self.clock())
-            known |= {record.address for record in records if record is not None}
+            records = await self._get_many(some)
+            known |= {address for address, found in zip(some, records, strict=True) if found is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
 
     async def newest(
-        self, account_id: str | None = None, *, since: Micros = 0, kind: str | None = None
+        self,
+        account_id: str | None = None,
+        *,
+        since: Micros = 0,
+        before: Micros | None = None,
+        kind: str | None = None,
     ) -> AsyncGenerator[tuple[str, Item]]:
-        """Items with the account in whose feed they are, the newest first."""
-        after: Position | None = None
+        """Yield items with the account in whose feed they are, the newest first.
+
+        An item that cannot be read is logged and skipped.
+        """
+        after = None if before is None else older_than(before, account_id)
+        async with aclosing(self.records(account_id, after=after, kind=kind)) as records:
+            async for record in records:
+                if record.order < since:
+                    return
+                if (item := self.item_in(record)) is not None:
+                    yield record.partition, item
+
+    async def records(
+        self, account_id: str | None = None, *, after: Position | None = None, kind: str | None = None
+    ) -> AsyncGenerator[Record]:
+        """Yield the records of items after a position, the newest first."""
         while records := await self.storage.page(
             ITEMS, account_id, after=after, limit=PAGE, now=self.clock(), tag=kind, descending=True
         ):
             for record in records:
-                if record.order < since:
-                    return
-                if record.tag == CORRUPT_TAG:
-                    continue
-                try:
-                    item = item_in(record)
-                except NewerFormat as error:
-                    self._report(record, error)
-                else:
-                    yield record.partition, item
+                yield record
             after = records[-1].position
 
     async def count_items(self, account_id: str | None = None) -> int:
@@ -244,26 +270,57 @@ class FeedStore:
         for record in records:
             try:
                 yield Stored.read(record)
-            except CorruptFeed as error:
-                log.warning("skipped: %s", error)
-            except NewerFormat as error:
-                self._report(record, error)
+            except (CorruptFeed, NewerFormat) as error:
+                self._report(record.address, record.version, error)
+
+    def item_in(self, record: Record) -> Item | None:
+        """Return the item of a record, or None if it cannot be read; that is logged."""
+        if record.tag == CORRUPT_TAG:  # quarantined, and reported when it was
+            return None
+        try:
+            return item_in(record)
+        except (CorruptFeed, NewerFormat) as error:
+            self._report(record.address, record.version, error)
+            return None
+
+    async def _get_many(self, addresses: Sequence[Address]) -> list[Record | StorageCorrupt | None]:
+        """Read these records. One that the storage itself cannot read does not hide the others."""
+        try:
+            return [*await self.storage.get_many(addresses, now=self.clock())]
+        except StorageCorrupt:
+            return [await self._get(address) for address in addresses]
+
+    async def _get(self, address: Address) -> Record | StorageCorrupt | None:
+        try:
+            return await self.storage.get(address, now=self.clock())
+        except StorageCorrupt as error:
+            self._report(address, 0, error)
+            return error
 
     def _is_newer(self, record: Record) -> bool:
         """Whether a newer version of perdure wrote this item."""
         try:
             item_in(record)
         except NewerFormat as error:
-            self._report(record, error)
+            self._report(record.address, record.version, error)
             return True
         except CorruptFeed:
             return False
         return False
 
-    def _report(self, record: Record, error: NewerFormat) -> None:
-        """Log each version of a record once: pollers meet it again and again."""
+    def _report(self, address: Address, version: int, error: PerdureError) -> None:
+        """Log each version of a record once: pollers and pages read it again and again."""
         if len(self._reported) >= MOST_RECORDS:
             self._reported.clear()
-        if (place := (record.address, record.version)) not in self._reported:
+        if (place := (address, version)) not in self._reported:
             self._reported.add(place)
             log.warning("skipped: %s", error)
+
+
+def older_than(time: Micros, account_id: str | None = None) -> Position:
+    """The position in a listing of items, newest first, after which come those that are older than this."""
+    return Position(time, FIRST_NAME, account_id or FIRST_NAME)
+
+
+def _order_of(change: Change) -> Micros:
+    return (change.before if isinstance(change, Replace | Delete) else change.record).order

@@ -6,6 +6,8 @@ from collections.abc import Callable, Mapping
 
 from ..feeds.account import ACCOUNTS, Stored
 from ..feeds.item import ITEMS, item_in
+from ..feeds.link_index import read_link_record
+from ..feeds.link_marks import LINKS
 from ..runtime import lease as leases
 from ..storage import Micros, Record, Space, Storage
 from ..storage.quarantine import Inspection, inspect
@@ -26,9 +28,10 @@ READERS: Mapping[Space, Callable[[Record], object]] = {
     LEASES: leases.read,
     ACCOUNTS: Stored.read,
     ITEMS: item_in,
+    LINKS: read_link_record,
 }
-"""Everything that perdure stores. A damaged lease or idempotency key is replaced when it is next used, so
-their readers report no damage.
+"""Everything that perdure stores. A damaged lease, idempotency key or summary of links is replaced when it is
+next used, so their readers report no damage.
 """
 
 QUARANTINED = frozenset({TASKS, ACCOUNTS, ITEMS})

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, asynccontextmanager, suppress
-from itertools import count
 
 from msgspec import UNSET, UnsetType
 
@@ -134,18 +133,23 @@ class Runtime:
 
         Raises TerminalTask if the task has ended already.
         """
-        for attempt in count(1):
-            try:
-                cancelled = await self.store.mutate(owner, task_id, self._end_as_cancelled)
-                break
-            except OutcomeUnknown:  # cancelling twice does no harm, so find out, and repeat it
-                cancelled = await self.store.get(owner, task_id)
-                if cancelled.task.status is Status.CANCELLED:
-                    break
-                if attempt == CANCEL_ATTEMPTS:
-                    raise
+        cancelled = await self._cancelled(owner, task_id)
         self._executor.cancel(cancelled.task.task_id, Stop.CANCELLED)
         return cancelled
+
+    async def _cancelled(self, owner: Owner, task_id: str, attempts: int = CANCEL_ATTEMPTS) -> Snapshot:
+        """Write that a task is cancelled. Doing that twice does no harm, so it is repeated if its outcome is
+        unknown.
+        """
+        try:
+            return await self.store.mutate(owner, task_id, self._end_as_cancelled)
+        except OutcomeUnknown:
+            read = await self.store.get(owner, task_id)
+            if read.task.status is Status.CANCELLED:
+                return read
+            if attempts == 1:
+                raise
+        return await self._cancelled(owner, task_id, attempts - 1)
 
     async def _end_as_cancelled(self, snapshot: Snapshot) -> Snapshot:
         return await edit_with_lease(

@@ -9,7 +9,7 @@ import msgspec
 from mcp.server import MCPServer
 from pydantic import Field
 
-from ..feeds import FeedSource, FeedStore, Item, Poller, most_shared, settling
+from ..feeds import Account, FeedSource, FeedStore, Item, LinkIndex, Poller, Status, settling
 from ..feeds.account import Stored
 from ..feeds.errors import AccountHeld
 from ..feeds.settings import HOUR
@@ -49,13 +49,19 @@ def add_feeds(server: MCPServer[object], tasks: Tasks, reader: Reader) -> None:
 
     @server.tool()
     async def shared_links(hours: Hours = 24, limit: Limit = 10) -> list[dict[str, Any]]:
-        """The links that most of them share, and who they are."""
+        """List the links that most of them share, and who they are, the first to share it first."""
         kept = store()
-        shared = await most_shared(kept.newest(since=_ago(kept, hours)), limit=limit)
-        handles = await kept.handles(who for each in shared for who in each.sharers)
+        ranking = await LinkIndex(kept).ranking(_ago(kept, hours), limit=limit)
+        handles = await kept.handles(who for each in ranking.links for who in each.sharers)
         return [
-            {"url": each.url, "title": each.title, "sharers": [handles.get(who, who) for who in each.sharers]}
-            for each in shared
+            {
+                "url": each.address,
+                "title": each.title,
+                "sharers": [handles.get(who, who) for who in each.sharers],
+                "today": each.today,
+                "day_before": each.day_before,
+            }
+            for each in ranking.links
         ]
 
 
@@ -66,19 +72,25 @@ def _ago(store: FeedStore, hours: float) -> Micros:
 async def _read(
     task: Task, store: FeedStore, source: FeedSource, reader: Reader, names: Sequence[str]
 ) -> dict[str, int]:
-    """Poll everybody once: whoever was polled since the task began was so before the server was killed."""
+    """Poll each account once, unless it is suspended. Those that were polled since the task began were polled
+    before the server was killed.
+    """
     began = task.checkpoint.get_int("began", store.clock())
     await task.save_checkpoint({"began": began})
     for profile in await source.profiles(names):
         await store.add(settling.new_account(profile, now=store.clock(), polling=reader.polling))
     poller = Poller(store, source, reader.polling, hold=HOLD)
-    everybody = [each async for each in store.accounts() if reader.reads(each.account.account_id)]
+    everybody = [each async for each in store.accounts() if _is_read(each.account, reader)]
     for number, stored in enumerate(everybody):
         await task.report(f"reading {stored.account.handle}", number, len(everybody))
         if (stored.account.last_polled_at or 0) < began:
             await _poll(poller, stored)
     await task.report(f"{len(everybody)} account(s) read", len(everybody), len(everybody))
     return {"accounts": len(everybody), "items": await store.count_items()}
+
+
+def _is_read(account: Account, reader: Reader) -> bool:
+    return account.status is not Status.SUSPENDED and reader.reads(account.account_id)
 
 
 async def _poll(poller: Poller, stored: Stored) -> None:

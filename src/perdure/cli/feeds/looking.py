@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ...feeds import Account, FeedStore, Item, Shared, Status, Summary, most_shared, summary_of
+from ...feeds import Account, FeedStore, Item, LinkIndex, SharedLink, Status, Summary, summary_of
 from ...feeds.errors import UnknownAccount
 from ...storage import Micros
 from ..telling import counted, harmless, shortened, table
@@ -248,16 +248,29 @@ async def handles_in(store: FeedStore) -> dict[str, str]:
     return {stored.account.account_id: stored.account.handle async for stored in store.accounts()}
 
 
-async def items(
-    store: FeedStore, name: str | None, *, since: Micros, kind: str | None, limit: int
-) -> list[Found]:
-    """The newest first."""
-    account_id = None if name is None else await _id_of(store, name_in(name))
+class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+    """Which items are listed."""
+
+    account: str | None
+    since: Micros
+    before: Micros | None
+    kind: str | None
+    with_links: bool
+    limit: int
+
+
+async def items(store: FeedStore, wanted: Wanted) -> list[Found]:
+    """Return the newest of these items first."""
+    account_id = None if wanted.account is None else await _id_of(store, name_in(wanted.account))
     handles = await handles_in(store)
     found: list[Found] = []
-    async for owner, item in store.newest(account_id, since=since, kind=kind):
+    async for owner, item in store.newest(
+        account_id, since=wanted.since, before=wanted.before, kind=wanted.kind
+    ):
+        if wanted.with_links and not item.links:
+            continue
         found.append(Found(account=owner, account_handle=handles.get(owner, owner), item=item))
-        if len(found) == limit:
+        if len(found) == wanted.limit:
             break
     return found
 
@@ -280,42 +293,54 @@ def lines_of_item(found: Found) -> Iterator[str]:
         ": "
     )
     for link in item.links:
-        yield f"{'':16}  {harmless(link.url)}"
+        yield f"{'':16}  {harmless(link.address)}"
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
     """A link, and who shared it, by name."""
 
     url: str
+    """The normal form."""
+    address: str
+    """As it was first shared."""
     title: str
     sharers: int
     handles: tuple[str, ...]
+    """The first to share it first."""
     times: int
     first_at: Micros
     last_at: Micros
+    today: int
+    day_before: int
 
 
 async def links(store: FeedStore, *, since: Micros, limit: int) -> list[Ranked]:
-    handles = await handles_in(store)
-    return [_ranked(each, handles) for each in await most_shared(store.newest(since=since), limit=limit)]
+    ranking = await LinkIndex(store).ranking(since, limit=limit)
+    handles = await store.handles(each for link in ranking.links for each in link.sharers)
+    return [_ranked(each, handles) for each in ranking.links]
 
 
-def _ranked(shared: Shared, handles: dict[str, str]) -> Ranked:
+def _ranked(link: SharedLink, handles: dict[str, str]) -> Ranked:
     return Ranked(
-        url=shared.url,
-        title=shared.title,
-        sharers=len(shared.sharers),
-        handles=tuple(handles.get(each, each) for each in shared.sharers),
-        times=shared.times,
-        first_at=shared.first_at,
-        last_at=shared.last_at,
+        url=link.url,
+        address=link.address,
+        title=link.title,
+        sharers=len(link.firsts),
+        handles=tuple(handles.get(each, each) for each in link.sharers),
+        times=link.times,
+        first_at=link.first_at,
+        last_at=link.last_at,
+        today=link.today,
+        day_before=link.day_before,
     )
 
 
 def lines_of_link(link: Ranked) -> Iterator[str]:
-    yield f"{link.sharers:>4}  {shortened(link.title, 100) or harmless(link.url)}"
+    yield f"{link.sharers:>4}  {shortened(link.title, 100) or harmless(link.address)}"
     if link.title:
-        yield f"      {harmless(link.url)}"
+        yield f"      {harmless(link.address)}"
     others = link.sharers - MOST_SHARERS
     names = ", ".join(harmless(each) for each in link.handles[:MOST_SHARERS])
     yield f"      {names}{f' and {others} more' if others > 0 else ''}"
+    first = f"first shared {minute(link.first_at)} by {harmless(link.handles[0])}"
+    yield f"      {first}; {link.today} in the last day, {link.day_before} in the day before"

@@ -7,7 +7,7 @@ from typing import cast
 
 import msgspec
 
-from ...feeds import Failed, Outcome, Polled, PolledElsewhere, Skipped
+from ...feeds import Failed, Link, Outcome, Polled, PolledElsewhere, Skipped
 from ..telling import harmless, tell_document
 from ..times import clock, iso
 
@@ -34,6 +34,11 @@ def tell_json(value: object) -> None:
 def plain(value: object) -> object:
     """As JSON has it: times as ISO 8601, and every field, whether it is as usual or not."""
     match value:
+        case Link():
+            return {
+                **{name: getattr(value, name) for name in value.__struct_fields__},
+                "shared": value.address,
+            }
         case msgspec.Struct():
             return plain({name: getattr(value, name) for name in value.__struct_fields__})
         case Mapping():

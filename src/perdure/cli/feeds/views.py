@@ -11,7 +11,7 @@ from ...feeds.item import Kind
 from ..options import Json, Url
 from ..saying import say
 from ..telling import tell
-from ..times import moment
+from ..times import iso, moment
 from . import looking
 from .looking import Filter, Found, Inspected, Listed, Ranked, State
 from .opening import opened
@@ -96,7 +96,9 @@ def items(
     account: MaybeName = None,
     *,
     since: Since = "24h",
+    before: Annotated[str | None, typer.Option("--before", metavar="TIME", help="only older ones")] = None,
     kind: Annotated[Kind | None, typer.Option("--kind", help="only of this kind")] = None,
+    with_links: Annotated[bool, typer.Option("--with-links", help="only those with links")] = False,
     limit: Limit = 50,
     settings: File = None,
     url: Url = None,
@@ -106,7 +108,15 @@ def items(
 
     async def work(settings: Settings) -> list[Found]:
         async with opened(settings) as store:
-            return await looking.items(store, account, since=_since(store, since), kind=kind, limit=limit)
+            wanted = looking.Wanted(
+                account=account,
+                since=_since(store, since),
+                before=None if before is None else _since(store, before),
+                kind=kind,
+                with_links=with_links,
+                limit=limit,
+            )
+            return await looking.items(store, wanted)
 
     found = done(settings, url, work)
     if json:
@@ -117,14 +127,15 @@ def items(
     if not found:
         say(f"no items since {since}")
     elif len(found) == limit:
-        say(f"no more than {limit} are shown; --limit shows more")
+        older = f"--before {iso(found[-1].item.time)}"
+        say(f"no more than {limit} are shown; --limit shows more, and {older} older ones")
 
 
 @feeds.command()
 def links(
     *, since: Since = "24h", limit: Limit = 20, settings: File = None, url: Url = None, json: Json = False
 ) -> None:
-    """The links that most accounts have shared of late, and who they are."""
+    """Show the links that most accounts have shared, who was first, and the trend against the day before."""
 
     async def work(settings: Settings) -> list[Ranked]:
         async with opened(settings) as store:

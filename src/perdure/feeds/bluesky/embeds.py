@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Raw
 
 from ..item import Link, Via
-from ..links import in_text, normalised
+from ..link_identity import as_shared, in_text, normalised
 from .shapes import FACET_LINK, NO_RAW, POST, Embed, External, Facet, Post, Quoted
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ def links_in(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
     links: dict[str, Link] = {}
     for url, via, title in _found(post, embeds):
         if url not in links and (place := _place(url)) is not None:
-            links.setdefault(place, Link(place, via, title))
+            links.setdefault(place, Link(place, via, title, as_shared(url, place)))
     return tuple(links.values())
 
 

@@ -1,0 +1,106 @@
+"""The page of links over a month at the seed's scale: 342 accounts, 15 000 posts a day.
+
+The floor is the page of a day. Both are read as the page reads them, from summaries that a poller has made.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import msgspec
+
+from perdure.feeds import FeedStore, Item, Link, LinkIndex
+from perdure.feeds.link_summary import DAY
+from perdure.feeds.settings import HOUR
+from perdure.storage import Micros, open_storage
+from perdure.web.links import MAX_LINKS, MAX_READ
+
+from ..measure import Contender, race, ratio
+from ..table import Line, at_most
+
+ACCOUNTS = 342
+WITH_LINKS = 0.4
+"""The share of posts that have a link."""
+FRESH = 0.7
+"""The share of links that no other account shares. The others are what many talk about on that day."""
+TOPICS = 400
+"""Pages that are shared by several accounts in a day."""
+
+
+class Effort(msgspec.Struct, frozen=True, kw_only=True):
+    days: int
+    posts: int
+    """Posts a day."""
+    rounds: int
+
+
+async def measure(folder: Path, effort: Effort) -> list[Line]:
+    async with await open_storage(f"sqlite:///{folder / 'links.db'}") as storage:
+        clock = _Clock()
+        store = FeedStore(storage, clock=clock)
+        await _fill(store, effort)
+        clock.now += HOUR  # until no hour is marked any more
+        index = LinkIndex(store)
+        for _ in range(3):
+            await index.ranking(clock.now - 30 * DAY, limit=MAX_LINKS)
+        day, month = (_reading(index, clock.now - span) for span in (DAY, 30 * DAY))
+        floor, subject = await race([day, month], effort.rounds)
+    return [
+        Line(
+            what=f"feeds, links of {effort.days} days at {effort.posts:,} posts a day / links of a day",
+            floor=f"{median(floor) * 1000:.0f} ms",
+            subject=f"{median(subject) * 1000:.0f} ms",
+            ratio=ratio(subject, floor),
+            target=at_most(2),
+        )
+    ]
+
+
+class _Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self) -> None:
+        self.now: Micros = 1_794_000_000_000_000
+
+    def __call__(self) -> Micros:
+        return self.now
+
+
+def _reading(index: LinkIndex, since: Micros) -> Contender:
+    async def read() -> None:
+        ranking = await index.ranking(since, limit=MAX_LINKS, max_items=MAX_READ)
+        assert ranking.missing_hours == 0
+        assert len(ranking.links) == MAX_LINKS
+
+    return read
+
+
+async def _fill(store: FeedStore, effort: Effort) -> None:
+    """Store the posts of the month, account by account."""
+    chance = Random(1)
+    each = effort.posts * effort.days // ACCOUNTS
+    for number in range(ACCOUNTS):
+        account_id = f"did:plc:{number:024}"
+        times = (store.clock() - chance.randrange(effort.days * DAY) for _ in range(each))
+        await store.keep(account_id, [_item(chance, account_id, time) for time in times])
+
+
+def _item(chance: Random, account_id: str, time: Micros) -> Item:
+    uri = f"at://{account_id}/app.bsky.feed.post/{chance.getrandbits(64):x}"
+    links = (_link(chance, time),) if chance.random() < WITH_LINKS else ()
+    return Item(
+        uri=uri, time=time, kind="post", post=uri, author=account_id, handle="somebody.bsky.social",
+        text="What people write beside a link, in as many words as a post usually has.", links=links,
+    )  # fmt: skip
+
+
+def _link(chance: Random, time: Micros) -> Link:
+    """What is talked about most is shared most."""
+    if chance.random() < FRESH:
+        page = f"{chance.getrandbits(64):x}"
+    else:
+        page = f"{time // DAY}-{min(round(chance.paretovariate(0.8)), TOPICS)}"
+    url = f"https://www.example.com/news/2026/11/{page}"
+    return Link(url, "card", f"A headline of about sixty characters, number {page}", f"{url}?utm_source=bsky")

@@ -1,0 +1,356 @@
+"""`LinkIndex`: which links most accounts share, over a day, a week or a month at much the same cost.
+
+Closed hours are summarised once, and a day is merged from its hours; both are stored beside the feeds and
+expire after a month. The newest hours, which are still open, are read from the items each time. A summary is
+used from then on if it is final, and is made again otherwise: see `link_marks`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
+
+import msgspec
+
+from ..storage import Committed, Insert, Micros, Position, Record, Replace
+from ..storage.errors import NewerFormat, StorageError
+from .errors import CorruptFeed
+from .item import ITEMS
+from .link_marks import DAYS, HOURS, KEPT, LINKS, MARKS, MAX_SKEW, OPEN_AFTER_END, before, key_of, marks_in
+from .link_summary import (
+    DAY,
+    HOURS_OF_DAY,
+    LinkSummary,
+    Share,
+    SharedLink,
+    Totals,
+    day_of,
+    hour_of,
+    shares_of,
+    summary_format,
+    summary_in,
+)
+from .settings import HOUR, MINUTE
+from .store import FeedStore, older_than
+
+log = logging.getLogger("perdure.feeds")
+
+LONGEST: Micros = 31 * DAY
+"""A longer window is counted from its items alone."""
+PAGE_SUMMARIES = 100
+MAX_COMMIT_CHANGES = 20
+MAX_COMMIT_LENGTH = 512 * 1024
+"""Summaries in one commit, and the characters of their bodies, beyond which another commit follows."""
+STALE: Micros = MINUTE
+"""A summary that is not final is made again after this time, if reading is bounded."""
+
+
+class Ranking(msgspec.Struct, frozen=True, kw_only=True):
+    """The links that most accounts share."""
+
+    links: tuple[SharedLink, ...]
+    missing_hours: int = 0
+    """Hours of the window that are not summarised yet, because reading was bounded."""
+
+
+class LinkIndex:
+    """The summaries of a store's links."""
+
+    def __init__(self, store: FeedStore) -> None:
+        self._store = store
+        self._storage = store.storage
+
+    async def ranking(self, since: Micros, *, limit: int, max_items: int | None = None) -> Ranking:
+        """Return the links that most accounts have shared since a time.
+
+        `max_items` bounds how many items are read for hours that are not summarised yet.
+        """
+        now = self._store.clock()
+        totals = Totals(since=since, now=now)
+        if since < now - LONGEST:
+            await self._count_items(totals, since)
+            return Ranking(links=tuple(totals.links(limit)))
+        window = Window(since=since, now=now)
+        await self._count_items(totals, window.closed_until * HOUR)
+        reading = _Reading(self, window, max_items=max_items)
+        async for summary in reading.summaries():
+            totals.add(summary)
+        return Ranking(links=tuple(totals.links(limit)), missing_hours=reading.missing)
+
+    async def refresh(self, *, max_items: int) -> None:
+        """Summarise what is missing, the newest hours first, but for hours that are still changing."""
+        now = self._store.clock()
+        reading = _Reading(self, Window(since=now - LONGEST, now=now), max_items=max_items, is_refresh=True)
+        async for _ in reading.summaries():
+            pass
+
+    async def _count_items(self, totals: Totals, since: Micros) -> None:
+        async for account_id, item in self._store.newest(since=since):
+            for share in shares_of(account_id, item):
+                totals.add_share(share)
+
+    # Reading and writing summaries
+
+    async def oldest_hour(self) -> int | None:
+        """Return the hour of the oldest item. Earlier hours need no summary."""
+        records = await self._storage.page(ITEMS, limit=1, now=self._store.clock())
+        return records[0].order // HOUR if records else None
+
+    async def read(self, partition: str, first: Micros, until: Micros) -> dict[Micros, _Stored]:
+        """Return the summaries that start within a span of time, by their start."""
+        found: dict[Micros, _Stored] = {}
+        after: Position = before(partition, first)
+        while records := await self._storage.page(
+            LINKS, partition, after=after, limit=PAGE_SUMMARIES, now=self._store.clock()
+        ):
+            for record in records:
+                if record.order >= until:
+                    return found
+                found[record.order] = _Stored.read(record)
+            after = records[-1].position
+        return found
+
+    async def write(self, partition: str, made: Sequence[tuple[LinkSummary, _Stored | None]]) -> None:
+        """Store summaries in the place of those that were read. If another process was first, its own stay.
+
+        A summary that cannot be stored is made again when it is next needed.
+        """
+        changes = [
+            _change(partition, summary, stored)
+            for summary, stored in made
+            if stored is None or not stored.is_newer
+        ]
+        try:
+            for some in _commits(changes):
+                await self._commit(some)
+        except StorageError as error:
+            log.warning("summaries of links were not stored: %s", error)
+
+    async def _commit(self, changes: Sequence[Insert | Replace]) -> None:
+        answer = await self._storage.commit(changes, now=self._store.clock())
+        if not isinstance(answer, Committed) and len(changes) > 1:
+            for change in changes:
+                await self._commit([change])
+
+    async def shares(self, first: int, last: int) -> AsyncGenerator[tuple[int, list[Share], int]]:
+        """Yield the shares of each of these hours and how many items it has, the newest hour first."""
+        hour, found, items = last, list[Share](), 0
+        async with aclosing(self._store.records(after=older_than((last + 1) * HOUR))) as records:
+            async for record in records:
+                while hour > max(record.order // HOUR, first - 1):
+                    yield hour, found, items
+                    hour, found, items = hour - 1, [], 0
+                if hour < first:
+                    return
+                items += 1
+                if (item := self._store.item_in(record)) is not None:
+                    found += shares_of(record.partition, item)
+        while hour >= first:
+            yield hour, found, items
+            hour, found, items = hour - 1, [], 0
+
+    @property
+    def margin(self) -> Micros:
+        """How long after the end of a mark a reading must start to see all that was stored under it."""
+        return round(self._storage.lag * 1e6) + MAX_SKEW
+
+    async def marks(self, first_day: int, last_day: int) -> dict[int, Micros]:
+        return await self._store.link_marks.read(first_day, last_day)
+
+    @property
+    def now(self) -> Micros:
+        return self._store.clock()
+
+
+class Window(msgspec.Struct, frozen=True, kw_only=True):
+    """Which hours and days a ranking is added up from."""
+
+    since: Micros
+    now: Micros
+
+    @property
+    def closed_until(self) -> int:
+        """The first hour that is still open."""
+        return (self.now - OPEN_AFTER_END) // HOUR
+
+    @property
+    def first_hour(self) -> int:
+        """Two days are needed for the trend in any case."""
+        return min(self.since, self.now - 2 * DAY) // HOUR
+
+    def has_day(self, day: int) -> bool:
+        """Whether a day may be added as a whole: it is in the window, and does not matter for the trend."""
+        return self.since <= day * DAY and (day + 1) * DAY <= self.now - 2 * DAY
+
+
+class _Stored(msgspec.Struct, frozen=True):
+    """A stored summary, and the record that the next one replaces."""
+
+    record: Record
+    summary: LinkSummary | None
+    """None: it cannot be read."""
+    is_newer: bool = False
+    """Whether a newer version of perdure wrote it. It is left as it is."""
+
+    @classmethod
+    def read(cls, record: Record) -> _Stored:
+        try:
+            return cls(record, summary_in(record))
+        except NewerFormat:
+            return cls(record, None, is_newer=True)
+        except CorruptFeed as error:
+            log.warning("a summary of links is made again: %s", error)
+            return cls(record, None)
+
+
+class _Reading:
+    """One pass over a window, from the newest day to the oldest. It makes the summaries that are missing."""
+
+    def __init__(
+        self, index: LinkIndex, window: Window, *, max_items: int | None, is_refresh: bool = False
+    ) -> None:
+        self._index = index
+        self._window = window
+        self._left = max_items
+        self._is_refresh = is_refresh
+        self._until: Mapping[int, Micros] = {}
+        self.missing = 0
+
+    async def summaries(self) -> AsyncGenerator[LinkSummary]:
+        """Yield days where that is possible, and hours elsewhere."""
+        oldest = await self._index.oldest_hour()
+        if oldest is None:
+            return
+        first, last = max(self._window.first_hour, oldest), self._window.closed_until - 1
+        first_day, last_day = first // HOURS_OF_DAY, last // HOURS_OF_DAY
+        self._until = await self._index.marks(first_day, last_day)
+        days = await self._index.read(DAYS, first_day * DAY, (last_day + 1) * DAY)
+        for day in range(last_day, first_day - 1, -1):
+            hours = range(max(first, day * HOURS_OF_DAY), min(last + 1, (day + 1) * HOURS_OF_DAY))
+            stored = days.get(day * DAY)
+            final = self._final_day(stored, day)
+            if final is not None and (self._is_refresh or self._window.has_day(day)):
+                yield final
+                continue
+            made = await self._hours(hours)
+            for summary in made.values():
+                yield summary
+            if final is None and len(made) == HOURS_OF_DAY:
+                await self._merge(day, made, stored)
+
+    def _is_final(self, summary: LinkSummary, hour: int) -> bool:
+        """Whether no item of this hour was stored or deleted since the summary was made."""
+        return summary.read_at >= self._until.get(hour, -self._index.margin) + self._index.margin
+
+    def _final_day(self, stored: _Stored | None, day: int) -> LinkSummary | None:
+        """Return the summary of a day, if there is one and it is final."""
+        if stored is None or stored.summary is None:
+            return None
+        summary, first = stored.summary, day * HOURS_OF_DAY
+        is_final = all(self._is_final(summary, hour) for hour in range(first, first + HOURS_OF_DAY))
+        return summary if is_final else None
+
+    async def _merge(self, day: int, hours: Mapping[int, LinkSummary], stored: _Stored | None) -> None:
+        """Store a day if its hours are final. A mark that was set after the marks were read runs out later
+        than `now`, so that the day is not final either.
+        """
+        if all(self._is_final(summary, hour) for hour, summary in hours.items()):
+            summary = day_of(hours.values(), start=day * DAY, read_at=self._window.now)
+            await self._index.write(DAYS, [(summary, stored)])
+
+    async def _hours(self, hours: range) -> dict[int, LinkSummary]:
+        """Return the summaries of hours of one day, those that were missing among them, if there is room."""
+        if not hours:
+            return {}
+        stored = await self._index.read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
+        found = {
+            hour: each.summary
+            for hour in hours
+            if (each := stored.get(hour * HOUR)) is not None and each.summary is not None
+        }
+        wanted = [hour for hour in hours if self._is_wanted(hour, found.get(hour))]
+        for run in _runs(wanted):
+            made = await self._make(run)
+            await self._index.write(
+                HOURS, [(summary, stored.get(summary.start)) for summary in made.values()]
+            )
+            found |= made
+        self.missing += sum(hour not in found for hour in hours)
+        return found
+
+    def _is_wanted(self, hour: int, summary: LinkSummary | None) -> bool:
+        """Whether a summary is to be made."""
+        if self._is_refresh and self._until.get(hour, 0) + self._index.margin > self._window.now:
+            return False
+        if summary is None:
+            return True
+        if self._is_final(summary, hour):
+            return False
+        return self._left is None or summary.read_at < self._window.now - STALE
+
+    async def _make(self, run: range) -> dict[int, LinkSummary]:
+        """Summarise hours in a row, from the newest down, as long as there is room."""
+        made: dict[int, LinkSummary] = {}
+        if self._left is not None and self._left <= 0:
+            return made
+        read_at = self._index.now
+        async with aclosing(self._index.shares(run[0], run[-1])) as hours:
+            async for hour, shares, items in hours:
+                made[hour] = hour_of(shares, start=hour * HOUR, read_at=read_at)
+                if self._left is not None:
+                    self._left -= items
+                    if self._left <= 0:
+                        break
+        return made
+
+
+def _runs(hours: Iterable[int]) -> Iterator[range]:
+    """Hours in a row, the newest run first."""
+    ordered = sorted(hours, reverse=True)
+    while ordered:
+        last = first = ordered.pop(0)
+        while ordered and ordered[0] == first - 1:
+            first = ordered.pop(0)
+        yield range(first, last + 1)
+
+
+def _commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert | Replace]]:
+    """Changes that fit into one commit each."""
+    some: list[Insert | Replace] = []
+    length = 0
+    for change in changes:
+        some.append(change)
+        length += len((change.after if isinstance(change, Replace) else change.record).body)
+        if len(some) == MAX_COMMIT_CHANGES or length >= MAX_COMMIT_LENGTH:
+            yield some
+            some, length = [], 0
+    if some:
+        yield some
+
+
+def _change(partition: str, summary: LinkSummary, stored: _Stored | None) -> Insert | Replace:
+    lasts = HOUR if partition == HOURS else DAY
+    expires_at = summary.start + lasts + KEPT
+    body = summary_format.encode(summary)
+    if stored is not None:
+        return stored.record.becoming(body=body, tag="", expires_at=expires_at)
+    record = Record(
+        space=LINKS,
+        partition=partition,
+        key=key_of(summary.start // lasts),
+        order=summary.start,
+        body=body,
+        expires_at=expires_at,
+    )
+    return Insert(record=record)
+
+
+def read_link_record(record: Record) -> object:
+    """Return what a record of the space `LINKS` holds, or raise NewerFormat. A damaged one is made again when
+    it is next needed, so it is not reported.
+    """
+    try:
+        return marks_in(record) if record.partition == MARKS else summary_in(record)
+    except CorruptFeed:
+        return None
