@@ -123,7 +123,10 @@ def test_an_account_that_the_source_does_not_show_is_no_failure() -> None:
 
 
 def quiet(unseen: int, polls: int = ALARM_EMPTY_POLLS, handle: str = "a.test") -> Account:
-    return replace(WELL, quiet=polls, unseen=unseen, handle=handle)
+    since = NOW - HOUR if unseen else None
+    return replace(
+        WELL, unseen_polls=polls, unseen=unseen, unseen_since=since, profiled_at=NOW, handle=handle
+    )
 
 
 def test_posts_that_no_poll_finds_are_an_alarm_that_names_the_account() -> None:
@@ -136,6 +139,7 @@ def test_posts_that_no_poll_finds_are_an_alarm_that_names_the_account() -> None:
 def test_posts_that_the_next_polls_may_still_find_are_none() -> None:
     assert kinds(quiet(3, polls=ALARM_EMPTY_POLLS - 1)) == []
     assert kinds(quiet(0)) == []
+    assert kinds(replace(quiet(3), unseen_since=NOW)) == []  # only one profile has counted them so far
 
 
 # Repeated first polls

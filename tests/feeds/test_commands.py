@@ -290,7 +290,9 @@ async def test_status_check_fails_on_an_alarm(place: Place) -> None:
     alice = place.person("alice.test", 1)
     await place.added(alice)
     async with place.store() as store:
-        await store.edit(alice, lambda account: replace(account, polls=5, quiet=5, unseen=7))
+        await store.edit(
+            alice, lambda account: replace(account, polls=5, unseen=7, unseen_since=1, unseen_polls=5)
+        )
     assert (
         "ALARM: 7 posts that profiles count are found by no poll, 1 account (alice.test)"
         in (await place.feeds("status")).out

@@ -358,7 +358,7 @@ async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
         await asyncio.sleep(3600)
         await stuck.refresh_profiles()
         await stuck.once()
-    (alarm,) = await alarms_of(stage)
+    (alarm,) = [each for each in await alarms_of(stage) if each.kind != "late"]
     assert (alarm.kind, alarm.count) == ("unseen", 1)
     assert "3 posts" in alarm.message
     await poller.once()

@@ -17,8 +17,9 @@ from perdure.feeds.errors import (
     SourceError,
     SourceUnavailable,
 )
+from perdure.feeds.item import Item
 from perdure.feeds.settings import HOUR, MINUTE
-from perdure.feeds.settling import JITTER, LONGEST, PROBES, SHORTEST
+from perdure.feeds.settling import JITTER, LONGEST, MAX_RETRY_WAIT, PROBES, SHORTEST
 from perdure.feeds.source import Profile
 from perdure.feeds.summary import summary_of
 
@@ -133,7 +134,9 @@ def test_what_failed_for_another_reason_stays_active_and_is_tried_soon(error: So
     assert account.status is Status.ACTIVE
     assert is_about(waits[0], MINUTE)
     assert is_about(waits[1], 2 * MINUTE)
-    assert is_about(waits[-1], LONGEST)
+    assert is_about(waits[-1], MAX_RETRY_WAIT)
+    rare = settling.failed(replace(account, interval=LONGEST), error, now=NOW)
+    assert is_about(rare.next_at - NOW, LONGEST)
 
 
 def test_a_name_that_cannot_be_is_not_tried_again() -> None:
@@ -153,9 +156,8 @@ def profile(posts: int | None, handle: str = "a") -> Profile:
 
 
 def read(account: Account, new: int = 0, posts: int | None = None) -> Account:
-    return settling.read(
-        account, new=new, posts=new if posts is None else posts, pages=1, set_aside=0, now=NOW
-    )
+    posts = new if posts is None else posts
+    return settling.read(account, new=new, posts=posts, recent_posts=posts, pages=1, set_aside=0, now=NOW)
 
 
 def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -> None:
@@ -163,7 +165,9 @@ def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -
     account = settling.profiled(account, profile(15, "c"), now=2)
     assert (account.unseen, account.posts, account.handle, account.profiled_at) == (5, 15, "c", 2)
     assert read(account).unseen == 5
-    assert read(account, new=1).unseen == 0
+    assert read(account, new=1).unseen == 4
+    found = read(account, new=6)
+    assert (found.unseen, found.unseen_since, found.posts_found) == (0, None, 1)
 
 
 def test_what_was_found_since_the_profile_was_read_is_not_unseen() -> None:
@@ -171,6 +175,18 @@ def test_what_was_found_since_the_profile_was_read_is_not_unseen() -> None:
     after = settling.profiled(before, profile(12), now=1)
     assert (after.unseen, after.posts_found) == (0, 0)
     assert settling.profiled(after, profile(13), now=2).unseen == 1
+
+
+def test_a_poll_may_be_quicker_than_the_profile_that_counts_what_it_found() -> None:
+    account = read(replace(BEFORE, posts=10), new=1)
+    account = settling.profiled(account, profile(10), now=1)  # which was asked for before the post
+    assert settling.profiled(account, profile(11), now=2).unseen == 0
+
+
+def test_what_is_read_of_the_past_says_nothing_about_a_count() -> None:
+    account = replace(BEFORE, posts=10, profiled_at=NOW)
+    items = [Item(uri="at://a", time=NOW - each * HOUR, kind="post", post="", author="") for each in range(5)]
+    assert settling.posts_since(account, items) == 1
 
 
 def test_a_repost_is_no_post_that_a_profile_counts() -> None:
@@ -201,7 +217,7 @@ def test_an_audit_settles_what_was_unseen_and_counts_what_it_stored() -> None:
 @pytest.mark.parametrize("is_released", [True, False])
 def test_after_a_poll_that_broke_off_the_counts_are_not_compared(*, is_released: bool) -> None:
     """It may have stored posts, and not have counted them."""
-    before = replace(BEFORE, posts=10)
+    before = replace(BEFORE, posts=10, unseen=2)
     after = settling.released(before) if is_released else settling.claimed(before, Hold("another", NOW))
     compared = settling.profiled(after, profile(18), now=1)
     assert (compared.unseen, compared.posts) == (0, 18)

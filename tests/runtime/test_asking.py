@@ -92,7 +92,7 @@ async def test_each_kind_of_question_gets_its_kind_of_answer(replicas: Replicas)
     for answer in (YES, SAID, ROOTS):
         key = await only_key(other, made)
         await other.answer(ME, made.task.task_id, {key: answer})
-    ended = await other.wait(ME, made.task.task_id, 10)
+    ended = await other.wait(ME, made.task.task_id, 60)
     assert value_of(ended) == ["Ana", "m", "file:///a"]
     assert [each.kind for each in ended.task.inputs.values()] == list(InputKind)
     assert next(iter(ended.task.inputs.values())).params == {
@@ -123,7 +123,7 @@ async def test_the_task_is_input_required_until_all_is_answered_and_working_afte
     assert await now(other, made) == partly
     assert (await other.answer(ME, made.task.task_id, {"b": NO})).task.status is Status.WORKING
     go_on.set()
-    assert value_of(await other.wait(ME, made.task.task_id, 10)) == "a,b"
+    assert value_of(await other.wait(ME, made.task.task_id, 60)) == "a,b"
 
 
 @row(75, 76, 77)
@@ -138,7 +138,7 @@ async def test_what_answers_no_open_question_does_not_wake_the_function(replicas
         await runtime.answer(ME, made.task.task_id, {"text": YES, "roots": ROOTS})
     assert await now(runtime, made) == partly
     await runtime.answer(ME, made.task.task_id, {"text": SAID, "roots": ROOTS, "name": NO})
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert value_of(ended) == ["ElicitationAnswer", "SamplingAnswer", "RootsAnswer"]
     assert ended.task.inputs["name"] == partly.task.inputs["name"]
 
@@ -157,7 +157,7 @@ async def test_branches_of_a_function_may_ask_at_the_same_time(replicas: Replica
     await asked(runtime, made, 3)
     for key, answer in (("b", NO), ("c", YES), ("a", NO)):
         await runtime.answer(ME, made.task.task_id, {key: answer})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == ["decline", "decline", "accept"]
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == ["decline", "decline", "accept"]
 
 
 @row(78)
@@ -174,7 +174,7 @@ async def test_the_same_words_asked_twice_are_two_questions(replicas: Replicas) 
     await runtime.answer(ME, made.task.task_id, {first: YES})
     second = await only_key(runtime, made)
     await runtime.answer(ME, made.task.task_id, {second: NO})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == ["accept", "decline"]
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == ["accept", "decline"]
     assert first != second
 
 
@@ -190,7 +190,7 @@ async def test_a_key_that_was_answered_is_not_asked_again(replicas: Replicas) ->
     made = await runtime.submit("ask")
     await asked(runtime, made)
     await runtime.answer(ME, made.task.task_id, {"whose": YES})
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), len(ended.task.inputs)) == (["accept", "accept"], 1)
 
 
@@ -221,7 +221,7 @@ async def test_what_was_answered_is_not_asked_again_when_the_asker_has_died(repl
         assert (released.status, released.inputs) == (Status.INPUT_REQUIRED, waiting.task.inputs)
         (key,) = released.outstanding
         await survivor.answer(ME, made.task.task_id, {key: NO})
-        ended = await survivor.wait(ME, made.task.task_id, 10)
+        ended = await survivor.wait(ME, made.task.task_id, 60)
         wire.mend()
     assert value_of(ended) == ["accept", "decline"]
     assert (told, len(ended.task.inputs)) == ([(1, "accept"), (2, "accept")], 2)
@@ -250,7 +250,7 @@ async def test_asked_on_one_replica_answered_through_another_and_resumed_on_a_th
         wire.cut()
         await other.answer(ME, made.task.task_id, {"whose": YES})  # before anybody has missed the asker
         await replicas.start(app, clock=MovedClock(MINUTE))  # when the lease is over
-        assert value_of(await other.wait(ME, made.task.task_id, 10)) == ["accept", 2]
+        assert value_of(await other.wait(ME, made.task.task_id, 60)) == ["accept", 2]
         wire.mend()
 
 
@@ -268,7 +268,7 @@ async def test_an_answer_reaches_a_task_whose_asker_was_shut_down(replicas: Repl
     )  # no worker has anything to do before it is answered, or too late
     assert (await other.answer(ME, made.task.task_id, {"whose": NO})).record.lane == "run/ask"
     await replicas.start(app)
-    assert value_of(await other.wait(ME, made.task.task_id, 10)) == ["decline", 2]
+    assert value_of(await other.wait(ME, made.task.task_id, 60)) == ["decline", 2]
 
 
 @row(78)
@@ -287,7 +287,7 @@ async def test_another_question_at_the_same_place_is_asked_anew(replicas: Replic
     await runtime.answer(ME, made.task.task_id, {await only_key(runtime, made): YES})
     await asked_again(runtime, made, 2)
     await runtime.answer(ME, made.task.task_id, {await only_key(runtime, made): NO})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "decline"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "decline"
 
 
 @row(70, 74)
@@ -298,7 +298,7 @@ async def test_a_task_that_waits_for_an_answer_can_be_cancelled(replicas: Replic
     made = await runtime.submit("ask")
     await asked(other, made)
     await other.cancel(ME, made.task.task_id)
-    ended = await other.wait(ME, made.task.task_id, 10)
+    ended = await other.wait(ME, made.task.task_id, 60)
     assert (ended.task.status, ended.task.outstanding.keys()) == (Status.CANCELLED, {"whose"})
     assert await lease_of(other, made) is None
 
@@ -312,7 +312,7 @@ async def test_an_answer_reaches_an_asker_that_hears_nothing(replicas: Replicas)
         made = await asker.submit("ask")
         await asked(other, made)
         await other.answer(ME, made.task.task_id, {"whose": YES})
-        assert value_of(await other.wait(ME, made.task.task_id, 10)) == ["accept", 1]
+        assert value_of(await other.wait(ME, made.task.task_id, 60)) == ["accept", 1]
 
 
 @row(74)
@@ -326,7 +326,7 @@ async def test_a_plain_function_asks_from_its_thread(replicas: Replicas) -> None
     runtime = await replicas.start(app, STEADY)
     made = await runtime.submit("ask")
     await runtime.answer(ME, made.task.task_id, {await only_key(runtime, made): NO})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "decline"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "decline"
 
 
 async def test_a_function_that_waits_sees_what_its_client_sets_meanwhile(replicas: Replicas) -> None:
@@ -342,4 +342,4 @@ async def test_a_function_that_waits_sees_what_its_client_sets_meanwhile(replica
     made = await runtime.submit("ask")
     await other.store.set_variables(await asked(other, made), {"colour": "blue"})
     await other.answer(ME, made.task.task_id, {"whose": YES})
-    assert value_of(await other.wait(ME, made.task.task_id, 10)) == "blue"
+    assert value_of(await other.wait(ME, made.task.task_id, 60)) == "blue"

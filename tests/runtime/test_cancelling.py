@@ -111,7 +111,7 @@ async def test_a_cancel_that_meets_the_first_claim_reaches_who_claimed(replicas:
     wire.before = be_claimed
     async with wired(replicas, wire, new_app(), work=False) as other:
         await other.cancel(ME, made.task.task_id)
-        assert (await creator.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+        assert (await creator.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
 
 
 @row(70)
@@ -137,7 +137,7 @@ async def test_a_cancel_that_meets_a_later_claim_reaches_who_claimed(replicas: R
     wire.before = be_claimed
     async with wired(replicas, wire, new_app(), work=False) as other:
         await other.cancel(ME, made.task.task_id)
-        assert (await worker.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+        assert (await worker.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
 
 
 async def until_held(runtime: Runtime, task: Snapshot) -> None:
@@ -177,7 +177,7 @@ async def test_a_cancel_reaches_the_worker_wherever_it_is_and_clean_up_comes_bef
     await several_heartbeats(worker, made, 1)
     flagged = await other.cancel(ME, made.task.task_id)
     assert (flagged.task.status, flagged.task.cancel_requested_at is None) == (Status.WORKING, False)
-    ended = await other.wait(ME, made.task.task_id, 10)
+    ended = await other.wait(ME, made.task.task_id, 60)
     assert (ended.task.status, cleaned) == (Status.CANCELLED, [Status.WORKING])
     assert ended.task.variables == {"tidy": True}
     assert await lease_of(worker, made) is None
@@ -192,7 +192,7 @@ async def test_a_cancel_reaches_a_worker_that_hears_nothing(replicas: Replicas) 
         made = await worker.submit("hang")
         await several_heartbeats(worker, made, 1)
         await other.cancel(ME, made.task.task_id)
-        assert (await other.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+        assert (await other.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
 
 
 @row(70)
@@ -214,7 +214,7 @@ async def test_cancelling_again_while_it_runs_changes_nothing_and_when_it_has_en
     once = await runtime.cancel(ME, made.task.task_id)
     assert await runtime.cancel(ME, made.task.task_id) == once == await now(runtime, made)
     go_on.set()
-    assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    assert (await runtime.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
     with pytest.raises(TerminalTask, match="cancelled, which is final"):
         await runtime.cancel(ME, made.task.task_id)
 
@@ -235,7 +235,7 @@ async def test_a_result_that_comes_in_spite_of_a_cancel_counts(replicas: Replica
     made = await runtime.submit("nearly_done")
     await several_heartbeats(runtime, made, 1)
     await runtime.cancel(ME, made.task.task_id)
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done anyway"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done anyway"
 
 
 @row(67, 70)
@@ -258,7 +258,7 @@ async def test_a_plain_function_learns_of_it_when_it_looks(replicas: Replicas) -
     made = await runtime.submit("work")
     await several_heartbeats(runtime, made, 1)
     await other.cancel(ME, made.task.task_id)
-    assert (await other.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    assert (await other.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
     assert len(raised) == 1
 
 
@@ -277,7 +277,7 @@ async def test_a_plain_function_that_waits_for_an_answer_is_woken_by_a_cancel(re
     made = await runtime.submit("work")
     await until_status(runtime, made, Status.INPUT_REQUIRED)
     await runtime.cancel(ME, made.task.task_id)
-    assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    assert (await runtime.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
     await until(left.is_set)  # its thread is not left behind for ever
 
 
@@ -303,7 +303,7 @@ async def test_who_does_not_heed_a_cancel_is_left_behind_and_writes_no_more(
     made = await runtime.submit("deaf")
     await several_heartbeats(runtime, made, 1)
     await runtime.cancel(ME, made.task.task_id)
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert ended.task.status is Status.CANCELLED
     go_on.set()
     await until(lambda: bool(refused))
@@ -338,7 +338,7 @@ async def test_a_thread_that_does_not_heed_a_cancel_is_left_behind(replicas: Rep
     made = await runtime.submit("deaf")
     await several_heartbeats(runtime, made, 1)
     await runtime.cancel(ME, made.task.task_id)
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     go_on.set()
     await until(lambda: bool(refused))
     assert (ended.task.status, type(refused[0])) == (Status.CANCELLED, LeaseLost)
@@ -359,7 +359,7 @@ async def test_a_cancel_of_a_task_whose_worker_is_dead_is_carried_out_by_recover
         wire.cut()
         await client.cancel(ME, made.task.task_id)
         survivor = await replicas.start(app)
-        task = (await survivor.wait(ME, made.task.task_id, 10)).task
+        task = (await survivor.wait(ME, made.task.task_id, 60)).task
     assert (task.status, task.attempts) == (Status.CANCELLED, 1)
 
 
@@ -378,7 +378,7 @@ async def test_an_error_in_the_clean_up_does_not_undo_the_cancel(replicas: Repli
     made = await runtime.submit("work")
     await several_heartbeats(runtime, made, 1)
     await runtime.cancel(ME, made.task.task_id)
-    task = (await runtime.wait(ME, made.task.task_id, 10)).task
+    task = (await runtime.wait(ME, made.task.task_id, 60)).task
     assert (task.status, task.attempts) == (Status.CANCELLED, 1)
 
 

@@ -60,13 +60,13 @@ async def the_only_tasks_end(runtime: Runtime, count: int) -> None:
     page = await runtime.store.list(ME)
     assert len(page.tasks) == count
     for each in page.tasks:
-        assert value_of(await runtime.wait(ME, each.task.task_id, 10)) == 1
+        assert value_of(await runtime.wait(ME, each.task.task_id, 60)) == 1
 
 
 async def until_free(runtime: Runtime) -> None:
     """The slot of what was not begun is free again, in the end."""
     made = await runtime.submit("quick")
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == 1
 
 
 @row(69)
@@ -107,6 +107,6 @@ async def test_a_client_that_creates_again_with_its_key_gets_the_task_that_was_m
         with pytest.raises(StorageFailed):
             await runtime.submit("quick", idempotency_key="k")
         made = await runtime.submit("quick", idempotency_key="k")
-        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
+        assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == 1
         await the_only_tasks_end(runtime, 1)
     assert runs == [made.task.task_id]

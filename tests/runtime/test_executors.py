@@ -42,7 +42,7 @@ async def test_what_an_executor_does_not_take_goes_back_to_the_queue_for_another
     made = await refusing.submit("work")
     await until(lambda: executor.asked > 0)
     await replicas.start(app)
-    ended = await refusing.wait(ME, made.task.task_id, 10)
+    ended = await refusing.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), ended.task.last_failure) == (1, "it could not be started: the cluster is full")
 
 
@@ -84,5 +84,5 @@ async def test_an_executor_is_two_verbs(replicas: Replicas) -> None:
     made = await runtime.submit("hang")
     await until(lambda: bool(made_here[0].seen))
     await runtime.cancel(ME, made.task.task_id)
-    assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    assert (await runtime.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
     assert made_here[0].seen == ["submit hang", "cancel: cancelled"]

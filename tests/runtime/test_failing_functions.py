@@ -39,7 +39,7 @@ async def test_a_function_that_takes_too_long_fails(replicas: Replicas, kind: st
 
     runtime = await replicas.start(app)
     made = await runtime.submit(kind)
-    task = (await runtime.wait(ME, made.task.task_id, 10)).task
+    task = (await runtime.wait(ME, made.task.task_id, 60)).task
     assert (task.status, task.attempts) == (Status.FAILED, 1)
     assert task.status_message == "the function took longer than 0.1 seconds"
 
@@ -66,7 +66,7 @@ async def test_a_function_that_takes_too_long_is_run_again_while_attempts_are_le
 
     runtime = await replicas.start(app)
     made = await runtime.submit(kind)
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert value_of(ended) == 2
     assert ended.task.last_failure == "the function took longer than 0.1 seconds"
 
@@ -83,7 +83,7 @@ async def test_waiting_for_an_answer_is_not_work_that_a_timeout_counts(replicas:
     await until_status(runtime, made, Status.INPUT_REQUIRED)
     await asyncio.sleep(1.1)
     await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "accept"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "accept"
 
 
 async def test_waiting_for_a_slot_is_not_work_that_a_timeout_counts(replicas: Replicas) -> None:
@@ -106,7 +106,7 @@ async def test_waiting_for_a_slot_is_not_work_that_a_timeout_counts(replicas: Re
     await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
     await asyncio.sleep(1.1)
     go_on.set()
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "accept"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "accept"
 
 
 # What the log says
@@ -124,7 +124,7 @@ async def test_a_mistake_in_a_call_of_perdure_is_logged_as_any_other_exception(
     runtime = await replicas.start(app)
     with caplog.at_level(logging.WARNING, "perdure.runtime"):
         made = await runtime.submit("work")
-        ended = (await runtime.wait(ME, made.task.task_id, 10)).task
+        ended = (await runtime.wait(ME, made.task.task_id, 60)).task
     assert ended.status is Status.FAILED
     (record,) = [each for each in caplog.records if each.exc_info]
     assert record.getMessage() == f"task {ended.task_id}: work raised in attempt 1"
@@ -155,5 +155,5 @@ async def test_an_error_that_cannot_be_told_ends_the_task_all_the_same(
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    assert (await runtime.wait(ME, made.task.task_id, 10)).task.status is Status.FAILED
+    assert (await runtime.wait(ME, made.task.task_id, 60)).task.status is Status.FAILED
     assert len(runs) <= 2

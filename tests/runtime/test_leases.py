@@ -68,7 +68,7 @@ async def test_a_heartbeat_writes_the_lease_and_leaves_the_task_alone(replicas: 
     assert len(lease.body.encode()) < 300
     assert (lease.tag, lease.lane, lease.expires_at) == (leases.HELD, leases.EXPIRING, None)
     go_on.set()
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
 
 
 @row(64)
@@ -84,7 +84,7 @@ async def test_heartbeats_are_in_nobodys_way(replicas: Replicas) -> None:
         written = await other.store.set_variables(written, {"count": written.version})
         await asyncio.sleep(0)  # the memory engine never lets anybody else in
     await other.store.request_cancel(written)
-    assert (await other.wait(ME, made.task.task_id, 10)).task.status is Status.CANCELLED
+    assert (await other.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
 
 
 @row(64)
@@ -102,7 +102,7 @@ async def test_an_answer_and_a_heartbeat_do_not_meet(replicas: Replicas) -> None
     asked = await now(other, made)
     await several_heartbeats(runtime, made, 2)
     await other.store.answer(asked, {"whose": {"action": "decline"}})  # at the version read before
-    assert value_of(await other.wait(ME, made.task.task_id, 10)) == "decline"
+    assert value_of(await other.wait(ME, made.task.task_id, 60)) == "decline"
 
 
 @asynccontextmanager
@@ -165,7 +165,7 @@ async def test_the_result_of_a_stale_worker_is_dropped(replicas: Replicas) -> No
 
     async with robbed(replicas, app, app) as (sleeper, robber):
         made = await sleeper.submit("work")
-        ended = await robber.wait(ME, made.task.task_id, 10)
+        ended = await robber.wait(ME, made.task.task_id, 60)
         go_on.set()
         await until(lambda: returned == [2, 1])
     assert value_of(ended) == "attempt 2"
@@ -193,7 +193,7 @@ async def test_the_lease_goes_with_the_task_that_ends(replicas: Replicas) -> Non
         if name == "hang":
             assert await lease_of(runtime, made) is not None
             await runtime.cancel(ME, made.task.task_id)
-        await runtime.wait(ME, made.task.task_id, 10)
+        await runtime.wait(ME, made.task.task_id, 60)
         assert await lease_of(runtime, made) is None
 
 
@@ -214,7 +214,7 @@ async def test_the_token_grows_with_each_claim(replicas: Replicas) -> None:
     runtime = await replicas.start(app, work=False)
     made = await runtime.submit("work")
     await replicas.start(app)
-    await runtime.wait(ME, made.task.task_id, 10)
+    await runtime.wait(ME, made.task.task_id, 60)
     assert len(tokens) == 4 == len(set(holders))
     assert tokens == sorted(set(tokens))
 
@@ -314,6 +314,6 @@ async def test_workers_of_one_name_cannot_use_each_others_lease(replicas: Replic
         go_on[1].set()
         await until(lambda: bool(refused))
         go_on[2].set()
-        ended = await namesake.wait(ME, made.task.task_id, 10)
+        ended = await namesake.wait(ME, made.task.task_id, 60)
     assert [type(error) for error in refused] == [LeaseLost]
     assert (value_of(ended), dict(ended.task.variables)) == ("attempt 2", {"attempt 2": "was here"})

@@ -102,7 +102,7 @@ async def test_a_storage_that_fails_for_a_while_loses_no_result(
     async with wired(replicas, wire, app, STEADY) as runtime:
         other = await replicas.start(app, STEADY)
         made = await runtime.submit("work")
-        ended = await other.wait(ME, made.task.task_id, 10)
+        ended = await other.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), ended.task.attempts, runs) == (1, 1, [1])
     assert await now(other, made) == ended
 
@@ -118,7 +118,7 @@ async def test_heartbeats_that_fail_for_less_than_a_lease_do_no_harm(replicas: R
         made = await runtime.submit("work")
         await several_heartbeats(runtime, made, 2)
         go_on.set()
-        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
+        assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == 1
     assert runs == [1]
 
 
@@ -140,7 +140,7 @@ async def test_a_write_of_which_nothing_was_heard_costs_the_function_nothing_but
     async with wired(replicas, wire, app, STEADY) as runtime:
         made = await runtime.submit("work")
         expected = ["b"] if when == "before" else ["a", "b"]
-        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == expected
+        assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == expected
 
 
 @row(69)
@@ -159,7 +159,7 @@ async def test_a_claim_of_which_nothing_was_heard_is_begun_once(
     made = await creator.submit("work")
     setattr(wire, when, times(1, error, lambda changes: isinstance(changes[0], Replace)))
     async with wired(replicas, wire, app, STEADY):
-        assert value_of(await creator.wait(ME, made.task.task_id, 10)) == 1
+        assert value_of(await creator.wait(ME, made.task.task_id, 60)) == 1
 
 
 @row(68)
@@ -174,7 +174,7 @@ async def test_an_end_of_which_nothing_was_heard_does_not_count_as_dropped(
     with caplog.at_level(logging.WARNING, "perdure.runtime"):
         async with wired(replicas, wire, app, STEADY) as runtime:
             made = await runtime.submit("work")
-            assert value_of(await other.wait(ME, made.task.task_id, 10)) == 1
+            assert value_of(await other.wait(ME, made.task.task_id, 60)) == 1
     assert runs == [1]
     assert "lease is lost" not in caplog.text
 
@@ -198,7 +198,7 @@ async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_n
 
     async with wired(replicas, wire, app, STEADY) as runtime:
         made = await runtime.submit("work")
-        ended = await runtime.wait(ME, made.task.task_id, 10)
+        ended = await runtime.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), ended.task.attempts) == (attempts, attempts)
     if write == "set_variables":
         assert ended.task.last_failure == "StorageBusy: others hold it"
@@ -273,7 +273,7 @@ async def test_a_watch_that_cannot_be_opened_at_first_keeps_no_word_from_the_run
             await other.cancel(ME, made.task.task_id)
         else:
             await other.answer(ME, made.task.task_id, {"whose": {"action": "decline"}})
-        ended = await other.wait(ME, made.task.task_id, 10)
+        ended = await other.wait(ME, made.task.task_id, 60)
     assert ended.task.status is (Status.CANCELLED if word == "cancel" else Status.COMPLETED)
 
 
@@ -325,7 +325,7 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
         go_on.set()
         await until(lambda: bool(told))
         assert isinstance(told[0], LeaseLost)
-        assert (await runtime.wait(ME, made.task.task_id, 10)).task.variables == {}
+        assert (await runtime.wait(ME, made.task.task_id, 60)).task.variables == {}
 
 
 @row(68)
@@ -357,7 +357,7 @@ async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_
         wire.mend()
         await several_heartbeats(runtime, made, 1)
         go_on.set()
-        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done"
+        assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
 
 
 def full(changes: Sequence[Change]) -> Awaitable[None]:

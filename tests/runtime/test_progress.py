@@ -31,7 +31,7 @@ async def test_a_thousand_reports_are_a_few_writes_and_the_last_is_there(replica
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert ended.version <= 20
     assert ended.task.status_message == "page 999"  # kept by a task that completes
     assert ended.task.progress == Progress(done=1000, total=1000)
@@ -57,7 +57,7 @@ async def test_progress_is_seen_while_the_function_runs(replicas: Replicas) -> N
     await until(is_seen)
     assert (await now(other, made)).version <= 4  # made, the first, the last
     go_on.set()
-    await other.wait(ME, made.task.task_id, 10)
+    await other.wait(ME, made.task.task_id, 60)
 
 
 async def test_what_a_report_leaves_out_stays_as_it_was(replicas: Replicas) -> None:
@@ -71,7 +71,7 @@ async def test_what_a_report_leaves_out_stays_as_it_was(replicas: Replicas) -> N
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    task = (await runtime.wait(ME, made.task.task_id, 10)).task
+    task = (await runtime.wait(ME, made.task.task_id, 60)).task
     assert (task.status_message, task.progress) == ("writing", Progress(done=2))
 
 
@@ -92,7 +92,7 @@ async def test_a_message_that_is_too_long_is_refused_to_the_function_that_says_i
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), ended.task.status_message) == ("done", "fine")
 
 
@@ -106,7 +106,7 @@ async def test_a_failure_says_why_in_the_place_of_the_last_report(replicas: Repl
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    task = (await runtime.wait(ME, made.task.task_id, 10)).task
+    task = (await runtime.wait(ME, made.task.task_id, 60)).task
     assert (task.status, task.status_message) == (Status.FAILED, "the printer is on fire")
     assert task.progress == Progress(done=9, total=10)
 
@@ -146,7 +146,7 @@ async def test_a_thread_reports_through_the_event_loop(replicas: Replicas) -> No
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), ended.task.status_message) == ("done", "page 99")
     assert ended.task.progress == Progress(done=99)
 
@@ -171,7 +171,7 @@ async def test_a_report_that_could_not_be_written_is_written_later(replicas: Rep
         await until(refused.is_set)
         wire.mend()
         go_on.set()
-        task = (await runtime.wait(ME, made.task.task_id, 10)).task
+        task = (await runtime.wait(ME, made.task.task_id, 60)).task
     assert (task.status, task.status_message, task.progress) == (
         Status.COMPLETED,
         "second",
@@ -196,5 +196,5 @@ async def test_reports_do_not_undo_what_others_write(replicas: Replicas) -> None
             ME, made.task.task_id, lambda read, name=name: other.store.set_variables(read, {name: 1})
         )
     go_on.set()
-    ended = await other.wait(ME, made.task.task_id, 10)
+    ended = await other.wait(ME, made.task.task_id, 60)
     assert ended.task.variables == dict.fromkeys("abcdefghij", 1)

@@ -56,10 +56,10 @@ async def test_what_its_creator_has_no_room_for_is_taken_by_another(replicas: Re
     held, waiting = await creator.submit("wait"), await creator.submit("quick")
     assert (held.task.held, waiting.task.held, waiting.task.attempts) == (True, False, 0)
     async with replicas.running(app):
-        assert value_of(await creator.wait(ME, waiting.task.task_id, 10)) == "quick"
+        assert value_of(await creator.wait(ME, waiting.task.task_id, 60)) == "quick"
     assert (await now(creator, held)).task.status is Status.WORKING
     go_on.set()
-    assert value_of(await creator.wait(ME, held.task.task_id, 10)) == "waited"
+    assert value_of(await creator.wait(ME, held.task.task_id, 60)) == "waited"
 
 
 @row(65)
@@ -71,7 +71,7 @@ async def test_what_is_created_where_nobody_works_is_taken_elsewhere(replicas: R
     await replicas.start(app)
     late = await creator.submit("quick")
     for made in (early, late):
-        assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
+        assert value_of(await creator.wait(ME, made.task.task_id, 60)) == "quick"
 
 
 @row(65)
@@ -93,11 +93,11 @@ async def test_a_worker_leaves_what_it_does_not_know_to_those_who_do(replicas: R
     made = await creator.submit("quick")
     for number in range(3):  # the old worker is awake, and takes what it knows
         each = await creator.submit("known", {"number": number})
-        await creator.wait(ME, each.task.task_id, 10)
+        await creator.wait(ME, each.task.task_id, 60)
     assert seen == [0, 1, 2]
     assert await now(creator, made) == made
     await replicas.start(new)
-    assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
+    assert value_of(await creator.wait(ME, made.task.task_id, 60)) == "quick"
 
 
 @row(65)
@@ -114,7 +114,7 @@ async def test_a_worker_that_is_alone_takes_the_oldest_first(replicas: Replicas)
     made = [await creator.submit("work", {"number": number}) for number in range(20)]
     await replicas.start(app, with_concurrency(1))
     for each in made:
-        await creator.wait(ME, each.task.task_id, 10)
+        await creator.wait(ME, each.task.task_id, 60)
     assert order == list(range(20))
 
 
@@ -130,7 +130,7 @@ async def test_a_function_with_a_long_queue_does_not_starve_another(replicas: Re
     made = [await creator.submit(name) for name in ["popular"] * 150 + others]
     await replicas.start(app, with_concurrency(1000), limits=MANY)
     for each in made:
-        await creator.wait(ME, each.task.task_id, 10)
+        await creator.wait(ME, each.task.task_id, 60)
     assert max(order.index(name) for name in others) < 80
 
 
@@ -142,7 +142,7 @@ async def test_a_new_task_may_name_its_function_without_a_call(replicas: Replica
     app = gated(asyncio.Event())
     runtime = await replicas.start(app)
     made = await runtime.create(ME, NewTask(method="tools/call", function="quick"))
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "quick"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "quick"
 
 
 @row(65)
@@ -159,7 +159,7 @@ async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replic
     assert await runtime.store.counts(ME) == {Status.WORKING: 3}
     go_on.set()
     for each in made:
-        await runtime.wait(ME, each.task.task_id, 10)
+        await runtime.wait(ME, each.task.task_id, 60)
     await replicas.subject.settled()
     await runtime.submit("wait")
 
@@ -187,7 +187,7 @@ async def test_a_backoff_keeps_a_task_from_being_taken_early(replicas: Replicas)
     await run_all(await replicas.start(app, work=False, clock=clock), ["quick"] * 5)
     assert await now(runtime, made) == waiting
     clock.ahead = pause
-    await runtime.wait(ME, made.task.task_id, 10)
+    await runtime.wait(ME, made.task.task_id, 60)
     assert runs == [1, 2]
 
 
@@ -223,7 +223,7 @@ async def test_a_damaged_record_in_the_queue_is_quarantined_and_is_in_nobodys_wa
     damaged = [await damage(creator, await creator.submit("quick")) for _ in range(3)]
     made = await creator.submit("quick")
     await replicas.start(app, with_concurrency(1))
-    assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
+    assert value_of(await creator.wait(ME, made.task.task_id, 60)) == "quick"
     for change in damaged:
         await until_quarantined(creator, change)
 
@@ -264,7 +264,7 @@ async def test_tasks_that_cannot_be_claimed_are_in_nobodys_way(replicas: Replica
     large = [await creator.submit("measure", {"text": "x" * 2 * BOOKKEEPING_BYTES}) for _ in range(20)]
     made = await creator.submit("measure", {"text": "fits"})
     await replicas.start(app, with_concurrency(4), limits=StoreConfig(max_record_size_bytes=20_000))
-    assert value_of(await creator.wait(ME, made.task.task_id, 10)) == 4
+    assert value_of(await creator.wait(ME, made.task.task_id, 60)) == 4
     assert [await now(creator, each) for each in large] == large
 
 
@@ -299,7 +299,7 @@ async def test_one_task_does_not_set_a_crowd_of_workers_running(replicas: Replic
             await stack.enter_async_context(wired(replicas, wire, app, UNSWEPT))
         for _ in range(rounds):
             made = await creator.submit("quick")
-            await creator.wait(ME, made.task.task_id, 10)
+            await creator.wait(ME, made.task.task_id, 60)
         assert rounds <= crew.attempts < 7 * rounds  # by 8 that are woken together
 
 
@@ -324,7 +324,7 @@ async def test_a_worker_that_hears_nothing_looks_now_and_then(replicas: Replicas
     async with wired(replicas, wire, app, UNHURRIED):
         await until(lambda: wire.calls["due"] >= 2)
         made = await creator.submit("quick")
-        assert value_of(await creator.wait(ME, made.task.task_id, 10)) == "quick"
+        assert value_of(await creator.wait(ME, made.task.task_id, 60)) == "quick"
 
 
 class Lagging(Wire):
@@ -369,6 +369,6 @@ async def test_a_worker_does_not_run_after_what_a_queue_that_lags_still_shows(re
     async with wired(replicas, wire, app, replace(STEADY, concurrency=4)) as runtime:
         assert runtime.store.storage.lag == 2.0
         for each in made:
-            assert (await creator.wait(ME, each.task.task_id, 10)).task.attempts == 1
+            assert (await creator.wait(ME, each.task.task_id, 60)).task.attempts == 1
     assert runs == Counter(range(60))
     assert wire.refused <= 5

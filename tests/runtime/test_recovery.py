@@ -51,7 +51,7 @@ async def test_a_task_whose_worker_is_lost_fails_with_a_message_and_wakes_who_wa
     survivor = await replicas.start(app)
     async with wired(replicas, wire, app) as doomed:
         made = await doomed.submit("hang")
-        waiting = asyncio.create_task(survivor.wait(ME, made.task.task_id, 10))
+        waiting = asyncio.create_task(survivor.wait(ME, made.task.task_id, 60))
         wire.cut()
         task = (await waiting).task
     assert (task.status, task.last_failure) == (Status.FAILED, LOST.reason)
@@ -83,7 +83,7 @@ async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(
         await stuck.wait()
         wire.cut()
         clock.ahead = MINUTE  # the lease is over
-        ended = await survivor.wait(ME, made.task.task_id, 10)
+        ended = await survivor.wait(ME, made.task.task_id, 60)
         wire.mend()
     assert value_of(ended) == ["a/b", 7, "decline", 2, LOST.reason]
     assert (ended.task.attempts, ended.task.last_failure) == (2, LOST.reason)
@@ -149,7 +149,7 @@ async def test_a_worker_that_lacks_the_function_leaves_the_decision_to_one_that_
         task = (await now(stranger, made)).task
         assert (task.status, task.attempts, task.last_failure) == (Status.WORKING, 1, LOST.reason)
         await replicas.start(app, clock=clock)
-        ended = (await stranger.wait(ME, made.task.task_id, 10)).task
+        ended = (await stranger.wait(ME, made.task.task_id, 60)).task
         wire.mend()
     assert (ended.status is Status.COMPLETED, ended.attempts) == (restart, 1 + restart)
 
@@ -165,7 +165,7 @@ async def test_a_clock_that_is_wrong_by_an_hour_takes_no_live_work(replicas: Rep
         made = await holder.submit("work")
         await several_heartbeats(holder, made, 3)  # for longer than the patience of the other
         go_on.set()
-        assert value_of(await holder.wait(ME, made.task.task_id, 10)) == 1
+        assert value_of(await holder.wait(ME, made.task.task_id, 60)) == 1
     assert runs == [1]
 
 
@@ -193,7 +193,7 @@ async def test_a_clock_that_jumps_in_the_middle_of_a_run_takes_no_live_work(repl
             clocks[0].ahead, clocks[1].ahead = mine, others
             await several_heartbeats(holder, made, 2)
         go_on.set()
-        assert value_of(await holder.wait(ME, made.task.task_id, 10)) == 1
+        assert value_of(await holder.wait(ME, made.task.task_id, 60)) == 1
     assert runs == [1]
 
 
@@ -208,9 +208,9 @@ async def test_recovery_takes_the_work_of_the_dead_and_spares_that_of_the_living
         lost = [await doomed.submit("hang") for _ in range(5)]
         wire.cut()
         await stack.enter_async_context(wired(replicas, Fair(beats), hanging(), CALM))
-        ended = [await living.wait(ME, each.task.task_id, 10) for each in lost]
+        ended = [await living.wait(ME, each.task.task_id, 60) for each in lost]
         go_on.set()
-        kept = [await living.wait(ME, each.task.task_id, 10) for each in spared]
+        kept = [await living.wait(ME, each.task.task_id, 60) for each in spared]
         wire.mend()
     assert {each.task.status for each in ended} == {Status.FAILED}
     assert [value_of(each) for each in kept] == [1] * 5
@@ -230,7 +230,7 @@ async def test_a_coroutine_that_holds_up_its_loop_for_longer_than_a_lease_keeps_
 
     runtime = await replicas.start(app, replace(UNHURRIED, heartbeat=1.0), clock=clock)
     made = await runtime.submit("rude")
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
 
 
 class HeldUp(InProcessExecutor):
@@ -265,7 +265,7 @@ async def test_who_was_held_up_does_not_begin_what_another_has_taken(replicas: R
     await asyncio.wait_for(executors[0].is_over.wait(), 10)
     assert 1 not in runs  # that was the attempt of the one that was held up
     go_on.set()
-    assert value_of(await other.wait(ME, made.task.task_id, 10)) == runs[-1]
+    assert value_of(await other.wait(ME, made.task.task_id, 60)) == runs[-1]
 
 
 # A record or a lease is damaged, or gone
@@ -318,7 +318,7 @@ async def test_a_lease_that_is_damaged_does_not_keep_its_task_from_being_recover
         assert lease is not None
         await put(survivor, lease, '{"holder":[]}')
         clock.ahead = MINUTE  # it is over
-        assert (await survivor.wait(ME, made.task.task_id, 10)).task.status is Status.FAILED
+        assert (await survivor.wait(ME, made.task.task_id, 60)).task.status is Status.FAILED
         wire.mend()
 
 

@@ -73,7 +73,7 @@ async def test_work_that_paused_for_longer_than_its_ttl_continues(replicas: Repl
     clock.ahead += 19 * DAY
     await runtime.store.sweep()
     await runtime.answer(ME, made.task.task_id, {"name": YES})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "answered"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "answered"
 
 
 @row(57, 101)
@@ -165,7 +165,7 @@ async def test_a_worker_does_not_start_what_has_been_released_for_a_month(replic
         return "started"
 
     runtime = await replicas.start(app, clock=clock)
-    assert reason_of(await runtime.wait(ME, made.task.task_id, 10)) == "expired"
+    assert reason_of(await runtime.wait(ME, made.task.task_id, 60)) == "expired"
 
 
 @row(101)
@@ -209,7 +209,7 @@ async def test_an_answer_that_comes_after_a_month_starts_the_task_again(replicas
     await until_released(runtime, made)
     clock.ahead = 40 * DAY
     await runtime.answer(ME, made.task.task_id, {"name": YES})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "answered"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "answered"
 
 
 # Questions
@@ -237,7 +237,7 @@ async def test_a_question_that_a_run_waits_for_in_place_ends_its_task_at_its_dea
     await asyncio.sleep(2 * UNHURRIED.poll_interval)
     assert (await now(runtime, made)).task.status is Status.INPUT_REQUIRED
     clock.ahead = TTL * 1000
-    assert reason_of(await runtime.wait(ME, made.task.task_id, 10)) == "input_deadline"
+    assert reason_of(await runtime.wait(ME, made.task.task_id, 60)) == "input_deadline"
 
 
 @row(103)
@@ -315,7 +315,7 @@ async def test_a_run_that_must_not_run_twice_cannot_pause_and_gets_an_error(repl
     runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=1))
     await waiting_runs(runtime, 1)
     made = await runtime.submit("once")
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert (ended.task.status, ended.task.inputs, len(caught)) == (Status.FAILED, {}, 1)
 
 
@@ -365,7 +365,7 @@ async def test_an_answer_that_comes_at_the_deadline_runs_no_task_twice_that_must
         await until_status(client, made, Status.INPUT_REQUIRED)
         wire.before = answer_first
         clock.ahead = 2 * TTL * 1000
-        ended = await client.wait(ME, made.task.task_id, 10)
+        ended = await client.wait(ME, made.task.task_id, 60)
     assert len(started) == starts
     assert ended.task.status is (Status.COMPLETED if name == "often" else Status.FAILED)
 
@@ -383,7 +383,7 @@ async def test_a_wait_that_outlives_its_run_ends_and_leaves_its_place(replicas: 
     runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=1))
     for _ in range(2):  # the second has a place to wait
         made = await runtime.submit("leaves")
-        assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "done"
+        assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
     await until(lambda: all(each.done() for each in left_behind))
     assert {type(each.exception()) for each in left_behind} == {LeaseLost}
 

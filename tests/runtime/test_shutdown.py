@@ -123,7 +123,7 @@ async def test_what_cannot_finish_is_handed_back_and_taken_at_once(replicas: Rep
     if how == "cancelled":
         hosting.cancel()
     await is_over(hosting, how)
-    end = await other.wait(ME, works.made[0].task.task_id, 10)
+    end = await other.wait(ME, works.made[0].task.task_id, 60)
     assert (value_of(end), end.task.attempts, works.begun) == (2, 2, [1, 2])
     assert (end.task.failures, end.task.last_failure) == (0, SHUT_DOWN)
 
@@ -287,7 +287,7 @@ async def test_a_worker_may_be_started_again(replicas: Replicas) -> None:
         async with runtime.running():
             made = await runtime.submit("once")
             assert made.task.held
-            assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
+            assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == 1
         assert len(works.begun) == count
 
 

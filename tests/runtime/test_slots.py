@@ -78,7 +78,7 @@ async def test_a_function_has_its_own_limit_within_its_workers(replicas: Replica
     made = [await creator.submit(name) for name in ["narrow"] * 8 + ["wide"] * 12]
     await replicas.start(app, with_concurrency(5))
     for each in made:
-        await creator.wait(ME, each.task.task_id, 10)
+        await creator.wait(ME, each.task.task_id, 60)
     assert (crowd.most["narrow"], crowd.most["all"]) == (2, 5)
 
 
@@ -132,7 +132,7 @@ async def test_a_run_that_waits_for_an_answer_lends_its_slot_and_gets_one_back(r
     assert asking.order == []  # answered, and still waiting for the slot that it lent
     asking.go_on.set()
     for each in (waits, asks):
-        await runtime.wait(ME, each.task.task_id, 10)
+        await runtime.wait(ME, each.task.task_id, 60)
     assert asking.order == ["waits", "asks"]
     assert asking.crowd.most["work"] == 1
 
@@ -147,7 +147,7 @@ async def test_who_was_answered_comes_before_who_has_not_begun(replicas: Replica
     await several_heartbeats(runtime, asks, 1)
     asking.go_on.set()
     for each in (waits, asks, *late):
-        await runtime.wait(ME, each.task.task_id, 10)
+        await runtime.wait(ME, each.task.task_id, 60)
     assert asking.order == ["waits", "asks", "late", "late", "late"]
     assert asking.crowd.most["work"] == 1
 
@@ -181,5 +181,5 @@ async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Repl
     patience.reschedule(asyncio.get_running_loop().time())
     await several_heartbeats(runtime, taken, 1)
     go_on.set()
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == "nobody said"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "nobody said"
     assert crowd.most["work"] == 1

@@ -45,4 +45,4 @@ async def test_the_sweeper_leaves_alone_what_is_in_work(replicas: Replicas) -> N
 
     await until(is_gone)
     go_on.set()
-    assert value_of(await runtime.wait(ME, made.task.task_id, 10)) == 1
+    assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == 1

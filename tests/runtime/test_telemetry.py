@@ -138,7 +138,7 @@ async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
         short = await replicas.start(app, work=False, limits=quick)
         await short.store.create(ANA, NewTask(method="tools/call"))
         runtime = await replicas.start(app)
-        ended = await runtime.wait(ANA, lost, 10)
+        ended = await runtime.wait(ANA, lost, 60)
         await until(
             lambda: any((span.attributes or {}).get("perdure.swept") for span in spans("perdure.sweep"))
         )

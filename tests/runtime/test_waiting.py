@@ -35,7 +35,7 @@ async def test_the_end_is_heard_on_another_replica_that_does_not_work(replicas: 
     runtime = await replicas.start(gated(go_on))
     other = await replicas.start(new_app(), work=False)
     made = await runtime.submit("work")
-    waiting = [asyncio.create_task(each.wait(ME, made.task.task_id, 10)) for each in (runtime, other, other)]
+    waiting = [asyncio.create_task(each.wait(ME, made.task.task_id, 60)) for each in (runtime, other, other)]
     await several_heartbeats(runtime, made, 1)
     go_on.set()
     for each in waiting:
@@ -53,7 +53,7 @@ async def test_who_waits_too_short_a_time_is_told_and_the_task_goes_on(replicas:
             await each.wait(ME, made.task.task_id, 0.05)
     assert await now(other, made) == made
     go_on.set()
-    assert value_of(await other.wait(ME, made.task.task_id, 10)) == "done"
+    assert value_of(await other.wait(ME, made.task.task_id, 60)) == "done"
 
 
 @row(72)
@@ -62,9 +62,9 @@ async def test_the_end_of_a_task_that_has_ended_is_there_at_once(replicas: Repli
     go_on.set()
     runtime = await replicas.start(gated(go_on))
     made = await runtime.submit("work")
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     async with wired(replicas, wire, new_app(), work=False) as other:
-        assert await other.wait(ME, made.task.task_id, 10) == ended
+        assert await other.wait(ME, made.task.task_id, 60) == ended
         assert await other.wait(ME, made.task.task_id, 0) == ended
         assert wire.calls == {"get": 2}  # and nobody watched
 
@@ -76,7 +76,7 @@ async def test_absent_and_foreign_tasks_cannot_be_waited_for(replicas: Replicas)
     stranger = Owner.user("https://issuer.example", "eve")
     for owner, task_id in ((stranger, made.task.task_id), (ME, "0" * 32), (ME, "no id at all")):
         with pytest.raises(NotFound, match=r"^Task not found$"):
-            await runtime.wait(owner, task_id, 10)
+            await runtime.wait(owner, task_id, 60)
         with pytest.raises(NotFound, match=r"^Task not found$"):
             await anext(runtime.watch(owner, task_id))
 
@@ -86,7 +86,7 @@ async def test_who_waits_for_a_task_that_is_deleted_is_told(replicas: Replicas) 
     runtime = await replicas.start(gated(asyncio.Event()), work=False)
     other = await replicas.start(new_app(), work=False)
     made = await runtime.submit("work")
-    waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 10))
+    waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 60))
     await begun(waiting)
     await runtime.store.delete(ME, made.task.task_id)
     with pytest.raises(NotFound):
@@ -105,7 +105,7 @@ async def test_the_end_is_heard_though_no_wake_up_ever_comes(replicas: Replicas)
     runtime = await replicas.start(gated(go_on))
     async with wired(replicas, wire, new_app(), work=False) as other:
         made = await runtime.submit("work")
-        waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 10))
+        waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 60))
         await until(lambda: wire.calls["get"] >= 3)
         go_on.set()
         assert value_of(await waiting) == "done"

@@ -309,7 +309,7 @@ async def test_a_plain_step_that_is_cancelled_is_given_time_to_tidy_up(replicas:
     made = await runtime.submit("flow")
     await until(began.is_set)
     await runtime.cancel(ME, made.task.task_id)
-    ended = await runtime.wait(ME, made.task.task_id, 10)
+    ended = await runtime.wait(ME, made.task.task_id, 60)
     assert tidied.is_set()  # before the task ended
     assert ended.task.status is (Status.COMPLETED if how == "returns" else Status.CANCELLED)
     if how == "returns":

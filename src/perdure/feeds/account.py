@@ -101,6 +101,11 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """By the source's own count, at the last look at its profile."""
     unseen: int = 0
     """How many posts that count has that neither polls nor audits found."""
+    unseen_since: Micros | None = None
+    """When a profile first counted them. Those that were deleted before a poll saw them are gone from the
+    next profile's count."""
+    unseen_polls: int = 0
+    """Polls in a row since then that found nothing new."""
     quiet: int = 0
     """Polls in a row that found nothing new."""
     profiled_at: Micros | None = None

@@ -30,7 +30,7 @@ GRACE: Micros = 2 * MINUTE
 """Added to the time after which an account is late: a poller that died keeps its accounts for a minute."""
 ALARM_FAILURES = 3
 """How often a poll must have failed in a row."""
-ALARM_EMPTY_POLLS = 3
+ALARM_EMPTY_POLLS = 2
 """How many polls in a row must have found nothing, before posts that only the profile counts are an alarm."""
 MAX_NAMED = 5
 """How many accounts an alarm names."""
@@ -142,7 +142,7 @@ def _unseen(accounts: Sequence[Account]) -> Alarm | None:
     unseen = [
         each
         for each in accounts
-        if each.status is Status.ACTIVE and each.unseen and each.quiet >= ALARM_EMPTY_POLLS
+        if each.status is Status.ACTIVE and each.unseen_polls >= ALARM_EMPTY_POLLS and _is_confirmed(each)
     ]
     posts = sum(each.unseen for each in unseen)
     return _alarm(
@@ -153,6 +153,12 @@ def _unseen(accounts: Sequence[Account]) -> Alarm | None:
             "compare with `perdure feeds audit`"
         ),
     )
+
+
+def _is_confirmed(account: Account) -> bool:
+    """Whether two profiles in a row have counted posts that no poll has found."""
+    since = account.unseen_since
+    return since is not None and (account.profiled_at or 0) > since
 
 
 def _repeated(accounts: Sequence[Account]) -> Alarm | None:

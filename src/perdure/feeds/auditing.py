@@ -123,7 +123,9 @@ class _Audit:
             shown += await self._source.shown(older)
         new = await self._store.keep(self._account.account_id, shown)
         self.stored += len(new)
-        self.posts += sum(item.kind != "repost" for item in new)
+        written_at = {each.item.uri: each.written_at for each in passed}
+        since = self._account.profiled_at or 0
+        self.posts += sum(item.kind != "repost" and written_at[item.uri] >= since for item in new)
 
     def _is_history(self, record: WrittenRecord) -> bool:
         """Whether it was written before polls began to look, so that none of them should have found it."""

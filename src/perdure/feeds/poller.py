@@ -42,7 +42,7 @@ from .parts import parts_of
 from .polling import Failed, Outcome, Polled, PolledElsewhere, Skipped
 from .settings import MINUTE, FollowLists, Polling
 from .source import FeedSource, FollowSource, HintSource, Profile
-from .store import FeedStore
+from .store import Edit, FeedStore
 
 log = logging.getLogger("perdure.feeds")
 
@@ -216,9 +216,11 @@ class Poller:
         """Ask for the handles and post counts that were not asked for in a while."""
         async for batch in self._stale_profiles():
             known = {stored.account.account_id for stored in batch}
+            asked_at = self._store.clock()
             for profile in await self._profiles(sorted(known)):
                 if profile.account_id in known:
-                    await self._edit(profile.account_id, partial(settling.profiled, profile=profile))
+                    edit = partial(settling.profiled, profile=profile, now=asked_at)
+                    await self._edit(profile.account_id, edit)
 
     async def _profiles(self, names: list[str]) -> list[Profile]:
         """What is refused for one of them is no reason not to ask for the next ones."""
@@ -235,15 +237,15 @@ class Poller:
         for account_id, time in newest.items():
             with suppress(UnknownAccount, NewerFormat):
                 before = (await self._store.get(account_id)).account
-                edit = partial(settling.hinted, newest=time)
-                if edit(before, now=self._store.clock()) != before:
+                edit = partial(settling.hinted, newest=time, now=self._store.clock())
+                if edit(before) != before:
                     told += 1
                     await self._edit(account_id, edit)
         return told
 
-    async def _edit(self, account_id: str, edit: Callable[..., Account]) -> None:
+    async def _edit(self, account_id: str, edit: Edit) -> None:
         with suppress(UnknownAccount, NewerFormat):  # removed meanwhile, or written by a newer version
-            await self._store.edit(account_id, lambda each: edit(each, now=self._store.clock()))
+            await self._store.edit(account_id, edit)
 
     # Many accounts
 

@@ -109,6 +109,8 @@ class Kept(msgspec.Struct, frozen=True):
     """Those that nobody knew."""
     owed: list[Item]
     """Those of them that are still to be written, together with the state."""
+    recent_posts: int = 0
+    """How many of those that were found the source has not counted in the profile that was last read."""
 
 
 NOTHING = Kept([], [])
@@ -212,14 +214,16 @@ class Poll:
         items = [item for item in page.items if item.time >= oldest]
         pinned = [item for item in page.pinned if item.time >= oldest]
         if known is None:
-            return Kept(await self._store.keep(self._id, (*items, *pinned)), [])
+            found = await self._store.keep(self._id, (*items, *pinned))
+            return Kept(found, [], settling.posts_since(self._held.account, found))
         newer = [item for item in items if item.time > known]
         unknown = await self._store.unknown(self._id, [item for item in items if item.time <= known])
         late = [item for item in unknown if item.time < known]
         level = [item for item in unknown if item.time == known]
         owed = late[-MOST_OWED:]
         at_once = (*newer, *pinned, *level, *late[:-MOST_OWED])
-        return Kept([*await self._store.keep(self._id, at_once), *owed], owed)
+        found = [*await self._store.keep(self._id, at_once), *owed]
+        return Kept(found, owed, sum(item.kind != "repost" for item in found))
 
     async def _write(self, edit: Edit, page: Page | None = None, kept: Kept = NOTHING) -> None:
         """Count what a page brought, make the state follow it, and end the poll when nothing is left."""
@@ -232,7 +236,15 @@ class Poll:
 
         def after(account: Account) -> Account:
             now = self._store.clock()
-            account = settling.read(edit(account), new=new, posts=posts, pages=1, set_aside=bad, now=now)
+            account = settling.read(
+                edit(account),
+                new=new,
+                posts=posts,
+                recent_posts=kept.recent_posts,
+                pages=1,
+                set_aside=bad,
+                now=now,
+            )
             is_over = not account.gaps or self._pages >= self._polling.max_pages_per_user
             return self._settled(account, now) if is_over else account
 

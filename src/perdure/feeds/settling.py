@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from random import uniform
 
 from msgspec.structs import replace
@@ -10,12 +11,16 @@ from msgspec.structs import replace
 from ..storage import Micros
 from .account import BY_HAND, Account, Hold, Status
 from .errors import AccountUnavailable, FeedError, InvalidActor
+from .item import Item
 from .settings import HOUR, MINUTE, Polling
 from .source import Profile
 
 SHORTEST: Micros = 2 * MINUTE
 LONGEST: Micros = 6 * HOUR
 """Between two polls of an account, but for what chance adds."""
+MAX_RETRY_WAIT: Micros = 30 * MINUTE
+"""Between two polls that fail, if the account's own interval is not longer: a source that was down for hours
+is read again soon after it is back."""
 JITTER = 0.1
 PROBES: tuple[Micros, ...] = (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
 """When an account that the source does not show is looked for again; the last one for ever."""
@@ -42,26 +47,42 @@ def claimed(account: Account, hold: Hold) -> Account:
 
 
 def _uncounted(account: Account) -> Account:
-    """Do not compare the source's count with ours until the profile was read again."""
-    return replace(account, posts=None)
+    """Compare the source's count with ours only from the next profile on."""
+    return replace(account, posts=None, unseen=0, unseen_since=None, unseen_polls=0)
 
 
-def read(account: Account, *, new: int, posts: int, pages: int, set_aside: int, now: Micros) -> Account:
-    """Count what a page brought: new items, and how many of them are posts of the account's own."""
+def posts_since(account: Account, found: Iterable[Item]) -> int:
+    """Return how many of these items the source has not counted yet when its profile was last read: what is
+    read of an account's past is no news for its count.
+    """
+    since = (account.profiled_at or 0) - HOUR  # clocks of authors differ
+    return sum(item.kind != "repost" and item.time > since for item in found)
+
+
+def read(
+    account: Account, *, new: int, posts: int, recent_posts: int, pages: int, set_aside: int, now: Micros
+) -> Account:
+    """Count what a page brought: new items, and how many of them are posts of the account's own. First they
+    are those that a profile has counted and no poll had found; the recent ones the next profile will count.
+    """
+    counted = min(account.unseen, posts)
     return replace(
         account,
         last_polled_at=now,
         posts_fetched_count=account.posts_fetched_count + new,
-        posts_found=account.posts_found + posts,
+        posts_found=account.posts_found + max(recent_posts - counted, 0),
         pages=account.pages + pages,
         set_aside=account.set_aside + set_aside,
-        unseen=0 if posts else account.unseen,
+        unseen=account.unseen - counted,
+        unseen_since=account.unseen_since if account.unseen > counted else None,
     )
 
 
 def audited(account: Account, *, posts: int) -> Account:
     """An audit compared everything, and stored this many posts."""
-    return replace(account, posts_found=account.posts_found + posts, unseen=0)
+    return replace(
+        account, posts_found=account.posts_found + posts, unseen=0, unseen_since=None, unseen_polls=0
+    )
 
 
 def settled(
@@ -89,6 +110,7 @@ def settled(
         cadence=None if waited is None else min(waited, account.last_wait or waited),
         polls=account.polls + 1,
         quiet=0 if found else account.quiet + 1,
+        unseen_polls=account.unseen_polls + 1 if account.unseen and not found else 0,
         interval=interval,
         next_at=now if account.gaps and got_on else now + jittered(interval),
     )
@@ -113,7 +135,7 @@ def failed(account: Account, error: FeedError, *, now: Micros) -> Account:
     if isinstance(error, AccountUnavailable):
         wait = PROBES[min(failures, len(PROBES)) - 1]
         return replace(failing, status=Status.UNAVAILABLE, next_at=now + jittered(wait))
-    wait = min(MINUTE << min(failures - 1, 20), LONGEST)
+    wait = min(MINUTE << min(failures - 1, 20), max(MAX_RETRY_WAIT, account.interval))
     return replace(failing, next_at=now + jittered(wait))
 
 
@@ -159,17 +181,19 @@ def profiled(account: Account, profile: Profile, *, now: Micros) -> Account:
     """What the source says of it: a new handle, and by how much its own count has risen more than ours. A
     count that falls makes up for an earlier rise: posts were deleted before a poll saw them.
     """
-    if account.posts is None or profile.posts is None:
-        unseen = account.unseen
-    else:
-        unseen = max(account.unseen + profile.posts - account.posts - account.posts_found, 0)
+    unseen, found_first = account.unseen, 0
+    if account.posts is not None and profile.posts is not None:
+        risen = profile.posts - account.posts
+        unseen = max(unseen + risen - account.posts_found, 0)
+        found_first = max(account.posts_found - max(risen, 0), 0)
     return replace(
         account,
         handle=profile.handle or account.handle,
         posts=profile.posts if profile.posts is not None else account.posts,
         unseen=unseen,
+        unseen_since=None if not unseen else now if account.unseen_since is None else account.unseen_since,
         profiled_at=now,
-        posts_found=0,
+        posts_found=found_first,  # a poll may be quicker than the profile that counts what it found
     )
 
 

@@ -8,7 +8,9 @@ from collections.abc import Callable
 from functools import lru_cache
 from hashlib import blake2b
 from types import TracebackType
+from urllib.parse import parse_qs
 
+import httpx2
 import msgspec
 
 from perdure.storage import Micros
@@ -115,6 +117,22 @@ class FakeBluesky:
         return most
 
     # A request
+
+    async def answer(self, request: httpx2.Request) -> httpx2.Response:
+        """Answer a request without HTTP, for a transport in virtual time."""
+        response = await self._handle(
+            Request(
+                connection=0,
+                method=request.method,
+                path=request.url.path,
+                query=parse_qs(request.url.query.decode(), keep_blank_values=True),
+                headers={name.lower(): value for name, value in request.headers.items()},
+                body=request.content,
+            )
+        )
+        if response.stops_after is not None:
+            raise httpx2.RemoteProtocolError("the connection was cut")
+        return httpx2.Response(response.status, headers=response.headers, content=response.body)
 
     async def _handle(self, request: Request) -> Response:
         if request.path.startswith("/_fake/"):

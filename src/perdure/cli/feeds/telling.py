@@ -14,6 +14,7 @@ from ..times import clock, iso
 _TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "last_at"} | {
     "failing_since",
     "deep_mark",
+    "unseen_since",
     "mark",
     "floor",
     "depth",

@@ -28,8 +28,11 @@ async def open_bluesky(
     budget: Budget | None = None,
     environ: Mapping[str, str] = os.environ,
     patience: float = PATIENCE,
+    transport: httpx2.AsyncBaseTransport | None = None,
 ) -> AsyncGenerator[Bluesky]:
-    """Bluesky, as these settings want it read. The budget is that of the server that has the feeds."""
+    """Open Bluesky as these settings want it read. The budget is that of the server that has the feeds.
+    `transport` sends the requests in another way than over connections of its own.
+    """
     bluesky = settings.bluesky
     _check(bluesky)
     password = _password(bluesky, environ)
@@ -40,7 +43,9 @@ async def open_bluesky(
     )
     limits = httpx2.Limits(max_keepalive_connections=connections, keepalive_expiry=IDLE)
     # Each client sees to its own patience, for an answer as a whole.
-    async with httpx2.AsyncClient(limits=limits, timeout=None, headers={"user-agent": "perdure"}) as http:
+    async with httpx2.AsyncClient(
+        limits=limits, timeout=None, headers={"user-agent": "perdure"}, transport=transport
+    ) as http:
         if bluesky.identifier is None or password is None:
             public = Client(http, bluesky.service, feeds, patience=patience)
             pds = Client(http, bluesky.pds, others, patience=patience)
