@@ -76,7 +76,9 @@ async def _poller_of(hosted: Hosted) -> FeedPoller:
     """A poller with the settings of this folder, checked before anything is opened."""
     settings = stored_settings()
     if settings.url not in (None, hosted.storage):
-        log.warning("the settings of feeds name another storage; this server polls the accounts of its own")
+        log.warning(
+            "the url in the settings of feeds is ignored: this server polls the accounts of its own storage"
+        )
     poller = FeedPoller(settings, made_up=hosted.is_sample)
     await poller.check()
     return poller
