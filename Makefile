@@ -10,7 +10,7 @@ PYTEST := $(BIN)/pytest -q -n 6 --dist worksteal
 
 unexport PYTHONDONTWRITEBYTECODE # else every process of the tests compiles everything again
 
-.PHONY: run test test-all quick unit steady check parity sabotage crash faults soak bench docs format clean
+.PHONY: run test test-all quick unit steady check parity sabotage crash faults soak bench docs pictures format clean
 
 run: $(READY)
 	@$(BIN)/perdure serve
@@ -62,6 +62,9 @@ bench: $(READY) $(SERVERS)
 
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+pictures: $(READY) $(BROWSER)
+	@$(BIN)/python -m tools.pictures
 
 format: $(READY)
 	@$(BIN)/ruff format --quiet .

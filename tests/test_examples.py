@@ -359,10 +359,13 @@ SERVING = ("-m", "perdure.cli", "serve")
 
 
 @asynccontextmanager
-async def sampled(directory: Path, *options: str, port: int | None = None) -> AsyncGenerator[Served]:
+async def sampled(
+    directory: Path, *options: str, port: int | None = None, variables: Mapping[str, str] = {}
+) -> AsyncGenerator[Served]:
     """`perdure serve` with its sample tools, at a port of its own."""
     port = port or free_port()
-    async with running(directory, *SERVING, "--port", str(port), *options) as program:
+    command = (*SERVING, "--port", str(port), *options)
+    async with running(directory, *command, environment={**os.environ, **variables}) as program:
         await program.until_said("Ctrl-C stops it.")
         yield Served(program, port)
 

@@ -45,11 +45,11 @@ class Ended(msgspec.Struct, frozen=True):
 class Place:
     """A folder in which commands are run."""
 
-    def __init__(self, folder: Path, fake: FakeBluesky) -> None:
+    def __init__(self, folder: Path, fake: FakeBluesky, name: str) -> None:
         self.folder = folder
         self.fake = fake
         self.world = fake.world
-        self.url = url_of(folder / "feeds.db")
+        self.url = url_of(folder / name)
         self.variables: dict[str, str] = {}
         """Variables of the environment that commands find."""
 
@@ -130,9 +130,10 @@ class Place:
 
 
 @asynccontextmanager
-async def a_place(folder: Path) -> AsyncGenerator[Place]:
+async def a_place(folder: Path, name: str = "feeds.db") -> AsyncGenerator[Place]:
+    """A folder whose settings name a fake Bluesky, and the storage of this name."""
     async with FakeBluesky(World(clock=now)) as fake:
-        place = Place(folder, fake)
+        place = Place(folder, fake, name)
         place.write_settings()
         yield place
 

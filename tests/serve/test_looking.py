@@ -49,6 +49,7 @@ PLAN = Plan(
     dashboard_token=None,
     read_only=False,
     dashboard=True,
+    feeds=False,
 )
 
 

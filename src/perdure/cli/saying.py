@@ -35,7 +35,7 @@ def told() -> Generator[None]:
         reason = _reason_of(error)
         if reason is None:
             raise
-        say(f"perdure: {_sentence(reason)}")
+        say(f"perdure: {sentence_of(reason)}")
         raise typer.Exit(code_of(reason)) from error
 
 
@@ -48,7 +48,8 @@ def _reason_of(error: Exception) -> Expected | None:
     return None if None in reasons else reasons[0]
 
 
-def _sentence(error: Expected) -> str:
+def sentence_of(error: Expected) -> str:
+    """What is wrong, and what to do about it."""
     if isinstance(error, CannotDo):  # our own words, which may go on with the lines where a module failed
         return str(error)
     return f"{harmless(str(error))}{'; try again in a while' if error.retryable else ''}"

@@ -45,16 +45,20 @@ async def copy_all(
     """Copy every space, and compare. `warn` is called first if processes still work on the source."""
     check_shared(target)
     check_exists(source, remedy="name the storage to copy with --url or PERDURE_URL")
-    async with await open_storage(source) as read, await open_storage(target) as written:
-        if await _are_the_same(read, written):
-            raise CannotDo(f"{shown(target)} is the storage that is to be copied; name another to copy it to")
+    async with await open_storage(source) as read:
         live = await live_claims(read, now=system_clock())
         if live:
             warn(live)
-        try:
-            counts = await copy(read, written, SPACES, name=_name(read.name, source), merge=merge, tell=tell)
-        except TargetNotEmpty as error:
-            raise CannotDo(f"cannot copy into {shown(target)}: {error} (--merge)") from error
+        async with await open_storage(target) as written:
+            if await _are_the_same(read, written):
+                raise CannotDo(
+                    f"{shown(target)} is the storage that is to be copied; name another to copy it to"
+                )
+            try:
+                name = _name(read.name, source)
+                counts = await copy(read, written, SPACES, name=name, merge=merge, tell=tell)
+            except TargetNotEmpty as error:
+                raise CannotDo(f"cannot copy into {shown(target)}: {error} (--merge)") from error
     return Copied(records=counts, live_tasks=live.tasks, live_accounts=live.accounts)
 
 

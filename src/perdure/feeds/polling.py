@@ -251,7 +251,11 @@ class Poll:
         await self._held.write(after, [Keep(record=record_of(item, self._id)) for item in kept.owed])
 
     def _settled(self, account: Account, now: Micros) -> Account:
-        """How long ago the last poll was tells how often the account posts; the first poll tells nothing."""
+        """How long ago the last poll was tells how often the account posts; the first poll tells nothing, and
+        which of its posts the profile has counted is not known.
+        """
+        if self._mark is None:
+            account = settling.uncounted(account)
         waited = None if self._last is None else max(now - self._last, 1)
         return settling.settled(
             account,

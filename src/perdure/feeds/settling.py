@@ -43,12 +43,12 @@ def new_account(profile: Profile, *, now: Micros, polling: Polling, origin: str 
 def claimed(account: Account, hold: Hold) -> Account:
     """Give the account to a poller. A poller that died may have stored posts that it did not count."""
     is_taken_over = account.hold is not None and account.hold.poller != hold.poller
-    return replace(_uncounted(account) if is_taken_over else account, hold=hold)
+    return replace(uncounted(account) if is_taken_over else account, hold=hold)
 
 
-def _uncounted(account: Account) -> Account:
+def uncounted(account: Account) -> Account:
     """Compare the source's count with ours only from the next profile on."""
-    return replace(account, posts=None, unseen=0, unseen_since=None, unseen_polls=0)
+    return replace(account, posts=None, posts_found=0, unseen=0, unseen_since=None, unseen_polls=0)
 
 
 def posts_since(account: Account, found: Iterable[Item]) -> int:
@@ -141,7 +141,7 @@ def failed(account: Account, error: FeedError, *, now: Micros) -> Account:
 
 def released(account: Account) -> Account:
     """The poll was given up: due as before. It may have stored posts that it did not count."""
-    return replace(_uncounted(account), hold=None)
+    return replace(uncounted(account), hold=None)
 
 
 def suspended(account: Account, reason: str = "") -> Account:

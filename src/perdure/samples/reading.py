@@ -4,11 +4,13 @@ same storage: each reader leaves the other's alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 
-from ..feeds import FeedSource, Polling
+from ..feeds import FeedSource, Page, Polling, Profile
+from ..feeds.source import HintSource
+from ..storage import Micros
 from .source import METHOD, SampleSource
 
 
@@ -36,3 +38,43 @@ def sample_reader(*, latency: float = 0.3) -> Reader:
         yield source
 
     return Reader(opened=opened, polling=Polling(), usual=source.handles, is_made_up=True)
+
+
+def with_made_up(source: FeedSource) -> FeedSource:
+    """Return a source of the same accounts and of the made-up people, by their ids."""
+    if isinstance(source, HintSource):
+        return _HintingBoth(source, hints=source)
+    return _Both(source)
+
+
+class _Both:
+    """Reads made-up people from the sample source, and all other accounts from another one."""
+
+    def __init__(self, others: FeedSource) -> None:
+        self._others = others
+        self._made_up = SampleSource()
+
+    @property
+    def name(self) -> str:
+        return self._others.name
+
+    async def page(
+        self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
+    ) -> Page | None:
+        source: FeedSource = self._made_up if account_id.startswith(METHOD) else self._others
+        return await source.page(account_id, limit=limit, cursor=cursor, etag=etag)
+
+    async def profiles(self, actors: Sequence[str]) -> list[Profile]:
+        made_up = [each for each in actors if each.startswith(METHOD)]
+        others = [each for each in actors if not each.startswith(METHOD)]
+        found = await self._made_up.profiles(made_up) if made_up else []
+        return [*found, *(await self._others.profiles(others) if others else ())]
+
+
+class _HintingBoth(_Both):
+    def __init__(self, others: FeedSource, *, hints: HintSource) -> None:
+        super().__init__(others)
+        self._hints = hints
+
+    async def recent(self) -> Mapping[str, Micros]:
+        return await self._hints.recent()

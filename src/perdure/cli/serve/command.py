@@ -48,6 +48,10 @@ _SampleFeeds = Annotated[
     bool,
     typer.Option("--sample-feeds/--no-sample-feeds", help="feeds of made-up people, or those of Bluesky"),
 ]
+_Feeds = Annotated[
+    bool,
+    typer.Option("--feeds", help="Poll Bluesky accounts too, on the same storage: see `perdure feeds`."),
+]
 _Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="log every step")]
 
 
@@ -64,6 +68,7 @@ def serve(
     read_only: _ReadOnly = False,
     dashboard: _Dashboard = True,
     sample_feeds: _SampleFeeds = True,
+    feeds: _Feeds = False,
     verbose: _Verbose = False,
 ) -> None:
     """Serve durable tools over streamable HTTP, with a dashboard beside them, until Ctrl-C or SIGTERM."""
@@ -77,6 +82,7 @@ def serve(
             dashboard_token=checked_token("dashboard's token", dashboard_token),
             read_only=read_only,
             dashboard=dashboard,
+            feeds=feeds,
         )
         if server is not None:
             refuse_options(context, server, "url", "sample_feeds")

@@ -23,6 +23,9 @@ SAMPLES = """\
                 print_report(year)   fails
                 read_feeds()         reads feeds; recent_posts() and shared_links() tell what was found
 """
+FEEDS = (
+    "    feeds       polled from Bluesky; perdure feeds add HANDLE adds an account, with the same storage\n"
+)
 MAX_OTHER_TOOLS = 10
 """How many of the tools that are not durable are named."""
 DARE = (
@@ -56,6 +59,7 @@ def greeting(
         f"{_dashboard(plan, address)}"
         f"    MCP         {endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)\n"
         f"    storage     {stand.place}   ({_promise(stand)})\n"
+        f"{FEEDS if plan.feeds else ''}"
         f"{SAMPLES if hosted.is_sample else ''}"
         f"{_durability(tools)}\n"
         f"Claude Desktop, in claude_desktop_config.json:\n{desktop}\n"

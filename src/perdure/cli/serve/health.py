@@ -19,6 +19,7 @@ from ...storage.errors import (
 )
 from ...tasks.snapshot import TASKS
 from ..storages import try_to_write
+from .poller import FeedPoller
 
 log = logging.getLogger("perdure.serve")
 
@@ -33,8 +34,9 @@ _REASONS: dict[type[StorageError], str] = {
 class Health:
     """The health of one server, from what it saw of its storage."""
 
-    def __init__(self, storage: Storage) -> None:
+    def __init__(self, storage: Storage, poller: FeedPoller | None = None) -> None:
         self._storage = storage
+        self._poller = poller
         self._trying = asyncio.Lock()
 
     async def answer(self) -> Response:
@@ -44,9 +46,15 @@ class Health:
             return JSONResponse({"status": "the storage does not answer"}, 503)
         error = await self._write_error()
         if error is None:
-            return JSONResponse({"status": "ok"})
+            return JSONResponse({"status": "ok", **self._feeds()})
         reason = _REASONS.get(type(error), "the storage failed; the log has the error")
         return JSONResponse({"status": "writes fail", "reason": reason}, 503)
+
+    def _feeds(self) -> dict[str, str]:
+        """A poller that fails is no reason to send the callers of tools to another server."""
+        if self._poller is None:
+            return {}
+        return {"feeds": "not polled; the log has the reason" if self._poller.is_failing else "polled"}
 
     async def _write_error(self) -> StorageError | None:
         """Why writes fail, or None.

@@ -19,6 +19,8 @@ class Plan:
     """What opens the dashboard alone, where it is not the same as for callers."""
     read_only: bool
     dashboard: bool
+    feeds: bool
+    """Whether a poller runs beside the server."""
 
     @property
     def visitors_token(self) -> str | None:

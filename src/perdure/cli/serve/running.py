@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 import socket
 from collections.abc import AsyncIterator, Callable, Generator
@@ -11,12 +12,16 @@ from contextlib import contextmanager
 import anyio
 import uvicorn
 
+from ..feeds.opening import stored_settings
 from ..stopping import STOPPING, stop_dead_on_the_next
 from .finding import Hosted
 from .greeting import greeting, stand_of
 from .listening import address_of, bound
 from .plan import Plan
+from .poller import FeedPoller
 from .site import Site, check_dashboard
+
+log = logging.getLogger("perdure.serve")
 
 PATIENCE = 2
 """Seconds for open connections, after everything that they wait for has ended."""
@@ -51,7 +56,8 @@ async def run(plan: Plan, hosted: Hosted, say: Callable[[str], None]) -> None:
     """Serve until told to stop."""
     if plan.dashboard:
         check_dashboard()
-    site = Site(hosted, plan)
+    poller = await _poller_of(hosted) if plan.feeds else None
+    site = Site(hosted, plan, poller)
     with bound(plan.host, plan.port) as listener, anyio.open_signal_receiver(*STOPPING) as signals:
         server = Listener(site)
         async with site.running():
@@ -64,6 +70,18 @@ async def run(plan: Plan, hosted: Hosted, say: Callable[[str], None]) -> None:
         await serving
         impatient.cancel()
     say("stopped; what was not finished goes on at the next start")
+
+
+async def _poller_of(hosted: Hosted) -> FeedPoller:
+    """A poller with the settings of this folder, checked before anything is opened."""
+    settings = stored_settings()
+    if settings.url not in (None, hosted.storage):
+        log.warning(
+            "the url in the settings of feeds is ignored: this server polls the accounts of its own storage"
+        )
+    poller = FeedPoller(settings, made_up=hosted.is_sample)
+    await poller.check()
+    return poller
 
 
 async def _told(

@@ -21,6 +21,7 @@ from ..ending import CannotDo
 from .finding import PATH, Hosted
 from .health import Health
 from .plan import Plan
+from .poller import FeedPoller
 
 log = logging.getLogger("perdure.serve")
 
@@ -32,9 +33,10 @@ STOPPING = JSONResponse({"status": "stopping"}, 503)
 class Site:
     """One application of two. It answers as long as it is `running`."""
 
-    def __init__(self, hosted: Hosted, plan: Plan) -> None:
+    def __init__(self, hosted: Hosted, plan: Plan, poller: FeedPoller | None) -> None:
         self._hosted = hosted
         self._plan = plan
+        self._poller = poller
         self._server: ASGIApp = Logged(hosted.app)
         self._dashboard: ASGIApp | None = None
         self._health: Health | None = None
@@ -55,8 +57,8 @@ class Site:
             is_guarded = self._hosted.checks_callers and self._hosted.service.host.is_authenticated
             if self._plan.token is not None and not is_guarded:
                 self._server = Gate(self._server, self._plan.token)
-            async with self._shown():
-                self._health = Health(self.storage)
+            async with self._shown(), self._polled():
+                self._health = Health(self.storage, self._poller)
                 try:
                     yield
                 finally:
@@ -71,7 +73,7 @@ class Site:
 
         dashboard = Dashboard(
             self.storage,
-            feeds=await self._has_feeds(),
+            feeds=self._poller is not None or await self._has_feeds(),
             token=self._plan.visitors_token,
             read_only=self._plan.read_only,
             hosts=self._plan.names,
@@ -79,6 +81,14 @@ class Site:
         )
         self._dashboard = dashboard.app
         async with dashboard.running():
+            yield
+
+    @asynccontextmanager
+    async def _polled(self) -> AsyncGenerator[None]:
+        if self._poller is None:
+            yield
+            return
+        async with self._poller.running(self.storage):
             yield
 
     async def _has_feeds(self) -> bool:

@@ -1,0 +1,64 @@
+"""`make pictures`: the picture of the dashboard for the README, from the sample server in a real browser."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import anyio
+from mcp.client import Client
+from playwright.async_api import Page, ViewportSize, expect
+
+from perdure.mcp.client import ClientTasks
+from tests.test_examples import Person, sampled, started, visiting
+from tests.web.browser import browsing, is_live
+
+TARGET = Path(__file__).parents[1] / "docs" / "images" / "dashboard.png"
+MAX_BYTES = 200_000
+SIZE: ViewportSize = {"width": 1120, "height": 460}
+SECONDS = 8
+"""How long the short reports take."""
+QUESTION = "approve_report"
+
+
+async def main() -> None:
+    with TemporaryDirectory() as folder:
+        async with (
+            sampled(Path(folder)) as server,
+            browsing() as browser,
+            visiting(server.url, Person(name="Ada Lovelace")) as (client, tasks),
+        ):
+            await _call_tools(client, tasks)
+            root = server.url.removesuffix("/mcp")
+            page = await browser.new_page(base_url=root, viewport=SIZE, color_scheme="light")
+            await _photograph(page)
+    size = TARGET.stat().st_size
+    if size > MAX_BYTES:
+        sys.exit(f"{TARGET.name} has {size} bytes, more than {MAX_BYTES}")
+    sys.stdout.write(f"{TARGET.relative_to(TARGET.parents[2])}: {size} bytes\n")
+
+
+async def _call_tools(client: Client, tasks: ClientTasks) -> None:
+    """Leave tasks of every kind: finished, failed, running, and one that asks."""
+    await client.call_tool("build_report", {"year": 2024, "seconds": SECONDS})
+    await client.call_tool("sign_report", {"year": 2024})
+    await client.call_tool("print_report", {"year": 2024})
+    await started(client, tasks, "build_report", {"year": 2025, "seconds": 8 * SECONDS})
+    await started(client, tasks, QUESTION, {"year": 2025})
+    await started(client, tasks, "build_report", {"year": 2026, "seconds": 4 * SECONDS})
+
+
+async def _photograph(page: Page) -> None:
+    """The list of tasks, once a report has pages to show and the question is asked."""
+    await page.goto("/tasks")
+    await is_live(page)
+    rows = page.locator("#rows")
+    await expect(rows.locator("tr", has_text=QUESTION)).to_contain_text("input required")
+    await expect(rows).to_contain_text("writing page 4 of 12")
+    TARGET.parent.mkdir(exist_ok=True)
+    await page.screenshot(path=TARGET)
+
+
+if __name__ == "__main__":
+    anyio.run(main)
