@@ -464,3 +464,14 @@ async def test_settings_that_cannot_be_are_told_before_anything_is_asked(
         async with open_bluesky(Settings(bluesky=told), environ={}):
             pass
     assert raised.value.where == where
+
+
+async def test_an_unchanged_page_of_a_server_without_etags_is_not_decoded_again(
+    fake: FakeBluesky, bluesky: Bluesky, anna: str
+) -> None:
+    fake.gives_etags = False
+    etag = (await head(bluesky, anna)).etag
+    assert etag is not None
+    assert await bluesky.page(anna, limit=100, etag=etag) is None
+    fake.world.publish(anna, "news")
+    assert await bluesky.page(anna, limit=100, etag=etag) is not None

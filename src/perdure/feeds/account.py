@@ -111,6 +111,8 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     profiled_at: Micros | None = None
     posts_found: int = 0
     """Posts that were stored since that look. Reposts are not in the source's count."""
+    posts_carried: int = 0
+    """Posts that were stored in the time before, and that its count did not have yet."""
 
     @property
     def is_initial(self) -> bool:

@@ -48,7 +48,9 @@ def claimed(account: Account, hold: Hold) -> Account:
 
 def uncounted(account: Account) -> Account:
     """Compare the source's count with ours only from the next profile on."""
-    return replace(account, posts=None, posts_found=0, unseen=0, unseen_since=None, unseen_polls=0)
+    return replace(
+        account, posts=None, posts_found=0, posts_carried=0, unseen=0, unseen_since=None, unseen_polls=0
+    )
 
 
 def posts_since(account: Account, found: Iterable[Item]) -> int:
@@ -62,19 +64,20 @@ def posts_since(account: Account, found: Iterable[Item]) -> int:
 def read(
     account: Account, *, new: int, posts: int, recent_posts: int, pages: int, set_aside: int, now: Micros
 ) -> Account:
-    """Count what a page brought: new items, and how many of them are posts of the account's own. First they
-    are those that a profile has counted and no poll had found; the recent ones the next profile will count.
+    """Count what a page brought: new items, and how many of them are posts of the account's own. They are
+    those that a profile has counted and no poll had found, or those that the next profile will count. If
+    both is possible, both is assumed: a false alarm is worse than a late one.
     """
-    counted = min(account.unseen, posts)
+    unseen = max(account.unseen - posts, 0)
     return replace(
         account,
         last_polled_at=now,
         posts_fetched_count=account.posts_fetched_count + new,
-        posts_found=account.posts_found + max(recent_posts - counted, 0),
+        posts_found=account.posts_found + recent_posts,
         pages=account.pages + pages,
         set_aside=account.set_aside + set_aside,
-        unseen=account.unseen - counted,
-        unseen_since=account.unseen_since if account.unseen > counted else None,
+        unseen=unseen,
+        unseen_since=account.unseen_since if unseen else None,
     )
 
 
@@ -181,11 +184,11 @@ def profiled(account: Account, profile: Profile, *, now: Micros) -> Account:
     """What the source says of it: a new handle, and by how much its own count has risen more than ours. A
     count that falls makes up for an earlier rise: posts were deleted before a poll saw them.
     """
-    unseen, found_first = account.unseen, 0
+    unseen, carried = account.unseen, 0
     if account.posts is not None and profile.posts is not None:
         risen = profile.posts - account.posts
-        unseen = max(unseen + risen - account.posts_found, 0)
-        found_first = max(account.posts_found - max(risen, 0), 0)
+        unseen = max(unseen + risen - account.posts_found - account.posts_carried, 0)
+        carried = max(account.posts_found - max(risen - account.posts_carried, 0), 0)
     return replace(
         account,
         handle=profile.handle or account.handle,
@@ -193,7 +196,8 @@ def profiled(account: Account, profile: Profile, *, now: Micros) -> Account:
         unseen=unseen,
         unseen_since=None if not unseen else now if account.unseen_since is None else account.unseen_since,
         profiled_at=now,
-        posts_found=found_first,  # a poll may be quicker than the profile that counts what it found
+        posts_found=0,
+        posts_carried=carried,  # a poll may be quicker than the profile that counts what it found
     )
 
 
