@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from perdure.feeds import walking
 from perdure.feeds.account import Account, Gap
 from perdure.feeds.settings import HOUR, MINUTE, Polling
-from perdure.feeds.walking import EARLY, LATE, MOST_GAPS, SLACK, Reading
+from perdure.feeds.walking import DEEP_EVERY, EARLY, LATE, MOST_GAPS, SLACK, Reading
 
 NOW = 1_794_000_000_000_000
 MARK = NOW - HOUR
@@ -199,3 +199,23 @@ def test_too_many_gaps_become_fewer_and_cover_the_same() -> None:
 def test_backfilling_reads_everything_again_down_to_a_time() -> None:
     after = walking.back_to(replace(KNOWN, etag="x", next_at=NOW + HOUR), 5, now=NOW)
     assert after == replace(KNOWN, gaps=(Gap(floor=5, depth=5),), next_at=NOW)
+
+
+# Posts that come late
+
+
+def test_a_busy_account_is_walked_deeper_once_in_an_hour() -> None:
+    """Else a post that is dated back by a quarter of an hour is below every newest page."""
+    began, soon = replace(KNOWN, deep_mark=MARK - DEEP_EVERY), MARK + 30 * MINUTE
+    deep = head(began, page(soon, soon - MINUTE))
+    assert deep.gaps == (Gap(cursor="next", floor=MARK - DEEP_EVERY - LATE, depth=MARK - DEEP_EVERY - LATE),)
+    assert deep.deep_mark == MARK
+    again = head(replace(deep, gaps=()), page(NOW, NOW - MINUTE))
+    assert again.gaps == (Gap(cursor="next", floor=soon - SLACK, depth=soon - LATE),)
+    assert again.deep_mark == MARK
+
+
+def test_an_account_that_posts_little_is_not_walked_for_that() -> None:
+    began = replace(KNOWN, deep_mark=MARK - DEEP_EVERY)
+    after = head(began, page(NOW, MARK - 2 * DEEP_EVERY))
+    assert (after.gaps, after.deep_mark) == ((), MARK)

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from perdure.feeds import FeedStore
 from perdure.storage import Micros, Space, Storage
@@ -313,6 +314,23 @@ async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk
         for nobody in ("did:plc:nobody", "%00", "x" * 3000):
             assert (await client.get(f"/feeds/accounts/{nobody}")).status_code == 404
             assert (await client.get(f"/feeds?after={nobody}")).status_code == 404
+
+
+@row(130)
+async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: Desk) -> None:
+    store = FeedStore(desk.storage)
+    await feeding.feed(store)
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        assert 'role="alert"' not in (await client.get("/feeds")).text
+    week = 7 * 24 * feeding.HOUR
+    for name in ("anna.example", "ben.example"):
+        await store.edit(
+            f"did:plc:{name}",
+            lambda account: replace(account, next_at=account.next_at - week, last_polled_at=None),
+        )
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        (alarm,) = re.findall(r'role="alert">([^<]+)<', (await client.get("/feeds")).text)
+    assert alarm.startswith("2 of 3 accounts (anna.example, ben.example) are overdue")
 
 
 async def test_without_feeds_there_are_no_pages_of_them(client: httpx2.AsyncClient) -> None:

@@ -73,7 +73,13 @@ class FeedPoller:
         async with bluesky(self._settings) as opened:
             source: FeedSource = with_made_up(opened) if self._made_up else opened
             log.info("polling %s", source.name)
-            await Poller(store, source, self._settings.polling, tell=self._log).run()
+            await Poller(
+                store,
+                source,
+                self._settings.polling,
+                tell=self._log,
+                follow_lists=self._settings.follow_lists,
+            ).run()
 
     def _log(self, outcome: Outcome) -> None:
         self.is_failing = False
