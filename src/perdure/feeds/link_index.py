@@ -30,6 +30,7 @@ from .link_summary import (
     shares_of,
     summary_format,
     summary_in,
+    whole_of,
 )
 from .settings import HOUR, MINUTE
 from .store import FeedStore, older_than
@@ -69,10 +70,10 @@ class LinkIndex:
         now = self._store.clock()
         totals = Totals(since=since, now=now)
         if since < now - LONGEST:
-            await self._count_items(totals, since)
+            totals.add(await self._items_since(since))
             return Ranking(links=tuple(totals.links(limit)))
         window = Window(since=since, now=now)
-        await self._count_items(totals, window.closed_until * HOUR)
+        totals.add(await self._items_since(window.closed_until * HOUR))
         reading = _Reading(self, window, max_items=max_items)
         async for summary in reading.summaries():
             totals.add(summary)
@@ -85,10 +86,13 @@ class LinkIndex:
         async for _ in reading.summaries():
             pass
 
-    async def _count_items(self, totals: Totals, since: Micros) -> None:
-        async for account_id, item in self._store.newest(since=since):
-            for share in shares_of(account_id, item):
-                totals.add_share(share)
+    async def _items_since(self, start: Micros) -> LinkSummary:
+        found = [
+            share
+            async for account_id, item in self._store.newest(since=start)
+            for share in shares_of(account_id, item)
+        ]
+        return whole_of(found, start=start)
 
     # Reading and writing summaries
 
@@ -234,10 +238,10 @@ class _Reading:
                 yield final
                 continue
             made = await self._hours(hours)
-            for summary in made.values():
-                yield summary
             if final is None and len(made) == HOURS_OF_DAY:
-                await self._merge(day, made, stored)
+                final = await self._merge(day, made, stored)
+            for summary in [final] if final is not None and self._window.has_day(day) else made.values():
+                yield summary
 
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
         """Whether no item of this hour was stored or deleted since the summary was made."""
@@ -251,13 +255,19 @@ class _Reading:
         is_final = all(self._is_final(summary, hour) for hour in range(first, first + HOURS_OF_DAY))
         return summary if is_final else None
 
-    async def _merge(self, day: int, hours: Mapping[int, LinkSummary], stored: _Stored | None) -> None:
-        """Store a day if its hours are final. A mark that was set after the marks were read runs out later
-        than `now`, so that the day is not final either.
+    async def _merge(
+        self, day: int, hours: Mapping[int, LinkSummary], stored: _Stored | None
+    ) -> LinkSummary | None:
+        """Return the summary of a day, and store it, if its hours are final.
+
+        A mark that was set after the marks were read runs out later than `now`, so that the day is not final
+        either.
         """
-        if all(self._is_final(summary, hour) for hour, summary in hours.items()):
-            summary = day_of(hours.values(), start=day * DAY, read_at=self._window.now)
-            await self._index.write(DAYS, [(summary, stored)])
+        if not all(self._is_final(summary, hour) for hour, summary in hours.items()):
+            return None
+        summary = day_of(hours.values(), start=day * DAY, read_at=self._window.now)
+        await self._index.write(DAYS, [(summary, stored)])
+        return summary
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
         """Return the summaries of hours of one day, those that were missing among them, if there is room."""

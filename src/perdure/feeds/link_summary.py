@@ -7,6 +7,7 @@ share of each account. Both are bounded: what is left out is shared by the fewes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from heapq import nlargest
 
 import msgspec
 from msgspec.structs import replace
@@ -26,7 +27,7 @@ MAX_DAY_LINKS = 300
 MAX_SHARERS = 2000
 """Accounts of one link in a summary."""
 MAX_SHARES = 10
-"""Times that are kept of one account and link in an hour: the first ones."""
+"""Times that are kept of one account and link in an hour: the first ones, and the last."""
 MAX_BYTES = 200 * 1024
 """Of a body."""
 MAX_TITLE = 300
@@ -41,8 +42,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """How often it was shared."""
     last: Micros
     """When it was last shared, counted from the start of the summary."""
-    shares: tuple[tuple[int, Micros], ...]
-    """The number of an account in the summary's table, and a time counted from the start; earliest first."""
+    sharers: tuple[int, ...]
+    """Numbers of accounts in the summary's table, one for each share, the earliest first."""
+    offsets: tuple[Micros, ...]
+    """When each of these shares was, counted from the start of the summary."""
     title: str = ""
     shared: str = ""
     """The address of the earliest share. Empty: it is the normal form."""
@@ -90,14 +93,27 @@ def shares_of(account_id: str, item: Item) -> Iterator[Share]:
 
 def hour_of(shares: Iterable[Share], *, start: Micros, read_at: Micros) -> LinkSummary:
     """Summarise the shares of an hour."""
-    tallies: dict[str, _HourTally] = {}
+    rows = [tally.row(start, MAX_SHARES, MAX_SHARERS) for tally in _tallied(shares)]
+    return _bounded(rows, MAX_HOUR_LINKS, start, read_at)
+
+
+def whole_of(shares: Iterable[Share], *, start: Micros) -> LinkSummary:
+    """Summarise all shares from a time on, without a bound: for what is not stored."""
+    return _with_table([tally.row(start, None, None) for tally in _tallied(shares)], start, start)
+
+
+def _tallied(shares: Iterable[Share]) -> Iterable[_Tally]:
+    tallies: dict[str, _Tally] = {}
     for share in sorted(shares, key=lambda each: (each.time, each.account_id)):
-        tallies.setdefault(share.link.url, _HourTally(share)).add(share)
-    return _bounded([tally.row(start) for tally in tallies.values()], MAX_HOUR_LINKS, start, read_at)
+        tally = tallies.get(share.link.url)
+        if tally is None:
+            tally = tallies[share.link.url] = _Tally(share)
+        tally.add(share)
+    return tallies.values()
 
 
-class _HourTally:
-    """The shares of one link in an hour, earliest first."""
+class _Tally:
+    """The shares of one link, which are added in the order of their times."""
 
     def __init__(self, first: Share) -> None:
         self._link = first.link
@@ -110,13 +126,12 @@ class _HourTally:
         self._times += 1
         self._last = share.time
         self._title = self._title or share.link.title
-        times = self._by_account.setdefault(share.account_id, [])
-        if len(times) < MAX_SHARES:
-            times.append(share.time)
+        self._by_account.setdefault(share.account_id, []).append(share.time)
 
-    def row(self, start: Micros) -> _NamedRow:
-        some = list(self._by_account.items())[:MAX_SHARERS]
-        shares = sorted((time, account_id) for account_id, times in some for time in times)
+    def row(self, start: Micros, max_shares: int | None, max_sharers: int | None) -> _NamedRow:
+        """Return the shares, of so many accounts at most, and so many of each."""
+        some = list(self._by_account.items())[:max_sharers]
+        shares = sorted((time, account_id) for account_id, times in some for time in _some(times, max_shares))
         return _NamedRow(
             url=self._link.url,
             times=self._times,
@@ -126,6 +141,11 @@ class _HourTally:
             title=self._title[:MAX_TITLE],
             shared=self._link.shared,
         )
+
+
+def _some(times: list[Micros], most: int | None) -> list[Micros]:
+    """Return the first of these times, and the last."""
+    return times if most is None or len(times) <= most else [*times[: most - 1], times[-1]]
 
 
 class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -142,9 +162,7 @@ class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def day_of(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
     """Merge the 24 hours of a day."""
-    totals = Totals()
-    for hour in hours:
-        totals.add(hour)
+    totals = Totals(hours)
     rows = [
         _NamedRow(
             url=each.url,
@@ -179,7 +197,8 @@ def _with_table(rows: Sequence[_NamedRow], start: Micros, read_at: Micros) -> Li
             url=row.url,
             times=row.times,
             last=row.last,
-            shares=tuple((numbers.setdefault(name, len(numbers)), time) for name, time in row.shares),
+            sharers=tuple(numbers.setdefault(name, len(numbers)) for name, _ in row.shares),
+            offsets=tuple(time for _, time in row.shares),
             title=row.title,
             shared=row.shared,
         )
@@ -219,101 +238,111 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals:
-    """What was shared since a time, added up from summaries and single shares in any order."""
+    """What was shared since a time, added up from summaries.
 
-    def __init__(self, *, since: Micros = 0, now: Micros | None = None) -> None:
+    Nearly all links are shared once. So the shares of each link are counted first, which are at least as many
+    as its accounts, and the rest only for links that can still be among the first ones.
+    """
+
+    def __init__(
+        self, summaries: Iterable[LinkSummary] = (), *, since: Micros = 0, now: Micros | None = None
+    ) -> None:
         """Without `now`, no trend is counted."""
         self._since = since
-        self._today = None if now is None else now - DAY
-        self._day_before = None if now is None else now - 2 * DAY
-        self._links: dict[str, _Total] = {}
+        self._now = now
+        self._summaries = list(summaries)
 
     def add(self, summary: LinkSummary) -> None:
-        """Add an hour, or a day that lies wholly within the window."""
-        start, accounts = summary.start, summary.accounts
-        is_whole = start >= self._since
-        for row in summary.rows:
-            total = self._total(row.url)
-            counted = 0
-            for number, offset in row.shares:
-                counted += self._share(total, accounts[number], start + offset)
-            if counted:
-                total.times += row.times if is_whole else counted
-                total.last = max(total.last, start + row.last)
-                total.describe(start + row.shares[0][1], row.title, row.shared)
-
-    def add_share(self, share: Share) -> None:
-        link = share.link
-        total = self._total(link.url)
-        if self._share(total, share.account_id, share.time):
-            total.times += 1
-            total.last = max(total.last, share.time)
-            total.describe(share.time, link.title, link.shared)
-
-    def _total(self, url: str) -> _Total:
-        found = self._links.get(url)
-        if found is None:
-            found = self._links[url] = _Total()
-        return found
-
-    def _share(self, total: _Total, account_id: str, time: Micros) -> bool:
-        """Count a share; return whether it is within the window."""
-        if self._today is not None and self._day_before is not None and time >= self._day_before:
-            (total.today if time >= self._today else total.day_before).add(account_id)
-        if time < self._since:
-            return False
-        first = total.firsts.get(account_id)
-        if first is None or time < first:
-            total.firsts[account_id] = time
-        return True
+        """Add a summary. One that starts before the window must hold every share."""
+        self._summaries.append(summary)
 
     def links(self, limit: int | None = None) -> list[SharedLink]:
         """Return the links of the most accounts first, and of equal ones the newest."""
-        shared = [(url, total) for url, total in self._links.items() if total.firsts]
-        shared.sort(key=lambda each: (-len(each[1].firsts), -each[1].last, each[0]))
-        return [total.link(url) for url, total in shared[:limit]]
+        sums = self._sums()
+        details = self._details(sums if limit is None else nlargest(limit, sums, key=sums.__getitem__))
+        least = min((len(detail.firsts) for detail in details.values()), default=0)
+        details |= self._details(url for url, count in sums.items() if count >= least and url not in details)
+        ranked = sorted((detail.rank, url, detail) for url, detail in details.items())
+        return [detail.link(url) for _, url, detail in ranked[:limit]]
+
+    def _sums(self) -> dict[str, int]:
+        """Return how many shares each link has within the window; accounts are at most as many."""
+        sums: dict[str, int] = {}
+        for summary in self._summaries:
+            if summary.start >= self._since:
+                for row in summary.rows:
+                    sums[row.url] = sums.get(row.url, 0) + len(row.sharers)
+                continue
+            for row in summary.rows:
+                if summary.start + row.last >= self._since:
+                    within = sum(summary.start + offset >= self._since for offset in row.offsets)
+                    sums[row.url] = sums.get(row.url, 0) + within  # at least the last share
+        return sums
+
+    def _details(self, urls: Iterable[str]) -> dict[str, _Detail]:
+        details = {url: _Detail() for url in urls}
+        for summary in self._summaries:
+            for row in summary.rows:
+                if row.url in details:
+                    details[row.url].add(summary, row, self._since, self._now)
+        return details
 
 
-class _Total:
-    """One link, being added up."""
-
-    __slots__ = (
-        "day_before",
-        "described_at",
-        "firsts",
-        "last",
-        "shared",
-        "times",
-        "title",
-        "titled_at",
-        "today",
-    )
+class _Detail:
+    """Everything about one link, being added up."""
 
     def __init__(self) -> None:
         self.firsts: dict[str, Micros] = {}
-        self.times = 0
-        self.last: Micros = 0
-        self.today: set[str] = set()
-        self.day_before: set[str] = set()
-        self.title = self.shared = ""
-        self.described_at: Micros | None = None
-        self.titled_at: Micros | None = None
+        self._times = 0
+        self._last: Micros = 0
+        self._today: set[str] = set()
+        self._day_before: set[str] = set()
+        self._title = self._shared = ""
+        self._described_at: Micros | None = None
+        self._titled_at: Micros | None = None
 
-    def describe(self, time: Micros, title: str, shared: str) -> None:
+    def add(self, summary: LinkSummary, row: Row, since: Micros, now: Micros | None) -> None:
+        start, last, names, firsts = summary.start, summary.start + row.last, summary.accounts, self.firsts
+        if now is not None and last >= now - 2 * DAY:
+            self._add_trend(summary, row, now)
+        counted = 0
+        for number, offset in zip(row.sharers, row.offsets, strict=True):
+            time = start + offset
+            if time >= since:
+                counted += 1
+                name = names[number]
+                if name not in firsts or time < firsts[name]:
+                    firsts[name] = time
+        if counted:
+            self._times += row.times if start >= since else counted
+            self._last = max(self._last, last)
+            self._describe(start + row.offsets[0], row)
+
+    def _add_trend(self, summary: LinkSummary, row: Row, now: Micros) -> None:
+        for number, offset in zip(row.sharers, row.offsets, strict=True):
+            time = summary.start + offset
+            if time >= now - 2 * DAY:
+                (self._today if time >= now - DAY else self._day_before).add(summary.accounts[number])
+
+    @property
+    def rank(self) -> tuple[int, Micros]:
+        return -len(self.firsts), -self._last
+
+    def _describe(self, time: Micros, row: Row) -> None:
         """Take the address of the earliest share, and the title of the earliest that has one."""
-        if self.described_at is None or time < self.described_at:
-            self.described_at, self.shared = time, shared
-        if title and (self.titled_at is None or time < self.titled_at):
-            self.titled_at, self.title = time, title[:MAX_TITLE]
+        if self._described_at is None or time < self._described_at:
+            self._described_at, self._shared = time, row.shared
+        if row.title and (self._titled_at is None or time < self._titled_at):
+            self._titled_at, self._title = time, row.title
 
     def link(self, url: str) -> SharedLink:
         return SharedLink(
             url=url,
-            address=self.shared or url,
-            title=self.title,
+            address=self._shared or url,
+            title=self._title,
             firsts=tuple(sorted(self.firsts.items(), key=lambda each: (each[1], each[0]))),
-            times=self.times,
-            last_at=self.last,
-            today=len(self.today),
-            day_before=len(self.day_before),
+            times=self._times,
+            last_at=self._last,
+            today=len(self._today),
+            day_before=len(self._day_before),
         )
