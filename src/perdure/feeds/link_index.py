@@ -70,20 +70,27 @@ class LinkIndex:
         now = self._store.clock()
         totals = Totals(since=since, now=now)
         if since < now - LONGEST:
-            totals.add(await self._items_since(since))
+            items = await self._items_since(since)
+            totals.add(items)
+            totals.add_trend(items)
             return Ranking(links=tuple(totals.links(limit)))
         window = Window(since=since, now=now)
-        totals.add(await self._items_since(window.closed_until * HOUR))
+        items = await self._items_since(window.closed_until * HOUR)
+        totals.add(items)
+        totals.add_trend(items)
         reading = _Reading(self, window, max_items=max_items)
-        async for summary in reading.summaries():
-            totals.add(summary)
+        async for day in reading.days():
+            for summary in day.counted:
+                totals.add(summary)
+            for summary in day.recent:
+                totals.add_trend(summary)
         return Ranking(links=tuple(totals.links(limit)), missing_hours=reading.missing)
 
     async def refresh(self, *, max_items: int) -> None:
         """Summarise what is missing, the newest hours first, but for hours that are still changing."""
         now = self._store.clock()
         reading = _Reading(self, Window(since=now - LONGEST, now=now), max_items=max_items, is_refresh=True)
-        async for _ in reading.summaries():
+        async for _ in reading.days():
             pass
 
     async def _items_since(self, start: Micros) -> LinkSummary:
@@ -184,8 +191,20 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return min(self.since, self.now - 2 * DAY) // HOUR
 
     def has_day(self, day: int) -> bool:
-        """Whether a day may be added as a whole: it is in the window, and does not matter for the trend."""
-        return self.since <= day * DAY and (day + 1) * DAY <= self.now - 2 * DAY
+        """Whether a day is in the window as a whole."""
+        return self.since <= day * DAY
+
+    def is_recent(self, day: int) -> bool:
+        """Whether the hours of a day matter for the trend."""
+        return (day + 1) * DAY > self.now - 2 * DAY
+
+
+class _Day(msgspec.Struct, frozen=True, kw_only=True):
+    """What a day adds to a ranking: itself, or its hours."""
+
+    counted: Sequence[LinkSummary]
+    recent: Sequence[LinkSummary] = ()
+    """Its hours, if they matter for the trend."""
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -209,7 +228,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 class _Reading:
-    """One pass over a window, from the newest day to the oldest. It makes the summaries that are missing."""
+    """One pass over a window. It makes the summaries that are missing."""
 
     def __init__(
         self, index: LinkIndex, window: Window, *, max_items: int | None, is_refresh: bool = False
@@ -221,27 +240,31 @@ class _Reading:
         self._until: Mapping[int, Micros] = {}
         self.missing = 0
 
-    async def summaries(self) -> AsyncGenerator[LinkSummary]:
-        """Yield days where that is possible, and hours elsewhere."""
+    async def days(self) -> AsyncGenerator[_Day]:
+        """Yield the days of the window, the newest first."""
         oldest = await self._index.oldest_hour()
         if oldest is None:
             return
         first, last = max(self._window.first_hour, oldest), self._window.closed_until - 1
         first_day, last_day = first // HOURS_OF_DAY, last // HOURS_OF_DAY
         self._until = await self._index.marks(first_day, last_day)
-        days = await self._index.read(DAYS, first_day * DAY, (last_day + 1) * DAY)
+        stored = await self._index.read(DAYS, first_day * DAY, (last_day + 1) * DAY)
         for day in range(last_day, first_day - 1, -1):
             hours = range(max(first, day * HOURS_OF_DAY), min(last + 1, (day + 1) * HOURS_OF_DAY))
-            stored = days.get(day * DAY)
-            final = self._final_day(stored, day)
-            if final is not None and (self._is_refresh or self._window.has_day(day)):
-                yield final
-                continue
-            made = await self._hours(hours)
-            if final is None and len(made) == HOURS_OF_DAY:
-                final = await self._merge(day, made, stored)
-            for summary in [final] if final is not None and self._window.has_day(day) else made.values():
-                yield summary
+            yield await self._day(day, hours, stored.get(day * DAY))
+
+    async def _day(self, day: int, hours: range, stored: _Stored | None) -> _Day:
+        window, final = self._window, self._final_day(stored, day)
+        if final is not None and (self._is_refresh or (window.has_day(day) and not window.is_recent(day))):
+            return _Day(counted=[final])
+        made = await self._hours(hours)
+        if final is None and len(made) == HOURS_OF_DAY:
+            final = await self._merge(day, made, stored)
+        each = tuple(made.values())
+        return _Day(
+            counted=[final] if final is not None and window.has_day(day) else each,
+            recent=each if window.is_recent(day) else (),
+        )
 
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
         """Whether no item of this hour was stored or deleted since the summary was made."""

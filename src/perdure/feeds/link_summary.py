@@ -7,7 +7,6 @@ share of each account. Both are bounded: what is left out is shared by the fewes
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import nlargest
 
 import msgspec
 from msgspec.structs import replace
@@ -244,22 +243,25 @@ class Totals:
     as its accounts, and the rest only for links that can still be among the first ones.
     """
 
-    def __init__(
-        self, summaries: Iterable[LinkSummary] = (), *, since: Micros = 0, now: Micros | None = None
-    ) -> None:
-        """Without `now`, no trend is counted."""
+    def __init__(self, summaries: Iterable[LinkSummary] = (), *, since: Micros = 0, now: Micros = 0) -> None:
         self._since = since
         self._now = now
         self._summaries = list(summaries)
+        self._recent: list[LinkSummary] = []
 
     def add(self, summary: LinkSummary) -> None:
         """Add a summary. One that starts before the window must hold every share."""
         self._summaries.append(summary)
 
+    def add_trend(self, summary: LinkSummary) -> None:
+        """Add an hour of the last two days to the trend alone."""
+        self._recent.append(summary)
+
     def links(self, limit: int | None = None) -> list[SharedLink]:
         """Return the links of the most accounts first, and of equal ones the newest."""
         sums = self._sums()
-        details = self._details(sums if limit is None else nlargest(limit, sums, key=sums.__getitem__))
+        most = sorted(sums, key=sums.__getitem__, reverse=True)[:limit]
+        details = self._details(most)
         least = min((len(detail.firsts) for detail in details.values()), default=0)
         details |= self._details(url for url, count in sums.items() if count >= least and url not in details)
         ranked = sorted((detail.rank, url, detail) for url, detail in details.items())
@@ -268,15 +270,18 @@ class Totals:
     def _sums(self) -> dict[str, int]:
         """Return how many shares each link has within the window; accounts are at most as many."""
         sums: dict[str, int] = {}
+        since, counted = self._since, sums.get
         for summary in self._summaries:
-            if summary.start >= self._since:
+            start = summary.start
+            if start >= since:
                 for row in summary.rows:
-                    sums[row.url] = sums.get(row.url, 0) + len(row.sharers)
+                    url = row.url
+                    sums[url] = counted(url, 0) + len(row.sharers)
                 continue
             for row in summary.rows:
-                if summary.start + row.last >= self._since:
-                    within = sum(summary.start + offset >= self._since for offset in row.offsets)
-                    sums[row.url] = sums.get(row.url, 0) + within  # at least the last share
+                if start + row.last >= since:
+                    within = sum(start + offset >= since for offset in row.offsets)
+                    sums[row.url] = counted(row.url, 0) + within  # at least the last share
         return sums
 
     def _details(self, urls: Iterable[str]) -> dict[str, _Detail]:
@@ -284,7 +289,11 @@ class Totals:
         for summary in self._summaries:
             for row in summary.rows:
                 if row.url in details:
-                    details[row.url].add(summary, row, self._since, self._now)
+                    details[row.url].add(summary, row, self._since)
+        for summary in self._recent:
+            for row in summary.rows:
+                if row.url in details:
+                    details[row.url].add_trend(summary, row, self._now)
         return details
 
 
@@ -301,11 +310,8 @@ class _Detail:
         self._described_at: Micros | None = None
         self._titled_at: Micros | None = None
 
-    def add(self, summary: LinkSummary, row: Row, since: Micros, now: Micros | None) -> None:
-        start, last, names, firsts = summary.start, summary.start + row.last, summary.accounts, self.firsts
-        if now is not None and last >= now - 2 * DAY:
-            self._add_trend(summary, row, now)
-        counted = 0
+    def add(self, summary: LinkSummary, row: Row, since: Micros) -> None:
+        start, names, firsts, counted = summary.start, summary.accounts, self.firsts, 0
         for number, offset in zip(row.sharers, row.offsets, strict=True):
             time = start + offset
             if time >= since:
@@ -315,10 +321,10 @@ class _Detail:
                     firsts[name] = time
         if counted:
             self._times += row.times if start >= since else counted
-            self._last = max(self._last, last)
+            self._last = max(self._last, start + row.last)
             self._describe(start + row.offsets[0], row)
 
-    def _add_trend(self, summary: LinkSummary, row: Row, now: Micros) -> None:
+    def add_trend(self, summary: LinkSummary, row: Row, now: Micros) -> None:
         for number, offset in zip(row.sharers, row.offsets, strict=True):
             time = summary.start + offset
             if time >= now - 2 * DAY:
