@@ -297,6 +297,7 @@ def test_of_an_account_that_repeats_itself_a_few_times_are_kept_and_all_are_coun
     found = [share for second in range(99) for share in shares_of(ANNA, item_at(ANNA, START + second, A))]
     (repeated,) = hour_of(found, start=START, read_at=START).rows
     assert (len(repeated.sharers), repeated.times, repeated.last) == (MAX_SHARES, 99, 98)
+    assert repeated.offsets[-1] == 98
 
 
 def test_a_summary_is_read_as_it_was_written() -> None:

@@ -186,17 +186,23 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return (self.now - OPEN_AFTER_END) // HOUR
 
     @property
-    def first_hour(self) -> int:
-        """Two days are needed for the trend in any case."""
-        return min(self.since, self.now - 2 * DAY) // HOUR
+    def trend_hour(self) -> int:
+        """The first hour of the two days that matter for the trend."""
+        return (self.now - 2 * DAY) // HOUR
 
-    def has_day(self, day: int) -> bool:
-        """Whether a day is in the window as a whole."""
-        return self.since <= day * DAY
+    @property
+    def first_hour(self) -> int:
+        """The first hour that is read. What is older than two days is read by whole days."""
+        hour = self.since // HOUR
+        return min(hour // HOURS_OF_DAY * HOURS_OF_DAY if hour < self.trend_hour else hour, self.trend_hour)
 
     def is_recent(self, day: int) -> bool:
-        """Whether the hours of a day matter for the trend."""
-        return (day + 1) * DAY > self.now - 2 * DAY
+        """Whether hours of a day matter for the trend."""
+        return (day + 1) * HOURS_OF_DAY > self.trend_hour
+
+    def counts_day(self, day: int) -> bool:
+        """Whether a day is counted as a whole, and not by its hours, which hold more links."""
+        return self.since <= day * DAY or not self.is_recent(day)
 
 
 class _Day(msgspec.Struct, frozen=True, kw_only=True):
@@ -255,14 +261,17 @@ class _Reading:
 
     async def _day(self, day: int, hours: range, stored: _Stored | None) -> _Day:
         window, final = self._window, self._final_day(stored, day)
-        if final is not None and (self._is_refresh or (window.has_day(day) and not window.is_recent(day))):
-            return _Day(counted=[final])
+        if final is not None and self._is_refresh:
+            return _Day(counted=[])
+        if final is not None and window.counts_day(day):
+            recent = range(max(hours[0], window.trend_hour), hours[-1] + 1)
+            return _Day(counted=[final], recent=tuple((await self._hours(recent)).values()))
         made = await self._hours(hours)
         if final is None and len(made) == HOURS_OF_DAY:
             final = await self._merge(day, made, stored)
         each = tuple(made.values())
         return _Day(
-            counted=[final] if final is not None and window.has_day(day) else each,
+            counted=[final] if final is not None and window.counts_day(day) else each,
             recent=each if window.is_recent(day) else (),
         )
 

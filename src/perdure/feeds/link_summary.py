@@ -1,7 +1,7 @@
 """Summaries of links: who shared what in an hour or a day, how they are merged, and the ranking. Pure.
 
-An hour holds every share with its time, so that a window may start in the middle of it. A day holds the first
-share of each account. Both are bounded: what is left out is shared by the fewest accounts.
+A summary holds every share with its time, so that a window may start in the middle of it. It is bounded: what
+is left out is shared by the fewest accounts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_HOUR_LINKS = 1000
 MAX_DAY_LINKS = 300
 MAX_SHARERS = 2000
 """Accounts of one link in a summary."""
-MAX_SHARES = 10
-"""Times that are kept of one account and link in an hour: the first ones, and the last."""
+MAX_SHARES = 24
+"""Times that are kept of one account and link in a summary: the first ones, and the last."""
 MAX_BYTES = 200 * 1024
 """Of a body."""
 MAX_TITLE = 300
@@ -101,44 +101,64 @@ def whole_of(shares: Iterable[Share], *, start: Micros) -> LinkSummary:
     return _with_table([tally.row(start, None, None) for tally in _tallied(shares)], start, start)
 
 
+def day_of(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
+    """Merge the 24 hours of a day."""
+    tallies: dict[str, _Tally] = {}
+    for hour in sorted(hours, key=lambda each: each.start):
+        for row in hour.rows:
+            tally = _tally(tallies, row.url, row.shared)
+            for number, offset in zip(row.sharers, row.offsets, strict=True):
+                tally.add(hour.accounts[number], hour.start + offset, row.title)
+            tally.times += row.times - len(row.sharers)
+            tally.last = hour.start + row.last
+    rows = [tally.row(start, MAX_SHARES, MAX_SHARERS) for tally in tallies.values()]
+    return _bounded(rows, MAX_DAY_LINKS, start, read_at)
+
+
 def _tallied(shares: Iterable[Share]) -> Iterable[_Tally]:
     tallies: dict[str, _Tally] = {}
     for share in sorted(shares, key=lambda each: (each.time, each.account_id)):
-        tally = tallies.get(share.link.url)
-        if tally is None:
-            tally = tallies[share.link.url] = _Tally(share)
-        tally.add(share)
+        link = share.link
+        _tally(tallies, link.url, link.shared).add(share.account_id, share.time, link.title)
     return tallies.values()
+
+
+def _tally(tallies: dict[str, _Tally], url: str, shared: str) -> _Tally:
+    found = tallies.get(url)
+    if found is None:
+        found = tallies[url] = _Tally(url, shared)
+    return found
 
 
 class _Tally:
     """The shares of one link, which are added in the order of their times."""
 
-    def __init__(self, first: Share) -> None:
-        self._link = first.link
+    def __init__(self, url: str, shared: str) -> None:
+        self.times = 0
+        self.last: Micros = 0
+        self._url = url
+        self._shared = shared
         self._title = ""
-        self._times = 0
-        self._last: Micros = 0
         self._by_account: dict[str, list[Micros]] = {}
 
-    def add(self, share: Share) -> None:
-        self._times += 1
-        self._last = share.time
-        self._title = self._title or share.link.title
-        self._by_account.setdefault(share.account_id, []).append(share.time)
+    def add(self, account_id: str, time: Micros, title: str) -> None:
+        self.times += 1
+        self.last = time
+        self._title = self._title or title
+        self._by_account.setdefault(account_id, []).append(time)
 
     def row(self, start: Micros, max_shares: int | None, max_sharers: int | None) -> _NamedRow:
         """Return the shares, of so many accounts at most, and so many of each."""
         some = list(self._by_account.items())[:max_sharers]
-        shares = sorted((time, account_id) for account_id, times in some for time in _some(times, max_shares))
+        shares = sorted((time, name) for name, times in some for time in _some(times, max_shares))
         return _NamedRow(
-            url=self._link.url,
-            times=self._times,
-            last=self._last - start,
-            shares=[(account_id, time - start) for time, account_id in shares],
+            url=self._url,
+            times=self.times,
+            last=self.last - start,
+            shares=[(name, time - start) for time, name in shares],
             sharers=len(self._by_account),
             title=self._title[:MAX_TITLE],
-            shared=self._link.shared,
+            shared=self._shared,
         )
 
 
@@ -157,24 +177,6 @@ class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sharers: int
     title: str
     shared: str
-
-
-def day_of(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
-    """Merge the 24 hours of a day."""
-    totals = Totals(hours)
-    rows = [
-        _NamedRow(
-            url=each.url,
-            times=each.times,
-            last=each.last_at - start,
-            shares=[(sharer, time - start) for sharer, time in each.firsts[:MAX_SHARERS]],
-            sharers=len(each.firsts),
-            title=each.title,
-            shared="" if each.address == each.url else each.address,
-        )
-        for each in totals.links()
-    ]
-    return _bounded(rows, MAX_DAY_LINKS, start, read_at)
 
 
 def _bounded(rows: list[_NamedRow], most: int, start: Micros, read_at: Micros) -> LinkSummary:
