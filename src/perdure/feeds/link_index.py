@@ -75,9 +75,9 @@ class LinkIndex:
             totals.add_trend(items)
             return Ranking(links=tuple(totals.links(limit)))
         window = Window(since=since, now=now)
-        items = await self._items_since(window.closed_until * HOUR)
-        totals.add(items)
-        totals.add_trend(items)
+        newest = await self._items_since(window.closed_until * HOUR)
+        totals.add(newest)
+        totals.add_trend(newest)
         reading = _Reading(self, window, max_items=max_items)
         async for day in reading.days():
             for summary in day.counted:
@@ -257,7 +257,8 @@ class _Reading:
         stored = await self._index.read(DAYS, first_day * DAY, (last_day + 1) * DAY)
         for day in range(last_day, first_day - 1, -1):
             hours = range(max(first, day * HOURS_OF_DAY), min(last + 1, (day + 1) * HOURS_OF_DAY))
-            yield await self._day(day, hours, stored.get(day * DAY))
+            if hours:
+                yield await self._day(day, hours, stored.get(day * DAY))
 
     async def _day(self, day: int, hours: range, stored: _Stored | None) -> _Day:
         window, final = self._window, self._final_day(stored, day)
@@ -302,7 +303,9 @@ class _Reading:
         return summary
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
-        """Return the summaries of hours of one day, those that were missing among them, if there is room."""
+        """Return the summaries of hours of one day. Those that are missing are made, as long as items may be
+        read.
+        """
         if not hours:
             return {}
         stored = await self._index.read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
@@ -332,7 +335,7 @@ class _Reading:
         return self._left is None or summary.read_at < self._window.now - STALE
 
     async def _make(self, run: range) -> dict[int, LinkSummary]:
-        """Summarise hours in a row, from the newest down, as long as there is room."""
+        """Summarise hours in a row, from the newest down, as long as items may be read."""
         made: dict[int, LinkSummary] = {}
         if self._left is not None and self._left <= 0:
             return made
