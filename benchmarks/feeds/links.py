@@ -41,7 +41,7 @@ async def measure(folder: Path, effort: Effort) -> list[Line]:
         clock = _Clock()
         store = FeedStore(storage, clock=clock)
         await _fill(store, effort)
-        clock.now += HOUR  # until no hour is marked any more
+        clock.now += HOUR  # no hour is marked any more
         index = LinkIndex(store)
         for _ in range(3):
             await index.ranking(clock.now - 30 * DAY, limit=MAX_LINKS)
@@ -78,12 +78,12 @@ def _reading(index: LinkIndex, since: Micros) -> Contender:
 
 
 async def _fill(store: FeedStore, effort: Effort) -> None:
-    """Store the posts of the month, account by account."""
-    chance = Random(1)
+    """Store the posts of the month, account by account, those of the hour to come too."""
+    chance, newest = Random(1), store.clock() + HOUR
     each = effort.posts * effort.days // ACCOUNTS
     for number in range(ACCOUNTS):
         account_id = f"did:plc:{number:024}"
-        times = (store.clock() - chance.randrange(effort.days * DAY) for _ in range(each))
+        times = (newest - chance.randrange(effort.days * DAY) for _ in range(each))
         await store.keep(account_id, [_item(chance, account_id, time) for time in times])
 
 
@@ -101,6 +101,6 @@ def _link(chance: Random, time: Micros) -> Link:
     if chance.random() < FRESH:
         page = f"{chance.getrandbits(64):x}"
     else:
-        page = f"{time // DAY}-{min(round(chance.paretovariate(0.8)), TOPICS)}"
+        page = f"{time // DAY}-{int(TOPICS * chance.random() ** 2)}"
     url = f"https://www.example.com/news/2026/11/{page}"
     return Link(url, "card", f"A headline of about sixty characters, number {page}", f"{url}?utm_source=bsky")

@@ -269,7 +269,7 @@ def test_an_hour_is_bounded_and_keeps_the_links_of_most_accounts() -> None:
     ]
     summary = hour_of(found, start=START, read_at=START)
     assert (len(summary.rows), summary.left_out) == (MAX_HOUR_LINKS, 50)
-    assert [len(row.shares) for row in summary.rows[:106]] == [2] * 105 + [1]
+    assert [len(row.sharers) for row in summary.rows[:106]] == [2] * 105 + [1]
 
 
 def test_a_summary_has_a_bounded_size_whatever_was_shared() -> None:
@@ -296,7 +296,8 @@ def test_a_summary_has_a_bounded_size_whatever_was_shared() -> None:
 def test_of_an_account_that_repeats_itself_a_few_times_are_kept_and_all_are_counted() -> None:
     found = [share for second in range(99) for share in shares_of(ANNA, item_at(ANNA, START + second, A))]
     (repeated,) = hour_of(found, start=START, read_at=START).rows
-    assert (len(repeated.shares), repeated.times, repeated.last) == (MAX_SHARES, 99, 98)
+    assert (len(repeated.sharers), repeated.times, repeated.last) == (MAX_SHARES, 99, 98)
+    assert repeated.offsets[-1] == 98
 
 
 def test_a_summary_is_read_as_it_was_written() -> None:

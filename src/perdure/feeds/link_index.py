@@ -30,6 +30,7 @@ from .link_summary import (
     shares_of,
     summary_format,
     summary_in,
+    whole_of,
 )
 from .settings import HOUR, MINUTE
 from .store import FeedStore, older_than
@@ -69,26 +70,36 @@ class LinkIndex:
         now = self._store.clock()
         totals = Totals(since=since, now=now)
         if since < now - LONGEST:
-            await self._count_items(totals, since)
+            items = await self._items_since(since)
+            totals.add(items)
+            totals.add_trend(items)
             return Ranking(links=tuple(totals.links(limit)))
         window = Window(since=since, now=now)
-        await self._count_items(totals, window.closed_until * HOUR)
+        newest = await self._items_since(window.closed_until * HOUR)
+        totals.add(newest)
+        totals.add_trend(newest)
         reading = _Reading(self, window, max_items=max_items)
-        async for summary in reading.summaries():
-            totals.add(summary)
+        async for day in reading.days():
+            for summary in day.counted:
+                totals.add(summary)
+            for summary in day.recent:
+                totals.add_trend(summary)
         return Ranking(links=tuple(totals.links(limit)), missing_hours=reading.missing)
 
     async def refresh(self, *, max_items: int) -> None:
         """Summarise what is missing, the newest hours first, but for hours that are still changing."""
         now = self._store.clock()
         reading = _Reading(self, Window(since=now - LONGEST, now=now), max_items=max_items, is_refresh=True)
-        async for _ in reading.summaries():
+        async for _ in reading.days():
             pass
 
-    async def _count_items(self, totals: Totals, since: Micros) -> None:
-        async for account_id, item in self._store.newest(since=since):
-            for share in shares_of(account_id, item):
-                totals.add_share(share)
+    async def _items_since(self, start: Micros) -> LinkSummary:
+        found = [
+            share
+            async for account_id, item in self._store.newest(since=start)
+            for share in shares_of(account_id, item)
+        ]
+        return whole_of(found, start=start)
 
     # Reading and writing summaries
 
@@ -175,13 +186,31 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return (self.now - OPEN_AFTER_END) // HOUR
 
     @property
-    def first_hour(self) -> int:
-        """Two days are needed for the trend in any case."""
-        return min(self.since, self.now - 2 * DAY) // HOUR
+    def trend_hour(self) -> int:
+        """The first hour of the two days that matter for the trend."""
+        return (self.now - 2 * DAY) // HOUR
 
-    def has_day(self, day: int) -> bool:
-        """Whether a day may be added as a whole: it is in the window, and does not matter for the trend."""
-        return self.since <= day * DAY and (day + 1) * DAY <= self.now - 2 * DAY
+    @property
+    def first_hour(self) -> int:
+        """The first hour that is read. What is older than two days is read by whole days."""
+        hour = self.since // HOUR
+        return min(hour // HOURS_OF_DAY * HOURS_OF_DAY if hour < self.trend_hour else hour, self.trend_hour)
+
+    def is_recent(self, day: int) -> bool:
+        """Whether hours of a day matter for the trend."""
+        return (day + 1) * HOURS_OF_DAY > self.trend_hour
+
+    def counts_day(self, day: int) -> bool:
+        """Whether a day is counted as a whole, and not by its hours, which hold more links."""
+        return self.since <= day * DAY or not self.is_recent(day)
+
+
+class _Day(msgspec.Struct, frozen=True, kw_only=True):
+    """What a day adds to a ranking: itself, or its hours."""
+
+    counted: Sequence[LinkSummary]
+    recent: Sequence[LinkSummary] = ()
+    """Its hours, if they matter for the trend."""
 
 
 class _Stored(msgspec.Struct, frozen=True):
@@ -205,7 +234,7 @@ class _Stored(msgspec.Struct, frozen=True):
 
 
 class _Reading:
-    """One pass over a window, from the newest day to the oldest. It makes the summaries that are missing."""
+    """One pass over a window. It makes the summaries that are missing."""
 
     def __init__(
         self, index: LinkIndex, window: Window, *, max_items: int | None, is_refresh: bool = False
@@ -217,27 +246,35 @@ class _Reading:
         self._until: Mapping[int, Micros] = {}
         self.missing = 0
 
-    async def summaries(self) -> AsyncGenerator[LinkSummary]:
-        """Yield days where that is possible, and hours elsewhere."""
+    async def days(self) -> AsyncGenerator[_Day]:
+        """Yield the days of the window, the newest first."""
         oldest = await self._index.oldest_hour()
         if oldest is None:
             return
         first, last = max(self._window.first_hour, oldest), self._window.closed_until - 1
         first_day, last_day = first // HOURS_OF_DAY, last // HOURS_OF_DAY
         self._until = await self._index.marks(first_day, last_day)
-        days = await self._index.read(DAYS, first_day * DAY, (last_day + 1) * DAY)
+        stored = await self._index.read(DAYS, first_day * DAY, (last_day + 1) * DAY)
         for day in range(last_day, first_day - 1, -1):
             hours = range(max(first, day * HOURS_OF_DAY), min(last + 1, (day + 1) * HOURS_OF_DAY))
-            stored = days.get(day * DAY)
-            final = self._final_day(stored, day)
-            if final is not None and (self._is_refresh or self._window.has_day(day)):
-                yield final
-                continue
-            made = await self._hours(hours)
-            for summary in made.values():
-                yield summary
-            if final is None and len(made) == HOURS_OF_DAY:
-                await self._merge(day, made, stored)
+            if hours:
+                yield await self._day(day, hours, stored.get(day * DAY))
+
+    async def _day(self, day: int, hours: range, stored: _Stored | None) -> _Day:
+        window, final = self._window, self._final_day(stored, day)
+        if final is not None and self._is_refresh:
+            return _Day(counted=[])
+        if final is not None and window.counts_day(day):
+            recent = range(max(hours[0], window.trend_hour), hours[-1] + 1)
+            return _Day(counted=[final], recent=tuple((await self._hours(recent)).values()))
+        made = await self._hours(hours)
+        if final is None and len(made) == HOURS_OF_DAY:
+            final = await self._merge(day, made, stored)
+        each = tuple(made.values())
+        return _Day(
+            counted=[final] if final is not None and window.counts_day(day) else each,
+            recent=each if window.is_recent(day) else (),
+        )
 
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
         """Whether no item of this hour was stored or deleted since the summary was made."""
@@ -251,16 +288,24 @@ class _Reading:
         is_final = all(self._is_final(summary, hour) for hour in range(first, first + HOURS_OF_DAY))
         return summary if is_final else None
 
-    async def _merge(self, day: int, hours: Mapping[int, LinkSummary], stored: _Stored | None) -> None:
-        """Store a day if its hours are final. A mark that was set after the marks were read runs out later
-        than `now`, so that the day is not final either.
+    async def _merge(
+        self, day: int, hours: Mapping[int, LinkSummary], stored: _Stored | None
+    ) -> LinkSummary | None:
+        """Return the summary of a day, and store it, if its hours are final.
+
+        A mark that was set after the marks were read runs out later than `now`, so that the day is not final
+        either.
         """
-        if all(self._is_final(summary, hour) for hour, summary in hours.items()):
-            summary = day_of(hours.values(), start=day * DAY, read_at=self._window.now)
-            await self._index.write(DAYS, [(summary, stored)])
+        if not all(self._is_final(summary, hour) for hour, summary in hours.items()):
+            return None
+        summary = day_of(hours.values(), start=day * DAY, read_at=self._window.now)
+        await self._index.write(DAYS, [(summary, stored)])
+        return summary
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
-        """Return the summaries of hours of one day, those that were missing among them, if there is room."""
+        """Return the summaries of hours of one day. Those that are missing are made, as long as items may be
+        read.
+        """
         if not hours:
             return {}
         stored = await self._index.read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
@@ -290,7 +335,7 @@ class _Reading:
         return self._left is None or summary.read_at < self._window.now - STALE
 
     async def _make(self, run: range) -> dict[int, LinkSummary]:
-        """Summarise hours in a row, from the newest down, as long as there is room."""
+        """Summarise hours in a row, from the newest down, as long as items may be read."""
         made: dict[int, LinkSummary] = {}
         if self._left is not None and self._left <= 0:
             return made

@@ -1,7 +1,7 @@
 """Summaries of links: who shared what in an hour or a day, how they are merged, and the ranking. Pure.
 
-An hour holds every share with its time, so that a window may start in the middle of it. A day holds the first
-share of each account. Both are bounded: what is left out is shared by the fewest accounts.
+A summary holds every share with its time, so that a window may start in the middle of it. It is bounded: what
+is left out is shared by the fewest accounts.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ MAX_HOUR_LINKS = 1000
 MAX_DAY_LINKS = 300
 MAX_SHARERS = 2000
 """Accounts of one link in a summary."""
-MAX_SHARES = 10
-"""Times that are kept of one account and link in an hour: the first ones."""
+MAX_SHARES = 24
+"""Times that are kept of one account and link in a summary: the first ones, and the last."""
 MAX_BYTES = 200 * 1024
 """Of a body."""
 MAX_TITLE = 300
@@ -41,8 +41,10 @@ class Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """How often it was shared."""
     last: Micros
     """When it was last shared, counted from the start of the summary."""
-    shares: tuple[tuple[int, Micros], ...]
-    """The number of an account in the summary's table, and a time counted from the start; earliest first."""
+    sharers: tuple[int, ...]
+    """Numbers of accounts in the summary's table, one for each share, the earliest first."""
+    offsets: tuple[Micros, ...]
+    """When each of these shares was, counted from the start of the summary."""
     title: str = ""
     shared: str = ""
     """The address of the earliest share. Empty: it is the normal form."""
@@ -90,42 +92,79 @@ def shares_of(account_id: str, item: Item) -> Iterator[Share]:
 
 def hour_of(shares: Iterable[Share], *, start: Micros, read_at: Micros) -> LinkSummary:
     """Summarise the shares of an hour."""
-    tallies: dict[str, _HourTally] = {}
+    rows = [tally.row(start, MAX_SHARES, MAX_SHARERS) for tally in _tallied(shares)]
+    return _bounded(rows, MAX_HOUR_LINKS, start, read_at)
+
+
+def whole_of(shares: Iterable[Share], *, start: Micros) -> LinkSummary:
+    """Summarise all shares from a time on, without a bound: for what is not stored."""
+    return _with_table([tally.row(start, None, None) for tally in _tallied(shares)], start, start)
+
+
+def day_of(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
+    """Merge the 24 hours of a day."""
+    tallies: dict[str, _Tally] = {}
+    for hour in sorted(hours, key=lambda each: each.start):
+        for row in hour.rows:
+            tally = _tally(tallies, row.url, row.shared)
+            for number, offset in zip(row.sharers, row.offsets, strict=True):
+                tally.add(hour.accounts[number], hour.start + offset, row.title)
+            tally.times += row.times - len(row.sharers)
+            tally.last = hour.start + row.last
+    rows = [tally.row(start, MAX_SHARES, MAX_SHARERS) for tally in tallies.values()]
+    return _bounded(rows, MAX_DAY_LINKS, start, read_at)
+
+
+def _tallied(shares: Iterable[Share]) -> Iterable[_Tally]:
+    tallies: dict[str, _Tally] = {}
     for share in sorted(shares, key=lambda each: (each.time, each.account_id)):
-        tallies.setdefault(share.link.url, _HourTally(share)).add(share)
-    return _bounded([tally.row(start) for tally in tallies.values()], MAX_HOUR_LINKS, start, read_at)
+        link = share.link
+        _tally(tallies, link.url, link.shared).add(share.account_id, share.time, link.title)
+    return tallies.values()
 
 
-class _HourTally:
-    """The shares of one link in an hour, earliest first."""
+def _tally(tallies: dict[str, _Tally], url: str, shared: str) -> _Tally:
+    found = tallies.get(url)
+    if found is None:
+        found = tallies[url] = _Tally(url, shared)
+    return found
 
-    def __init__(self, first: Share) -> None:
-        self._link = first.link
+
+class _Tally:
+    """The shares of one link, which are added in the order of their times."""
+
+    def __init__(self, url: str, shared: str) -> None:
+        self.times = 0
+        self.last: Micros = 0
+        self._url = url
+        self._shared = shared
         self._title = ""
-        self._times = 0
-        self._last: Micros = 0
         self._by_account: dict[str, list[Micros]] = {}
 
-    def add(self, share: Share) -> None:
-        self._times += 1
-        self._last = share.time
-        self._title = self._title or share.link.title
-        times = self._by_account.setdefault(share.account_id, [])
-        if len(times) < MAX_SHARES:
-            times.append(share.time)
+    def add(self, account_id: str, time: Micros, title: str) -> None:
+        self.times += 1
+        self.last = time
+        self._title = self._title or title
+        self._by_account.setdefault(account_id, []).append(time)
 
-    def row(self, start: Micros) -> _NamedRow:
-        some = list(self._by_account.items())[:MAX_SHARERS]
-        shares = sorted((time, account_id) for account_id, times in some for time in times)
+    def row(self, start: Micros, max_shares: int | None, max_sharers: int | None) -> _NamedRow:
+        """Return the shares, of so many accounts at most, and so many of each."""
+        some = list(self._by_account.items())[:max_sharers]
+        shares = sorted((time, name) for name, times in some for time in _some(times, max_shares))
         return _NamedRow(
-            url=self._link.url,
-            times=self._times,
-            last=self._last - start,
-            shares=[(account_id, time - start) for time, account_id in shares],
+            url=self._url,
+            times=self.times,
+            last=self.last - start,
+            shares=[(name, time - start) for time, name in shares],
             sharers=len(self._by_account),
             title=self._title[:MAX_TITLE],
-            shared=self._link.shared,
+            shared=self._shared,
         )
+
+
+def _some(times: list[Micros], most: int | None) -> list[Micros]:
+    """Return the first of these times, and the last."""
+    return times if most is None or len(times) <= most else [*times[: most - 1], times[-1]]
 
 
 class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -138,26 +177,6 @@ class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     sharers: int
     title: str
     shared: str
-
-
-def day_of(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
-    """Merge the 24 hours of a day."""
-    totals = Totals()
-    for hour in hours:
-        totals.add(hour)
-    rows = [
-        _NamedRow(
-            url=each.url,
-            times=each.times,
-            last=each.last_at - start,
-            shares=[(sharer, time - start) for sharer, time in each.firsts[:MAX_SHARERS]],
-            sharers=len(each.firsts),
-            title=each.title,
-            shared="" if each.address == each.url else each.address,
-        )
-        for each in totals.links()
-    ]
-    return _bounded(rows, MAX_DAY_LINKS, start, read_at)
 
 
 def _bounded(rows: list[_NamedRow], most: int, start: Micros, read_at: Micros) -> LinkSummary:
@@ -179,7 +198,8 @@ def _with_table(rows: Sequence[_NamedRow], start: Micros, read_at: Micros) -> Li
             url=row.url,
             times=row.times,
             last=row.last,
-            shares=tuple((numbers.setdefault(name, len(numbers)), time) for name, time in row.shares),
+            sharers=tuple(numbers.setdefault(name, len(numbers)) for name, _ in row.shares),
+            offsets=tuple(time for _, time in row.shares),
             title=row.title,
             shared=row.shared,
         )
@@ -219,101 +239,118 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Totals:
-    """What was shared since a time, added up from summaries and single shares in any order."""
+    """What was shared since a time, added up from summaries.
 
-    def __init__(self, *, since: Micros = 0, now: Micros | None = None) -> None:
-        """Without `now`, no trend is counted."""
+    Nearly all links are shared once. So the shares of each link are counted first, which are at least as many
+    as its accounts, and the rest only for links that can still be among the first ones.
+    """
+
+    def __init__(self, summaries: Iterable[LinkSummary] = (), *, since: Micros = 0, now: Micros = 0) -> None:
         self._since = since
-        self._today = None if now is None else now - DAY
-        self._day_before = None if now is None else now - 2 * DAY
-        self._links: dict[str, _Total] = {}
+        self._now = now
+        self._summaries = list(summaries)
+        self._recent: list[LinkSummary] = []
 
     def add(self, summary: LinkSummary) -> None:
-        """Add an hour, or a day that lies wholly within the window."""
-        start, accounts = summary.start, summary.accounts
-        is_whole = start >= self._since
-        for row in summary.rows:
-            total = self._total(row.url)
-            counted = 0
-            for number, offset in row.shares:
-                counted += self._share(total, accounts[number], start + offset)
-            if counted:
-                total.times += row.times if is_whole else counted
-                total.last = max(total.last, start + row.last)
-                total.describe(start + row.shares[0][1], row.title, row.shared)
+        """Add a summary. One that starts before the window must hold every share."""
+        self._summaries.append(summary)
 
-    def add_share(self, share: Share) -> None:
-        link = share.link
-        total = self._total(link.url)
-        if self._share(total, share.account_id, share.time):
-            total.times += 1
-            total.last = max(total.last, share.time)
-            total.describe(share.time, link.title, link.shared)
-
-    def _total(self, url: str) -> _Total:
-        found = self._links.get(url)
-        if found is None:
-            found = self._links[url] = _Total()
-        return found
-
-    def _share(self, total: _Total, account_id: str, time: Micros) -> bool:
-        """Count a share; return whether it is within the window."""
-        if self._today is not None and self._day_before is not None and time >= self._day_before:
-            (total.today if time >= self._today else total.day_before).add(account_id)
-        if time < self._since:
-            return False
-        first = total.firsts.get(account_id)
-        if first is None or time < first:
-            total.firsts[account_id] = time
-        return True
+    def add_trend(self, summary: LinkSummary) -> None:
+        """Add an hour of the last two days to the trend alone."""
+        self._recent.append(summary)
 
     def links(self, limit: int | None = None) -> list[SharedLink]:
         """Return the links of the most accounts first, and of equal ones the newest."""
-        shared = [(url, total) for url, total in self._links.items() if total.firsts]
-        shared.sort(key=lambda each: (-len(each[1].firsts), -each[1].last, each[0]))
-        return [total.link(url) for url, total in shared[:limit]]
+        sums = self._sums()
+        most = sorted(sums, key=sums.__getitem__, reverse=True)[:limit]
+        details = self._details(most)
+        least = min((len(detail.firsts) for detail in details.values()), default=0)
+        details |= self._details(url for url, count in sums.items() if count >= least and url not in details)
+        ranked = sorted((detail.rank, url, detail) for url, detail in details.items())
+        return [detail.link(url) for _, url, detail in ranked[:limit]]
+
+    def _sums(self) -> dict[str, int]:
+        """Return how many shares each link has within the window; accounts are at most as many."""
+        sums: dict[str, int] = {}
+        since, counted = self._since, sums.get
+        for summary in self._summaries:
+            start = summary.start
+            if start >= since:
+                for row in summary.rows:
+                    url = row.url
+                    sums[url] = counted(url, 0) + len(row.sharers)
+                continue
+            for row in summary.rows:
+                if start + row.last >= since:
+                    within = sum(start + offset >= since for offset in row.offsets)
+                    sums[row.url] = counted(row.url, 0) + within  # at least the last share
+        return sums
+
+    def _details(self, urls: Iterable[str]) -> dict[str, _Detail]:
+        details = {url: _Detail() for url in urls}
+        for summary in self._summaries:
+            for row in summary.rows:
+                if row.url in details:
+                    details[row.url].add(summary, row, self._since)
+        for summary in self._recent:
+            for row in summary.rows:
+                if row.url in details:
+                    details[row.url].add_trend(summary, row, self._now)
+        return details
 
 
-class _Total:
-    """One link, being added up."""
-
-    __slots__ = (
-        "day_before",
-        "described_at",
-        "firsts",
-        "last",
-        "shared",
-        "times",
-        "title",
-        "titled_at",
-        "today",
-    )
+class _Detail:
+    """Everything about one link, being added up."""
 
     def __init__(self) -> None:
         self.firsts: dict[str, Micros] = {}
-        self.times = 0
-        self.last: Micros = 0
-        self.today: set[str] = set()
-        self.day_before: set[str] = set()
-        self.title = self.shared = ""
-        self.described_at: Micros | None = None
-        self.titled_at: Micros | None = None
+        self._times = 0
+        self._last: Micros = 0
+        self._today: set[str] = set()
+        self._day_before: set[str] = set()
+        self._title = self._shared = ""
+        self._described_at: Micros | None = None
+        self._titled_at: Micros | None = None
 
-    def describe(self, time: Micros, title: str, shared: str) -> None:
+    def add(self, summary: LinkSummary, row: Row, since: Micros) -> None:
+        start, names, firsts, counted = summary.start, summary.accounts, self.firsts, 0
+        for number, offset in zip(row.sharers, row.offsets, strict=True):
+            time = start + offset
+            if time >= since:
+                counted += 1
+                name = names[number]
+                if name not in firsts or time < firsts[name]:
+                    firsts[name] = time
+        if counted:
+            self._times += row.times if start >= since else counted
+            self._last = max(self._last, start + row.last)
+            self._describe(start + row.offsets[0], row)
+
+    def add_trend(self, summary: LinkSummary, row: Row, now: Micros) -> None:
+        for number, offset in zip(row.sharers, row.offsets, strict=True):
+            time = summary.start + offset
+            if time >= now - 2 * DAY:
+                (self._today if time >= now - DAY else self._day_before).add(summary.accounts[number])
+
+    @property
+    def rank(self) -> tuple[int, Micros]:
+        return -len(self.firsts), -self._last
+
+    def _describe(self, time: Micros, row: Row) -> None:
         """Take the address of the earliest share, and the title of the earliest that has one."""
-        if self.described_at is None or time < self.described_at:
-            self.described_at, self.shared = time, shared
-        if title and (self.titled_at is None or time < self.titled_at):
-            self.titled_at, self.title = time, title[:MAX_TITLE]
+        if self._described_at is None or time < self._described_at:
+            self._described_at, self._shared = time, row.shared
+        if row.title and (self._titled_at is None or time < self._titled_at):
+            self._titled_at, self._title = time, row.title
 
     def link(self, url: str) -> SharedLink:
         return SharedLink(
             url=url,
-            address=self.shared or url,
-            title=self.title,
+            address=self._shared or url,
+            title=self._title,
             firsts=tuple(sorted(self.firsts.items(), key=lambda each: (each[1], each[0]))),
-            times=self.times,
-            last_at=self.last,
-            today=len(self.today),
-            day_before=len(self.day_before),
+            times=self._times,
+            last_at=self._last,
+            today=len(self._today),
+            day_before=len(self._day_before),
         )
