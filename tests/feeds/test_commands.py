@@ -10,6 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import Gap, Status
+from perdure.feeds.item import ITEMS
+from perdure.storage import Committed
 
 from ..rows import row
 from .commanding import HOUR, MINUTE, Place, a_place, now
@@ -240,6 +242,24 @@ async def test_a_poller_that_died_is_an_alarm_in_every_form_of_the_status(place:
     assert "ALARM: 1 of 1 accounts (alice.test) are overdue, the longest since " in ended.out
     (alarm,) = (await place.json("status", "--check", code=1))["summary"]["alarms"]
     assert (alarm["kind"], alarm["count"], alarm["handles"]) == ("late", 1, ["alice.test"])
+
+
+@row(130)
+async def test_one_damaged_item_breaks_no_command(place: Place) -> None:
+    alice = place.person("alice.test", 3)
+    place.world.publish(alice, "https://news.test/a")
+    await place.added(alice)
+    await place.polled()
+    async with place.store() as store:
+        storage = store.storage
+        (record, *_) = await storage.page(ITEMS, alice, limit=1, now=now())
+        damaged = record.becoming(body='{"handle": 1}', tag=record.tag)
+        assert isinstance(await storage.commit([damaged], now=now()), Committed)
+    assert len((await place.json("items"))["items"]) == 3
+    assert [each["url"] for each in (await place.json("links"))["links"]] == ["https://news.test/a"]
+    for command in ("status", "list", "once"):
+        await place.feeds(command)
+    await place.feeds("audit", "alice.test")
 
 
 async def test_list_shows_the_accounts_that_a_filter_admits(place: Place) -> None:

@@ -11,7 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import FeedStore
-from perdure.storage import Micros, Space, Storage
+from perdure.feeds.item import ITEMS
+from perdure.storage import Committed, Micros, Space, Storage
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import InputKind, InputRequest, NewTask, Status, StoreConfig, Success, TaskStore
 from perdure.tasks.inputs import ElicitationAnswer
@@ -331,6 +332,20 @@ async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: Desk) -> N
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         (alarm,) = re.findall(r'role="alert">([^<]+)<', (await client.get("/feeds")).text)
     assert alarm.startswith("2 of 3 accounts (anna.example, ben.example) are overdue")
+
+
+@row(130)
+async def test_one_damaged_item_breaks_no_page(desk: Desk) -> None:
+    store = FeedStore(desk.storage)
+    await feeding.feed(store)
+    (record,) = await desk.storage.page(ITEMS, limit=1, now=store.clock(), descending=True)
+    damaged = record.becoming(body='{"handle": 1}', tag=record.tag)
+    assert isinstance(await desk.storage.commit([damaged], now=store.clock()), Committed)
+    async with visiting(Dashboard(desk.storage, feeds=True)) as client:
+        for path in ("/feeds", "/feeds/items", "/feeds/links", f"/feeds/accounts/{record.partition}"):
+            page = await client.get(path)
+            assert page.status_code == 200, path
+            assert "example" in page.text
 
 
 async def test_without_feeds_there_are_no_pages_of_them(client: httpx2.AsyncClient) -> None:
