@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from random import Random
 
@@ -11,13 +12,15 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from perdure.feeds import FeedStore, Item, Link, LinkIndex, Page, settling
+from perdure.feeds.item import ITEMS
 from perdure.feeds.link_marks import MARK_LASTS, MAX_SKEW
 from perdure.feeds.settings import HOUR, MINUTE, Polling
 from perdure.feeds.source import Profile
-from perdure.storage import Micros, Storage
+from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
 
+from ..forwarding import Forwarding
 from .histories import History
 from .histories import settings as polling
 from .mortal import Killed, Life, Trouble, mortal_store
@@ -163,3 +166,34 @@ def test_a_poll_that_is_killed_at_any_step_leaves_no_summary_wrong(seed: int) ->
     while run(one(steps)):
         steps += 1
     assert steps > 20
+
+
+class Slow(Forwarding):
+    """A storage that takes a long time to store items."""
+
+    name = "slow"
+
+    def __init__(self, storage: Storage, clock: Times) -> None:
+        self.storage = storage
+        self.clock = clock
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        if any(change.address.space == ITEMS for change in changes):
+            self.clock.now += MARK_LASTS - MINUTE
+        return await super().commit(changes, guard=guard, now=now)
+
+
+def test_a_commit_that_outlasts_its_marks_marks_again() -> None:
+    """Else a summary that is made between the end of the mark and the commit would be taken for final."""
+
+    async def scenario() -> None:
+        times = Times(1)
+        slow = FeedStore(Storage(Slow(times.stores[0].storage, times)), clock=lambda: times.now)
+        time = times.now - 5 * HOUR
+        await slow.keep(ACCOUNTS[0], [random_item(times.chance, ACCOUNTS[0], time)])
+        until = await slow.link_marks.read(time // DAY, time // DAY)
+        assert until[time // HOUR] >= times.now + MARK_LASTS // 2
+
+    run(scenario())

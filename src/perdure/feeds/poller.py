@@ -55,6 +55,8 @@ PROFILES = 25
 PROFILES_EVERY: Micros = 55 * MINUTE
 HINTS_EVERY: Micros = MINUTE
 ALARMS_EVERY: Micros = MINUTE
+ALARM_REST = 30.0
+"""Alarms read every account. With very many of them, that takes a thirtieth of the time at most."""
 REMOVAL_EVERY: Micros = 10 * MINUTE
 REMOVAL_BATCH = 1000
 LINKS_EVERY: Micros = 5 * MINUTE
@@ -169,7 +171,7 @@ class Poller:
             self._through(self._whoever_is_due()),
             self._every(PROFILES_EVERY, self.refresh_profiles),
             self._take_hints(),
-            self._every(ALARMS_EVERY, self.check_alarms, first=ALARMS_EVERY),
+            self._every(ALARMS_EVERY, self.check_alarms, first=ALARMS_EVERY, rest=ALARM_REST),
             self._every(REMOVAL_EVERY, self.remove_old_items),
             self._every(LINKS_EVERY, self.summarise_links),
             self._synchronise(),
@@ -318,13 +320,21 @@ class Poller:
     # Beside the polls
 
     async def _every(
-        self, interval: Micros, job: Callable[[], Awaitable[object]], *, first: Micros = 0
+        self,
+        interval: Micros,
+        job: Callable[[], Awaitable[object]],
+        *,
+        first: Micros = 0,
+        rest: float = 0,
     ) -> None:
-        """Do a job again and again, the first time after a while."""
+        """Do a job again and again: the first time after a while, and then after an interval, or after `rest`
+        times as long as it took.
+        """
         await anyio.sleep(first / 1e6)
         while True:
+            started = anyio.current_time()
             await self._try(job())
-            await anyio.sleep(interval / 1e6)
+            await anyio.sleep(max(interval / 1e6, rest * (anyio.current_time() - started)))
 
     async def _synchronise(self) -> None:
         source, lists = self._source, self._follow_lists
