@@ -65,6 +65,11 @@ class FollowList(msgspec.Struct, frozen=True, kw_only=True):
         """What accounts record that came from this list. It stays the same when the owner is renamed."""
         return f"follows:{self.owner.account_id}"
 
+    def check_prunable(self) -> None:
+        """Raise FollowsNobody if the list is empty: that is more likely an error than a wish."""
+        if not self.followed:
+            raise FollowsNobody(self.owner.handle)
+
 
 async def read_follow_list(source: FollowSource, actor: str) -> FollowList:
     """Read whom `actor` follows. Raise AccountUnavailable if there is no such account."""
@@ -91,8 +96,8 @@ async def apply_follow_list(
     """Add the accounts of a follow list. With `prune`, suspend those that this list once added and whose
     owner no longer follows them, unless they were added in another way too.
     """
-    if prune and not follows.followed:
-        raise FollowsNobody(follows.owner.handle)
+    if prune:
+        follows.check_prunable()
     changes = [
         await _add_or_resume(store, profile, origin=follows.origin, polling=polling, dry_run=dry_run)
         for profile in follows.followed.values()

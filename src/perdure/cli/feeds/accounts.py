@@ -86,7 +86,9 @@ def follow_list(
     async def work(settings: Settings) -> Steps:
         async with bluesky(settings) as source:
             follows = await read_follow_list(source, name_in(actor))
-            if not follows.followed and not prune:
+            if prune:
+                follows.check_prunable()
+            elif not follows.followed:
                 return Steps(steps=(), dry_run=dry_run)
             async with created(settings, dry_run=dry_run) as store:
                 return await changing.follow(
