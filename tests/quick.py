@@ -22,6 +22,7 @@ FILES = (
     "tests/feeds/test_bluesky_source",
     "tests/feeds/test_commands",
     "tests/feeds/test_fake",
+    "tests/feeds/test_follows",
     "tests/feeds/test_processes",
     "tests/feeds/test_world",
     "tests/mcp/client/",

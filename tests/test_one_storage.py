@@ -156,9 +156,9 @@ async def test_a_worker_uses_the_storage_of_its_app_alone(tmp_path: Path) -> Non
 
 
 async def test_adding_unknown_accounts_creates_no_storage(place: Place) -> None:
-    await place.feeds("add", "nobody.test", code=1)
+    await place.feeds("add", "nobody.test", code=2)
     await place.feeds("add", "not a name", code=1)
-    await place.feeds("add", "nobody.test", "--dry-run", code=1)
+    await place.feeds("add", "nobody.test", "--dry-run", code=2)
     assert files_in(place.folder) == ["feeds.toml"]
 
 
@@ -166,7 +166,7 @@ async def test_following_nobody_creates_no_storage(place: Place) -> None:
     place.person("lonely.test")
     await place.feeds("follow-list", "lonely.test")
     await place.feeds("follow-list", "lonely.test", "--prune", code=2)
-    await place.feeds("follow-list", "nobody.test", code=1)
+    await place.feeds("follow-list", "nobody.test", code=2)
     place.world.follow(place.person("me.test"), place.person("alice.test"))
     await place.feeds("follow-list", "me.test", "--dry-run")
     assert files_in(place.folder) == ["feeds.toml"]

@@ -86,8 +86,23 @@ def test_polls_by_cron_are_late_by_their_own_pace() -> None:
 
 def test_an_account_that_is_being_polled_or_is_suspended_is_not_late() -> None:
     later = NOW + DAY
-    assert kinds(replace(WELL, hold=Hold("me", later + 1)), now=later) == []
+    polled = replace(WELL, hold=Hold("me", later + 1), last_polled_at=later - MINUTE)
+    assert kinds(polled, now=later) == []
     assert kinds(replace(WELL, status=Status.SUSPENDED), now=later) == []
+
+
+def test_an_account_whose_poll_does_not_get_on_is_late() -> None:
+    """A source that answers every request with 429 keeps the poll waiting, and its poller alive."""
+    later = NOW + DAY
+    assert kinds(replace(WELL, hold=Hold("me", later + 1)), now=later) == ["late"]
+
+
+def test_a_new_account_is_late_by_the_pace_of_the_others() -> None:
+    """With polls by cron it is polled when the others are."""
+    hourly = replace(WELL, next_at=NOW + 2 * MINUTE, last_polled_at=NOW, cadence=HOUR)
+    new = replace(WELL, polls=0, last_polled_at=None, cadence=None, mark=None, posts_fetched_count=0)
+    assert kinds(hourly, new, now=NOW + HOUR) == []
+    assert kinds(hourly, new, now=NOW + 2 * HOUR) == ["late"]
 
 
 def test_a_probe_that_is_not_made_is_late_too() -> None:
@@ -133,7 +148,7 @@ def test_posts_that_no_poll_finds_are_an_alarm_that_names_the_account() -> None:
     """Another account that posts as usual does not hide it."""
     alarm = only(quiet(3), quiet(0, polls=0, handle="busy.test"), quiet(4, handle="b.test"))
     assert (alarm.kind, alarm.count, alarm.handles) == ("unseen", 2, ("a.test", "b.test"))
-    assert "7 posts" in alarm.message
+    assert "2 accounts (a.test, b.test) are missing posts: profiles count 7" in alarm.message
 
 
 def test_posts_that_the_next_polls_may_still_find_are_none() -> None:
@@ -164,6 +179,14 @@ def test_a_watch_reports_what_begins_what_lasts_and_what_ends() -> None:
     watch.update([], now=REPEAT_EVERY + 1)
     watch.update([], now=REPEAT_EVERY + 2)
     assert reported == [("late", "raised"), ("late", "raised"), ("late", "cleared")]
+
+
+def test_an_alarm_that_grows_is_reported_again() -> None:
+    counts: list[int] = []
+    watch = AlarmWatch(lambda alarm, _: counts.append(alarm.count))
+    for now, late in enumerate((1, 1, 300, 300, 2)):
+        watch.update(find_alarms([WELL] * late, now=NOW + DAY), now=now)
+    assert counts == [1, 300]
 
 
 @pytest.mark.parametrize("count", [1, 2, 9])

@@ -202,7 +202,7 @@ async def test_history_is_no_missing_post_and_is_stored_on_request() -> None:
             assert [item.uri for item in found.examples] == [back_dated]
         assert found.stored == 1
         found = await audit(town.store, town.source, town.did, history=True)
-        assert (found.missing, found.history, found.stored) == (0, history, history)
+        assert (found.missing, found.history, found.history_stored) == (0, history, history)
         assert await town.stored() == set(world.everything_of(town.did))
 
 

@@ -36,7 +36,8 @@ async def test_add_finds_out_who_has_a_handle_and_names_those_that_nobody_has(pl
     )
     assert [each.account_id for each in await place.accounts()] == [alice, bob]
     assert ended.out == "alice.test: added\nbob.test: added\n"
-    assert ("no nobody.test; look" in ended.err, "no no-handle; look" in ended.err) == (True, True)
+    for unknown in ("nobody.test", "no-handle"):
+        assert f"unknown Bluesky account {unknown}; check the spelling" in ended.err
 
 
 async def test_adding_again_changes_nothing_but_a_new_handle(place: Place) -> None:
@@ -143,7 +144,7 @@ async def test_an_empty_follow_list_prunes_nobody(place: Place) -> None:
     assert (await place.account(alice)).status is Status.ACTIVE
     assert (
         "unknown account nobody.test; check the spelling"
-        in (await place.feeds("follow-list", "nobody.test", code=1)).err
+        in (await place.feeds("follow-list", "nobody.test", code=2)).err
     )
 
 
@@ -203,6 +204,8 @@ async def test_audit_finds_and_stores_what_no_poll_can_see(place: Place) -> None
     place.world.deactivate(bob)
     told = await place.json("audit", "--all", code=1)
     assert [each["audit"] is None for each in told["audits"]] == [False, True]
+    await place.feeds("once")
+    assert "[SKIP] bob.test: Could not find repo" in (await place.feeds("audit", "--all")).out
 
 
 async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request(place: Place) -> None:
@@ -215,11 +218,11 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
     place.world.delete(first[0].uri)
     said = (await place.feeds("audit", "alice.test")).out
     assert "all stored that polls should have found, 2 from before the first poll, not stored" in said
-    assert "1 stored item deleted there (--remove)" in said
+    assert "1 stored item deleted at the source, not removed (--remove)" in said
     assert len(await place.items(alice)) == 2
     report = (await place.json("audit", "alice.test", "--history", "--remove"))["audits"][0]["audit"]
-    counts = {name: report[name] for name in ("missing", "history", "stored", "gone", "removed")}
-    assert counts == {"missing": 0, "history": 2, "stored": 2, "gone": 1, "removed": 1}
+    counts = {name: report[name] for name in ("missing", "history", "history_stored", "gone", "removed")}
+    assert counts == {"missing": 0, "history": 2, "history_stored": 2, "gone": 1, "removed": 1}
     assert {item.uri for item in await place.items(alice)} == set(place.world.everything_of(alice))
 
 
@@ -239,7 +242,7 @@ async def test_a_poller_that_died_is_an_alarm_in_every_form_of_the_status(place:
             lambda account: replace(account, last_polled_at=now() - week, next_at=now() - week + HOUR),
         )
     ended = await place.feeds("status", "--check", code=1)
-    assert "ALARM: 1 of 1 accounts (alice.test) are overdue, the longest since " in ended.out
+    assert "ALARM: 1 of 1 accounts (alice.test) is overdue, the longest since " in ended.out
     (alarm,) = (await place.json("status", "--check", code=1))["summary"]["alarms"]
     assert (alarm["kind"], alarm["count"], alarm["handles"]) == ("late", 1, ["alice.test"])
 
@@ -314,7 +317,7 @@ async def test_status_check_fails_on_an_alarm(place: Place) -> None:
             alice, lambda account: replace(account, polls=5, unseen=7, unseen_since=1, unseen_polls=5)
         )
     assert (
-        "ALARM: 7 posts that profiles count are found by no poll, 1 account (alice.test)"
+        "ALARM: 1 account (alice.test) is missing posts: profiles count 7"
         in (await place.feeds("status")).out
     )
     assert "ALARM" in (await place.feeds("status", "--check", code=1)).out
@@ -353,9 +356,23 @@ async def test_items_are_those_of_a_time_a_kind_and_an_account(place: Place) -> 
     assert await items() == ["alice.test post"] * 3 + ["bob.test post", "bob.test repost"]
     assert await items("alice.test", "--since", "15h") == ["alice.test post"] * 2
     assert await items("--kind", "repost") == ["bob.test repost"]
-    assert len(await items("--limit", "2")) == 2
+    assert len(await items("alice.test", "--limit", "2")) == 2
     said = (await place.feeds("items", "--kind", "repost")).out
     assert "  bob.test (repost of alice.test): alice.test 2" in said
+
+
+async def test_items_of_one_time_are_not_torn_apart(place: Place) -> None:
+    """Else the next page, which has what is older, would leave some out."""
+    alice, time = place.person("alice.test", 1), now() - 30 * HOUR
+    for number in range(3):
+        place.world.publish(alice, f"same {number}", at=time)
+    await place.added(alice)
+    await place.polled()
+    assert len((await place.json("items", "--since", "7d", "--limit", "2"))["items"]) == 4
+    older = (await place.json("items", "--before", "2h"))["items"]  # all of them, not those of a day
+    assert len(older) == 3
+    ended = await place.feeds("items", "--since", "1h", "--before", "2h", code=2)
+    assert "--before must be later than --since" in ended.err
 
 
 async def test_items_are_paged_by_time_and_those_without_links_left_out(place: Place) -> None:
@@ -496,12 +513,12 @@ async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Pl
             ["status", "--settings", "wrong.toml"],
             "wrong.toml: polling.posts_per_page: must be 1 to 100, not 500",
         ),
-        (["inspect", "who.test"], "no account who.test; `perdure feeds add who.test` makes it one"),
+        (["inspect", "who.test"], "no account who.test is stored; `perdure feeds list` lists the accounts"),
         (["poll", "who.test"], "no account who.test"),
-        (["suspend", "not a name"], "'not a name' is no account; write a handle like"),
-        (["items", "--since", "soon"], "'soon' is no time; write 24h, 7d, 2026-11-01"),
+        (["suspend", "not a name"], "'not a name' is not a handle or DID; write a handle like"),
+        (["items", "--since", "soon"], "'soon' is not a time; write 24h, 7d, 2026-11-01"),
         (["links", "--since", "2999-01-01"], "'2999-01-01' is not in the past"),
-        (["backfill", "who.test", "--since", "x"], "'x' is no time"),
+        (["backfill", "who.test", "--since", "x"], "'x' is not a time"),
         (["audit"], "name one account, or say --all"),
         (["audit", "who.test", "--all"], "name one account, or say --all"),
     ],
@@ -527,7 +544,7 @@ async def test_a_storage_that_does_not_answer_is_worth_another_try(place: Place)
 async def test_two_settings_files_in_a_folder_are_one_too_many(place: Place) -> None:
     place.folder.joinpath("feeds.yml").write_text("{}", encoding="utf-8")
     ended = await place.feeds("status", code=2)
-    assert "found feeds.toml and feeds.yml; choose one with --settings" in ended.err
+    assert "found feeds.toml and feeds.yml; keep only one, or choose one with --settings" in ended.err
     async with place.store():
         await place.feeds("status", "--settings", "feeds.yml", "--url", place.url)
 

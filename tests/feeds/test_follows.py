@@ -9,7 +9,7 @@ import pytest
 from perdure.feeds import Account, FeedStore, Polling, Status
 from perdure.feeds.account import BY_HAND
 from perdure.feeds.bluesky import Bluesky
-from perdure.feeds.errors import AccountUnavailable, FollowsNobody
+from perdure.feeds.errors import FollowsNobody, InvalidActor
 from perdure.feeds.follows import add_account, apply_follow_list, read_follow_list
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
@@ -139,7 +139,7 @@ async def test_an_empty_list_suspends_nobody(lists: Lists) -> None:
 
 
 async def test_a_list_of_nobody_is_an_error(lists: Lists) -> None:
-    with pytest.raises(AccountUnavailable, match=r"unknown account nobody\.test"):
+    with pytest.raises(InvalidActor, match=r"unknown account nobody\.test"):
         await lists.sync("nobody.test")
 
 

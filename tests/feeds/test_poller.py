@@ -360,7 +360,7 @@ async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
         await stuck.once()
     (alarm,) = [each for each in await alarms_of(stage) if each.kind != "late"]
     assert (alarm.kind, alarm.count) == ("unseen", 1)
-    assert "3 posts" in alarm.message
+    assert "profiles count 3 that" in alarm.message
     await poller.once()
     assert await alarms_of(stage) == ()
 

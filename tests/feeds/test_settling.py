@@ -157,7 +157,7 @@ def profile(posts: int | None, handle: str = "a") -> Profile:
 
 def read(account: Account, new: int = 0, posts: int | None = None) -> Account:
     posts = new if posts is None else posts
-    return settling.read(account, new=new, posts=posts, recent_posts=posts, pages=1, set_aside=0, now=NOW)
+    return settling.read(account, new=new, counted=posts, uncounted=posts, pages=1, set_aside=0, now=NOW)
 
 
 def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -> None:
@@ -187,6 +187,24 @@ def test_what_is_read_of_the_past_says_nothing_about_a_count() -> None:
     account = replace(BEFORE, posts=10, profiled_at=NOW)
     items = [Item(uri="at://a", time=NOW - each * HOUR, kind="post", post="", author="") for each in range(5)]
     assert settling.posts_since(account, items) == 1
+
+
+def test_what_was_found_before_the_first_profile_is_not_unseen_at_the_second() -> None:
+    account = read(replace(BEFORE, posts=None), new=1)
+    account = settling.profiled(account, profile(10), now=1)  # which was asked for before the post
+    assert settling.profiled(account, profile(11), now=2).unseen == 0
+
+
+def test_new_posts_do_not_make_up_for_those_that_no_poll_has_found() -> None:
+    account = settling.profiled(replace(BEFORE, posts=10), profile(15), now=NOW)
+    items = [Item(uri="at://a", time=NOW + HOUR, kind="post", post="", author="")] * 5
+    assert (settling.posts_until(account, items), settling.posts_since(account, items)) == (0, 5)
+
+
+def test_a_poll_by_hand_says_nothing_about_how_often_there_are_polls() -> None:
+    hourly = replace(BEFORE, cadence=HOUR, last_wait=HOUR)
+    after = settling.settled(hourly, found=0, fresh=0, elapsed=5, waited=None, got_on=True, now=NOW)
+    assert (after.cadence, after.last_wait) == (HOUR, HOUR)
 
 
 def test_a_repost_is_no_post_that_a_profile_counts() -> None:

@@ -22,7 +22,7 @@ def moment(text: str, now: Micros) -> Micros:
     try:
         when = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        raise CannotDo(f"{text!r} is no time; write 24h, 7d, 2026-11-01 or 2026-11-01T08:30") from error
+        raise CannotDo(f"{text!r} is not a time; write 24h, 7d, 2026-11-01 or 2026-11-01T08:30") from error
     told = (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
     if not 0 <= told // timedelta(microseconds=1) <= now:
         raise CannotDo(f"{text!r} is not in the past; write 24h, 7d or an earlier date")

@@ -76,9 +76,16 @@ class AlarmWatch:
             if kind in self._raised and kind not in current:
                 self._on_alarm(self._raised.pop(kind)[0], "cleared")
         for kind, alarm in current.items():
-            if kind not in self._raised or now >= self._raised[kind][1] + REPEAT_EVERY:
+            if self._is_news(alarm, now):
                 self._raised[kind] = alarm, now
                 self._on_alarm(alarm, "raised")
+
+    def _is_news(self, alarm: Alarm, now: Micros) -> bool:
+        """Whether it was not reported, concerns more accounts than before, or was reported long ago."""
+        if alarm.kind not in self._raised:
+            return True
+        before, reported_at = self._raised[alarm.kind]
+        return alarm.count > before.count or now >= reported_at + REPEAT_EVERY
 
 
 def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...]:
@@ -88,9 +95,17 @@ def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...
     return tuple(alarm for alarm in found if alarm is not None)
 
 
-def is_late(account: Account, now: Micros) -> bool:
-    """Whether an account should have been polled long ago, by a whole interval and more."""
-    return not account.is_held(now) and now > _due_at(account) + _interval(account) + GRACE
+def late_at(account: Account, now: Micros, usual: Micros = 0) -> Micros:
+    """Return the time from which on an account is late: a whole interval and more after its next poll.
+
+    `usual` is the time between polls of other accounts, for one that was not polled twice yet. A poll that
+    still runs counts from its last page: a source that makes it wait makes it late.
+    """
+    cadence = usual if account.cadence is None else account.cadence
+    due = account.next_at
+    if account.last_polled_at is not None:
+        due = max(due, account.last_polled_at + (0 if account.is_held(now) else cadence))
+    return due + max(account.interval, cadence) + GRACE
 
 
 def is_failing(account: Account, now: Micros) -> bool:
@@ -104,22 +119,13 @@ def is_failing(account: Account, now: Micros) -> bool:
     )
 
 
-def _due_at(account: Account) -> Micros:
-    """When it is polled next: by its own schedule, or as often as it really is (by cron, say)."""
-    if account.last_polled_at is None or account.cadence is None:
-        return account.next_at
-    return max(account.next_at, account.last_polled_at + account.cadence)
-
-
-def _interval(account: Account) -> Micros:
-    return max(account.interval, account.cadence or 0)
-
-
 def _late(accounts: Sequence[Account], now: Micros) -> Alarm | None:
-    late = sorted((each for each in accounts if is_late(each, now)), key=_due_at)
+    usual = min((each.cadence for each in accounts if each.cadence is not None), default=0)
+    late = [each for each in accounts if now > late_at(each, now, usual)]
     if not late:
         return None
-    since = f"the longest since {_time(_due_at(late[0]))}"
+    late.sort(key=lambda each: each.next_at)
+    since = f"the longest since {_time(late[0].next_at)}"
     remedy = "no poller is running, or it is too slow: check `perdure feeds run`"
     return _alarm("late", late, lambda who: f"{who} overdue, {since}; {remedy}", of=len(accounts))
 
@@ -149,7 +155,7 @@ def _unseen(accounts: Sequence[Account]) -> Alarm | None:
         "unseen",
         unseen,
         lambda who: (
-            f"{posts} posts that profiles count are found by no poll, {who} concerned; "
+            f"{who} missing posts: profiles count {posts} that no poll has found; "
             "compare with `perdure feeds audit`"
         ),
     )
@@ -180,7 +186,7 @@ def _alarm(
     count = len(accounts)
     total = f"{count} of {of} accounts" if of is not None else f"{count} account{'s' if count > 1 else ''}"
     names = ", ".join(handles) + (", ..." if count > len(handles) else "")
-    verb = "is" if count == 1 and of is None else "are"
+    verb = "is" if count == 1 else "are"
     return Alarm(kind=kind, message=message(f"{total} ({names}) {verb}"), count=count, handles=handles)
 
 

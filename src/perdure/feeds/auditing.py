@@ -31,7 +31,9 @@ class Audit(msgspec.Struct, frozen=True, kw_only=True):
     history: int
     """How many more are not stored because they were written before the first poll's look-back."""
     stored: int
-    """How many of these two are stored now. None in a dry run."""
+    """How many of the missing ones are stored now. None in a dry run."""
+    history_stored: int
+    """How many of the older ones are stored now. None unless they were asked for."""
     hidden: int
     """How many of them the feed does not show, so that no poll could have found them."""
     gone: int
@@ -72,7 +74,7 @@ async def audit(
         await run.compare([each for each in page.records if each.item.time >= since])
     gone = [item for item in before if item.uri not in uris]
     removed = 0
-    if remove and uris and not dry_run:  # a source that has no record at all is more likely to be wrong
+    if remove and uris and not dry_run:  # if the source has no record at all, it is more likely wrong
         removed = await store.remove_items(account_id, gone)
     if not dry_run:
         await store.edit(account_id, partial(settling.audited, posts=run.posts))
@@ -82,6 +84,7 @@ async def audit(
         missing=run.missing,
         history=run.older,
         stored=run.stored,
+        history_stored=run.older_stored,
         hidden=run.hidden,
         gone=len(gone),
         removed=removed,
@@ -102,7 +105,7 @@ class _Audit:
         self._account = account
         self._takes_history = history
         self._is_dry_run = dry_run
-        self.missing = self.older = self.stored = self.hidden = self.posts = 0
+        self.missing = self.older = self.stored = self.older_stored = self.hidden = self.posts = 0
         self.examples: list[Item] = []
 
     async def compare(self, records: Sequence[WrittenRecord]) -> None:
@@ -119,10 +122,12 @@ class _Audit:
         self.examples += shown[: EXAMPLES - len(self.examples)]
         if self._is_dry_run:
             return
-        if older and self._takes_history:
-            shown += await self._source.shown(older)
         new = await self._store.keep(self._account.account_id, shown)
         self.stored += len(new)
+        if older and self._takes_history:
+            past = await self._source.shown(older)
+            self.hidden += len(older) - len(past)
+            self.older_stored += len(await self._store.keep(self._account.account_id, past))
         written_at = {each.item.uri: each.written_at for each in passed}
         since = self._account.profiled_at or 0
         self.posts += sum(item.kind != "repost" and written_at[item.uri] >= since for item in new)

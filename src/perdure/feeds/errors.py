@@ -49,7 +49,7 @@ class UnknownAccount(FeedError):
     """Nobody was told to poll such an account."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"no account {name}; `perdure feeds add {name}` makes it one")
+        super().__init__(f"no account {name} is stored; `perdure feeds list` lists the accounts")
         self.name = name
 
 

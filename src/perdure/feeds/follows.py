@@ -6,17 +6,21 @@ list changes only accounts that it added itself, so two lists and an operator do
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import msgspec
 from msgspec.structs import replace
 
+from ..storage.errors import NewerFormat
 from . import settling
 from .account import BY_HAND, Account, Status
-from .errors import AccountUnavailable, FollowsNobody, InvalidActor, UnknownAccount
+from .errors import AccountBusy, CorruptFeed, FollowsNobody, InvalidActor, UnknownAccount
 from .settings import Polling
 from .source import FollowSource, Profile
 from .store import FeedStore
+
+log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
 """How the reason begins for which an account is suspended that is no longer followed."""
@@ -72,13 +76,13 @@ class FollowList(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def read_follow_list(source: FollowSource, actor: str) -> FollowList:
-    """Read whom `actor` follows. Raise AccountUnavailable if there is no such account."""
+    """Read whom `actor` follows. Raise InvalidActor if there is no such account."""
     try:
         found = await source.profiles([actor])
     except InvalidActor:
         found = []
     if not found:
-        raise AccountUnavailable(f"unknown account {actor}; check the spelling or use the DID")
+        raise InvalidActor(f"unknown account {actor}; check the spelling or use the DID")
     owner = found[0]
     followed = {profile.account_id: profile async for profile in source.follows(owner.account_id)}
     return FollowList(owner=owner, followed=followed)
@@ -98,10 +102,14 @@ async def apply_follow_list(
     """
     if prune:
         follows.check_prunable()
-    changes = [
-        await _add_or_resume(store, profile, origin=follows.origin, polling=polling, dry_run=dry_run)
-        for profile in follows.followed.values()
-    ]
+    changes: list[AccountChange] = []
+    for profile in follows.followed.values():
+        try:
+            changes.append(
+                await _add_or_resume(store, profile, origin=follows.origin, polling=polling, dry_run=dry_run)
+            )
+        except (AccountBusy, CorruptFeed, NewerFormat) as error:  # one account does not stop the others
+            log.warning("skipped %s: %s", profile.handle, error)
     if prune:
         changes += await _prune(store, source, follows, dry_run=dry_run)
     return changes
@@ -137,7 +145,11 @@ async def _prune(
     for account_id in (each for each in absent if each in unfollowed):
         before = absent[account_id]
         edit = partial(_without_origin, origin=origin, reason=f"{PRUNE_REASON} {owner.handle}")
-        after = edit(before) if dry_run else await store.edit(account_id, edit)
+        try:
+            after = edit(before) if dry_run else await store.edit(account_id, edit)
+        except (AccountBusy, UnknownAccount) as error:
+            log.warning("skipped %s: %s", before.handle, error)
+            continue
         if after.status is Status.SUSPENDED and before.status is not Status.SUSPENDED:
             changes.append(AccountChange(account=account_id, handle=before.handle, done="suspended"))
     return changes

@@ -28,6 +28,7 @@ from .account import Account, Status, Stored
 from .alarms import AlarmWatch, OnAlarm, find_alarms, log_alarm
 from .errors import (
     AccountHeld,
+    CorruptFeed,
     FeedError,
     HoldLost,
     InvalidActor,
@@ -138,11 +139,17 @@ class Poller:
         self._not_before: dict[str, Micros] = {}
         """Accounts that stand as due, and are left alone for a while."""
 
-    async def poll(self, stored: Stored) -> Polled | Skipped | Failed:
+    async def poll(self, stored: Stored, *, is_scheduled: bool = False) -> Polled | Skipped | Failed:
         """Poll one account now, due or not. Raise AccountHeld if another poller has it."""
         try:
             return await polling.poll(
-                self._store, self._source, self._settings, stored, poller=self.name, lasts=self._hold
+                self._store,
+                self._source,
+                self._settings,
+                stored,
+                poller=self.name,
+                lasts=self._hold,
+                is_scheduled=is_scheduled,
             )
         except (AccountHeld, UnknownAccount, NotAuthorized):
             raise
@@ -221,8 +228,7 @@ class Poller:
             asked_at = self._store.clock()
             for profile in await self._profiles(sorted(known)):
                 if profile.account_id in known:
-                    edit = partial(settling.profiled, profile=profile, now=asked_at)
-                    await self._edit(profile.account_id, edit)
+                    await self._edit(profile.account_id, partial(_profiled, profile=profile, now=asked_at))
 
     async def _profiles(self, names: list[str]) -> list[Profile]:
         """What is refused for one of them is no reason not to ask for the next ones."""
@@ -237,7 +243,7 @@ class Poller:
         newest = await source.recent()
         told = 0
         for account_id, time in newest.items():
-            with suppress(UnknownAccount, NewerFormat):
+            with suppress(UnknownAccount, CorruptFeed, NewerFormat):
                 before = (await self._store.get(account_id)).account
                 edit = partial(settling.hinted, newest=time, now=self._store.clock())
                 if edit(before) != before:
@@ -246,7 +252,7 @@ class Poller:
         return told
 
     async def _edit(self, account_id: str, edit: Edit) -> None:
-        with suppress(UnknownAccount, NewerFormat):  # removed meanwhile, or written by a newer version
+        with suppress(UnknownAccount, CorruptFeed, NewerFormat):  # removed meanwhile, or unreadable here
             await self._store.edit(account_id, edit)
 
     # Many accounts
@@ -277,7 +283,7 @@ class Poller:
     async def _work(self, waiting: asyncio.Queue[Stored | None], report: Tell) -> None:
         while (stored := await waiting.get()) is not None:
             try:
-                outcome: Outcome = await self.poll(stored)
+                outcome: Outcome = await self.poll(stored, is_scheduled=True)
             except AccountHeld as error:
                 outcome = PolledElsewhere(stored.account, error)
             except UnknownAccount as error:
@@ -338,8 +344,12 @@ class Poller:
 
     async def _synchronise(self) -> None:
         source, lists = self._source, self._follow_lists
-        if lists is not None and lists.actors and isinstance(source, FollowSource):
+        if lists is None or not lists.actors:
+            return
+        if isinstance(source, FollowSource):
             await self._every(lists.interval, partial(self.synchronise_follows, source, lists))
+        else:
+            log.warning("follow lists are not synchronised: %s cannot read them", source.name)
 
     async def _take_hints(self) -> None:
         source = self._source
@@ -355,16 +365,25 @@ class Poller:
             raise
         except (FeedError, StorageError) as error:
             log.warning("%s", error)
+        except Exception:  # a source or a callback of somebody's own may raise anything
+            log.exception("a job of the poller failed")
 
     async def _stale_profiles(self) -> AsyncGenerator[Sequence[Stored]]:
         now = self._store.clock()
         stale = [
-            stored
-            async for stored in self._store.accounts(Status.ACTIVE)
-            if (stored.account.profiled_at or 0) + PROFILES_EVERY <= now
+            stored async for stored in self._store.accounts(Status.ACTIVE) if _is_stale(stored.account, now)
         ]
         for some in parts_of(stale, PROFILES):
             yield some
+
+
+def _profiled(account: Account, profile: Profile, *, now: Micros) -> Account:
+    """Take over a profile, unless another poller has read one meanwhile."""
+    return settling.profiled(account, profile, now=now) if _is_stale(account, now) else account
+
+
+def _is_stale(account: Account, now: Micros) -> bool:
+    return (account.profiled_at or 0) + PROFILES_EVERY <= now
 
 
 async def _all_of(*works: Coroutine[None, None, object]) -> None:

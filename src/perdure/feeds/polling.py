@@ -87,13 +87,16 @@ async def poll(
     *,
     poller: str,
     lasts: Micros = LASTS,
+    is_scheduled: bool = False,
 ) -> Polled | Skipped | Failed:
-    """Poll an account now. Raise AccountHeld if another poller has it, and NotAuthorized as it comes: wrong
-    credentials are not the account's fault.
+    """Poll an account now; `is_scheduled` if it is due, or in a cycle.
+
+    Raise AccountHeld if another poller has it, and NotAuthorized as it comes: wrong credentials are not the
+    account's fault.
     """
     async with hold(store, stored, poller, lasts=lasts) as held:
         try:
-            return await Poll(store, source, polling, held).run()
+            return await Poll(store, source, polling, held, is_scheduled=is_scheduled).run()
         except NotAuthorized:
             raise
         except SourceError as error:
@@ -109,8 +112,8 @@ class Kept(msgspec.Struct, frozen=True):
     """Those that nobody knew."""
     owed: list[Item]
     """Those of them that are still to be written, together with the state."""
-    recent_posts: int = 0
-    """How many of those that were found the source has not counted in the profile that was last read."""
+    uncounted: int = 0
+    """How many of those that were found are posts that the last profile has not counted."""
 
 
 NOTHING = Kept([], [])
@@ -121,11 +124,14 @@ MOST_OWED = 24
 class Poll:
     """A poll under way."""
 
-    def __init__(self, store: FeedStore, source: FeedSource, polling: Polling, held: Held) -> None:
+    def __init__(
+        self, store: FeedStore, source: FeedSource, polling: Polling, held: Held, *, is_scheduled: bool
+    ) -> None:
         self._store = store
         self._source = source
         self._polling = polling
         self._held = held
+        self._is_scheduled = is_scheduled
         self._id = held.account.account_id
         self._last = held.account.last_polled_at
         self._remembered = {gap.cursor for gap in held.account.gaps}
@@ -228,7 +234,6 @@ class Poll:
     async def _write(self, edit: Edit, page: Page | None = None, kept: Kept = NOTHING) -> None:
         """Count what a page brought, make the state follow it, and end the poll when nothing is left."""
         new, bad = len(kept.found), 0 if page is None else page.set_aside
-        posts = sum(item.kind != "repost" for item in kept.found)
         self._new += new
         self._fresh += sum(self._mark is not None and item.time > self._mark for item in kept.found)
         self._links += sum(len(item.links) for item in kept.found)
@@ -239,8 +244,8 @@ class Poll:
             account = settling.read(
                 edit(account),
                 new=new,
-                posts=posts,
-                recent_posts=kept.recent_posts,
+                counted=settling.posts_until(account, kept.found),
+                uncounted=kept.uncounted,
                 pages=1,
                 set_aside=bad,
                 now=now,
@@ -256,13 +261,13 @@ class Poll:
         """
         if self._mark is None:
             account = settling.uncounted(account)
-        waited = None if self._last is None else max(now - self._last, 1)
+        since = None if self._last is None else max(now - self._last, 1)
         return settling.settled(
             account,
             found=self._new,
             fresh=self._fresh,
-            elapsed=None if self._mark is None else waited,
-            waited=waited,
+            elapsed=None if self._mark is None else since,
+            waited=since if self._is_scheduled else None,
             got_on=self._got_on,
             now=now,
         )

@@ -56,7 +56,8 @@ class Budget:
     ) -> None:
         self.clock = clock
         self.on_wait = on_wait
-        self._reported_until: Micros = 0
+        self._reported: dict[bool, Micros] = {}
+        """The end of the last wait that was reported: of waits for the rate limit, and of others."""
         self.remaining: int | None = None
         """As the source last said, less what was asked since."""
         self.waits_until: Micros | None = None
@@ -88,17 +89,17 @@ class Budget:
         async with self._connections:
             while (until := self._closed_until()) is not None:
                 self.waits_until = until
-                self.report_wait("rate limited by the source", until)
+                self.report_wait("rate limited by the source", until, is_limit=True)
                 await anyio.sleep((until - self.clock()) / 1e6 + uniform(0, 0.1))
             self.requests += 1
             if self.remaining is not None:
                 self.remaining -= 1
             yield
 
-    def report_wait(self, reason: str, until: Micros) -> None:
+    def report_wait(self, reason: str, until: Micros, *, is_limit: bool = False) -> None:
         """Report a wait. Requests that wait for the same time are one wait."""
-        if until > self._reported_until + SHORTEST:
-            self._reported_until = until
+        if until > self._reported.get(is_limit, 0) + SHORTEST:
+            self._reported[is_limit] = until
             self.on_wait(reason, until)
 
     def _closed_until(self) -> Micros | None:

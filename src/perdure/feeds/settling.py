@@ -54,26 +54,32 @@ def uncounted(account: Account) -> Account:
 
 
 def posts_since(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items the source has not counted yet when its profile was last read: what is
+    """Return how many of these items the source had not counted yet when its profile was last read: what is
     read of an account's past is no news for its count.
     """
     since = (account.profiled_at or 0) - HOUR  # clocks of authors differ
     return sum(item.kind != "repost" and item.time > since for item in found)
 
 
+def posts_until(account: Account, found: Iterable[Item]) -> int:
+    """Return how many of these items the source may have counted when its profile was last read."""
+    until = (account.profiled_at or 0) + 10 * MINUTE  # its clock may differ from ours
+    return sum(item.kind != "repost" and item.time <= until for item in found)
+
+
 def read(
-    account: Account, *, new: int, posts: int, recent_posts: int, pages: int, set_aside: int, now: Micros
+    account: Account, *, new: int, counted: int, uncounted: int, pages: int, set_aside: int, now: Micros
 ) -> Account:
-    """Count what a page brought: new items, and how many of them are posts of the account's own. They are
-    those that a profile has counted and no poll had found, or those that the next profile will count. If
-    both is possible, both is assumed: a false alarm is worse than a late one.
+    """Count what a page brought: new items, and how many of them are posts that the last profile may have
+    counted, or may not have counted. A post of about the same time is both: a false alarm would be worse than
+    a late one.
     """
-    unseen = max(account.unseen - posts, 0)
+    unseen = max(account.unseen - counted, 0)
     return replace(
         account,
         last_polled_at=now,
         posts_fetched_count=account.posts_fetched_count + new,
-        posts_found=account.posts_found + recent_posts,
+        posts_found=account.posts_found + uncounted,
         pages=account.pages + pages,
         set_aside=account.set_aside + set_aside,
         unseen=unseen,
@@ -99,7 +105,8 @@ def settled(
     now: Micros,
 ) -> Account:
     """The poll is over. With a gap left the account is due at once, if it got on with one. `fresh` of the
-    items that it found are newer than what was known before. `waited` is the time since the poll before.
+    items that it found are newer than what was known before. `waited` is the time since the poll before,
+    if both were due or part of a cycle: a poll by hand says nothing about how often there are polls.
     """
     interval = account.interval if elapsed is None else interval_after(account.interval, fresh, elapsed)
     return replace(
@@ -109,8 +116,8 @@ def settled(
         reason="" if account.status is not Status.SUSPENDED else account.reason,
         failures=0,
         failing_since=None,
-        last_wait=waited,
-        cadence=None if waited is None else min(waited, account.last_wait or waited),
+        last_wait=account.last_wait if waited is None else waited,
+        cadence=account.cadence if waited is None else min(waited, account.last_wait or waited),
         polls=account.polls + 1,
         quiet=0 if found else account.quiet + 1,
         unseen_polls=account.unseen_polls + 1 if account.unseen and not found else 0,
@@ -184,7 +191,7 @@ def profiled(account: Account, profile: Profile, *, now: Micros) -> Account:
     """What the source says of it: a new handle, and by how much its own count has risen more than ours. A
     count that falls makes up for an earlier rise: posts were deleted before a poll saw them.
     """
-    unseen, carried = account.unseen, 0
+    unseen, carried = account.unseen, account.posts_found
     if account.posts is not None and profile.posts is not None:
         risen = profile.posts - account.posts
         unseen = max(unseen + risen - account.posts_found - account.posts_carried, 0)

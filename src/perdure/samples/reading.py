@@ -4,12 +4,13 @@ same storage: each reader leaves the other's alone.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
+from typing import Protocol
 
 from ..feeds import FeedSource, Page, Polling, Profile
-from ..feeds.source import HintSource
+from ..feeds.source import FollowSource, HintSource
 from ..storage import Micros
 from .source import METHOD, SampleSource
 
@@ -40,7 +41,11 @@ def sample_reader(*, latency: float = 0.3) -> Reader:
     return Reader(opened=opened, polling=Polling(), usual=source.handles, is_made_up=True)
 
 
-def with_made_up(source: FeedSource) -> FeedSource:
+class _FollowingSource(FeedSource, FollowSource, Protocol):
+    """A source of feeds that knows who follows whom."""
+
+
+def with_made_up(source: _FollowingSource) -> FeedSource:
     """Return a source of the same accounts and of the made-up people, by their ids."""
     if isinstance(source, HintSource):
         return _HintingBoth(source, hints=source)
@@ -50,7 +55,7 @@ def with_made_up(source: FeedSource) -> FeedSource:
 class _Both:
     """Reads made-up people from the sample source, and all other accounts from another one."""
 
-    def __init__(self, others: FeedSource) -> None:
+    def __init__(self, others: _FollowingSource) -> None:
         self._others = others
         self._made_up = SampleSource()
 
@@ -70,9 +75,15 @@ class _Both:
         found = await self._made_up.profiles(made_up) if made_up else []
         return [*found, *(await self._others.profiles(others) if others else ())]
 
+    def follows(self, actor: str) -> AsyncIterator[Profile]:
+        return self._others.follows(actor)
+
+    async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
+        return await self._others.unfollowed(actor, account_ids)
+
 
 class _HintingBoth(_Both):
-    def __init__(self, others: FeedSource, *, hints: HintSource) -> None:
+    def __init__(self, others: _FollowingSource, *, hints: HintSource) -> None:
         super().__init__(others)
         self._hints = hints
 

@@ -31,7 +31,7 @@ def add(
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Poll these accounts from now on. Names that nobody has are told, and the others added."""
+    """Start polling accounts. Unknown names are reported; the others are added."""
 
     async def work(settings: Settings) -> Steps:
         async with bluesky(settings) as source:
@@ -44,7 +44,7 @@ def add(
     report = done(settings, url, work)
     _tell(report, json=json)
     for name in report.unknown:
-        say(f"perdure: Bluesky knows no {harmless(name)}; look for a typing error, or use its DID")
+        say(f"perdure: unknown Bluesky account {harmless(name)}; check the spelling or use the DID")
     if report.unknown:
         raise typer.Exit(1)
 
@@ -59,7 +59,7 @@ def remove(
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Forget these accounts. Their items stay, unless they are to go too."""
+    """Forget accounts. Their items stay unless --items is given."""
 
     async def work(settings: Settings) -> Steps:
         async with opened(settings) as store:
@@ -81,7 +81,7 @@ def follow_list(
     json: Json = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Poll everybody whom somebody follows. Started again, it adds whoever is new."""
+    """Poll the accounts that ACTOR follows. Run it again to add new ones."""
 
     async def work(settings: Settings) -> Steps:
         async with bluesky(settings) as source:

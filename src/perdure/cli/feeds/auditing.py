@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Iterator
 
 import msgspec
 
-from ...feeds import Settings
+from ...feeds import Settings, Status
 from ...feeds.auditing import Audit, audit
-from ...feeds.errors import NotAuthorized, SourceError
+from ...feeds.errors import AccountUnavailable, FeedError, NotAuthorized
 from ..telling import counted, harmless, shortened
 from ..times import minute
 from .changing import name_in
@@ -23,6 +23,8 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
     audit: Audit | None = None
     reason: str = ""
     """Why not."""
+    is_failure: bool = False
+    """Whether that is a fault. An account that polls do not find either is skipped."""
 
 
 async def audits(
@@ -49,38 +51,43 @@ async def audits(
                 )
             except NotAuthorized:
                 raise
-            except SourceError as error:
-                yield msgspec.structs.replace(audited, reason=str(error))
+            except FeedError as error:
+                is_known = account.status is Status.UNAVAILABLE and isinstance(error, AccountUnavailable)
+                yield msgspec.structs.replace(audited, reason=str(error), is_failure=not is_known)
             else:
                 yield msgspec.structs.replace(audited, audit=found)
 
 
-def lines_of(audited: Audited, *, dry_run: bool) -> Iterator[str]:
+def lines_of(
+    audited: Audited, *, history: bool = False, remove: bool = False, dry_run: bool = False
+) -> Iterator[str]:
     handle, found = harmless(audited.handle), audited.audit
     if found is None:
-        yield f"[ERROR] {handle}: {harmless(audited.reason)}"
+        yield f"[{'ERROR' if audited.is_failure else 'SKIP'}] {handle}: {harmless(audited.reason)}"
         return
-    yield f"{handle}: {', '.join(_counts(found, dry_run=dry_run))}"
+    counts = _counts(found, history=history, remove=remove, dry_run=dry_run)
+    yield f"{handle}: {', '.join(counts)}"
     for item in found.examples:
         yield f"  missing: {minute(item.time)}  {shortened(item.text, 80) or harmless(item.uri)}"
     if found.missing > len(found.examples):
         yield f"  and {found.missing - len(found.examples)} more"
 
 
-def _counts(found: Audit, *, dry_run: bool) -> Iterator[str]:
+def _counts(found: Audit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
     yield f"{counted(found.written, 'record')} at the source"
     if found.missing:
         yield f"{found.missing} {'missing' if dry_run else 'of them missing until now'}"
     elif found.written:
         yield "all stored that polls should have found"
     if found.history:
-        older = found.stored > found.missing
-        yield f"{found.history} from before the first poll, {'stored' if older else 'not stored (--history)'}"
+        stored = f"{found.history_stored} of them stored" if history else "not stored (--history)"
+        yield f"{found.history} from before the first poll, {stored}"
     if found.hidden:
         yield f"{found.hidden} that the feed does not show"
     if found.removed:
-        yield f"{counted(found.removed, 'stored item')} removed because of deletion there"
+        yield f"{counted(found.removed, 'stored item')} removed: deleted at the source"
     elif found.gone:
-        yield f"{counted(found.gone, 'stored item')} deleted there (--remove)"
+        why = "the source lists no record at all" if remove and not dry_run else "--remove"
+        yield f"{counted(found.gone, 'stored item')} deleted at the source, not removed ({why})"
     if found.set_aside:
         yield f"{counted(found.set_aside, 'invalid record')}"

@@ -90,7 +90,7 @@ def name_in(text: str) -> str:
     """A handle or a DID, if it can be one."""
     name = bare(text)
     if not _NAME.fullmatch(name):
-        raise CannotDo(f"{text!r} is no account; write a handle like alice.bsky.social, or a DID")
+        raise CannotDo(f"{text!r} is not a handle or DID; write a handle like alice.bsky.social, or a DID")
     return name
 
 

@@ -198,6 +198,7 @@ def lines_of_account(seen: Inspected) -> Iterator[str]:
         ("handle", harmless(account.handle)),
         ("status", f"{account.status}{reason}"),
         ("added", when(account.added_at, now)),
+        ("added by", harmless(", ".join(account.origins)) or "nothing any more"),
         ("mark", "none: nothing of it was ever stored" if account.mark is None else when(account.mark, now)),
         ("last polled", when(account.last_polled_at, now)),
         ("next poll", _when_polled(seen)),
@@ -269,9 +270,9 @@ async def items(store: FeedStore, wanted: Wanted) -> list[Found]:
     ):
         if wanted.with_links and not item.links:
             continue
+        if len(found) >= wanted.limit and item.time != found[-1].item.time:
+            break  # items of the same time stay together, so that --before skips none
         found.append(Found(account=owner, account_handle=handles.get(owner, owner), item=item))
-        if len(found) == wanted.limit:
-            break
     return found
 
 

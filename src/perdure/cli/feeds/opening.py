@@ -41,7 +41,7 @@ def settings_of(file: Path | None, url: str | None) -> Settings:
 def _found() -> Path | None:
     there = [name for name in SETTINGS_FILES if Path(name).is_file()]
     if len(there) > 1:
-        raise CannotDo(f"found {' and '.join(there)}; choose one with --settings")
+        raise CannotDo(f"found {' and '.join(there)}; keep only one, or choose one with --settings")
     return Path(there[0]) if there else None
 
 

@@ -12,7 +12,7 @@ from ...feeds import Account, FeedStore, Outcome, Polled, Settings
 from ...tasks.store import system_clock
 from ..ending import CannotDo
 from ..options import DryRun, Json, Url
-from ..saying import log_to_stderr, say, told
+from ..saying import log_to_stderr, told
 from ..telling import counted, harmless, tell
 from ..times import minute, moment
 from . import auditing, running
@@ -77,7 +77,7 @@ def _preview(accounts: Sequence[Account], *, json: bool) -> None:
     for each in accounts[:MOST_NAMED]:
         tell(f"  {harmless(each.handle)}")
     if len(accounts) > MOST_NAMED:
-        say(f"  and {len(accounts) - MOST_NAMED} more; --json tells all")
+        tell(f"  and {len(accounts) - MOST_NAMED} more; --json lists all")
 
 
 def _named(account: Account) -> dict[str, object]:
@@ -161,7 +161,7 @@ def _tell_backfill(result: Backfill, *, later: bool, json: bool) -> None:
     elif later:
         tell(f"{handle}: the next polls read everything since {minute(result.since)} UTC")
     else:
-        say(f"[ERROR] {handle}: {harmless(result.reason)}; the next polls read what is left")
+        tell(f"[ERROR] {handle}: {harmless(result.reason)}; the next polls read what is left")
 
 
 @feeds.command()
@@ -193,11 +193,11 @@ def audit(
         async for each in auditing.audits(settings, account, history=history, remove=remove, dry_run=dry_run):
             found.append(each)
             if not json:
-                tell("\n".join(auditing.lines_of(each, dry_run=dry_run)))
+                tell("\n".join(auditing.lines_of(each, history=history, remove=remove, dry_run=dry_run)))
         return found
 
     audited = done(settings, url, work)
     if json:
         tell_json({"audits": audited, "dry_run": dry_run})
-    if any(each.audit is None for each in audited):
+    if any(each.is_failure for each in audited):
         raise typer.Exit(1)

@@ -8,6 +8,7 @@ import typer
 
 from ...feeds import FeedStore, Settings, Status
 from ...feeds.item import Kind
+from ..ending import CannotDo
 from ..options import Json, Url
 from ..saying import say
 from ..telling import tell
@@ -72,8 +73,10 @@ def list_accounts(
         tell_json({"accounts": listed})
     elif listed:
         tell("\n".join(looking.lines_of_list(listed)))
-    else:
+    elif status or without_watermark or polled_before:
         say("no such accounts")
+    else:
+        say("no accounts yet; add one with `perdure feeds add HANDLE`")
 
 
 @feeds.command()
@@ -95,23 +98,33 @@ def inspect(account: Name, *, settings: File = None, url: Url = None, json: Json
 def items(
     account: MaybeName = None,
     *,
-    since: Since = "24h",
-    before: Annotated[str | None, typer.Option("--before", metavar="TIME", help="only older ones")] = None,
-    kind: Annotated[Kind | None, typer.Option("--kind", help="only of this kind")] = None,
-    with_links: Annotated[bool, typer.Option("--with-links", help="only those with links")] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            "--since", metavar="TIME", help="24h, 7d, 2026-11-01, 2026-11-01T08:30. Default: 24h, or all."
+        ),
+    ] = None,
+    before: Annotated[str | None, typer.Option("--before", metavar="TIME", help="Only older ones.")] = None,
+    kind: Annotated[Kind | None, typer.Option("--kind", help="Only of this kind.")] = None,
+    with_links: Annotated[bool, typer.Option("--with-links", help="Only those with links.")] = False,
     limit: Limit = 50,
     settings: File = None,
     url: Url = None,
     json: Json = False,
 ) -> None:
-    """What was found of late, the newest first: of everybody, or of one account."""
+    """List the items of all accounts or of one, newest first: of the last 24 hours, or all before a time."""
+    start = since or ("24h" if before is None else None)
 
     async def work(settings: Settings) -> list[Found]:
         async with opened(settings) as store:
+            first = 0 if start is None else _since(store, start)
+            last = None if before is None else _since(store, before)
+            if last is not None and last <= first:
+                raise CannotDo("--before must be later than --since")
             wanted = looking.Wanted(
                 account=account,
-                since=_since(store, since),
-                before=None if before is None else _since(store, before),
+                since=first,
+                before=last,
                 kind=kind,
                 with_links=with_links,
                 limit=limit,
@@ -125,10 +138,9 @@ def items(
     for each in found:
         tell("\n".join(looking.lines_of_item(each)))
     if not found:
-        say(f"no items since {since}")
-    elif len(found) == limit:
-        older = f"--before {iso(found[-1].item.time)}"
-        say(f"no more than {limit} are shown; --limit shows more, and {older} older ones")
+        say(f"no items{f' since {start}' if start else ''}{f' before {before}' if before else ''}")
+    elif len(found) >= limit:
+        say(f"{len(found)} are shown; --limit shows more, and --before {iso(found[-1].item.time)} older ones")
 
 
 @feeds.command()

@@ -70,9 +70,9 @@ class Bluesky:
             answer = await self._got("app.bsky.graph.getFollows", asked, _follows)
             for profile in reading.profiles_of(answer.follows):
                 yield profile
-            if not answer.cursor or answer.cursor in used:
+            if not answer.cursor:
                 return
-            used.add(answer.cursor)
+            _check_unused(answer.cursor, used, f"the follow list of {actor}")
             asked["cursor"] = answer.cursor
 
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
@@ -87,13 +87,14 @@ class Bluesky:
 
     async def _follow_records(self, actor: str) -> AsyncGenerator[str]:
         """Yield the ids of all accounts that `actor` follows, shown or not."""
-        key = ""
+        key, used = "", set[str]()
         while True:
             records = await self._listed(actor, FOLLOW, key)
             for followed in reading.followed_in(records):
                 yield followed
-            if not records.cursor or records.cursor <= key:
+            if not records.cursor:
                 return
+            _check_unused(records.cursor, used, f"the follow records of {actor}")
             key = records.cursor
 
     async def shown(self, items: Sequence[Item]) -> list[Item]:
@@ -173,6 +174,13 @@ class HintingBluesky(Bluesky):
             return reading.newest_of(await self._got("app.bsky.feed.getTimeline", asked, _feed))
         asked["list"] = self._hints
         return reading.newest_of(await self._got("app.bsky.feed.getListFeed", asked, _feed))
+
+
+def _check_unused(cursor: str, used: set[str], what: str) -> None:
+    """Raise if a cursor repeats: what was read is not all, and must not be taken for it."""
+    if cursor in used:
+        raise SourceUnavailable(f"{what} does not end: the cursor repeats")
+    used.add(cursor)
 
 
 def _next(collection: str) -> str | None:
