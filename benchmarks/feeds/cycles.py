@@ -83,7 +83,7 @@ class Bench:
             before = self._budget.requests
             taken = [await self._cycle(store) for _ in range(rounds)]
             assert self._budget.requests - before == rounds * len(self._dids), "an idle account cost more"
-        target = at_most(1.3) if gives_etags else None  # Bluesky gives them
+        target = at_most(1.3 if gives_etags else 1.5)
         return _line(f"idle cycle, {len(self._dids)} accounts, {name}", taken, target)
 
     async def _add_all(self, store: FeedStore) -> None:
