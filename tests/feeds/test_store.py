@@ -101,7 +101,7 @@ async def test_an_account_is_added_once_and_found_by_id_and_by_handle(store: Fee
     for name in (ANNA, "anna.test", "@Anna.Test"):
         assert (await store.find(name)).account == made.account
     for name in ("did:plc:nobody", "nobody.test"):
-        with pytest.raises(UnknownAccount, match="perdure feeds add"):
+        with pytest.raises(UnknownAccount, match="perdure feeds list"):
             await store.find(name)
 
 
