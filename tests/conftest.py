@@ -22,14 +22,16 @@ settings.load_profile(os.environ.get("PERDURE_HYPOTHESIS", "quick"))
 
 LONG = (
     "tests/faults/test_storm.py",
+    "tests/feeds/test_month.py",
     "tests/mcp/test_judges.py",
     "tests/mcp/test_restarting.py",
     "tests/runtime/test_crash.py",
     "tests/serve/test_ending.py",
+    "tests/serve/test_feeds.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
 )
-"""Files whose tests mostly wait, for the leases of processes that were killed."""
+"""Files with long tests. Most of them wait, for the leases of processes that were killed."""
 
 
 def with_long_ones_first(items: list[pytest.Item], processes: int) -> list[pytest.Item]:

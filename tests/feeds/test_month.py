@@ -307,7 +307,7 @@ def test_an_unattended_month_stores_every_post_once_and_raises_every_alarm_and_n
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random.seed(seed)  # which the intervals vary by
-    monkeypatch.setattr(poller, "LOOK", 20.0)  # a month has very many seconds
+    monkeypatch.setattr(poller, "LOOK", 60.0)  # a month has very many seconds
     monkeypatch.setattr(poller, "ALARMS_EVERY", 5 * MINUTE)
     monkeypatch.setattr(poller, "LINKS_EVERY", 6 * HOUR)
     month = run(live_through(seed))
