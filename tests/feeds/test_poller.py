@@ -22,9 +22,9 @@ from perdure.feeds import (
     settling,
     walking,
 )
-from perdure.feeds.alarms import Alarm, AlarmState, find_alarms
+from perdure.feeds.alarms import Alarm, find_alarms
 from perdure.feeds.errors import AccountHeld, NotAuthorized, SourceUnavailable
-from perdure.feeds.settings import HOUR, MINUTE, FollowLists
+from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.settling import LONGEST, SHORTEST
 from perdure.feeds.source import FeedSource
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
@@ -469,90 +469,3 @@ async def test_accounts_that_are_edited_while_a_cycle_waits_for_them_are_polled_
 
     stage.source.before = edit_all
     assert (await stage.poller().once()).polled == 60
-
-
-# Beside the polls
-
-
-def busy(stage: Stage) -> str:
-    """Somebody who has posted 300 times in the last half hour."""
-    did = stage.world.account("busy.test")
-    for number in range(300):
-        stage.world.publish(did, f"post {number}", at=stage.clock() - (300 - number) * 6 * 1_000_000)
-    return did
-
-
-@in_virtual_time
-async def test_a_post_of_a_busy_account_that_is_dated_back_by_half_an_hour_is_found() -> None:
-    stage = Stage(accounts=0)
-    stage.dids.append(busy(stage))
-    await stage.open()
-    poller = stage.poller()
-    await poller.once()
-    for number in range(12 * 30):
-        await asyncio.sleep(10)
-        minutes = 29 if number % 10 == 0 else 0
-        stage.world.publish(stage.dids[0], "late", created_at=stage.clock() - minutes * MINUTE)
-        if number % 30 == 0:
-            await poller.once()
-    await asyncio.sleep(3600)
-    for _ in range(2):
-        await asyncio.sleep(3600)
-        stage.world.publish(stage.dids[0], "now")
-        await poller.once()
-    assert await stage.missing() == set()
-
-
-@in_virtual_time
-async def test_a_running_poller_reports_alarms_and_their_end() -> None:
-    stage = await staged(accounts=2)
-    reported: list[tuple[str, AlarmState]] = []
-    stage.source.before = failing(SourceUnavailable("status 503"), stage.dids[0])
-    poller = Poller(
-        stage.store, stage.source, TEN, on_alarm=lambda alarm, state: reported.append((alarm.kind, state))
-    )
-    async with running(poller):
-        await asyncio.sleep(1800)
-        assert reported == [("failing", "raised")]
-        stage.source.before = None
-        await asyncio.sleep(2400)
-    assert reported == [("failing", "raised"), ("failing", "cleared")]
-
-
-@in_virtual_time
-async def test_a_running_poller_synchronises_follow_lists() -> None:
-    stage = await staged(accounts=2)
-    boss = stage.world.account("boss.test")
-    followed = [stage.world.account(f"followed{number}.test") for number in range(3)]
-    for did in followed[:2]:
-        stage.world.follow(boss, did)
-    lists = FollowLists(actors=("nobody.test", "boss.test"), interval=6 * HOUR, prune=True)
-    poller = Poller(stage.store, stage.source, TEN, follow_lists=lists)
-    async with running(poller):
-        await asyncio.sleep(60)
-        assert (await stage.account(followed[0])).polls == 1
-        stage.world.unfollow(boss, followed[0])
-        stage.world.follow(boss, followed[2])
-        await asyncio.sleep(7 * 3600)
-    assert (await stage.account(followed[0])).status is Status.SUSPENDED
-    assert (await stage.account(followed[2])).status is Status.ACTIVE
-    assert (await stage.account(stage.dids[0])).status is Status.ACTIVE  # which no list has added
-
-
-@in_virtual_time
-async def test_items_are_removed_when_they_are_too_old_and_nothing_else_is() -> None:
-    stage = await staged(accounts=3, posts=0)
-    polling = Polling(posts_per_page=10, retention_days=3)
-    poller = Poller(stage.store, stage.source, polling)
-    async with running(poller):
-        for _ in range(7 * 24):
-            for did in stage.dids:
-                stage.world.publish(did, "post")
-            await asyncio.sleep(3600)
-    kept = [item async for _, item in stage.store.newest()]
-    oldest = polling.oldest_kept(stage.clock())
-    assert 3 * 70 <= len(kept) <= 3 * 73
-    assert min(item.time for item in kept) >= oldest - 10 * MINUTE
-    uris = {item.uri for item in kept}
-    there = {uri: time for did in stage.dids for uri, time in stage.world.everything_of(did).items()}
-    assert {uri for uri, time in there.items() if oldest + HOUR < time < stage.clock() - 6 * HOUR} <= uris

@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 from urllib.parse import SplitResult, urlsplit
 
-from .tracking import is_tracking
+from .trackers import is_tracking
 
 MAX_LENGTH = 2048
 """Characters of a normal form."""

@@ -1,0 +1,224 @@
+"""`perdure feeds status | list | inspect | items | links`: how accounts are shown, and what was found."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from msgspec.structs import replace
+
+from perdure.feeds import Gap
+from perdure.feeds.item import ITEMS
+from perdure.storage import Committed
+
+from ..rows import row
+from .commanding import HOUR, MINUTE, Place, now
+from .test_commands import place
+
+__all__ = ["place"]
+pytestmark = pytest.mark.anyio
+
+
+@row(130)
+async def test_a_poller_that_died_is_an_alarm_in_every_form_of_the_status(place: Place) -> None:
+    alice = place.person("alice.test", 1)
+    await place.added(alice)
+    await place.polled()
+    assert (await place.json("status", "--check"))["summary"]["alarms"] == []
+    week = 7 * 24 * HOUR
+    async with place.store() as store:
+        await store.edit(
+            alice,
+            lambda account: replace(account, last_polled_at=now() - week, next_at=now() - week + HOUR),
+        )
+    ended = await place.feeds("status", "--check", code=1)
+    assert "ALARM: 1 of 1 accounts (alice.test) is overdue, the longest since " in ended.out
+    (alarm,) = (await place.json("status", "--check", code=1))["summary"]["alarms"]
+    assert (alarm["kind"], alarm["count"], alarm["handles"]) == ("late", 1, ["alice.test"])
+
+
+@row(130)
+async def test_one_damaged_item_breaks_no_command(place: Place) -> None:
+    alice = place.person("alice.test", 3)
+    place.world.publish(alice, "https://news.test/a")
+    await place.added(alice)
+    await place.polled()
+    async with place.store() as store:
+        storage = store.storage
+        (record, *_) = await storage.page(ITEMS, alice, limit=1, now=now())
+        damaged = record.becoming(body='{"handle": 1}', tag=record.tag)
+        assert isinstance(await storage.commit([damaged], now=now()), Committed)
+    assert len((await place.json("items"))["items"]) == 3
+    assert [each["url"] for each in (await place.json("links"))["links"]] == ["https://news.test/a"]
+    for command in ("status", "list", "once"):
+        await place.feeds(command)
+    await place.feeds("audit", "alice.test")
+
+
+async def test_list_shows_the_accounts_that_a_filter_admits(place: Place) -> None:
+    alice, quiet, gone = place.person("alice.test", 3), place.person("quiet.test"), place.person("gone.test")
+    await place.added(alice, quiet, gone)
+    place.world.deactivate(gone)
+    await place.polled()
+    await place.added(new := place.person("new.test"))
+
+    async def listed(*options: str) -> list[str]:
+        return [each["account"] for each in (await place.json("list", *options))["accounts"]]
+
+    assert (await listed())[0] == new  # never polled
+    assert sorted(await listed("--without-watermark")) == sorted([new, quiet, gone])
+    assert await listed("--status", "unavailable") == [gone]
+    assert await listed("--polled-before", "1h") == [new]
+    said = (await place.feeds("list", "--status", "unavailable")).out.splitlines()
+    assert said[0].split() == ["account", "status", "last", "poll", "watermark", "note"]
+    assert said[1].startswith("gone.test  unavailable")
+    assert "no such accounts" in (await place.feeds("list", "--status", "suspended")).err
+
+
+async def test_status_tells_how_the_accounts_are(place: Place) -> None:
+    async with place.store():
+        pass
+    assert "no accounts yet; `perdure feeds add HANDLE`" in (await place.feeds("status")).out
+    alice, quiet = place.person("alice.test", 3), place.person("quiet.test")
+    gone = place.person("gone.test")
+    await place.added(alice, quiet, gone)
+    place.world.deactivate(gone)
+    await place.polled()
+    said = re.sub(r" +", " ", (await place.feeds("status", "--check")).out)
+    for line in (
+        "accounts 3: 2 active, 1 unavailable, 0 suspended\n",
+        "with a mark 1 (33%)\n",
+        "with gaps 0\n",
+        "posts fetched 3 posts\n",
+        "failing 1\n gone.test: once, unavailable: Profile not found",
+    ):
+        assert line in said
+    assert re.search(r"last polled \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s ago\)\n", said)
+    told = await place.json("status")
+    assert (told["summary"]["with_mark"], told["summary"]["alarms"], told["items"]) == (1, [], 3)
+    assert [each["handle"] for each in told["failing"]] == ["gone.test"]
+
+
+async def test_status_check_fails_on_an_alarm(place: Place) -> None:
+    alice = place.person("alice.test", 1)
+    await place.added(alice)
+    async with place.store() as store:
+        await store.edit(
+            alice, lambda account: replace(account, polls=5, unseen=7, unseen_since=1, unseen_polls=5)
+        )
+    assert (
+        "ALARM: 1 account (alice.test) is missing posts: profiles count 7"
+        in (await place.feeds("status")).out
+    )
+    assert "ALARM" in (await place.feeds("status", "--check", code=1)).out
+
+
+async def test_inspect_tells_everything_about_an_account(place: Place) -> None:
+    alice = place.person("alice.test", 3)
+    await place.added(alice)
+    await place.polled()
+    gap = Gap(cursor="somewhere", floor=now() - HOUR, depth=now() - HOUR)
+    async with place.store() as store:
+        await store.edit(alice, lambda account: replace(account, gaps=(gap,), reason="why not"))
+    said = re.sub(r" +", " ", (await place.feeds("inspect", "alice.test")).out)
+    for line in (
+        f"account {alice}\nhandle alice.test\nstatus active: why not\n",
+        "items stored 3 items\n",
+        "gaps 1\n from cursor somewhere down to ",
+        "(1 h",
+    ):
+        assert line in said
+    told = (await place.json("inspect", alice))["account"]
+    assert (told["posts_fetched_count"], told["failures"], told["interval_seconds"]) == (3, 0, 900)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["mark"])
+
+
+async def test_items_are_those_of_a_time_a_kind_and_an_account(place: Place) -> None:
+    alice, bob = place.person("alice.test", 3, every=10 * HOUR), place.person("bob.test", 1)
+    place.world.repost(bob, next(iter(place.world.everything_of(alice))))
+    await place.added(alice, bob)
+    await place.polled()
+
+    async def items(*options: str) -> list[str]:
+        told = await place.json("items", *options)
+        return sorted(f"{each['account_handle']} {each['item']['kind']}" for each in told["items"])
+
+    assert await items() == ["alice.test post"] * 3 + ["bob.test post", "bob.test repost"]
+    assert await items("alice.test", "--since", "15h") == ["alice.test post"] * 2
+    assert await items("--kind", "repost") == ["bob.test repost"]
+    assert len(await items("alice.test", "--limit", "2")) == 2
+    said = (await place.feeds("items", "--kind", "repost")).out
+    assert "  bob.test (repost of alice.test): alice.test 2" in said
+
+
+async def test_items_of_one_time_are_not_torn_apart(place: Place) -> None:
+    """Else the next page, which has what is older, would leave some out."""
+    alice, time = place.person("alice.test", 1), now() - 30 * HOUR
+    for number in range(3):
+        place.world.publish(alice, f"same {number}", at=time)
+    await place.added(alice)
+    await place.polled()
+    assert len((await place.json("items", "--since", "7d", "--limit", "2"))["items"]) == 4
+    older = (await place.json("items", "--before", "2h"))["items"]  # all of them, not those of a day
+    assert len(older) == 3
+    ended = await place.feeds("items", "--since", "1h", "--before", "2h", code=2)
+    assert "--before must be later than --since" in ended.err
+
+
+async def test_items_are_paged_by_time_and_those_without_links_left_out(place: Place) -> None:
+    alice = place.person("alice.test", 5)
+    shared = "https://news.test/a/?utm_source=x"
+    place.world.publish(alice, f"see {shared}", at=now() - HOUR)
+    await place.added(alice)
+    await place.polled()
+    seen: list[str] = []
+    before: list[str] = []
+    while page := (await place.json("items", "--limit", "4", *before))["items"]:
+        seen += [each["item"]["uri"] for each in page]
+        before = ["--before", page[-1]["item"]["time"]]
+    assert (len(seen), len({*seen})) == (6, 6)
+    (found,) = (await place.json("items", "--with-links"))["items"]
+    (link,) = found["item"]["links"]
+    assert (link["url"], link["shared"]) == ("https://news.test/a", shared)
+    assert f"  {shared}\n" in (await place.feeds("items", "--with-links")).out
+    assert "--before 20" in (await place.feeds("items", "--limit", "1")).err
+
+
+async def test_what_others_wrote_does_nothing_to_a_terminal(place: Place) -> None:
+    alice = place.world.account("alice.test")
+    place.world.publish(alice, "one\n\x1b[31mtwo\x07 \u202ethree\r :tada: [bold]")
+    await place.added(alice)
+    await place.polled()
+    said = (await place.feeds("items")).out
+    assert said.endswith("  alice.test: one [31mtwo three :tada: [bold]\n")
+
+
+async def test_links_are_ranked_by_how_many_accounts_shared_them(place: Place) -> None:
+    alice, bob = place.person("alice.test"), place.person("bob.test")
+    card = {
+        "$type": "app.bsky.embed.external",
+        "external": {"uri": "https://News.test/a/?utm_source=x", "title": "The news", "description": ""},
+    }
+    for minutes in (1, 2, 3):
+        place.world.publish(alice, "https://often.test", at=now() - minutes * MINUTE)
+    place.world.publish(alice, "look", embed=card, at=now() - 9 * MINUTE)
+    place.world.publish(bob, "https://news.test/a")
+    await place.added(alice, bob)
+    await place.polled()
+    said = (await place.feeds("links", "--limit", "2")).out
+    address = "https://News.test/a/?utm_source=x"
+    first = (
+        f"   2  The news\n      {address}\n      alice.test, bob.test\n      first shared {{}} by alice.test"
+    )
+    second = "   1  https://often.test\n      alice.test\n      first shared {} by alice.test"
+    trend = "; {} in the last day, 0 in the day before\n"
+    times = re.findall(r"first shared (\S+ \S+) by", said)
+    assert said == (first + trend + second + trend).format(times[0], 2, times[1], 1)
+    (ranked, _) = (await place.json("links"))["links"]
+    assert (ranked["url"], ranked["address"]) == ("https://news.test/a", address)
+    assert (ranked["today"], ranked["day_before"], ranked["handles"][0]) == (2, 0, "alice.test")
+    told = (await place.json("links", "--since", "8m"))["links"]
+    assert [(each["url"], each["sharers"]) for each in told] == [
+        ("https://news.test/a", 1),
+        ("https://often.test", 1),
+    ]
