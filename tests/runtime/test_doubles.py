@@ -25,7 +25,7 @@ async def test_a_wire_changes_nothing_unless_it_is_told_to(replicas: Replicas) -
     wire = Wire()
     async with wired(replicas, wire, app, replace(UNHURRIED, heartbeat=10.0)) as runtime:
         made = await runtime.submit("double", {"number": 4})
-        assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == 8
+        assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == 8
         assert wire.calls["commit"] == 2
 
 

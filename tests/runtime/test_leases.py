@@ -255,7 +255,7 @@ async def test_replicas_that_race_for_tasks_run_each_exactly_once(replicas: Repl
     made = [await creator.submit("work", {"number": number}) for number in numbers]
     for _ in range(4):
         await replicas.start(app, UNSWEPT, limits=MANY)
-    ended = [await creator.wait(ME, each.task.task_id, 30) for each in made]
+    ended = [await creator.wait(ME, each.task.task_id, 120) for each in made]
     assert [value_of(each) for each in ended] == [*numbers]
     assert runs == Counter(numbers)
     assert {each.task.attempts for each in ended} == {1}

@@ -178,6 +178,6 @@ async def test_a_deadline_leaves_a_task_of_a_newer_version_and_ends_what_waits_b
         await until_released(runtime, each)
     record = await make_newer(runtime, await now(runtime, first), change)
     clock.ahead = 2 * MINUTE
-    ended = await runtime.wait(ME, second.task.task_id, 30)
+    ended = await runtime.wait(ME, second.task.task_id, 120)
     assert ended.task.status_message == "a question was not answered in time"
     assert await is_unchanged(runtime, record)

@@ -79,7 +79,7 @@ async def test_on_a_slow_disk_work_ends_and_has_one_outcome(
     async with wired(replicas, wire, app) as slow_one:
         made = await asyncio.gather(*(slow_one.submit("work") for _ in range(2)))
         other = await replicas.start(app)
-        ended = [await other.wait(ME, each.task.task_id, 30) for each in made]
+        ended = [await other.wait(ME, each.task.task_id, 120) for each in made]
     for each in ended:
         assert value_of(each) == each.task.attempts
         assert await now(other, each) == each
@@ -237,7 +237,7 @@ async def test_a_result_is_not_lost_to_a_client_that_writes_all_the_time(replica
     go_on.set()
     async with wired(replicas, wire, app, STEADY) as runtime:
         made = await runtime.submit("work")
-        ended = await other.wait(ME, made.task.task_id, 30)
+        ended = await other.wait(ME, made.task.task_id, 120)
     assert (value_of(ended), runs, ended.task.variables) == (1, [1], {"count": 0})
 
 

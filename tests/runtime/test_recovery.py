@@ -116,7 +116,7 @@ async def test_a_task_that_always_kills_its_worker_ends_as_interrupted_too_often
             for wire, app in zip(wires, apps, strict=True)
         ]
         made = await doomed[0].submit("kill")
-        task = (await survivor.wait(ME, made.task.task_id, 30)).task
+        task = (await survivor.wait(ME, made.task.task_id, 120)).task
         for wire in wires:
             wire.mend()
     assert stored == [1, 2, 3, 4, 5, 6]  # each was counted before it started

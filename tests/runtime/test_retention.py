@@ -53,7 +53,7 @@ async def test_work_that_is_retried_after_its_ttl_continues(replicas: Replicas) 
 
     runtime = await replicas.start(app, clock=clock)
     made = await runtime.submit("work", ttl=TTL)
-    assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == 8
+    assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == 8
 
 
 @row(57, 101)
@@ -103,7 +103,7 @@ async def test_work_that_is_handed_back_or_recovered_after_its_ttl_continues(rep
         wire.cut()
         clock.ahead += DAY
         await replicas.start(app, clock=clock)
-        assert value_of(await client.wait(ME, made.task.task_id, 30)) == "done"
+        assert value_of(await client.wait(ME, made.task.task_id, 120)) == "done"
         wire.mend()
 
 
@@ -256,7 +256,7 @@ async def test_a_question_of_an_unclaimed_task_ends_it_at_its_deadline(replicas:
     waiting = await now(stranger, made)
     assert (waiting.task.status, waiting.record.lane) == (Status.INPUT_REQUIRED, "deadline")
     clock.ahead = 3601 * 1_000_000
-    assert reason_of(await stranger.wait(ME, made.task.task_id, 30)) == "input_deadline"
+    assert reason_of(await stranger.wait(ME, made.task.task_id, 120)) == "input_deadline"
 
 
 @row(103)
@@ -295,7 +295,7 @@ async def test_runs_that_wait_in_place_are_bounded_and_more_of_them_pause(replic
     await until(are_paused)
     for each in made:
         await runtime.answer(ME, each.task.task_id, {"name": YES})
-    ended = [await runtime.wait(ME, each.task.task_id, 30) for each in made]
+    ended = [await runtime.wait(ME, each.task.task_id, 120) for each in made]
     assert [value_of(each) for each in ended] == ["accept"] * 5
 
 
@@ -394,5 +394,5 @@ async def test_abandoned_questions_do_not_fill_a_quota_for_good(replicas: Replic
     runtime = await replicas.start(asking(), clock=clock)
     made = await waiting_runs(runtime, 20)
     clock.ahead = 2 * DAY
-    ended = [await runtime.wait(ME, each.task.task_id, 30) for each in made]
+    ended = [await runtime.wait(ME, each.task.task_id, 120) for each in made]
     assert {reason_of(each) for each in ended} == {"input_deadline"}

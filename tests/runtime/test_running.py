@@ -40,7 +40,7 @@ async def test_a_coroutine_runs_in_the_event_loop_and_a_plain_function_in_a_thre
     runtime = await replicas.start(app)
     for name, expected in (("awaited", 14), ("plain", 21)):
         made = await runtime.submit(name, {"number": 7})
-        assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == expected
+        assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == expected
     assert threads["awaited"] == threading.get_ident() != threads["plain"]
 
 
@@ -55,7 +55,7 @@ async def test_the_process_that_creates_a_task_has_it_in_work_before_create_retu
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
     assert (made.task.held, made.task.attempts, made.version) == (True, 1, 1)
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert ended.version == 2  # two writes in its life: one that created it in work, one that ended it
 
 
@@ -82,7 +82,7 @@ async def test_a_function_that_raises_ends_its_task_and_wakes_who_waits(replicas
         ("leaves", Failure.of(-32603, "the function called exit(3)")),
     ):
         made = await runtime.submit(name)
-        ended = await runtime.wait(ME, made.task.task_id, 30)
+        ended = await runtime.wait(ME, made.task.task_id, 120)
         assert (ended.task.status, ended.task.status_message) == (Status.FAILED, failure.message)
         assert isinstance(ended.task.outcome, Failure)
         assert (ended.task.outcome.code, ended.task.outcome.data) == (failure.code, failure.data)
@@ -118,7 +118,7 @@ async def test_a_result_that_cannot_be_stored_fails_the_task(replicas: Replicas)
     runtime = await replicas.start(app)
     for name, reason in (("strange", "JSON cannot express"), ("large", "what came of it cannot be stored")):
         made = await runtime.submit(name)
-        ended = await runtime.wait(ME, made.task.task_id, 30)
+        ended = await runtime.wait(ME, made.task.task_id, 120)
         assert ended.task.status is Status.FAILED
         assert reason in (ended.task.status_message or "")
 
@@ -139,11 +139,11 @@ async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
 
     runtime = await replicas.start(app)
     made = await runtime.submit("flaky")
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert value_of(ended) == 3
     assert [attempt.reason for attempt in ended.task.history] == ["busy 1", "busy 2", None]
     made = await runtime.submit("hopeless")
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert ended.task.status_message == "still busy (attempt 2 of 2)"
     assert (ended.task.attempts, ended.task.last_failure) == (2, "still busy")
 
@@ -168,7 +168,7 @@ async def test_a_function_may_ask_and_let_go_of_its_worker(replicas: Replicas) -
         if seen.task.status is Status.INPUT_REQUIRED:
             assert not seen.task.held
             await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == "asked once"
+    assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == "asked once"
     assert runs == [1, 1]  # it was begun twice, and neither counts against its one attempt
 
 
@@ -181,7 +181,7 @@ async def test_a_question_that_cannot_be_asked_fails_the_task_that_pauses_with_i
 
     runtime = await replicas.start(app)
     made = await runtime.submit("wordy")
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert ended.task.status is Status.FAILED
     assert "inputs.much" in (ended.task.status_message or "")
 
@@ -271,7 +271,7 @@ async def test_the_longest_name_is_run_and_a_function_is_registered_without_pare
     await replicas.start(app)
     for name, expected in (("bare", 8), ("\u00e9" * 126, 9)):
         made = await creator.submit(name, {"number": 7})  # through the queue, which is named after it
-        assert value_of(await creator.wait(ME, made.task.task_id, 30)) == expected
+        assert value_of(await creator.wait(ME, made.task.task_id, 120)) == expected
     assert await bare(1) == 2  # what the decorator leaves is the function itself
 
 
@@ -289,5 +289,5 @@ async def test_as_many_threads_work_at_once_as_there_are_slots(replicas: Replica
     app.workflow(Workflow("step", [Step("plain", plain)]))
     runtime = await replicas.start(app, with_concurrency(count))
     made = await asyncio.gather(*(runtime.submit(kind) for _ in range(count)))
-    ended = [await runtime.wait(ME, each.task.task_id, 30) for each in made]
+    ended = [await runtime.wait(ME, each.task.task_id, 120) for each in made]
     assert [value_of(each) for each in ended] == ["met"] * count

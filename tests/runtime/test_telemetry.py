@@ -65,7 +65,7 @@ async def test_a_task_leaves_a_span_for_create_run_and_finish(replicas: Replicas
     runtime = await replicas.start(app)
     before = totals()
     made = await runtime.submit("work", owner=ANA)
-    await runtime.wait(ANA, made.task.task_id, 30)
+    await runtime.wait(ANA, made.task.task_id, 120)
     await until(lambda: bool(spans("perdure.run")))
     for name in ("perdure.create", "perdure.run", "perdure.finish"):
         (span,) = spans(name)
@@ -102,7 +102,7 @@ async def test_a_task_whose_result_reports_an_error_is_counted_as_failed(replica
 
     runtime = await replicas.start(app)
     made = await runtime.submit("fails", owner=ANA)
-    await runtime.wait(ANA, made.task.task_id, 30)
+    await runtime.wait(ANA, made.task.task_id, 120)
     await until(lambda: bool(ended_runs()))
     assert set(ended_runs()) == {"failed"}
 
@@ -116,7 +116,7 @@ async def test_a_task_from_the_queue_leaves_a_span_for_its_claim(replicas: Repli
     client = await replicas.start(app, work=False)
     made = await client.submit("work", owner=ANA)
     await replicas.start(app, with_concurrency(1))
-    await client.wait(ANA, made.task.task_id, 30)
+    await client.wait(ANA, made.task.task_id, 120)
     (span,) = spans("perdure.claim")
     assert (span.attributes or {})["perdure.owner"] == ANA.digest
     assert totals()["perdure.tasks.claimed"] >= 1

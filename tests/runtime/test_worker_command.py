@@ -59,7 +59,7 @@ async def test_the_work_of_a_killed_process_is_run_again_from_its_checkpoint(
     async with worker(url, config=MORTAL) as first, worker(url, config=MORTAL) as second:
         seen = await in_work(client, made)
         (first if seen.task.variables["pid"] == first.pid else second).send(signal.SIGKILL)
-        ended = await client.wait(ME, made.task.task_id, 30)
+        ended = await client.wait(ME, made.task.task_id, 120)
     assert value_of(ended) == {"reached": 3, "attempt": 2}
     assert ended.task.last_failure == "the worker was lost while it ran the task"
 
@@ -72,7 +72,7 @@ async def test_a_killed_process_fails_what_is_not_to_be_run_again(url: str, clie
         first.send(signal.SIGKILL)
         await first.ended()
         async with worker(url, config=MORTAL):
-            ended = await client.wait(ME, made.task.task_id, 30)
+            ended = await client.wait(ME, made.task.task_id, 120)
     assert ended.task.status is Status.FAILED
     assert ended.task.status_message == "the worker was lost while it ran the task, and it must not run twice"
 
@@ -93,7 +93,7 @@ async def test_a_process_that_slept_longer_than_its_lease_cannot_write_any_more(
             assert before.task.variables["pid"] == other.pid
             assert "cleaned" not in before.task.variables  # what the sleeper wrote was dropped
             await client.cancel(ME, made.task.task_id)
-            ended = await client.wait(ME, made.task.task_id, 30)
+            ended = await client.wait(ME, made.task.task_id, 120)
     assert ended.task.status is Status.CANCELLED
     assert ended.task.variables["cleaned"] is True
 
@@ -127,7 +127,7 @@ async def test_a_cancel_reaches_a_run_in_another_process(url: str, client: Runti
         await in_work(client, made)
         flagged = await client.cancel(ME, made.task.task_id)
         assert flagged.task.cancel_requested_at is not None
-        ended = await client.wait(ME, made.task.task_id, 30)
+        ended = await client.wait(ME, made.task.task_id, 120)
     assert ended.task.status is Status.CANCELLED
     assert ended.task.variables["cleaned"] is True
 
@@ -144,7 +144,7 @@ async def test_a_question_of_one_process_is_answered_through_another_and_the_wor
     (key,) = seen.task.outstanding
     await client.answer(ME, made.task.task_id, {key: {"action": "accept", "content": {}}})
     async with worker(url, config=MORTAL):
-        ended = await client.wait(ME, made.task.task_id, 30)
+        ended = await client.wait(ME, made.task.task_id, 120)
     assert value_of(ended) == "accept in attempt 2"
     assert list(ended.task.inputs) == [key]  # what was answered is not asked twice
 
@@ -178,7 +178,7 @@ async def test_a_plain_function_that_heeds_nothing_does_not_keep_the_process_fro
         await until(lambda: is_held(client, made), 30)
         first.send(signal.SIGTERM)
         assert await first.ended() == 0
-    ended = await client.wait(ME, made.task.task_id, 30)
+    ended = await client.wait(ME, made.task.task_id, 120)
     assert ended.task.last_failure == "the worker was shut down before the task ended"
 
 
@@ -200,7 +200,7 @@ async def test_told_twice_the_process_stops_dead(url: str, client: Runtime) -> N
 async def test_a_waiter_learns_of_the_end_in_another_process(url: str, client: Runtime) -> None:
     async with worker(url):
         made = [await client.submit("short", {"number": number}) for number in range(20)]
-        ended = [await client.wait(ME, each.task.task_id, 30) for each in made]
+        ended = [await client.wait(ME, each.task.task_id, 120) for each in made]
     assert [value_of(each) for each in ended] == list(range(1, 21))
 
 

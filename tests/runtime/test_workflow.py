@@ -66,7 +66,7 @@ async def test_each_step_has_its_result_and_the_task_that_of_the_last(replicas: 
     )
     runtime = await replicas.start(app)
     made = await runtime.submit("flow", {"year": 2026})
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert value_of(ended) == 2032
     steps = state_of(ended.task.checkpoint).steps
     assert {name: step.result for name, step in steps.items()} == {
@@ -90,7 +90,7 @@ async def test_a_parameter_that_nothing_resolves_is_asked_for(replicas: Replicas
     assert state.paused.why == UnresolvableParameters("sum", ("a", "b"))
     assert set(state.steps) == {"find"}
     await go_on(runtime, seen, {"a": 1, "b": 2})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == 3
+    assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == 3
 
 
 @row(92)
@@ -105,7 +105,7 @@ async def test_arguments_that_do_not_fit_the_step_are_asked_for_anew(replicas: R
     await go_on(runtime, seen, {"a": 1, "b": "two"})  # still wrong: it pauses once more
     seen = await paused(runtime, made.task.task_id)
     await go_on(runtime, seen, {"b": 2})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == 3
+    assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == 3
 
 
 @row(92)
@@ -129,7 +129,7 @@ async def test_a_step_that_fails_is_retried_or_its_result_given(
     assert state.paused is not None
     assert state.paused.why == ToolError("make", "the oven is cold", retryable=True)
     await go_on(runtime, seen, content)
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert value_of(ended) == expected
     assert state_of(ended.task.checkpoint).paused is None
 
@@ -152,7 +152,7 @@ async def test_a_step_that_needs_what_an_optional_one_did_not_make_asks_for_that
     assert state.paused.why == UnresolvedDependency("sum", "lost")
     assert state.steps["lost"].error == "ValueError: gone"
     await go_on(runtime, seen, {"result": 41})
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert value_of(ended) == 42
     assert state_of(ended.task.checkpoint).steps["lost"].status == "given"
 
@@ -174,7 +174,7 @@ async def test_a_paused_workflow_holds_no_worker_and_is_continued_by_another(rep
     client = await replicas.start(app, work=False)
     await go_on(client, seen, {"a": 1})
     await replicas.start(app)
-    assert value_of(await client.wait(ME, made.task.task_id, 30)) == 2
+    assert value_of(await client.wait(ME, made.task.task_id, 120)) == 2
     assert calls == ["first"]
 
 
@@ -195,7 +195,7 @@ async def test_each_step_is_written_before_the_next_begins_and_not_done_again(re
 
     runtime = await replicas.start(app_of(Step("first", first), Step("second", second)))
     made = await runtime.submit("flow")
-    await runtime.wait(ME, made.task.task_id, 30)
+    await runtime.wait(ME, made.task.task_id, 120)
     assert seen == [{"first"}]
     assert calls == ["first", "second"]
 
@@ -221,7 +221,7 @@ async def test_a_workflow_whose_worker_stops_goes_on_with_the_next_step(replicas
         await until(lambda: "second" in calls)
     blocked = False
     another = await replicas.start(app)
-    assert value_of(await another.wait(ME, made.task.task_id, 30)) == 2
+    assert value_of(await another.wait(ME, made.task.task_id, 120)) == 2
     assert calls == ["first", "second", "second"]
 
 
@@ -231,7 +231,7 @@ async def test_a_client_that_declines_ends_the_workflow(replicas: Replicas) -> N
     seen = await paused(runtime, made.task.task_id)
     (key,) = seen.task.outstanding
     await runtime.answer(ME, made.task.task_id, {key: {"action": "decline"}})
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert isinstance(ended.task.outcome, Failure)
     assert ended.task.status_message == "the client did not continue: step 'sum' needs a"
 
@@ -285,7 +285,7 @@ async def test_the_questions_of_a_step_are_its_own_and_what_was_answered_is_not_
         await until(lambda: reached == ["before", "before", "after"])
     held_up["after"].set()
     runtime = await replicas.start(app)
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert value_of(ended) == [1, 2]
     assert len(ended.task.inputs) == 2
 
@@ -327,7 +327,7 @@ async def test_a_step_that_is_not_to_be_retried_ends_the_workflow(replicas: Repl
     runtime = await replicas.start(app_of(Step("make", make), retries=2))
     made = await runtime.submit("flow")
     await go_on(runtime, await paused(runtime, made.task.task_id), {"retry": False})
-    ended = await runtime.wait(ME, made.task.task_id, 30)
+    ended = await runtime.wait(ME, made.task.task_id, 120)
     assert ended.task.status is Status.FAILED
     assert ended.task.status_message == "the client did not continue: step 'make' failed: ValueError: no oven"
     assert calls == ["make"]
@@ -356,7 +356,7 @@ async def test_a_result_that_the_variables_cannot_hold_pauses_the_workflow(
     assert (state.paused.why.step, state.paused.why.retryable) == ("make", False)
     assert state.paused.why.error.startswith("the result cannot be kept: ")
     await go_on(runtime, seen, {"result": "short"})
-    assert value_of(await runtime.wait(ME, made.task.task_id, 30)) == 5
+    assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == 5
 
 
 @row(92)

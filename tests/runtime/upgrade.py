@@ -38,7 +38,7 @@ async def start(runtime: Runtime) -> list[str]:
     assert NEWEST_KIND == "elicitation/url"
     async with runtime.running():
         finished = await runtime.submit("quick")
-        await runtime.wait(ME, finished.task.task_id, 30)
+        await runtime.wait(ME, finished.task.task_id, 120)
         made = [(await runtime.submit(name)).task.task_id for name in ("asks", "pauses")]
         for task_id, is_held in zip(made, (True, False), strict=True):
 
