@@ -11,12 +11,15 @@ from mcp.client import Client
 
 from perdure.feeds import FeedSource, FeedStore, Item, Page, Polled, Poller, Polling, normalised, settling
 from perdure.feeds.errors import AccountUnavailable, CursorRefused
+from perdure.feeds.item import ITEMS
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.mcp import Tasks
 from perdure.mcp.client import ClientTasks, Handle, TaskState
 from perdure.samples import SampleSource, make_server, sample_reader
 from perdure.samples.source import BEGAN, packaged_world
-from perdure.storage import Micros, open_storage
+from perdure.storage import Committed, Micros, open_storage
+
+from .rows import row
 
 pytestmark = pytest.mark.anyio
 
@@ -157,3 +160,26 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
             await started.wait(60)
             assert (await started.status()).status_message == "7 account(s) read"
         assert (await store.get(ADA)).account.polls == 0
+
+
+@row(130)
+async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'feeds.db'}"
+    calls = ClientTasks()
+    async with Client(make_server(Tasks(url), sample_reader(latency=0)), extensions=[calls]) as client:
+        started = await calls.start(client, "read_feeds", {})
+        assert isinstance(started, Handle)
+        await started.wait(60)
+        async with await open_storage(url) as storage:
+            now = FeedStore(storage).clock()
+            (record,) = await storage.page(ITEMS, limit=1, now=now, descending=True)
+            damaged = record.becoming(body='{"handle": 1}', tag=record.tag)
+            assert isinstance(await storage.commit([damaged], now=now), Committed)
+        for tool in ("recent_posts", "shared_links"):
+            answer = await client.call_tool(tool, {})
+            assert not answer.is_error
+            assert answer.content
+        again = await calls.start(client, "read_feeds", {})
+        assert isinstance(again, Handle)
+        await again.wait(60)
+        assert (await again.status()).status_message == "8 account(s) read"
