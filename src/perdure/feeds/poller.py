@@ -80,8 +80,6 @@ class Cycle(msgspec.Struct, kw_only=True):
     """Accounts that another poller had."""
     active: int = 0
     """Accounts that had something new."""
-    repeated: int = 0
-    """Accounts that were read from the start, though items of them had been stored by an earlier poll."""
     new: int = 0
     links: int = 0
     pages: int = 0
@@ -93,7 +91,6 @@ class Cycle(msgspec.Struct, kw_only=True):
                 self.polled += 1
                 self.initial += outcome.account.polls <= 1
                 self.active += outcome.new > 0
-                self.repeated += outcome.is_repeated
                 self.new += outcome.new
                 self.links += outcome.links
                 self.pages += outcome.pages
@@ -187,7 +184,8 @@ class Poller:
     async def check_alarms(self) -> None:
         """Report which alarms have been raised or cleared since the last check."""
         accounts = [stored.account async for stored in self._store.accounts()]
-        self._alarms.update(find_alarms(accounts, now=self._store.clock()), now=self._store.clock())
+        now = self._store.clock()
+        self._alarms.update(find_alarms(accounts, now=now), now=now)
 
     async def remove_old_items(self) -> int:
         """Remove the items that are older than the settings keep, and return how many there were."""

@@ -46,8 +46,6 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
     links: int
     pages: int
     set_aside: int = 0
-    is_repeated: bool = False
-    """Whether it read an account from the start of which an earlier poll had stored items."""
 
     @property
     def is_high_volume(self) -> bool:
@@ -138,7 +136,6 @@ class Poll:
         self._walked: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
         """The cursors of each gap, so that a walk in a circle is noticed."""
         self._mark = held.account.mark
-        self._is_repeated = held.account.is_repeated
         self._new = self._fresh = self._links = self._pages = self._set_aside = 0
         self._got_on = False
 
@@ -153,7 +150,6 @@ class Poll:
             links=self._links,
             pages=self._pages,
             set_aside=self._set_aside,
-            is_repeated=self._is_repeated,
         )
 
     async def _read_head(self) -> None:

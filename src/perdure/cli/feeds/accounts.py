@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from ...feeds import Settings, settling
-from ...feeds.follows import AccountChange, read_follow_list
+from ...feeds.follows import AccountChange, apply_follow_list, read_follow_list
 from ...storage import exists
 from ..options import DryRun, Json, Url, storage_url
 from ..saying import say
@@ -91,9 +91,10 @@ def follow_list(
             elif not follows.followed:
                 return Steps(steps=(), dry_run=dry_run)
             async with created(settings, dry_run=dry_run) as store:
-                return await changing.follow(
+                changes = await apply_follow_list(
                     store, source, follows, polling=settings.polling, prune=prune, dry_run=dry_run
                 )
+            return Steps(steps=tuple(changes), dry_run=dry_run)
 
     report = done(settings, url, work)
     if json:

@@ -10,8 +10,7 @@ import msgspec
 from ...feeds import Account, FeedSource, FeedStore, Polling, Profile, walking
 from ...feeds.account import Stored
 from ...feeds.errors import AmbiguousName, InvalidActor, RequestRefused, UnknownAccount
-from ...feeds.follows import AccountChange, FollowList, add_account, apply_follow_list
-from ...feeds.source import FollowSource
+from ...feeds.follows import AccountChange, add_account
 from ...feeds.store import Edit
 from ...storage import Micros
 from ..ending import CannotDo
@@ -97,23 +96,6 @@ def name_in(text: str) -> str:
 async def _write(store: FeedStore, account: Account, edit: Edit, *, dry_run: bool) -> None:
     if not dry_run:
         await store.edit(account.account_id, edit)
-
-
-# Following
-
-
-async def follow(
-    store: FeedStore,
-    source: FollowSource,
-    follows: FollowList,
-    *,
-    polling: Polling,
-    prune: bool,
-    dry_run: bool,
-) -> Steps:
-    """Add the accounts of a follow list. Suspend those that are no longer on it, with `prune`."""
-    changes = await apply_follow_list(store, source, follows, polling=polling, prune=prune, dry_run=dry_run)
-    return Steps(steps=tuple(changes), dry_run=dry_run)
 
 
 # Changing
