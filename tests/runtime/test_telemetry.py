@@ -24,9 +24,13 @@ _spans = InMemorySpanExporter()
 _metrics = InMemoryMetricReader()
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True, scope="session")
 def providers() -> None:
-    """Set once: OpenTelemetry lets a program choose its providers only once."""
+    """Set the providers once per process: OpenTelemetry refuses a second time.
+
+    A scope of "module" would not do: a process may leave this module, for tests that it takes over from
+    another one, and come back to it.
+    """
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(_spans))
     trace.set_tracer_provider(provider)
