@@ -26,8 +26,8 @@ LONG = (
     "tests/mcp/test_judges.py",
     "tests/mcp/test_restarting.py",
     "tests/runtime/test_crash.py",
-    "tests/serve/test_ending.py",
-    "tests/serve/test_feeds.py",
+    "tests/cli/test_serve_shutdown.py",
+    "tests/cli/test_serve_feeds.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
 )

@@ -27,8 +27,8 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from perdure.cli.options import DEFAULT_URL
-from perdure.cli.serve.listening import FIRST_PORT
-from perdure.cli.serve.site import HEALTH
+from perdure.cli.serve.asgi import HEALTH
+from perdure.cli.serve.network import FIRST_PORT
 from perdure.operating.token import MIN_TOKEN_LENGTH
 from perdure.storage import open_storage
 from perdure.storage.errors import StorageError

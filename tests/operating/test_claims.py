@@ -17,9 +17,9 @@ from perdure.storage import Micros, Storage, open_storage
 from perdure.tasks import TaskStore
 from perdure.tasks.store import system_clock
 
+from ..cli.command import PATIENCE, Ended, environment, folder_url
 from ..forging import PIPE, forged
 from ..tasks.samples import ANA, CALL
-from .commanding import PATIENCE, Ended, environment, folder_url
 
 pytestmark = pytest.mark.anyio
 

@@ -27,11 +27,11 @@ from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import Owner, Status, Success, TaskStore
 from perdure.tasks.snapshot import LEASES, TASKS
 
+from ..cli.command import PATIENCE, Ended, environment
 from ..forging import PIPE, forged
 from ..newer import changed, newer, put, stored
 from ..rows import row, server
 from ..tasks.samples import ANA, CALL, HOUR, Clock, created
-from .commanding import PATIENCE, Ended, environment
 
 pytestmark = pytest.mark.anyio
 

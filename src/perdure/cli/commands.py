@@ -17,16 +17,16 @@ from ..operating.claims import LiveClaims
 from ..runtime import App
 from ..storage import migrate_storage
 from ..storage.copying import Progress
+from .backends import check_shared
 from .feeds import feeds
-from .loading import CannotLoad, load_app
+from .importer import CannotLoad, load_app
 from .options import Json, RefusedUrl, Url, refuse_options, storage_url
+from .output import counted, tell, tell_document
 from .saying import console, log_to_stderr, say, told
 from .serve import serve
 from .servers import versions
 from .storages import copy_all, examine, lines_of_health
 from .tasks import tasks
-from .telling import counted, tell, tell_document
-from .urls import check_shared
 from .worker import work
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)

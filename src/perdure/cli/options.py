@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from .ending import CannotDo
+from .errors import CannotDo
 
 DEFAULT_URL = "sqlite:///perdure.db"
 """The storage of every command, unless an option, a variable or a settings file names another."""

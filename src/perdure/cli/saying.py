@@ -15,8 +15,8 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from ..storage.errors import PerdureError
-from .ending import CannotDo, Expected, code_of
-from .telling import harmless, obeyed_by_none
+from .errors import CannotDo, Expected, code_of
+from .output import harmless, obeyed_by_none
 
 console = Console(stderr=True, highlight=False, emoji=False)
 

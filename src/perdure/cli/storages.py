@@ -19,9 +19,9 @@ from ..storage.errors import TargetNotEmpty
 from ..storage.quarantine import Inspection
 from ..tasks.listing import SETTINGS
 from ..tasks.store import system_clock
-from .ending import CannotDo
+from .backends import check_exists, check_shared, shown
+from .errors import CannotDo
 from .servers import Place, place_of
-from .urls import check_exists, check_shared, shown
 
 SPACES = tuple(READERS)
 """Everything that perdure stores."""

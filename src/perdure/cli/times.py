@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from ..storage import Micros
-from .ending import CannotDo
+from .errors import CannotDo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST: Micros = 253_402_300_799_999_999

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import anyio
 
 from ..runtime import App
-from .stopping import STOPPING, stop_dead_on_the_next
+from .signals import STOPPING, stop_dead_on_the_next
 
 
 async def work(app: App, say: Callable[[str], None]) -> None:

@@ -11,8 +11,8 @@ from ...feeds import Settings, settling
 from ...feeds.follows import AccountChange, apply_follow_list, read_follow_list
 from ...storage import exists
 from ..options import DryRun, Json, Url, storage_url
+from ..output import counted, harmless, tell
 from ..saying import say
-from ..telling import counted, harmless, tell
 from . import changing
 from .changing import Steps, name_in
 from .opening import bluesky, created, opened

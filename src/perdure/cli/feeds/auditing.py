@@ -9,7 +9,7 @@ import msgspec
 from ...feeds import Settings, Status
 from ...feeds.auditing import Audit, audit
 from ...feeds.errors import AccountUnavailable, FeedError, NotAuthorized
-from ..telling import counted, harmless, shortened
+from ..output import counted, harmless, shortened
 from ..times import minute
 from .changing import name_in
 from .opening import bluesky, opened

@@ -13,7 +13,7 @@ from ...feeds.errors import AmbiguousName, InvalidActor, RequestRefused, Unknown
 from ...feeds.follows import AccountChange, add_account
 from ...feeds.store import Edit
 from ...storage import Micros
-from ..ending import CannotDo
+from ..errors import CannotDo
 
 _NAME = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 _SHOWN_AT = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")

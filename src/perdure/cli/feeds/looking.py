@@ -9,7 +9,7 @@ import msgspec
 from ...feeds import Account, FeedStore, Item, LinkIndex, SharedLink, Status, Summary, summary_of
 from ...feeds.errors import UnknownAccount
 from ...storage import Micros
-from ..telling import counted, harmless, shortened, table
+from ..output import counted, harmless, shortened, table
 from ..times import duration, minute, when
 from .changing import name_in
 

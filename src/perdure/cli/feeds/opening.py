@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from ...feeds import Budget, FeedStore, Settings, read_settings
 from ...storage import Micros, exists, open_storage
-from ..ending import CannotDo
+from ..backends import NAME_IT, check_exists, check_shared
+from ..errors import CannotDo
 from ..options import storage_url
 from ..saying import say
 from ..times import clock
-from ..urls import NAME_IT, check_exists, check_shared
 
 if TYPE_CHECKING:
     from ...feeds.bluesky import Bluesky

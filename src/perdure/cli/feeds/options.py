@@ -11,8 +11,8 @@ import anyio
 import typer
 
 from ...feeds import Settings
+from ..output import bear_any_letter
 from ..saying import told
-from ..telling import bear_any_letter
 from .opening import settings_of
 
 T = TypeVar("T")

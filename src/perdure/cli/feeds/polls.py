@@ -10,10 +10,10 @@ import typer
 
 from ...feeds import Account, FeedStore, Outcome, Polled, Settings
 from ...tasks.store import system_clock
-from ..ending import CannotDo
+from ..errors import CannotDo
 from ..options import DryRun, Json, Url
+from ..output import counted, harmless, tell
 from ..saying import log_to_stderr, told
-from ..telling import counted, harmless, tell
 from ..times import minute, moment
 from . import auditing, running
 from .auditing import Audited

@@ -18,8 +18,8 @@ from rich.text import Text
 from ...feeds import Budget, Cycle, Outcome, PolledElsewhere
 from ...feeds.alarms import Alarm, AlarmState
 from ...storage import Micros
+from ..output import counted, harmless, tell
 from ..saying import console, say
-from ..telling import counted, harmless, tell
 from ..times import clock
 from .telling import event_of, lines_of, tell_json
 

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from ...feeds import Failed, Link, Outcome, Polled, PolledElsewhere, Skipped
-from ..telling import harmless, tell_document
+from ..output import harmless, tell_document
 from ..times import clock, iso
 
 _TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "last_at"} | {

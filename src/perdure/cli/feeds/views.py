@@ -8,10 +8,10 @@ import typer
 
 from ...feeds import FeedStore, Settings, Status
 from ...feeds.item import Kind
-from ..ending import CannotDo
+from ..errors import CannotDo
 from ..options import Json, Url
+from ..output import tell
 from ..saying import say
-from ..telling import tell
 from ..times import iso, moment
 from . import looking
 from .looking import Filter, Found, Inspected, Listed, Ranked, State

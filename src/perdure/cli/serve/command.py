@@ -9,7 +9,7 @@ import typer
 
 from ..options import Url, refuse_options, storage_url
 from ..saying import log_to_stderr, say, told
-from .listening import checked_token, names_of, needed_token
+from .network import checked_token, names_of, needed_token
 from .plan import Plan
 
 _Server = Annotated[
@@ -91,8 +91,8 @@ def serve(
 
 def _serve(plan: Plan, server: str | None, url: str, *, made_up: bool) -> None:
     # with MCP, which takes long to load, and which the other commands do not need
-    from .finding import named_server, sample_server  # noqa: PLC0415
     from .running import run  # noqa: PLC0415
+    from .servers import named_server, sample_server  # noqa: PLC0415
 
     if server is None:
         hosted = sample_server(url, plan.names, made_up=made_up, known_caller=plan.token is not None)

@@ -13,13 +13,13 @@ import anyio
 import uvicorn
 
 from ..feeds.opening import stored_settings
-from ..stopping import STOPPING, stop_dead_on_the_next
-from .finding import Hosted
-from .greeting import greeting, stand_of
-from .listening import address_of, bound
+from ..signals import STOPPING, stop_dead_on_the_next
+from .asgi import Site, check_dashboard
+from .banner import greeting, stand_of
+from .network import address_of, bound
 from .plan import Plan
 from .poller import FeedPoller
-from .site import Site, check_dashboard
+from .servers import Hosted
 
 log = logging.getLogger("perdure.serve")
 

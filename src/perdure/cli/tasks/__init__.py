@@ -1,10 +1,10 @@
 """`perdure tasks ...`: everybody's tasks, for those who run the servers.
 
-`views` and `writes` are the commands as typer sees them; how tasks are told is in `shapes` (to programs),
-`lines` and `showing` (to people); `filling` makes answers of what was typed.
+`commands` and `writes` are the commands as typer sees them; how tasks are told is in `shapes` (to programs),
+`render` and `showing` (to people); `prompt` makes answers of what was typed.
 """
 
-from . import views, writes
+from . import commands, writes
 from .options import tasks
 
-__all__ = ["tasks", "views", "writes"]
+__all__ = ["commands", "tasks", "writes"]

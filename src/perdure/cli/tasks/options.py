@@ -15,11 +15,11 @@ from ...storage import open_storage
 from ...storage.errors import PerdureError
 from ...tasks import Status
 from ...tasks.errors import MalformedAnswer, NotFound
-from ..ending import CannotDo
+from ..backends import check_exists
+from ..errors import CannotDo
 from ..options import storage_url
+from ..output import bear_any_letter, harmless
 from ..saying import told
-from ..telling import bear_any_letter, harmless
-from ..urls import check_exists
 
 T = TypeVar("T")
 

@@ -15,10 +15,10 @@ from rich.text import Text
 
 from ...operating import Changes, Row
 from ...storage import Micros
-from ..telling import harmless, tell, tell_document
+from ..output import harmless, tell, tell_document
 from ..times import clock, duration, iso
 from . import shapes
-from .lines import line_of, progress_of
+from .render import line_of, progress_of
 
 SHOWN_ID = 12
 """Letters of an id that are shown where there is little room; they are enough to find it."""

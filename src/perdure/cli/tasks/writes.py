@@ -9,12 +9,12 @@ import typer
 from ...operating import Detail, Operator, Purge, Question, Row
 from ...tasks import Json as Answer
 from ..options import DryRun, Json, Url
+from ..output import counted, tell, tell_document
 from ..saying import say, told
-from ..telling import counted, tell, tell_document
 from ..times import moment
 from . import shapes
-from .filling import Given, answer_to, chosen
 from .options import Id, done, tasks
+from .prompt import Given, answer_to, chosen
 
 
 @tasks.command()

@@ -16,8 +16,8 @@ from ..mcp.wire import Modern
 from ..runtime.replicas import until
 from ..test_examples import EXAMPLES, SERVING, Person, Served, running, sampled, started, text_of, visiting
 from ..web.desk import form_key_in, path_of
-from .own import DECLARED, OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER, PAUSING
-from .serving import TOKEN, anyone, ended_well
+from .serve_process import TOKEN, anyone, ended_well
+from .user_servers import DECLARED, OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER, PAUSING
 
 pytestmark = pytest.mark.anyio
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from perdure.cli.ending import CannotDo
-from perdure.cli.tasks.filling import Given, answer_to
+from perdure.cli.errors import CannotDo
+from perdure.cli.tasks.prompt import Given, answer_to
 from perdure.operating import Question
 from perdure.tasks import InputKind, Json
 

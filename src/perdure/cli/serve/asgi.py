@@ -17,11 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from ...feeds.account import ACCOUNTS
 from ...mcp.refusals import not_set_up
 from ...storage import Storage
-from ..ending import CannotDo
-from .finding import PATH, Hosted
+from ..errors import CannotDo
 from .health import Health
 from .plan import Plan
 from .poller import FeedPoller
+from .servers import PATH, Hosted
 
 log = logging.getLogger("perdure.serve")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import ModuleType
 
 from ..runtime import App
-from .ending import CannotDo
+from .errors import CannotDo
 
 
 class CannotLoad(CannotDo):

@@ -12,8 +12,8 @@ from perdure.feeds.item import ITEMS
 from perdure.storage import Committed
 
 from ..rows import row
-from .commanding import HOUR, MINUTE, Place, now
-from .test_commands import place
+from .feeds_folder import HOUR, MINUTE, Place, now
+from .test_feeds_commands import place
 
 __all__ = ["place"]
 pytestmark = pytest.mark.anyio

@@ -13,9 +13,9 @@ import pytest
 
 from perdure.storage import open_storage
 
-from .feeds.commanding import Place, a_place
-from .forging import run_forged
-from .storage.sqlite_helpers import url_of
+from ..forging import run_forged
+from ..storage.sqlite_helpers import url_of
+from .feeds_folder import Place, a_place
 from .test_commands import Ended
 
 pytestmark = pytest.mark.anyio

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from perdure.feeds import Status
 
-from .commanding import HOUR, Place, a_place, now
-from .fake import Fault
+from ..feeds.fake import Fault
+from .feeds_folder import HOUR, Place, a_place, now
 
 pytestmark = pytest.mark.anyio
 

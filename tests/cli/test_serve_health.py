@@ -25,7 +25,7 @@ from ..runtime.replicas import until
 from ..storage.sqlite_child import fill
 from ..storage.sqlite_helpers import padded
 from ..test_examples import sampled
-from .serving import anyone
+from .serve_process import anyone
 
 pytestmark = pytest.mark.anyio
 

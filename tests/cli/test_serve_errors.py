@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from ..forging import PIPE, forged
-from .own import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
-from .serving import TOKEN, refused
+from .serve_process import TOKEN, refused
+from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 
 pytestmark = pytest.mark.anyio
 

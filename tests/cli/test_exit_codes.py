@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from perdure.cli.ending import CannotDo, code_of
+from perdure.cli.errors import CannotDo, code_of
 from perdure.cli.saying import log_to_stderr, say, told
 from perdure.feeds.errors import (
     AccountHeld,
@@ -43,7 +43,7 @@ from perdure.tasks.errors import (
     TerminalTask,
 )
 
-from .operating.commanding import HOSTILE
+from .command import HOSTILE
 
 ASKED_WRONGLY = [
     CannotDo("write it as module:app"),

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from ...mcp.durable import Durable
 from ...storage import Storage
-from .finding import PATH, Hosted
-from .listening import is_loopback
+from .network import is_loopback
 from .plan import Plan
+from .servers import PATH, Hosted
 
 BEARER = "Authorization: Bearer $PERDURE_TOKEN"
 

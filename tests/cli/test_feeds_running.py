@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from perdure.feeds import Status
 from perdure.feeds.account import Hold
 
+from ..feeds.fake import Fault
 from ..forging import Forged, forged
 from ..runtime.replicas import until
-from .commanding import HOUR, PATIENCE, Ended, Place, a_place, environment, now
-from .fake import Fault
+from .feeds_folder import HOUR, PATIENCE, Ended, Place, a_place, environment, now
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,9 @@ import typer
 
 from ...operating import Asked, Detail, Question, asked_in
 from ...tasks import InputKind, Json
-from ..ending import CannotDo
+from ..errors import CannotDo
+from ..output import harmless
 from ..saying import say
-from ..telling import harmless
 
 FURTHER_FIELDS = frozenset({"patternProperties", "$ref", "allOf", "anyOf", "oneOf", "if"})
 """Keywords by which a schema may have fields beside its `properties`."""

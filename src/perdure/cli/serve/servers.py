@@ -25,7 +25,7 @@ from ...samples import Reader, make_server, sample_reader
 from ...samples.server import IMPATIENT
 from ...tasks import Owner
 from ..feeds.opening import bluesky, stored_settings
-from ..loading import CannotLoad, load
+from ..importer import CannotLoad, load
 
 Names: TypeAlias = tuple[str, ...] | None
 """What requests may call the server; None: anything."""

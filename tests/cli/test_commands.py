@@ -15,20 +15,20 @@ import msgspec
 import pytest
 
 import perdure
+from perdure.cli.backends import shown
 from perdure.cli.storages import SPACES
-from perdure.cli.urls import shown
 from perdure.storage import Record, open_storage
 from perdure.storage.copying import COPIES
 from perdure.storage.kit.samples import HOSTILE_NAMES, NOW, put, sample
 
-from .forging import run_forged
-from .serve.own import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
-from .storage.sqlite_helpers import url_of
-from .storage.subjects import new_url
+from ..forging import run_forged
+from ..storage.sqlite_helpers import url_of
+from ..storage.subjects import new_url
+from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 
 pytestmark = pytest.mark.anyio
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 SECRET = "hunter2"  # noqa: S105 - the point is that it is not told
 UNREACHABLE = f"postgresql://user:{SECRET}@127.0.0.1:1/db"
 RECORDS = [

@@ -17,8 +17,8 @@ from ..mcp.wire import Core
 from ..rows import row
 from ..runtime.replicas import until
 from ..test_examples import sampled, started, text_of, visiting
-from .own import PATIENT
-from .serving import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing
+from .serve_process import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing
+from .user_servers import PATIENT
 
 pytestmark = pytest.mark.anyio
 

@@ -10,7 +10,7 @@ from errno import EADDRINUSE
 from ipaddress import ip_address
 
 from ...operating.token import MIN_TOKEN_LENGTH
-from ..ending import CannotDo
+from ..errors import CannotDo
 
 FIRST_PORT, LAST_PORT = 8000, 8099
 MAKE_ONE = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.serve.finding import sample_server
-from perdure.cli.serve.greeting import Stand, greeting, stand_of
+from perdure.cli.serve.banner import Stand, greeting, stand_of
 from perdure.cli.serve.plan import Plan
+from perdure.cli.serve.servers import sample_server
 from perdure.mcp.durable import Durable
 from perdure.operating import Operator
 from perdure.storage import open_storage
@@ -28,7 +28,7 @@ from ..mcp.wire import Core, Modern
 from ..runtime.replicas import until
 from ..storage.subjects import new_url
 from ..test_examples import Person, running, sampled, started, text_of, visiting
-from .serving import (
+from .serve_process import (
     DASHBOARD_TOKEN,
     LONG_REPORT,
     TOKEN,

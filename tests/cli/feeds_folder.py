@@ -17,10 +17,10 @@ from perdure.feeds import Account, FeedStore, Item, Poller, Polling, Profile, re
 from perdure.feeds.bluesky import open_bluesky
 from perdure.storage import Micros, open_storage
 
+from ..feeds.fake import FakeBluesky
+from ..feeds.world import World
 from ..forging import PIPE, Forged, forged
 from ..storage.sqlite_helpers import url_of
-from .fake import FakeBluesky
-from .world import World
 
 PATIENCE = 60.0
 MINUTE: Micros = 60 * 1_000_000

@@ -12,12 +12,12 @@ from ...storage import Micros
 from ...tasks import Status
 from ...tasks.store import system_clock
 from ..options import Json, Url
+from ..output import tell, tell_document
 from ..saying import say
-from ..telling import tell, tell_document
 from ..times import moment
 from . import shapes
-from .lines import line_of, line_of_newer, lines_of_detail, lines_of_stats
 from .options import Id, Limit, MaybeId, Name, Statuses, done, tasks
+from .render import line_of, line_of_newer, lines_of_detail, lines_of_stats
 from .showing import can_move, screen, shown, table_of
 
 

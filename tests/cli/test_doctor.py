@@ -14,7 +14,7 @@ from perdure.storage import open_storage
 
 from ..forging import PIPE, forged
 from ..storage.subjects import new_url
-from .commanding import PATIENCE, environment
+from .command import PATIENCE, environment
 
 pytestmark = pytest.mark.anyio
 

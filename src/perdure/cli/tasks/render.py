@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from ...operating import Bucket, Detail, Event, NewerTask, Question, Row, Stats, Worker, outcome_of
 from ...storage import Micros
 from ...tasks import Json
-from ..telling import counted, escaped, harmless, table
+from ..output import counted, escaped, harmless, table
 from ..times import duration, when
 
 BARS = " ▁▂▃▄▅▆▇█"

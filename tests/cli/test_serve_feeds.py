@@ -14,11 +14,11 @@ from perdure.feeds.bluesky import open_bluesky
 from perdure.samples.reading import with_made_up
 from perdure.storage import open_storage
 
-from ..feeds.commanding import PATIENCE, Place, a_place, now
 from ..runtime.replicas import until
 from ..test_examples import sampled, visiting
-from .own import OWN_SERVER
-from .serving import anyone, content_of, ended_well, refused
+from .feeds_folder import PATIENCE, Place, a_place, now
+from .serve_process import anyone, content_of, ended_well, refused
+from .user_servers import OWN_SERVER
 
 pytestmark = pytest.mark.anyio
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from ..storage import exists, is_shared
-from .ending import CannotDo
+from .errors import CannotDo
 
 _PLACE = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
 NAME_IT = "name yours with --url or PERDURE_URL"

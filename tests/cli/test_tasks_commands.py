@@ -14,9 +14,9 @@ from perdure.runtime import Runtime
 from perdure.storage import open_storage
 from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore, edits
 
-from .operating.commanding import HOSTILE, a_server, environment, folder_url, refused, run, terminal
-from .storage.subjects import new_url
-from .tasks.samples import CALL
+from ..storage.subjects import new_url
+from ..tasks.samples import CALL
+from .command import HOSTILE, a_server, environment, folder_url, refused, run, terminal
 
 pytestmark = pytest.mark.anyio
 
