@@ -88,6 +88,6 @@ $(BROWSER): tests/web/browser.py | $(READY)
 	@echo "looking for a browser"
 	@$(BIN)/python -m tests.web.browser > $@ || { rm -f $@; exit 1; }
 
-$(SERVERS): src/perdure/storage/kit/servers/install.py | $(READY)
+$(SERVERS): src/perdure/storage/kit/servers/npm_packages.py | $(READY)
 	@echo "installing the servers that speak DynamoDB"
 	@$(BIN)/python -m perdure.storage.kit.servers && touch $@

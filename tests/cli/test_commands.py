@@ -19,7 +19,7 @@ from perdure.cli.backends import shown
 from perdure.cli.storages import SPACES
 from perdure.storage import Record, open_storage
 from perdure.storage.copying import COPIES
-from perdure.storage.kit.samples import HOSTILE_NAMES, NOW, put, sample
+from perdure.storage.kit.sample_records import HOSTILE_NAMES, NOW, put, sample
 
 from ..forging import run_forged
 from ..storage.sqlite_helpers import url_of

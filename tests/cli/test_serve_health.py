@@ -15,7 +15,7 @@ from starlette.responses import Response
 from perdure.cli.serve.health import Health
 from perdure.storage import Change, Committed, Guard, Insert, Micros, Refused, Storage, open_storage
 from perdure.storage.errors import StorageFull
-from perdure.storage.kit.samples import NOW, sample
+from perdure.storage.kit.sample_records import NOW, sample
 from perdure.storage.kit.servers.valkey import Valkey
 from perdure.storage.memory import MemoryEngine
 

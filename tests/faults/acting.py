@@ -28,7 +28,7 @@ from perdure.storage import (
     Storage,
 )
 from perdure.storage.errors import StorageBusy, StorageFailed, StorageUnavailable
-from perdure.storage.kit.samples import NOW
+from perdure.storage.kit.sample_records import NOW
 
 from .journal import Counted, Journal, Lost, clock
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from perdure.storage import Address, Change, Committed, Delete, Done, Record, Replace
-from perdure.storage.kit.history import is_linearizable
+from perdure.storage.kit.linearizability import is_linearizable
 
 from .acting import BOUND, QUOTA, after
 from .histories import body_of, histories, lines, witnesses

@@ -24,7 +24,7 @@ from perdure.storage import (
     Record,
     Refused,
 )
-from perdure.storage.kit.history import Get, Operation, State, Write
+from perdure.storage.kit.linearizability import Get, Operation, State, Write
 
 from .acting import WITNESSES, after
 from .journal import Commit, Journal, Lost, clock

@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.storage import Address, Record, Space, Storage, Tag
 from perdure.storage.errors import StorageUnavailable
-from perdure.storage.kit.samples import NOW
+from perdure.storage.kit.sample_records import NOW
 
 from .acting import LANE, SPACES, THINGS, WITNESSES, Client, Company
 from .journal import Journal

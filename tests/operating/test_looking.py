@@ -10,7 +10,7 @@ import pytest
 from perdure.operating import AmbiguousId, Operator, Row, TooShort, outcome_of
 from perdure.runtime.lease import Holder
 from perdure.storage import MAX_PAGE_BYTES, Record
-from perdure.storage.kit.samples import put
+from perdure.storage.kit.sample_records import put
 from perdure.tasks import (
     Failure,
     InputKind,

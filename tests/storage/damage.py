@@ -8,10 +8,10 @@ from contextlib import closing
 from perdure.storage import Address
 from perdure.storage.dynamodb.items import record_key
 from perdure.storage.dynamodb.location import parse as parse_dynamodb
-from perdure.storage.redis.keys import Keys
-from perdure.storage.redis.layout import layout_of
 from perdure.storage.redis.location import parse as parse_redis
 from perdure.storage.redis.router import Router
+from perdure.storage.redis.schema import Keys
+from perdure.storage.redis.topology import layout_of
 from perdure.storage.shards import shard_of
 from perdure.storage.sqlite.location import parse as parse_sqlite
 

@@ -14,7 +14,7 @@ import asyncpg
 
 from perdure.storage import Change, Insert, Record, Storage
 from perdure.storage.errors import OutcomeUnknown, StorageBusy, StorageUnavailable
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse
 

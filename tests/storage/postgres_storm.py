@@ -7,7 +7,7 @@ import random
 import sys
 
 from perdure.storage import Change, Delete, Insert, Keep, Record, Storage, open_storage
-from perdure.storage.kit.samples import NOW, sample
+from perdure.storage.kit.sample_records import NOW, sample
 
 PARTITIONS = ["p0", "p1", "p2"]
 ROUNDS = 40

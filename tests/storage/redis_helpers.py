@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from perdure.storage import Committed, Insert, Record, Space, Storage, open_storage
 from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
 from perdure.storage.kit import Subject
-from perdure.storage.kit.samples import NOW, OTHER_SPACE, SPACE, sample
+from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, SPACE, sample
 from perdure.storage.kit.servers import Valkey
 
 from .subjects import at

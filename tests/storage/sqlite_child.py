@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import StorageError
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
 
 from .sqlite_helpers import keys_of, padded
 

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from perdure.storage import Address, Delete, Guard, Insert, Keep, Record, Space, Storage, open_storage
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, sample
 
 OWN = Space("own")
 """The space of records that only the task that made them changes, so that it knows what must be there."""

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from perdure.storage import Committed, Insert, Record, Refused, Storage
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, sample
 from perdure.storage.sqlite import SqliteEngine
 
 ROOT = Path(__file__).parents[2]

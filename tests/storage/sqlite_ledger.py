@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from perdure.storage import Change, Delete, Insert, Record, Space, Storage, open_storage
-from perdure.storage.kit.samples import NOW, do, put, sample
+from perdure.storage.kit.sample_records import NOW, do, put, sample
 
 SPACES = Space("debit"), Space("credit")
 HEAD = Space("head")

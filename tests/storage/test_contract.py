@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from perdure.storage.kit import CHECKS, Check
-from perdure.storage.kit.machine import state_machine
+from perdure.storage.kit.state_machine import state_machine
 
 from .. import engines
 from ..rows import row

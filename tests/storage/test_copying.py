@@ -31,7 +31,7 @@ from perdure.storage import (
 from perdure.storage import copying as module
 from perdure.storage.copying import COPIES, Progress, Told, copy
 from perdure.storage.errors import CopyDiffers, StorageCorrupt, StorageUnavailable, TargetNotEmpty
-from perdure.storage.kit.samples import (
+from perdure.storage.kit.sample_records import (
     HOSTILE_BODIES,
     HOSTILE_NAMES,
     NOW,

@@ -16,10 +16,10 @@ from perdure.storage.copying import copy
 from perdure.storage.dynamodb.items import MOST_INLINE
 from perdure.storage.errors import CopyDiffers, StorageCorrupt
 from perdure.storage.kit import CHECKS, Check
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.redis.keys import Keys
 from perdure.storage.redis.location import parse as parse_redis
+from perdure.storage.redis.schema import Keys
 
 from .. import servers
 from ..rows import row, server

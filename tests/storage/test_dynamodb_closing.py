@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage import Storage, migrate_storage, open_storage
 from perdure.storage.errors import StorageClosed
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
 
 from .. import servers
 from .dynamodb_helpers import PATIENCE, storage_on

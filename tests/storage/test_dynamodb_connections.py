@@ -18,13 +18,13 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from perdure.storage.dynamodb.failures import DriverError, is_lost, is_passing
+from perdure.storage.dynamodb.errors import DriverError, is_lost, is_passing
 from perdure.storage.kit.servers import Dynoxide
 
 from .. import servers
 from .dynamodb_helpers import PATIENCE
-from .dynamodb_pair import Bend, Pair, front_of, item, pair_on
 from .dynamodb_proxy import Loss, proxy_to
+from .dynamodb_signing import Bend, Pair, front_of, item, pair_on
 
 pytestmark = pytest.mark.anyio
 

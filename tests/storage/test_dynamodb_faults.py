@@ -24,9 +24,9 @@ from perdure.storage import (
     migrate_storage,
     open_storage,
 )
-from perdure.storage.dynamodb import client, engine
+from perdure.storage.dynamodb import engine, table
 from perdure.storage.dynamodb.items import MOST_INLINE
-from perdure.storage.dynamodb.purging import MOST_REMOVED
+from perdure.storage.dynamodb.purge import MOST_REMOVED
 from perdure.storage.dynamodb.schema import description
 from perdure.storage.errors import (
     OutcomeUnknown,
@@ -36,7 +36,7 @@ from perdure.storage.errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, put_many, sample
 
 from .. import servers
 from ..rows import row
@@ -359,7 +359,7 @@ async def test_a_purge_that_fails_at_once_says_that_nothing_was_done() -> None:
 async def test_a_token_is_not_used_for_longer_than_dynamodb_remembers_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(client, "SAFE_TO_REPEAT", 0.0)
+    monkeypatch.setattr(table, "SAFE_TO_REPEAT", 0.0)
     async with through_proxy() as (storage, proxy):
         proxy.fail("TransactWriteItems", Loss.ANSWER)
         with pytest.raises(OutcomeUnknown):

@@ -25,7 +25,7 @@ from perdure.storage import (
     open_storage,
 )
 from perdure.storage.dynamodb.items import MOST_INLINE, split
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, must, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, must, put, sample
 from perdure.storage.port import (
     MOST_BYTES,
     MOST_KEY_BYTES,

@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 import pytest
 
 from perdure.storage import Committed, Delete, Done, Guard, Insert, Storage, migrate_storage, open_storage
-from perdure.storage.dynamodb import counting, maintaining
-from perdure.storage.dynamodb.client import EVERYTHING, RECORDS, Table
+from perdure.storage.dynamodb import counters, maintenance
 from perdure.storage.dynamodb.items import MOST_INLINE, Overdue, total_key
 from perdure.storage.dynamodb.location import parse
-from perdure.storage.dynamodb.purging import MOST_REMOVED, remove
+from perdure.storage.dynamodb.purge import MOST_REMOVED, remove
+from perdure.storage.dynamodb.table import EVERYTHING, RECORDS, Table
 from perdure.storage.dynamodb.transaction import Transaction
 from perdure.storage.errors import StorageBusy
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, put_many, sample
 from perdure.storage.shards import shard_of
 
 from .. import servers
@@ -85,7 +85,7 @@ async def test_a_counter_that_was_removed_and_made_again_meanwhile_is_not_remove
             for key in ("k1", "k2"):
                 await put(table.theirs, sample(key, tag="t"))
 
-        once_after(monkeypatch, maintaining, "survey", begin_again)
+        once_after(monkeypatch, maintenance, "survey", begin_again)
         await table.ours.maintain()
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW)) == {"t": 2}
         assert (await table.ours.maintain()).findings == ()
@@ -105,7 +105,7 @@ async def test_a_counter_that_begins_again_while_it_is_looked_at_is_looked_at_ag
             await table.theirs.maintain()
             await put(table.theirs, sample("new", tag="t", expires_at=NOW + 20))  # `expiries` is 1 once more
 
-        once_after(monkeypatch, counting, "find_overdue", begin_again)
+        once_after(monkeypatch, counters, "find_overdue", begin_again)
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 10)) == {"t": 1}
 
 
@@ -120,12 +120,12 @@ async def test_a_total_tells_that_its_counters_moved_even_if_it_did_not() -> Non
         async def total() -> Any:  # noqa: ANN401
             return (await table.db.get_item(TableName=table.name, Key=key, ConsistentRead=True))["Item"]
 
-        before = counting.stored_in(await total())
+        before = counters.stored_in(await total())
         transaction = Transaction(table.table)
         transaction.count(SPACE, one, "t", -1)
         transaction.count(SPACE, other, "t", 1)
         assert await transaction.commit()
-        after = counting.stored_in(await total())
+        after = counters.stored_in(await total())
         assert after.counts == before.counts
         assert after.revision == before.revision + 1
 
@@ -148,7 +148,7 @@ async def test_a_record_that_ends_just_before_it_expires_is_subtracted_once(
             )
             assert isinstance(await table.theirs.commit([change], now=later - 1), Committed)
 
-        once_after(monkeypatch, counting, "find_overdue", end)
+        once_after(monkeypatch, counters, "find_overdue", end)
         wanted = {"t": 1} if kind == "delete" else {"t": 1, "u": 1}
         assert dict(await table.ours.counts(SPACE, PARTITION, now=later)) == wanted
 
@@ -211,7 +211,7 @@ async def test_a_count_gets_over_a_purge_though_requests_are_made_once(
         async def purge() -> None:
             assert len(await table.theirs.purge(until=NOW + 1, limit=9)) == 1
 
-        once_after(monkeypatch, counting, "find_overdue", purge)
+        once_after(monkeypatch, counters, "find_overdue", purge)
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 1)) == {"t": 1}
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from perdure.storage import Delete, Guard, Insert, Keep, Storage, open_storage
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, put_many, sample
 from perdure.storage.shards import SHARDS
 
 from .. import servers

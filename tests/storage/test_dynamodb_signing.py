@@ -13,11 +13,11 @@ from botocore.credentials import ReadOnlyCredentials  # pyright: ignore[reportMi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage.dynamodb.sending import Keys, Way, learned
+from perdure.storage.dynamodb.signer import Keys, Way, learned
 from perdure.storage.kit.servers.dynamodb import REGION
 
 from .. import servers
-from .dynamodb_pair import GOOD, Refusal, Rotating, front_of, header, item, pair_on
+from .dynamodb_signing import GOOD, Refusal, Rotating, front_of, header, item, pair_on
 
 pytestmark = pytest.mark.anyio
 

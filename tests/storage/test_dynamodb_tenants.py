@@ -11,9 +11,9 @@ import pytest
 
 from perdure.storage import Change, Committed, Done, Insert, Record, Storage
 from perdure.storage.dynamodb.items import MOST_INLINE, Key, count_key, part_keys, record_key, total_key
-from perdure.storage.dynamodb.writing import LINES
+from perdure.storage.dynamodb.writer import LINES
 from perdure.storage.errors import StorageBusy, StorageError, StorageUnavailable
-from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 from perdure.storage.shards import shard_of
 
 from .. import servers

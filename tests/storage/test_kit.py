@@ -32,7 +32,7 @@ from perdure.storage import (
     Watch,
 )
 from perdure.storage.kit import CHECKS, ContractBroken, Factory, Subject, run
-from perdure.storage.kit.machine import state_machine
+from perdure.storage.kit.state_machine import state_machine
 from perdure.storage.record import Answer, Conflict, Done, Kept, Missing
 from perdure.storage.signals import LocalWatch, Signals
 
@@ -353,7 +353,7 @@ MACHINE_CATCHES = [
 async def test_the_kit_catches_a_broken_engine(
     engine: type[NaiveEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.storage.kit.subject.PATIENCE", 0.2)
+    monkeypatch.setattr("perdure.storage.kit.suite.PATIENCE", 0.2)
     for check in CHECKS:
         report = await run(subject_of(engine), [check])
         if report.broken:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.storage import Space, open_storage
-from perdure.storage.kit.samples import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, put, sample
 
 from .. import engines
 from ..rows import server

@@ -20,7 +20,7 @@ from perdure.storage import (
     Storage,
 )
 from perdure.storage.errors import InvalidArgument
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, sample
 from perdure.storage.memory import MemoryEngine
 
 pytestmark = pytest.mark.anyio

@@ -21,7 +21,7 @@ from perdure.storage import (
     Refused,
     open_storage,
 )
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, put_many, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, put_many, sample
 
 from .. import servers
 from .postgres_helpers import in_time, inserting, outcomes, partition_locked, session

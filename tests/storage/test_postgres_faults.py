@@ -15,7 +15,7 @@ from perdure.storage.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import connections
 from perdure.storage.postgres.location import parse

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.storage import Committed, open_storage
 from perdure.storage.errors import StorageClosed
-from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 from perdure.storage.postgres import connections
 
 from .. import servers

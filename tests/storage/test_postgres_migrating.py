@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage import migrate_storage, open_storage
 from perdure.storage.errors import ForeignStorage, MissingSchema, NewerSchema
-from perdure.storage.kit.samples import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, put, sample
 from perdure.storage.postgres.connections import Connections
 from perdure.storage.postgres.location import parse
 from perdure.storage.postgres.schema import prepare

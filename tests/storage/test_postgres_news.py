@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure.storage import Insert, Keep, Storage, Watch, open_storage
-from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import news
 from perdure.storage.postgres.location import parse

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.storage import migrate_storage, open_storage
 from perdure.storage.errors import CannotOpen, StorageReadOnly, StorageUnavailable, UnsafeServer
-from perdure.storage.kit.samples import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, put, sample
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse
 

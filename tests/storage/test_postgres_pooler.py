@@ -11,7 +11,7 @@ import pytest
 from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen
 from perdure.storage.kit import Subject
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
 
 from .. import servers
 from .postgres_pooler import Pooler, pooler

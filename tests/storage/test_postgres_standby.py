@@ -11,7 +11,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import StorageReadOnly, StorageUnavailable
-from perdure.storage.kit.samples import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, put, sample
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import connections
 from perdure.storage.postgres.location import parse

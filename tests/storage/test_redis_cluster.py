@@ -11,12 +11,12 @@ from redis.crc import key_slot
 
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import CannotOpen, OutcomeUnknown
-from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey, ValkeyCluster
-from perdure.storage.redis import layout as layouts
-from perdure.storage.redis.keys import Keys
-from perdure.storage.redis.layout import Layout, layout_of
+from perdure.storage.redis import topology as layouts
 from perdure.storage.redis.location import parse
+from perdure.storage.redis.schema import Keys
+from perdure.storage.redis.topology import Layout, layout_of
 
 from ..rows import row
 from .redis_helpers import PATIENCE, client_of, eventually, hasty, keys_of, storage, storm

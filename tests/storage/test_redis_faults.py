@@ -19,12 +19,12 @@ from perdure.storage.errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey
-from perdure.storage.redis.keys import Keys
-from perdure.storage.redis.layout import layout_of
 from perdure.storage.redis.location import parse
 from perdure.storage.redis.router import PAUSES, Router
+from perdure.storage.redis.schema import Keys
+from perdure.storage.redis.topology import layout_of
 
 from .redis_helpers import (
     PATIENCE,

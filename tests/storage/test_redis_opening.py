@@ -18,7 +18,7 @@ from perdure.storage.errors import (
     StorageUnavailable,
     UnsafeServer,
 )
-from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey
 from perdure.storage.redis.location import parse
 

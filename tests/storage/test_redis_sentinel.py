@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Insert, Refused, open_storage
 from perdure.storage.errors import CannotOpen, OutcomeUnknown, StorageUnavailable
-from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey, ValkeySentinel
 
 from .redis_helpers import PATIENCE, eventually, is_usable, opened, storm

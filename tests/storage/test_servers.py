@@ -32,7 +32,7 @@ from perdure.storage.kit.servers import (
     ValkeyCluster,
     ValkeySentinel,
 )
-from perdure.storage.kit.servers.install import Package, installed
+from perdure.storage.kit.servers.npm_packages import Package, installed
 from perdure.storage.kit.servers.process import package_folder
 from perdure.storage.kit.servers.valkey import SERVICE
 

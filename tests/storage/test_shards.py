@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from perdure.storage.kit.samples import HOSTILE_NAMES, sample
+from perdure.storage.kit.sample_records import HOSTILE_NAMES, sample
 from perdure.storage.shards import SHARDS, merged, shard_of
 
 GOLDEN = {

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Committed, open_storage
 from perdure.storage.errors import StorageClosed
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
 
 from .sqlite_helpers import (
     engine_threads,

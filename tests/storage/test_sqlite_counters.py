@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Change, Committed, Delete, Guard, Record, Refused, open_storage
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
 
 from .sqlite_helpers import inserting, url_of
 

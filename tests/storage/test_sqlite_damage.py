@@ -13,7 +13,7 @@ import pytest
 
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import StorageCorrupt, StorageError
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
 
 from ..rows import server
 from .sqlite_helpers import (

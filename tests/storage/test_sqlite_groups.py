@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Change, Committed, Conflict, Done, Guard, Insert, Keep, Refused, open_storage
 from perdure.storage.errors import StorageBusy
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
 
 from ..rows import server
 from .sqlite_helpers import child, in_time, inserting, keys_of, locked, outcomes, queued, trace, url_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Delete, open_storage
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
 from perdure.storage.sqlite import engine, file, reader
 from perdure.storage.sqlite.location import Location
 

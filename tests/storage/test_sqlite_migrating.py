@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import NewerSchema
-from perdure.storage.kit.samples import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, put, sample
 from perdure.storage.sqlite.file import prepare
 from perdure.storage.sqlite.location import parse
 from perdure.storage.sqlite.statements import migrations

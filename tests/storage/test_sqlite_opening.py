@@ -12,7 +12,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen, ForeignStorage, NewerSchema, StorageError
-from perdure.storage.kit.samples import put, sample
+from perdure.storage.kit.sample_records import put, sample
 from perdure.storage.sqlite.file import APPLICATION_ID
 
 from ..rows import server

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import open_storage
-from perdure.storage.kit.samples import NOW, sample
+from perdure.storage.kit.sample_records import NOW, sample
 from perdure.storage.sqlite.statements import statement
 
 from .sqlite_helpers import inserting, url_of

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Storage, open_storage
-from perdure.storage.kit.samples import NOW, PARTITION, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, put, sample
 
 from .sqlite_hammer import OWN
 from .sqlite_helpers import child, keys_of, told_by, url_of

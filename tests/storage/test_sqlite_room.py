@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from perdure.storage import Committed, Delete, Storage, open_storage
 from perdure.storage.errors import StorageFull
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
 
 from ..rows import server
 from .sqlite_child import fill

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen
-from perdure.storage.kit.samples import put, sample
+from perdure.storage.kit.sample_records import put, sample
 
 from .sqlite_helpers import keys_of, names_in, url_of
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Storage, open_storage
-from perdure.storage.kit.samples import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 
 from ..rows import server
 from .sqlite_helpers import child, eventually, in_time, trace, url_of

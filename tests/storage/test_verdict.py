@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Committed, Conflict, Done, Insert, Refused, Storage, open_storage
 from perdure.storage.errors import StorageFailed
-from perdure.storage.kit.samples import NOW, PARTITION, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, put, sample
 from perdure.storage.record import Standing
 from perdure.storage.redis import scripts
 from perdure.storage.verdict import result_of

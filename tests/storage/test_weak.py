@@ -11,7 +11,7 @@ import pytest
 
 from perdure.storage import Insert, Storage
 from perdure.storage.errors import OutcomeUnknown
-from perdure.storage.kit.samples import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
 
 from .weak import LOST_ANSWERS, WeakMemoryEngine
 

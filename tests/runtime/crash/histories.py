@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import msgspec
 
 from perdure.storage import Answer, Conflict, Done, Missing
-from perdure.storage.kit.history import Get, Operation, State, Write, is_linearizable
+from perdure.storage.kit.linearizability import Get, Operation, State, Write, is_linearizable
 
 from .journal import Committed, Committing, Edit, Event, Got, Look
 

@@ -25,14 +25,14 @@ from ..record import (
     Tag,
 )
 from ..signals import Signals
-from .across import Across
-from .client import Table
-from .counting import living, look
+from .counters import living, look
+from .global_index import Across
 from .location import parse
-from .maintaining import maintain
-from .opening import check, connect, make
-from .reading import Reader
-from .writing import Writer
+from .maintenance import maintain
+from .reader import Reader
+from .schema import check, connect, make
+from .table import Table
+from .writer import Writer
 
 LOOK_EVERY = 1.0
 """Seconds between two wake-ups of everybody who watches: others may have committed something."""

@@ -7,10 +7,18 @@ at the top of `subject`.
 
 from importlib import import_module
 
-from .history import Get, Operation, Recorder, Write, is_linearizable
-from .subject import CHECKS, Check, ContractBroken, Factory, MissingSeam, Report, Result, Subject, run
+from .linearizability import Get, Operation, Recorder, Write, is_linearizable
+from .suite import CHECKS, Check, ContractBroken, Factory, MissingSeam, Report, Result, Subject, run
 
-for _module in ("writing", "reading", "expiring", "contending", "lasting", "damage"):
+for _module in (
+    "commit_checks",
+    "name_checks",
+    "query_checks",
+    "expiry_checks",
+    "concurrency_checks",
+    "durability_checks",
+    "damage_checks",
+):
     import_module(f".{_module}", __package__)  # each adds its checks to CHECKS
 
 __all__ = [

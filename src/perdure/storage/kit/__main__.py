@@ -9,7 +9,7 @@ from importlib import import_module
 import msgspec
 
 from ..opening import open_storage
-from .contestants import Contest, contend, insert_until_killed, is_ready
+from .child_process import Contest, contend, insert_until_killed, is_ready
 
 
 async def _main() -> None:

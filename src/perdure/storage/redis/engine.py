@@ -24,14 +24,14 @@ from ..record import (
     Tag,
 )
 from ..signals import Signals
-from .keys import Keys
-from .layout import Layout, layout_of
-from .listening import Listener
 from .location import parse
+from .maintenance import Upkeep
+from .notifications import Listener
 from .reader import Reader
 from .router import Router
-from .safety import check_servers
-from .upkeep import Upkeep
+from .schema import Keys
+from .server_checks import check_servers
+from .topology import Layout, layout_of
 from .writer import Writer
 
 

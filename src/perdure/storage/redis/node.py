@@ -19,7 +19,7 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyErro
 
 from ..errors import OutcomeUnknown
 from ..grouping import Grouping
-from .failures import lost, not_sent
+from .errors import lost, not_sent
 from .scripts import Command
 
 Host: TypeAlias = tuple[str, int]

@@ -15,11 +15,10 @@ from ..damage import Damaged, checked
 from ..page import MAX_PAGE_BYTES, Page
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARDS, shard_of
-from .keys import Keys, after, awake, digits, listed, names_in, number_in, tag_prefix
+from .index_scan import Shelf, Walk
 from .router import Call, Router
+from .schema import Keys, after, awake, decode, digits, listed, names_in, number_in, tag_prefix
 from .scripts import COUNTS, RECORDS
-from .stored import decode
-from .walking import Shelf, Walk
 
 MOST_AT_ONCE = 1000
 """Records that are asked for together, where many turn out to have expired."""

@@ -25,10 +25,10 @@ from redis.exceptions import (
 )
 
 from ..errors import OutcomeUnknown, StorageClosed, StorageUnavailable
-from .failures import refused, unread
-from .layout import Layout
+from .errors import refused, unread
 from .node import Host, Node, Reply
 from .scripts import Command, in_full
+from .topology import Layout
 
 Call: TypeAlias = tuple[int, Command]
 """A command, and the shard that it is about."""

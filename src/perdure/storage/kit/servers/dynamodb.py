@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from .install import PACKAGES, installed
+from .npm_packages import PACKAGES, installed
 from .process import MissingServer, Server, answers
 
 REGION = "us-east-1"

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
 
-LEASH = Path(__file__).with_name("leash.py")
+LEASH = Path(__file__).with_name("supervisor.py")
 READY_WITHIN = 60.0
 """Seconds until a server that does not answer is given up. Not a measure of speed."""
 NOBODY = 65534

@@ -1,0 +1,186 @@
+"""Checks of what happens when many want the same record: promises 8 and 9, and 21 across processes."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+from ..port import Storage
+from ..record import Change, Committed, Delete, Guard, Insert, Keep, Record, Refused
+from .child_process import MOST_TRIES, Contest, contend, run_children
+from .linearizability import Recorder, Write, is_linearizable
+from .sample_records import NOW, PARTITION, SPACE, put, sample
+from .suite import ContractBroken, Subject, check, expect
+
+WRITERS = 8
+ROUNDS = 100
+ROUNDS_OF_PROCESSES = 20
+"""Fewer, because each round takes longer; processes begin together, and so contend in every one."""
+
+
+def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
+    winners = Counter(version for writer in won for version in writer)
+    expect(winners, Counter(range(1, rounds + 1)), "how often each version was won")
+
+
+@check(8)
+async def of_eight_writers_of_one_version_one_wins(subject: Subject) -> None:
+    await put(subject.storage, sample("contended"))
+    won = await asyncio.gather(*[contend(subject.storage, ROUNDS) for _ in range(WRITERS)])
+    expect_one_winner_each(won, ROUNDS)
+
+
+@check(8)
+async def of_eight_inserts_of_one_key_one_wins(subject: Subject) -> None:
+    for key in range(20):
+        changes = [[Insert(record=sample(f"k{key}", body=str(writer)))] for writer in range(WRITERS)]
+        results = await asyncio.gather(*[subject.storage.commit(change, now=NOW) for change in changes])
+        winners = [n for n, result in enumerate(results) if isinstance(result, Committed)]
+        expect(len(winners), 1, "winners")
+        got = await subject.storage.get(sample(f"k{key}").address, now=NOW)
+        expect(got and got.body, str(winners[0]), "whose record it is")
+
+
+@check(8)
+async def no_update_is_lost_between_interleaved_reads_and_writes(subject: Subject) -> None:
+    storage = subject.storage
+    await put(storage, sample("sum", body="0"))
+
+    async def add_ten() -> None:
+        done = 0
+        for _ in range(MOST_TRIES):
+            if done == 10:
+                return
+            record = await storage.get(sample("sum").address, now=NOW)
+            if record is None:
+                raise ContractBroken("a record vanished under concurrent writers")
+            await asyncio.sleep(0)  # let the others read the same version
+            change = record.becoming(body=str(int(record.body) + 1), tag="")
+            done += isinstance(await storage.commit([change], now=NOW), Committed)
+        raise ContractBroken("ten additions were not done in as many tries as are reasonable")
+
+    await asyncio.gather(*[add_ten() for _ in range(WRITERS)])
+    got = await storage.get(sample("sum").address, now=NOW)
+    expect(got and got.body, str(WRITERS * 10), "the sum")
+
+
+@check(8)
+async def the_history_of_one_record_is_linearizable(subject: Subject) -> None:
+    await _expect_linearizable([subject.storage] * 4, seed=1)
+
+
+@check(8, "second_client")
+async def the_history_over_two_clients_is_linearizable(subject: Subject) -> None:
+    second = await subject.another_client()
+    try:
+        await _expect_linearizable([subject.storage, second] * 2, seed=2)
+    finally:
+        await second.close()
+
+
+async def _expect_linearizable(clients: Sequence[Storage], seed: int) -> None:
+    recorder = Recorder()
+    await asyncio.gather(*[_meddle(client, recorder, seed * 10 + n) for n, client in enumerate(clients)])
+    if not is_linearizable(recorder.operations):
+        lines = "\n".join(str(each) for each in sorted(recorder.operations, key=lambda each: each.called))
+        raise ContractBroken(f"no order of these operations explains their answers:\n{lines}")
+
+
+async def _meddle(storage: Storage, recorder: Recorder, seed: int) -> None:
+    """Read, insert, replace and delete one record, often with a version that is no longer true."""
+    chance = random.Random(seed)
+    known: Record | None = None
+    for n in range(25):
+        body = f"{seed}.{n}"
+        choice = chance.choice(("get", "get", "insert", "replace", "replace", "delete"))
+        if choice == "insert" or (known is None and choice != "get"):
+            changes = [Insert(record=sample("h", body=body))]
+            await recorder.write(Write("insert", 0, body), storage.commit(changes, now=NOW))
+        elif choice == "get" or known is None:
+            known = await recorder.get(storage.get(sample("h").address, now=NOW)) or known
+        else:
+            change = known.becoming(body=body, tag="") if choice == "replace" else Delete(before=known)
+            what = Write("replace" if choice == "replace" else "delete", known.version, body)
+            await recorder.write(what, storage.commit([change], now=NOW))
+
+
+@check(9)
+async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
+    guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=10)
+    changes = [[Insert(record=sample(f"k{n}", tag="ab"[n % 2]))] for n in range(40)]
+    results = await asyncio.gather(
+        *[subject.storage.commit(change, guard=guard, now=NOW) for change in changes]
+    )
+    admitted = sum(isinstance(result, Committed) for result in results)
+    expect(admitted, 10, "how many were admitted")
+    others = [result for result in results if isinstance(result, Refused) and result.over is not None]
+    expect(len(others), 30, "how many the guard refused")
+    counts = await subject.storage.counts(SPACE, PARTITION, now=NOW)
+    expect(sum(counts.values()), 10, "the sum of the counts")
+
+
+@check(21, "url")
+async def of_eight_processes_writing_one_version_one_wins(subject: Subject) -> None:
+    await put(subject.storage, sample("contended"))
+    contest = Contest(url=subject.url or "", plugin=subject.plugin, rounds=ROUNDS_OF_PROCESSES)
+    won = await run_children(contest, WRITERS)
+    expect_one_winner_each(won, ROUNDS_OF_PROCESSES)
+    got = await subject.storage.get(sample("contended").address, now=NOW)
+    expect(got and got.version, ROUNDS_OF_PROCESSES + 1, "the version at the end")
+
+
+@check(21, "second_client")
+async def a_guard_holds_against_two_clients(subject: Subject) -> None:
+    guard = Guard(space=SPACE, tags=frozenset({"a"}), at_most=10)
+    clients = [subject.storage, await subject.another_client()]
+    try:
+        changes = [[Insert(record=sample(f"k{n}", tag="a"))] for n in range(40)]
+        results = await asyncio.gather(
+            *[clients[n % 2].commit(change, guard=guard, now=NOW) for n, change in enumerate(changes)]
+        )
+    finally:
+        await clients[1].close()
+    expect(sum(isinstance(result, Committed) for result in results), 10, "how many were admitted")
+
+
+@check(8, "settle")
+async def after_a_storm_every_index_agrees(subject: Subject) -> None:
+    storage = subject.storage
+    await asyncio.gather(*[_storm(storage, f"p{seed % 2}", seed) for seed in range(6)])
+    storage = await subject.settled()
+    records = await storage.page(SPACE, limit=1000, now=NOW)
+    parts = [
+        record for part in ("p0", "p1") for record in await storage.page(SPACE, part, limit=999, now=NOW)
+    ]
+    expect(sorted(parts, key=lambda each: each.position), records, "the partitions' listings")
+    tagged = [record for tag in "xyz" for record in await storage.page(SPACE, tag=tag, limit=999, now=NOW)]
+    expect(sorted(tagged, key=lambda each: each.position), records, "the tags' listings")
+    counted = Counter(record.tag for record in records)
+    expect(dict(await storage.counts(SPACE, now=NOW)), dict(counted), "the counts")
+    timed = sorted(record.address for record in records if record.lane)
+    due = sorted(record.address for record in await storage.due("l", until=NOW, limit=999, now=NOW))
+    expect(due, timed, "the lane")
+
+
+async def _storm(storage: Storage, partition: str, seed: int) -> None:
+    """Commits of several changes to a few records that others change too."""
+    chance = random.Random(seed)
+    for n in range(30):
+        keys = chance.sample("abcdefgh", 3)
+        addresses = [sample(key, partition=partition).address for key in keys]
+        found = await storage.get_many(addresses, now=NOW)
+        changes = [_any_change(chance, key, partition, n, old) for key, old in zip(keys, found, strict=True)]
+        await storage.commit(changes, now=NOW)
+
+
+def _any_change(chance: random.Random, key: str, partition: str, order: int, old: Record | None) -> Change:
+    lane, wake_at = chance.choice([("l", order), (None, None)])
+    tag = chance.choice("xyz")
+    if old is None:
+        new = sample(key, partition=partition, order=order, tag=tag, lane=lane, wake_at=wake_at)
+        return chance.choice([Insert, Keep])(record=new)
+    if chance.random() < 0.3:
+        return Delete(before=old)
+    return old.becoming(body="2", tag=tag, lane=lane, wake_at=wake_at)

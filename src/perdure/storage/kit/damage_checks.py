@@ -1,0 +1,118 @@
+"""Checks of what a damaged record does to its neighbours: promise 23."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+
+from ..errors import StorageCorrupt
+from ..port import Storage
+from ..record import Address, Delete, Insert, Keep, Record
+from .sample_records import NOW, PARTITION, SPACE, do, put, sample
+from .suite import ContractBroken, MissingSeam, Subject, check, expect
+
+DAMAGED = "bad"
+
+
+def neighbours() -> list[Record]:
+    """Records that a listing meets before and after the damaged one."""
+    return [sample(f"k{n}", order=n, tag="t", lane="l", wake_at=n) for n in (1, 2, 8, 9)]
+
+
+async def with_damage(subject: Subject) -> tuple[Storage, Record]:
+    """Store records, and damage the third of five."""
+    if subject.damage is None:
+        raise MissingSeam("damage")
+    damaged = sample(DAMAGED, order=5, tag="t", lane="l", wake_at=5)
+    first, second, *last = neighbours()
+    await put(subject.storage, first, second, damaged, *last)
+    await subject.damage(damaged.address)
+    return await subject.settled(), damaged
+
+
+class _Log(logging.Handler):
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+
+@contextmanager
+def logged() -> Generator[list[str]]:
+    """Collect the warnings that are logged meanwhile."""
+    handler, root = _Log(), logging.getLogger()
+    root.addHandler(handler)
+    try:
+        yield handler.lines
+    finally:
+        root.removeHandler(handler)
+
+
+def expect_named(text: str, address: Address, what: str) -> None:
+    if not all(name in text for name in address):
+        raise ContractBroken(f"{what} does not name {address}: {text}")
+
+
+@check(23, "damage")
+async def a_damaged_record_is_an_error_that_names_it(subject: Subject) -> None:
+    storage, damaged = await with_damage(subject)
+    for addresses in ([damaged.address], [neighbours()[0].address, damaged.address]):
+        try:
+            await storage.get_many(addresses, now=NOW)
+        except StorageCorrupt as error:
+            expect_named(str(error), damaged.address, "the error")
+        else:
+            raise ContractBroken("a damaged record was read as if it were whole, or absent")
+    expect(await storage.get(neighbours()[0].address, now=NOW), neighbours()[0], "its neighbour")
+
+
+@check(23, "damage", "settle")
+async def listings_leave_a_damaged_record_out_and_warn(subject: Subject) -> None:
+    storage, damaged = await with_damage(subject)
+    await _expect_listings(storage, neighbours(), damaged.address)
+
+
+async def _expect_listings(storage: Storage, wanted: Sequence[Record], damaged: Address) -> None:
+    for limit in (1, 3, 4, 9):
+        for partition, tag in ((PARTITION, None), (PARTITION, "t"), (None, None), (None, "t")):
+            for descending in (False, True):
+                with logged() as lines:
+                    page = await storage.page(
+                        SPACE, partition, limit=limit, tag=tag, descending=descending, now=NOW
+                    )
+                ordered = wanted[::-1] if descending else wanted
+                expect(page, list(ordered[:limit]), f"a page of {limit} beside a damaged record")
+                if limit >= 3:
+                    expect_named(" ".join(lines), damaged, "the warning")
+        expect(await storage.due("l", until=9, limit=limit, now=NOW), list(wanted[:limit]), "what is due")
+    after = wanted[1].position
+    page = await storage.page(SPACE, PARTITION, after=after, limit=1, now=NOW)
+    expect(page, [wanted[2]], "the page that starts at the damaged record")
+
+
+@check(23, "damage", "settle")
+async def a_commit_that_meets_a_damaged_record_fails_alone(subject: Subject) -> None:
+    storage, damaged = await with_damage(subject)
+    other = sample(DAMAGED, order=5, body="2", tag="t")
+    replace = damaged.becoming(body="2", tag="u")
+    for change in (Insert(record=other), Keep(record=other), replace, Delete(before=replace.after)):
+        try:
+            await storage.commit([change], now=NOW)
+        except StorageCorrupt as error:
+            expect_named(str(error), damaged.address, "the error")
+    change = neighbours()[0].becoming(body="2", tag="t", lane="l", wake_at=1)
+    await do(storage, change)
+    expect(await storage.get(change.address, now=NOW), change.after, "a neighbour that was replaced")
+
+
+@check(23, "damage", "settle")
+async def maintenance_reports_a_damaged_record(subject: Subject) -> None:
+    storage, damaged = await with_damage(subject)
+    for repair in (False, True):
+        findings = (await storage.maintain(repair=repair)).findings
+        expect_named(" ".join(findings), damaged.address, "what maintenance found")
+    await _expect_listings(storage, neighbours(), damaged.address)
+    expect(await storage.purge(until=NOW, limit=9), [], "a purge of nothing")

@@ -1,0 +1,118 @@
+"""Records for checks: plain ones, and names and bodies chosen to hurt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..port import MOST_NUMBER, Storage
+from ..record import Change, Committed, Insert, Micros, Record, Refused, Space, Tag
+from .suite import ContractBroken
+
+SPACE = Space("kit")
+OTHER_SPACE = Space("kit2")
+PARTITION = "someone"
+NOW: Micros = 1_700_000_000_000_000
+"""The time of checks that do not care about time."""
+
+NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MOST_NUMBER - 1, MOST_NUMBER)
+"""Numbers that lose something where they pass through 32 bits or a rounded float."""
+
+HOSTILE_NAMES = (
+    "a",
+    "a:b",
+    "a#b",
+    "a/b",
+    "a%3Ab",
+    "{a}",
+    "{a}b",
+    "a{",
+    "a*",
+    "a?",
+    "a\\",
+    "a'b",
+    'a"b',
+    "a b",
+    " a",
+    "a ",
+    "A",
+    "á",
+    "a\u0301",
+    "日本",
+    "😀",
+    "\x01",
+    "\x7f",
+    "\u00ff",
+    "\ud7ff",
+    "\ue000",
+    "\uffff",
+    "\U0010ffff",
+    "ab",
+    "aa",
+    "a" * 256,
+)
+"""Names that are prefixes of each other, look alike, or mean something to some engine."""
+
+HOSTILE_BODIES = (
+    "{}",
+    "null",
+    '{"b":1,"a":2}',
+    '{"a":1.0,"b":1e22,"c":0.1,"d":-0.0}',
+    '{"n":123456789012345678901234567890}',
+    '{"text":"\\u0000\\ud83d\\ude00 \\" \\\\ "}',
+    '{"text":"日本 😀 \u2028 \u2029 á a\u0301"}',
+    ' { "spaces" : [ 1 , 2 ] } ',
+    '{"a":1,"a":2}',
+    "[" * 200 + "]" * 200,
+    '"' + "x" * 100_000 + '"',
+)
+
+
+def sample(
+    key: str = "k",
+    *,
+    partition: str = PARTITION,
+    space: Space = SPACE,
+    order: Micros = 1,
+    body: str = "{}",
+    tag: Tag = "",
+    expires_at: Micros | None = None,
+    lane: str | None = None,
+    wake_at: Micros | None = None,
+    version: int = 1,
+) -> Record:
+    return Record(
+        space=space,
+        partition=partition,
+        key=key,
+        order=order,
+        body=body,
+        version=version,
+        tag=tag,
+        expires_at=expires_at,
+        lane=lane,
+        wake_at=wake_at,
+    )
+
+
+async def put(storage: Storage, *records: Record, now: Micros = NOW) -> None:
+    """Insert records one by one, all of which must succeed."""
+    for record in records:
+        must(await storage.commit([Insert(record=record)], now=now))
+
+
+async def put_many(storage: Storage, records: Sequence[Record], now: Micros = NOW) -> None:
+    """Insert many records of one partition, in commits of 25."""
+    for start in range(0, len(records), 25):
+        changes = [Insert(record=record) for record in records[start : start + 25]]
+        must(await storage.commit(changes, now=now))
+
+
+async def do(storage: Storage, *changes: Change, now: Micros = NOW) -> Committed:
+    """Commit changes that must succeed."""
+    return must(await storage.commit(changes, now=now))
+
+
+def must(result: Committed | Refused) -> Committed:
+    if isinstance(result, Refused):
+        raise ContractBroken(f"a commit that should succeed was refused: {result}")
+    return result

@@ -1,0 +1,49 @@
+"""Run a server as a child process, and stop it when this process's standard input is closed.
+
+A killed test run therefore leaves no server behind. This file runs as a script that imports neither perdure
+nor site packages, because that starts faster: `python -I -S supervisor.py USER COMMAND...`. It prints the
+process id of the server. USER is a numeric user id, or `-` to keep the current user.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+
+PATIENCE = 30.0
+"""Seconds for an orderly end before a hard one."""
+
+
+def main(user: str, *command: str) -> int:
+    """Returns what the server returned."""
+    number = None if user == "-" else int(user)
+    server = subprocess.Popen(  # noqa: S603 - the command is the launcher's own
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=sys.stderr,
+        user=number,
+        group=number,
+        start_new_session=True,
+    )
+    print(server.pid, flush=True)
+    threading.Thread(target=_hold, args=(server,), daemon=True).start()
+    return server.wait()
+
+
+def _hold(server: subprocess.Popen[bytes]) -> None:
+    """Wait until nobody holds the other end; then let the server go."""
+    while os.read(0, 1024):
+        pass
+    server.send_signal(signal.SIGCONT)
+    server.send_signal(signal.SIGINT)  # of a PostgreSQL: roll back and go; others simply go
+    try:
+        server.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        server.kill()
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

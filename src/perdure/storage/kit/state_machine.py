@@ -1,0 +1,221 @@
+"""A hypothesis state machine: the same random history on an engine and on the model, every answer compared.
+
+    TestMyEngine = state_machine(my_engine).TestCase
+
+The model is the memory engine, held to the contract by the checks and by a slow and obvious twin in perdure's
+own tests. Names, times and tags are few, so that histories collide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import TypeVar
+
+import hypothesis.strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
+
+from ..memory import MemoryEngine
+from ..port import Storage
+from ..record import Address, Change, Delete, Guard, Insert, Keep, Micros, Position, Record, Space
+from .suite import Factory, Subject, expect
+
+T = TypeVar("T")
+
+SPACES = [Space("one"), Space("two")]
+PARTITIONS = ["p", "p:", "q"]
+KEYS = ["a", "b", "a:", "é"]
+TAGS = ["", "x", "y"]
+LANES = ["l", "m"]
+STEP: Micros = 10
+
+_times = st.integers(0, 12).map(lambda n: n * STEP)
+_bodies = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
+_timers = st.none() | st.tuples(st.sampled_from(LANES), _times)
+_expiries = st.none() | st.integers(1, 12).map(lambda n: n * STEP)
+_addresses = st.builds(Address, *(st.sampled_from(names) for names in (SPACES, PARTITIONS, KEYS)))
+_guards = st.none() | st.builds(
+    Guard,
+    space=st.sampled_from(SPACES),
+    tags=st.frozensets(st.sampled_from(TAGS), min_size=1),
+    at_most=st.integers(0, 4),
+)
+_positions = st.none() | st.builds(Position, _times, st.sampled_from(KEYS), st.sampled_from(PARTITIONS))
+_limits = st.sampled_from([1, 2, 3, 1000])
+
+
+def state_machine(factory: Factory) -> type[RuleBasedStateMachine]:
+    """A state machine for the engine that this factory opens."""
+
+    class EngineAgainstModel(_Machine):
+        def __init__(self) -> None:
+            super().__init__(factory)
+
+    return EngineAgainstModel
+
+
+class _Machine(RuleBasedStateMachine):
+    subject: Subject
+
+    def __init__(self, factory: Factory) -> None:
+        super().__init__()
+        self.context = factory()
+        self.loop = asyncio.Runner()
+        self.now: Micros = 0
+        self.guarded_at: Micros | None = None
+        self.known: dict[Address, list[Record]] = {}
+        self.model = Storage(MemoryEngine())
+
+    @initialize()
+    def open(self) -> None:
+        self.subject = self.loop.run(_enter(self.context))
+
+    def teardown(self) -> None:
+        if hasattr(self, "subject"):
+            self.loop.run(_leave(self.context))
+        self.loop.close()
+
+    def both(self, verb: Callable[[Storage], Awaitable[T]], what: str) -> T:
+        """Ask the engine and the model the same; they must answer the same."""
+
+        async def ask() -> tuple[T, T]:
+            return await verb(await self.subject.settled()), await verb(self.model)
+
+        actual, expected = self.loop.run(ask())
+        expect(actual, expected, f"{what} at {self.now}")
+        return expected
+
+    @rule(partition=st.sampled_from(PARTITIONS), guard=_guards, data=st.data())
+    def commit_guarded(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
+        self._commit(partition, guard, data)
+        if guard is not None:
+            self.guarded_at = self.now
+
+    @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
+    def commit(self, partition: str, data: st.DataObject) -> None:
+        self._commit(partition, None, data)
+
+    @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
+    def commit_more(self, partition: str, data: st.DataObject) -> None:
+        """The same: hypothesis picks rules evenly, and an empty storage is soon understood."""
+        self._commit(partition, None, data)
+
+    def _commit(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
+        places = st.tuples(st.sampled_from(SPACES), st.sampled_from(KEYS))
+        chosen = data.draw(st.lists(places, min_size=1, max_size=4, unique=True))
+        changes = [self._change(Address(space, partition, key), data) for space, key in chosen]
+        now = self.now
+        self.both(lambda storage: storage.commit(changes, guard=guard, now=now), f"commit {changes} {guard}")
+        for change in changes:
+            if not isinstance(change, Delete):
+                after = change.record if isinstance(change, Insert | Keep) else change.after
+                self.known.setdefault(after.address, []).append(after)
+
+    def _change(self, address: Address, data: st.DataObject) -> Change:
+        lane, wake_at = data.draw(_timers) or (None, None)
+        body, tag = data.draw(_bodies), data.draw(st.sampled_from(TAGS))
+        expires_at = data.draw(_expiries)
+        before = [*self.known.get(address, []), None]
+        read = data.draw(st.sampled_from(before[-3:]))
+        if read is not None and data.draw(st.booleans()):
+            return Delete(before=read)
+        if read is not None:
+            return read.becoming(body=body, tag=tag, expires_at=expires_at, lane=lane, wake_at=wake_at)
+        record = Record(
+            space=address.space,
+            partition=address.partition,
+            key=address.key,
+            order=data.draw(_times),
+            body=body,
+            tag=tag,
+            expires_at=expires_at,
+            lane=lane,
+            wake_at=wake_at,
+        )
+        return data.draw(st.sampled_from([Insert, Keep]))(record=record)
+
+    @rule(addresses=st.lists(_addresses, min_size=1, max_size=10))
+    def get(self, addresses: list[Address]) -> None:
+        now = self.now
+        self.both(lambda storage: storage.get_many(addresses, now=now), f"get {addresses}")
+
+    @rule(
+        space=st.sampled_from(SPACES),
+        partition=st.none() | st.sampled_from(PARTITIONS),
+        after=_positions,
+        limit=_limits,
+        tag=st.none() | st.sampled_from(TAGS),
+        descending=st.booleans(),
+    )
+    def page(
+        self,
+        space: Space,
+        partition: str | None,
+        after: Position | None,
+        limit: int,
+        tag: str | None,
+        descending: bool,  # noqa: FBT001 - hypothesis passes it by name
+    ) -> None:
+        if after is not None and partition is not None:
+            after = after._replace(partition=partition)
+        now = self.now
+        self.both(
+            lambda storage: storage.page(
+                space, partition, after=after, limit=limit, tag=tag, descending=descending, now=now
+            ),
+            f"page {space} {partition} after {after} limit {limit} tag {tag} descending {descending}",
+        )
+
+    @rule(lane=st.sampled_from(LANES), until=_times, limit=_limits)
+    def due(self, lane: str, until: Micros, limit: int) -> None:
+        now = self.now
+        self.both(lambda storage: storage.due(lane, until=until, limit=limit, now=now), f"due {lane} {until}")
+
+    @rule(space=st.sampled_from(SPACES), partition=st.none() | st.sampled_from(PARTITIONS))
+    def counts(self, space: Space, partition: str | None) -> None:
+        now = self.now
+
+        async def counts(storage: Storage) -> dict[str, int]:
+            return dict(await storage.counts(space, partition, now=now))
+
+        self.both(counts, f"counts {space} {partition}")
+
+    @rule(until=_times)
+    def purge(self, until: Micros) -> None:
+        """Which records a guard has purged before is left to the engine; that they are gone is not."""
+
+        async def purge(storage: Storage) -> list[tuple[str, ...]]:
+            return sorted(await storage.purge(until=until, limit=1000))
+
+        async def purge_silently(storage: Storage) -> None:
+            await purge(storage)
+
+        is_open = self.guarded_at is not None
+        self.both(purge_silently if is_open else purge, f"purge {until}")
+        if self.guarded_at is not None and until >= self.guarded_at:
+            self.guarded_at = None
+
+    @rule(space=st.sampled_from(SPACES))
+    def everything(self, space: Space) -> None:
+        now = self.now
+        self.both(lambda storage: storage.page(space, limit=1000, now=now), f"everything of {space}")
+        for lane in LANES:
+            self.due(lane, 12 * STEP, 1000)
+
+    @rule(steps=st.integers(1, 3))
+    def time_passes(self, steps: int) -> None:
+        self.now += steps * STEP
+
+    @rule()
+    def reopen(self) -> None:
+        if self.subject.has("reopen"):
+            self.loop.run(self.subject.reopened())
+
+
+async def _enter(context: AbstractAsyncContextManager[Subject]) -> Subject:
+    return await context.__aenter__()
+
+
+async def _leave(context: AbstractAsyncContextManager[Subject]) -> None:
+    await context.__aexit__(None, None, None)

@@ -1,0 +1,213 @@
+"""The driver and the sender that learned from it, side by side, and a front that sees what they send."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from asyncio import StreamReader, StreamWriter
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import asynccontextmanager, nullcontext, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any, NamedTuple, TypeAlias, cast
+from uuid import uuid4
+
+from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStubs]
+from aiobotocore.credentials import AioRefreshableCredentials  # pyright: ignore[reportMissingTypeStubs]
+from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeStubs]
+from botocore.loaders import Loader  # pyright: ignore[reportMissingTypeStubs]
+
+from perdure.storage.dynamodb.errors import DriverError
+from perdure.storage.dynamodb.signer import Sender
+from perdure.storage.kit.servers import CREDENTIALS
+from perdure.storage.kit.servers.dynamodb import REGION
+
+from .dynamodb_helpers import PATIENCE, client_of
+
+TABLE = "perdure-sending"
+MODELS = Loader()
+"""Read once for all clients."""
+GOOD = (CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"], "")
+
+
+class Pair:
+    """A client of the driver, and the sender that has learned from it."""
+
+    def __init__(self, db: Any, sender: Sender, table: str) -> None:  # noqa: ANN401 - typed by another package
+        self.db = db
+        self.sender = sender
+        self.table = table
+        self.driven = 0
+        db.meta.events.register("before-send.dynamodb", self._count)
+
+    def _count(self, **_: object) -> None:
+        self.driven += 1
+
+    async def by_driver(self, operation: str, question: Mapping[str, Any]) -> object:
+        return await outcome_of(getattr(self.db, operation)(**question))
+
+    async def by_sender(self, operation: str, question: Mapping[str, Any]) -> object:
+        """Fails if it went the long way."""
+        before = self.driven
+        outcome = await outcome_of(self.sender.ask(operation, question))
+        assert self.driven == before
+        return outcome
+
+    async def put(self, key: str = "k") -> object:
+        question = {"TableName": self.table, "Item": item(key)}
+        return await self.sender.ask("put_item", question)
+
+    async def learn_to_put(self) -> None:
+        await self.put()
+        assert await self.by_sender("put_item", {"TableName": self.table, "Item": item("k")}) == {}
+
+
+class Refusal(NamedTuple):
+    kind: str
+    operation: str
+    status: int
+    said: Mapping[str, Any]
+
+
+async def outcome_of(asking: Any) -> object:  # noqa: ANN401 - an awaitable of the driver's
+    """An answer, or an error of DynamoDB, without what was only of this request."""
+    try:
+        answer = await asking
+    except DriverError as error:
+        response = cast("Any", error).response
+        said = {name: value for name, value in response.items() if name != "ResponseMetadata"}
+        status = response["ResponseMetadata"]["HTTPStatusCode"]
+        return Refusal(type(error).__name__, cast("Any", error).operation_name, status, said)
+    return {name: value for name, value in answer.items() if name != "ResponseMetadata"}
+
+
+class Rotating:
+    """A source of credentials that hands out others when it is told to."""
+
+    def __init__(self) -> None:
+        self.now: tuple[str, str, str] = GOOD
+
+    async def load_credentials(self) -> object:
+        create = cast("Any", AioRefreshableCredentials).create_from_metadata
+        return create(self._metadata(), self._renew, "rotating")
+
+    async def _renew(self) -> dict[str, str]:
+        return self._metadata()
+
+    def _metadata(self) -> dict[str, str]:
+        """Valid for so short that they are asked for anew each time."""
+        access_key, secret_key, token = self.now
+        until = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
+        return {"access_key": access_key, "secret_key": secret_key, "token": token, "expiry_time": until}
+
+
+@asynccontextmanager
+async def pair_on(
+    endpoint: str, *, source: Rotating | None = None, patience: float = PATIENCE, connections: int = 10
+) -> AsyncGenerator[Pair]:
+    """Set up as the engine does it, on a table of its own."""
+    sender = Sender()
+    config = AioConfig(
+        connect_timeout=patience,
+        read_timeout=patience,
+        max_pool_connections=connections,
+        parameter_validation=False,
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        http_session_cls=sender.http_session_cls,
+    )
+    session = cast("Any", AioSession())
+    session.register_component("data_loader", MODELS)
+    if source is not None:
+        session.register_component("credential_provider", source)
+    async with session.create_client(
+        "dynamodb", region_name=REGION, endpoint_url=endpoint, config=config
+    ) as db:
+        sender.begin(db, await session.get_credentials())
+        async with client_of(endpoint) if patience < PATIENCE else nullcontext(db) as maker:
+            table = await new_table(maker)
+        yield Pair(db, sender, table)
+
+
+async def new_table(db: Any) -> str:  # noqa: ANN401
+    name = f"{TABLE}-{uuid4().hex}"
+    await db.create_table(
+        TableName=name,
+        BillingMode="PAY_PER_REQUEST",
+        AttributeDefinitions=[{"AttributeName": key, "AttributeType": "S"} for key in ("pk", "sk")],
+        KeySchema=[
+            {"AttributeName": "pk", "KeyType": "HASH"},
+            {"AttributeName": "sk", "KeyType": "RANGE"},
+        ],
+    )
+    async with asyncio.timeout(PATIENCE):
+        while (await db.describe_table(TableName=name))["Table"]["TableStatus"] != "ACTIVE":  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return name
+
+
+def key_of(key: str) -> dict[str, Any]:
+    return {"pk": {"S": "p"}, "sk": {"S": key}}
+
+
+def item(key: str, body: str = "{}") -> dict[str, Any]:
+    return {**key_of(key), "body": {"S": body}, "version": {"N": "1"}}
+
+
+# A front: a server before the server
+
+Bend: TypeAlias = Callable[[bytes, bytes], bytes]
+"""What a client gets instead of the head and the body that were answered."""
+
+
+class Front:
+    """Passes requests on to the byte, and answers through `bend`. Also a forwarding proxy of HTTP."""
+
+    def __init__(self, port: int) -> None:
+        self.heads: list[str] = []
+        self.bend: Bend = lambda head, body: head + body
+        self.open = 0
+        self.port = 0
+        self._to = port
+
+    async def serve(self, reader: StreamReader, writer: StreamWriter) -> None:
+        from_server, to_server = await asyncio.open_connection("127.0.0.1", self._to)
+        self.open += 1
+        try:
+            with suppress(asyncio.IncompleteReadError, ConnectionError):
+                while True:
+                    head, body = await self._read(reader)
+                    self.heads.append(head.decode())
+                    to_server.write(_with_path_only(head) + body)
+                    writer.write(self.bend(*await self._read(from_server)))
+        finally:
+            self.open -= 1
+            writer.close()
+            to_server.close()
+
+    async def _read(self, reader: StreamReader) -> tuple[bytes, bytes]:
+        head = await reader.readuntil(b"\r\n\r\n")
+        return head, await reader.readexactly(int(header(head.decode(), "content-length")))
+
+
+def _with_path_only(head: bytes) -> bytes:
+    """A proxy is told the whole address; a server wants the path."""
+    line, _, rest = head.partition(b"\r\n")
+    method, target, version = line.split(b" ")
+    return (
+        b" ".join([method, b"/" + target.partition(b"://")[2].partition(b"/")[2], version]) + b"\r\n" + rest
+    )
+
+
+def header(head: str, name: str) -> str:
+    pairs = (line.partition(":") for line in head.split("\r\n"))
+    return next((value.strip() for key, _, value in pairs if key.lower() == name), "")
+
+
+@asynccontextmanager
+async def front_of(port: int, tls: ssl.SSLContext | None = None) -> AsyncGenerator[Front]:
+    front = Front(port)
+    server = await asyncio.start_server(front.serve, "127.0.0.1", 0, limit=2**24, ssl=tls)
+    front.port = server.sockets[0].getsockname()[1]
+    try:
+        yield front
+    finally:
+        server.close()

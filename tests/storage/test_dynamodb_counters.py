@@ -1,0 +1,20 @@
+"""Counts of what lives, from counters that also count what has expired."""
+
+from __future__ import annotations
+
+import pytest
+
+from perdure.storage.dynamodb.counters import living
+
+
+@pytest.mark.parametrize(
+    ("counts", "overdue", "expected"),
+    [
+        ({"a": 3, "b": 1}, [], {"a": 3, "b": 1}),
+        ({"a": 3, "b": 1}, ["a", "b"], {"a": 2}),
+        ({"completed": 3}, ["completed"] * 10, {}),  # the index still shows what was purged
+        ({}, ["gone"], {}),
+    ],
+)
+def test_no_count_is_negative(counts: dict[str, int], overdue: list[str], expected: dict[str, int]) -> None:
+    assert living(counts, overdue) == expected

@@ -1,0 +1,165 @@
+"""`maintain`: counters that disagree with the records, and parts of bodies that nothing refers to."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from perdure.storage import Delete, Insert, Storage, migrate_storage, open_storage
+from perdure.storage.dynamodb.items import MOST_INLINE, record_key
+from perdure.storage.errors import StorageCorrupt
+from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, sample
+from perdure.storage.shards import shard_of
+
+from .. import servers
+from .dynamodb_helpers import client_of, items_of, settle, table_of
+
+pytestmark = pytest.mark.anyio
+
+LARGE = "x" * (MOST_INLINE + 1)
+
+
+class Behind:
+    """The table behind a storage."""
+
+    def __init__(self, db: Any, name: str) -> None:  # noqa: ANN401 - the driver's client
+        self.db = db
+        self.name = name
+
+    async def remove(self, record_of: str) -> None:
+        """As DynamoDB's time to live does: the record goes, its counters stay."""
+        key = record_key(sample(record_of).address).item
+        await self.db.delete_item(TableName=self.name, Key=key)
+
+    async def miscount(self, pk: str, sk: str, tag: str, by: int) -> None:
+        await self.db.update_item(
+            TableName=self.name,
+            Key={"pk": {"S": pk}, "sk": {"S": sk}},
+            UpdateExpression="ADD #tag :by",
+            ExpressionAttributeNames={"#tag": f"count:{tag}"},
+            ExpressionAttributeValues={":by": {"N": str(by)}},
+        )
+
+
+@asynccontextmanager
+async def opened() -> AsyncGenerator[tuple[Storage, Behind]]:
+    server = servers.extenddb()
+    url = server.new_url()
+    await migrate_storage(url)
+    async with client_of(server.endpoint) as db, await open_storage(url) as storage:
+        yield storage, Behind(db, table_of(url))
+
+
+async def test_a_sound_table_has_no_findings() -> None:
+    async with opened() as (storage, _):
+        assert (await storage.maintain()).findings == ()
+        await put(storage, *[sample(f"k{n}", partition=f"p{n % 9}", tag="ab"[n % 2]) for n in range(30)])
+        await put(storage, sample("large", body=LARGE, space=OTHER_SPACE))
+        done = await storage.maintain()
+        assert (done.findings, done.reclaimed_bytes) == ((), 0)
+
+
+async def test_what_the_time_to_live_removed_is_told_and_set_right() -> None:
+    async with opened() as (storage, behind):
+        await put(storage, sample("k1", tag="a"), sample("k2", tag="a"), sample("k3", tag="b"))
+        await behind.remove("k1")
+        await behind.remove("k3")
+        wanted = (
+            f"the counter of {PARTITION}/{SPACE} tagged 'a' says 2, there are 1",
+            f"the counter of {PARTITION}/{SPACE} tagged 'b' says 1, there are 0",
+        )
+        assert (await storage.maintain()).findings == wanted
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"a": 2, "b": 1}
+        assert (await storage.maintain(repair=True)).findings == wanted
+        assert (await storage.maintain()).findings == ()
+        await settle(behind.db, behind.name)
+        for partition in (PARTITION, None):
+            assert dict(await storage.counts(SPACE, partition, now=NOW)) == {"a": 1}
+
+
+async def test_a_partition_of_nothing_but_a_counter_is_set_right() -> None:
+    async with opened() as (storage, behind):
+        await put(storage, sample("k1", tag="a"))
+        await behind.remove("k1")
+        await storage.maintain(repair=True)
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {}
+        assert (await storage.maintain()).findings == ()
+
+
+async def test_a_total_that_is_not_the_sum_is_told_and_set_right() -> None:
+    async with opened() as (storage, behind):
+        await put(storage, sample("k1", tag="a"))
+        shard = shard_of(PARTITION)
+        await behind.miscount(f"total#{shard:02}#{SPACE}", "total", "a", 4)
+        wanted = (f"the counter of {SPACE}, shard {shard}, tagged 'a' says 5, there are 1",)
+        assert (await storage.maintain(repair=True)).findings == wanted
+        assert (await storage.maintain()).findings == ()
+        assert dict(await storage.counts(SPACE, now=NOW)) == {"a": 1}
+
+
+async def test_a_counter_with_many_wrong_tags_is_set_right() -> None:
+    async with opened() as (storage, behind):
+        await put(storage, sample("k1"))
+        tags = [f"{n:03}" for n in range(250)]
+        for tag in tags:
+            await behind.miscount(f"count#{SPACE}#{PARTITION}", "count", tag, 2)
+        assert len((await storage.maintain(repair=True)).findings) >= 250
+        assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"": 1}
+        await storage.maintain(repair=True)
+        assert (await storage.maintain()).findings == ()
+        assert dict(await storage.counts(SPACE, now=NOW)) == {"": 1}
+
+
+async def test_repairing_while_others_write_harms_nothing() -> None:
+    async with opened() as (storage, behind):
+        await put(storage, *[sample(f"k{n}", tag="a") for n in range(5)])
+        await behind.remove("k0")
+
+        async def write(writer: int) -> None:
+            for n in range(15):
+                await do(storage, Insert(record=sample(f"{writer}.{n}", partition=f"p{writer % 2}", tag="a")))
+
+        writers = asyncio.gather(*[write(writer) for writer in range(4)])
+        for _ in range(3):
+            findings = (await storage.maintain(repair=True)).findings
+            assert all(PARTITION in finding for finding in findings)
+        await writers
+        assert (await storage.maintain()).findings == ()
+        assert dict(await storage.counts(SPACE, now=NOW)) == {"a": 64}
+
+
+async def test_parts_that_nothing_refers_to_are_removed() -> None:
+    async with opened() as (storage, behind):
+        await put(storage, sample("gone", body=LARGE), sample("stays", body=LARGE))
+        await behind.remove("gone")
+        assert (await storage.maintain(repair=True)).reclaimed_bytes == len(LARGE)
+        assert len(await items_of(behind.db, behind.name, "body")) == 2
+        assert (await storage.get(sample("stays").address, now=NOW)) == sample("stays", body=LARGE)
+        assert (await storage.maintain()).reclaimed_bytes == 0
+
+
+async def test_a_body_that_lacks_a_part_is_told() -> None:
+    async with opened() as (storage, behind):
+        await put(storage, sample(body=LARGE))
+        [part, _] = await items_of(behind.db, behind.name, "body")
+        await behind.db.delete_item(TableName=behind.name, Key={"pk": part["pk"], "sk": part["sk"]})
+        with pytest.raises(StorageCorrupt):
+            await storage.get(sample().address, now=NOW)
+
+
+async def test_counters_of_partitions_that_are_empty_are_removed() -> None:
+    async with opened() as (storage, behind):
+        records = [sample("k", partition=f"p{n}", tag="t") for n in range(5)]
+        await put(storage, *records)
+        for record in records[1:]:
+            await do(storage, Delete(before=record))
+        assert len(await items_of(behind.db, behind.name, "count")) == 5
+        assert (await storage.maintain()).findings == ()
+        assert len(await items_of(behind.db, behind.name, "count")) == 1
+        await put(storage, records[1])
+        assert dict(await storage.counts(SPACE, "p1", now=NOW)) == {"t": 1}
+        assert (await storage.maintain()).findings == ()

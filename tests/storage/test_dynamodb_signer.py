@@ -1,0 +1,140 @@
+"""The short way of requests: each is answered as the driver is, and refused with the driver's errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast
+
+import pytest
+
+from .. import servers
+from .dynamodb_proxy import Error, Fault, conflict, proxy_to
+from .dynamodb_signing import Refusal, item, key_of, pair_on
+
+pytestmark = pytest.mark.anyio
+
+SERVERS = pytest.mark.parametrize("start", [servers.dynoxide, servers.extenddb], ids=["dynoxide", "extenddb"])
+ODD = 'ключ "quoted" \\ \x01\x7f\u2028 \U0001f600'
+LARGE = "é" * 190_000
+MISSING = {"ConditionExpression": "attribute_not_exists(pk)"}
+TELL = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+OF_PARTITION = {
+    "KeyConditionExpression": "pk = :pk",
+    "ExpressionAttributeValues": {":pk": {"S": "p"}},
+    "ConsistentRead": True,
+}
+NOBODY = {**OF_PARTITION, "ExpressionAttributeValues": {":pk": {"S": "nobody"}}}
+
+
+def puts(table: str, *items: Mapping[str, Any], **more: object) -> dict[str, Any]:
+    return {"TransactItems": [{"Put": {"TableName": table, "Item": each, **more}} for each in items]}
+
+
+def questions(table: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each may be asked twice: the second time nothing new comes of it."""
+    named: dict[str, Any] = {"TableName": table}
+    yield "put_item", {**named, "Item": item("k")}
+    yield "put_item", {**named, "Item": item(ODD, ODD)}
+    yield "put_item", {**named, "Item": item("large", LARGE)}
+    yield "put_item", {**named, "Item": item("k"), **MISSING, **TELL}
+    yield "put_item", {**named, "Item": item(ODD), **MISSING, **TELL}
+    yield "put_item", {**named, "Item": item("k"), **MISSING}
+    yield "put_item", {**named, "Item": {"pk": {"S": "p"}}}
+    yield "put_item", {"TableName": "nowhere", "Item": item("k")}
+    yield "transact_write_items", puts(table, item("t1"), item(ODD, ODD), item("t3"))
+    yield "transact_write_items", puts(table, *[item(f"large{n}", LARGE) for n in range(4)])
+    yield "transact_write_items", puts(table, item("new"), item("k"), item(ODD), **MISSING, **TELL)
+    yield "transact_write_items", puts(table, item("new"), item("k"), **MISSING)
+    yield "transact_write_items", puts(table, item("same"), item("same"))
+    for keys in (["k"], ["absent"], ["k", ODD, "large", "absent"]):
+        asked = {"ConsistentRead": True, "Keys": [key_of(key) for key in keys]}
+        yield "batch_get_item", {"RequestItems": {table: asked}}
+    yield "query", {**named, **OF_PARTITION}
+    yield "query", {**named, **OF_PARTITION, "Limit": 2, "ProjectionExpression": "sk"}
+    yield "query", {**named, **OF_PARTITION, "Select": "COUNT"}
+    yield "query", {**named, **NOBODY}
+    yield "query", {**named, "KeyConditionExpression": "nonsense"}
+    yield "scan", {**named, "ConsistentRead": True}
+    yield "scan", {**named, "Limit": 1}
+    yield "get_item", {**named, "Key": key_of(ODD)}
+    yield "get_item", {**named, "Key": key_of("absent")}
+    deletes = [{"DeleteRequest": {"Key": key_of(key)}} for key in ("t1", "absent")]
+    yield "batch_write_item", {"RequestItems": {table: deletes}}
+    yield (
+        "update_item",
+        {
+            **named,
+            "Key": key_of("k"),
+            "UpdateExpression": "SET version = :two",
+            "ExpressionAttributeValues": {":two": {"N": "2"}},
+            "ReturnValues": "ALL_NEW",
+        },
+    )
+    yield "delete_item", {**named, "Key": key_of("t3")}
+
+
+@SERVERS
+async def test_every_request_is_answered_as_the_driver_is(start: Callable[[], Any]) -> None:
+    async with pair_on(start().endpoint) as pair:
+        refused = 0
+        for operation, question in questions(pair.table):
+            told = await pair.by_driver(operation, question)
+            assert await pair.by_sender(operation, question) == told
+            refused += isinstance(told, Refusal)
+        assert refused == 9
+
+
+async def test_binary_values_go_in_and_come_back_in_base_64() -> None:
+    async with pair_on(servers.extenddb().endpoint) as pair:
+        put = {"TableName": pair.table, "Item": {**item("k"), "raw": {"B": b"\x00\xff"}}}
+        get = {"TableName": pair.table, "Key": key_of("k")}
+        await pair.learn_to_put()
+        assert await pair.by_sender("put_item", put) == {}
+        assert cast("Any", await pair.by_driver("get_item", get))["Item"]["raw"] == {"B": b"\x00\xff"}
+        assert cast("Any", await pair.by_sender("get_item", get))["Item"]["raw"] == {"B": "AP8="}
+
+
+INJECTED: list[Fault] = [
+    Error("ProvisionedThroughputExceededException"),
+    Error("RequestLimitExceeded"),
+    Error("ThrottlingException"),
+    Error("TransactionInProgressException"),
+    Error("TransactionConflictException"),
+    Error("AccessDeniedException"),
+    Error("ExpiredTokenException"),
+    Error("NobodyKnowsThisException"),
+    Error("InternalServerError", status=500),
+    Error("ServiceUnavailable", status=503),
+]
+
+
+@pytest.mark.parametrize("fault", INJECTED, ids=str)
+async def test_errors_that_only_aws_gives_are_the_drivers(fault: Fault) -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy, pair_on(proxy.endpoint) as pair:
+        await pair.learn_to_put()
+        proxy.fail("PutItem", fault, fault)
+        question = {"TableName": pair.table, "Item": item("k")}
+        told = await pair.by_driver("put_item", question)
+        assert isinstance(told, Refusal)
+        assert await pair.by_sender("put_item", question) == told
+
+
+async def test_a_transaction_that_met_another_is_told_as_the_driver_does() -> None:
+    async with proxy_to(servers.dynoxide().port) as proxy, pair_on(proxy.endpoint) as pair:
+        question = puts(pair.table, item("a"), item("b"))
+        await pair.by_driver("transact_write_items", question)
+        proxy.rule = lambda operation, asked: conflict(operation, asked) if "TransactItems" in asked else None
+        told = await pair.by_driver("transact_write_items", question)
+        assert cast("Refusal", told).said["CancellationReasons"][0]["Code"] == "TransactionConflict"
+        assert await pair.by_sender("transact_write_items", question) == told
+
+
+async def test_many_requests_at_once_get_each_its_own_answer() -> None:
+    async with pair_on(servers.extenddb().endpoint) as pair:
+        await pair.learn_to_put()
+        keys = [f"k{number}" for number in range(100)]
+        await asyncio.gather(*[pair.put(key) for key in keys])
+        asked = [{"TableName": pair.table, "Key": key_of(key)} for key in keys]
+        answers = await asyncio.gather(*[pair.sender.ask("get_item", question) for question in asked])
+        assert [answer["Item"]["sk"]["S"] for answer in answers] == keys

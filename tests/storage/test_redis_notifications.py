@@ -1,0 +1,196 @@
+"""Watching across clients, closing, and repairing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Generator
+
+import pytest
+
+from perdure.storage import Insert, Storage, Watch, open_storage
+from perdure.storage.errors import StorageClosed
+from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPACE, put, sample
+from perdure.storage.kit.servers import Valkey
+from perdure.storage.redis import notifications
+
+from .redis_helpers import PATIENCE, client_of, eventually, storage_on
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Valkey]:
+    with Valkey() as server:
+        yield server
+
+
+@pytest.fixture
+async def pair(server: Valkey) -> AsyncGenerator[tuple[Storage, Storage]]:
+    url = server.new_url()
+    async with await open_storage(url) as first, await open_storage(url) as second:
+        yield first, second
+
+
+async def woken(watch: Watch, within: float = PATIENCE) -> bool:
+    try:
+        async with asyncio.timeout(within):
+            await watch.changed()
+    except TimeoutError:
+        return False
+    return True
+
+
+async def test_a_watch_wakes_for_another_client_and_only_for_what_it_covers(
+    pair: tuple[Storage, Storage],
+) -> None:
+    first, second = pair
+    async with first.watch(SPACE, PARTITION, "k") as watch:
+        assert await woken(watch)  # once the subscription stands
+        await put(second, sample("other"), sample("k", partition="q"), sample("k", space=OTHER_SPACE))
+        assert not await woken(watch, 0.2)
+        await put(second, sample("k"))
+        assert await woken(watch)
+
+
+async def test_ones_own_commit_wakes_once(pair: tuple[Storage, Storage]) -> None:
+    first, _ = pair
+    async with first.watch(SPACE) as watch:
+        assert await woken(watch)
+        await put(first, sample("k"))
+        assert await woken(watch)
+        assert not await woken(watch, 0.2)
+
+
+async def test_a_large_commit_wakes_everybody(pair: tuple[Storage, Storage]) -> None:
+    first, second = pair
+    async with first.watch(OTHER_SPACE) as watch:
+        assert await woken(watch)
+        changes = [Insert(record=sample(f"{n}" * 100)) for n in range(10, 30)]
+        await second.commit(changes, now=NOW)
+        assert await woken(watch)
+
+
+async def test_a_broken_subscription_is_made_anew_and_wakes(
+    server: Valkey, pair: tuple[Storage, Storage]
+) -> None:
+    first, second = pair
+    async with first.watch(SPACE) as watch:
+        assert await woken(watch)
+        async with client_of(server) as client:
+            assert await client.client_kill_filter(_type="pubsub")
+        assert await woken(watch)
+        await put(second, sample("k"))
+        assert await woken(watch)
+
+
+@pytest.mark.parametrize("message", [b"x\0y", b"x\0\xff\0p\0k"])
+async def test_a_message_that_makes_no_sense_wakes_everybody_and_is_not_the_last(
+    server: Valkey, message: bytes
+) -> None:
+    url = server.new_url()
+    prefix = url.partition("prefix=")[2]
+    async with (
+        await open_storage(url) as first,
+        await open_storage(url) as second,
+        client_of(server) as client,
+        first.watch(SPACE) as watch,
+    ):
+        assert await woken(watch)
+        assert await client.publish(f"{prefix}:changes", message) == 1
+        assert await woken(watch)
+        await put(second, sample("k"))
+        assert await woken(watch)
+
+
+async def test_a_silent_server_is_asked_whether_it_is_there(
+    server: Valkey, pair: tuple[Storage, Storage], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(notifications, "QUIET", 0.05)
+    first, second = pair
+
+    async def is_asked_in_peace() -> bool:
+        """It answered, so nothing was made anew; but a machine that stands still may be too late for that."""
+        before = await questions_to(server)
+        return not await woken(watch, 0.3) and await questions_to(server) > before
+
+    async with first.watch(SPACE) as watch:
+        assert await woken(watch)
+        await eventually(is_asked_in_peace)
+        server.pause()
+        for _ in range(50):  # in as many turns it is noticed, however long each of them takes
+            await asyncio.sleep(0.01)
+        server.resume()
+        assert await woken(watch)
+        await put(second, sample("k"))
+        assert await woken(watch)
+
+
+async def questions_to(server: Valkey) -> int:
+    """How often it was asked whether it is there."""
+    async with client_of(server) as client:
+        return (await client.info("commandstats")).get("cmdstat_ping", {"calls": 0})["calls"]
+
+
+async def test_nobody_is_subscribed_when_nobody_watches(
+    server: Valkey, pair: tuple[Storage, Storage]
+) -> None:
+    first, _ = pair
+
+    async def subscribers() -> int:
+        async with client_of(server) as client:
+            return len([each for each in await client.client_list() if each["sub"] != "0"])
+
+    async def one() -> bool:
+        return await subscribers() == 1
+
+    async def none() -> bool:
+        return not await subscribers()
+
+    await eventually(none)
+    watch, another = first.watch(SPACE), first.watch(SPACE)
+    assert await woken(watch)
+    await eventually(one)
+    await watch.close()
+    await another.close()
+    await eventually(none)
+
+
+async def test_closing_finishes_what_is_under_way_and_leaves_no_connection(server: Valkey) -> None:
+    url = server.new_url()
+    storage = await open_storage(url)
+    watch = storage.watch(SPACE)
+    commits = [asyncio.create_task(put(storage, sample(f"k{n}"))) for n in range(20)]
+    await asyncio.sleep(0)
+    await storage.close()
+    await storage.close()
+    await asyncio.gather(*commits)
+    with pytest.raises(StorageClosed):
+        await watch.changed()
+    async with client_of(server) as client:
+
+        async def is_alone() -> bool:
+            return len(await client.client_list()) == 1
+
+        await eventually(is_alone)
+    async with await open_storage(url) as again:
+        assert len(await again.page(SPACE, limit=99, now=NOW)) == 20
+
+
+async def test_what_is_damaged_is_found_and_repaired(server: Valkey) -> None:
+    server.ask("FLUSHALL")
+    async with storage_on(server) as storage, client_of(server) as client:
+        record = sample(tag="t", expires_at=NOW + 9, lane="l", wake_at=1)
+        await put(storage, record, sample("other"))
+        assert (await storage.maintain()).findings == ()
+        indexes = [key for key in await client.keys("*") if await client.type(key) == b"zset"]
+        assert len(indexes) == 8
+        for key in indexes:
+            await client.zpopmax(key)
+        listing = next(key for key in indexes if key.endswith(b"}Okit"))
+        await client.zadd(listing, {f"{7:016}gone\0{PARTITION}": 0})
+        found = (await storage.maintain()).findings
+        assert len(found) == 9
+        assert (await storage.maintain(repair=True)).findings == found
+        assert (await storage.maintain()).findings == ()
+        assert dict(await storage.counts(SPACE, now=NOW)) == {"": 1, "t": 1}
+        assert await storage.due("l", until=1, limit=9, now=NOW) == [record]

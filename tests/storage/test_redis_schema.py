@@ -1,0 +1,192 @@
+"""What stands in the server: no key outlives its record, and each verb asks no more than it must."""
+
+# pyright: reportPrivateUsage=false
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from perdure.storage import Delete, Guard, Insert, Keep, Storage
+from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.kit.servers import Valkey, ValkeyCluster
+from perdure.storage.redis.node import Node, Reply
+
+from .redis_helpers import client_of, keys_of, storage_on
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(scope="module")
+def server() -> Generator[Valkey]:
+    with Valkey() as server:
+        yield server
+
+
+@pytest.fixture
+async def storage(server: Valkey) -> AsyncGenerator[Storage]:
+    server.ask("FLUSHALL")
+    async with storage_on(server) as storage:
+        yield storage
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of commands of each round trip from now on."""
+    seen: list[int] = []
+    exchange = Node._exchange
+
+    async def counted(node: Node, commands: Sequence[bytes], patience: float = 0) -> list[Reply]:
+        seen.append(len(commands))
+        return await exchange(node, commands, patience)
+
+    monkeypatch.setattr(Node, "_exchange", counted)
+    return seen
+
+
+async def test_nothing_is_left_of_records_that_are_gone(server: Valkey, storage: Storage) -> None:
+    empty = await keys_of(server)
+    assert [key.rpartition(b"}")[2] for key in empty] == [b"format"]
+    records = [
+        sample(f"k{n}", partition=f"p{n % 3}", tag=f"t{n % 4}", lane="l", wake_at=n, expires_at=NOW + n + 1)
+        for n in range(20)
+    ]
+    await put(storage, *records)
+    await put(storage, sample(space=OTHER_SPACE, partition="p0"))
+    for record in records[:8]:
+        change = record.becoming(body="2", tag="new", expires_at=None if record.order else NOW + 1)
+        await do(storage, change)
+        await do(storage, Delete(before=change.after))
+    for record in records[8:12]:
+        await do(storage, record.becoming(body="2", tag="", expires_at=NOW + 2))
+    await do(
+        storage, Insert(record=sample("k12", partition="p0", tag="again", expires_at=NOW + 50)), now=NOW + 15
+    )
+    await do(storage, Delete(before=sample(space=OTHER_SPACE, partition="p0")))
+    while await storage.purge(until=NOW + 99, limit=5):
+        pass
+    assert await keys_of(server) == empty
+
+
+async def test_a_guard_leaves_the_overdue_to_the_purge_and_counts_without_them(
+    server: Valkey, storage: Storage, trips: list[int]
+) -> None:
+    await put_many(storage, [sample(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(300)])
+    del trips[:]
+    one = Guard(space=SPACE, tags=frozenset({"a"}), at_most=1)
+    await storage.commit([Insert(record=sample("new", tag="a"))], guard=one, now=NOW + 5)
+    assert trips == [1]
+    assert len(await storage.purge(until=NOW + 5, limit=1000)) == 300
+
+
+COMMITS: Mapping[str, tuple[dict[str, int], bool]] = {
+    "insert": ({"getrange": 1, "set": 1, "zadd": 4, "publish": 1}, False),
+    "insert with everything": ({"getrange": 1, "set": 1, "zadd": 8, "publish": 1}, True),
+}
+
+
+@pytest.mark.parametrize("kind", COMMITS)
+async def test_what_an_insert_costs_in_the_server(server: Valkey, storage: Storage, kind: str) -> None:
+    wanted, everything = COMMITS[kind]
+    await put(storage, sample("other"))
+    record = sample(expires_at=NOW + 9, lane="l", wake_at=1) if everything else sample()
+    async with client_of(server) as client:
+        await client.config_resetstat()
+        await put(storage, record)
+        assert await calls_in(client) == {"evalsha": 1, **wanted}
+
+
+async def test_what_a_replace_costs_in_the_server(server: Valkey, storage: Storage) -> None:
+    record = sample(tag="t", expires_at=NOW + 9)
+    await put(storage, record)
+    change = record.becoming(body="2", tag="t", expires_at=NOW + 9)
+    async with client_of(server) as client:
+        await client.config_resetstat()
+        await do(storage, change)
+        assert await calls_in(client) == {"evalsha": 1, "getrange": 1, "set": 1, "publish": 1}
+        await client.config_resetstat()
+        await do(storage, change.after.becoming(body="3", tag="u", expires_at=NOW + 9))
+        changed = {"evalsha": 1, "getrange": 1, "set": 1, "publish": 1, "zadd": 4, "zrem": 4}
+        assert await calls_in(client) == changed
+
+
+async def calls_in(client: Any) -> dict[str, int]:  # noqa: ANN401 - the driver's client, see `client_of`
+    """How often the server has run each command since its statistics were reset, but for ours."""
+    stats: dict[str, dict[str, int]] = await client.info("commandstats")
+    calls = {name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()}
+    return {name: number for name, number in calls.items() if name not in ("config|resetstat", "info")}
+
+
+async def test_how_many_round_trips_each_verb_takes(storage: Storage, trips: list[int]) -> None:
+    records = [
+        sample(f"k{n}", partition=f"p{n % 9}", lane="l", wake_at=n, expires_at=NOW + 5) for n in range(90)
+    ]
+    await put(storage, *records)
+    assert await trips_of(storage, trips) == {
+        "get": [1],
+        "get of 90": [1],
+        "insert": [1],
+        "keep": [1],
+        "guarded": [1],
+        "page of a partition": [1, 1],
+        "page of all": [1, 1],
+        "page of none": [1],
+        "due": [1, 1],
+        "due of none": [1],
+        "counts of a partition": [1],
+        "counts of all": [1],
+        "purge of none": [1],
+        "purge": [1, 9],
+    }
+
+
+async def test_how_many_round_trips_each_verb_takes_on_a_cluster(trips: list[int]) -> None:
+    with ValkeyCluster() as cluster:
+        async with storage_on(cluster) as storage:
+            records = [
+                sample(f"k{n}", partition=f"p{n % 9}", lane="l", wake_at=n, expires_at=NOW + 5)
+                for n in range(90)
+            ]
+            await put(storage, *records)
+            taken = await trips_of(storage, trips)
+    nodes = len(cluster.nodes)
+    one = ("get", "insert", "keep", "guarded", "counts of a partition")
+    assert {name: taken[name] for name in one} == {name: [1] for name in one}
+    assert taken["page of a partition"] == [1, 1]
+    for name in ("page of none", "due of none", "counts of all", "purge of none"):
+        assert len(taken[name]) == nodes, name
+        assert sum(taken[name]) == 64, name
+    for name in ("page of all", "due", "purge"):
+        assert nodes < len(taken[name]) <= 2 * nodes, name
+        assert sum(taken[name]) <= 64 + 10, name
+
+
+async def trips_of(storage: Storage, trips: list[int]) -> dict[str, list[int]]:
+    """The round trips that each verb takes, as the numbers of their commands."""
+    guard = Guard(space=SPACE, tags=frozenset({""}), at_most=1000)
+    many = [sample(f"k{n}", partition=f"p{n % 9}").address for n in range(90)]
+    verbs = {
+        "get": lambda: storage.get(sample("k0", partition="p0").address, now=NOW),
+        "get of 90": lambda: storage.get_many(many, now=NOW),
+        "insert": lambda: storage.commit([Insert(record=sample("a"))], now=NOW),
+        "keep": lambda: storage.commit([Keep(record=sample("a")), Keep(record=sample("b"))], now=NOW),
+        "guarded": lambda: storage.commit([Insert(record=sample("c"))], guard=guard, now=NOW),
+        "page of a partition": lambda: storage.page(SPACE, "p0", limit=5, now=NOW),
+        "page of all": lambda: storage.page(SPACE, limit=50, now=NOW),
+        "page of none": lambda: storage.page(SPACE, tag="none", limit=50, now=NOW),
+        "due": lambda: storage.due("l", until=NOW, limit=10, now=NOW),
+        "due of none": lambda: storage.due("none", until=NOW, limit=10, now=NOW),
+        "counts of a partition": lambda: storage.counts(SPACE, PARTITION, now=NOW),
+        "counts of all": lambda: storage.counts(SPACE, now=NOW),
+        "purge of none": lambda: storage.purge(until=NOW, limit=100),
+        "purge": lambda: storage.purge(until=NOW + 5, limit=100),
+    }
+    taken: dict[str, list[int]] = {}
+    await storage.page(SPACE, limit=50, now=NOW)  # a server that has just begun is sent each script once
+    for name, verb in verbs.items():
+        await storage.counts(SPACE, now=NOW)
+        del trips[:]
+        await verb()
+        taken[name] = list(trips)
+    return taken
