@@ -17,7 +17,7 @@ import msgspec
 from mcp.server import MCPServer
 
 from perdure import Task, Tasks
-from perdure.feeds import FeedStore, LinkIndex, Poller, Settings, Status, read_settings, settling
+from perdure.feeds import FeedStore, LinkIndex, Poller, Settings, Status, read_settings, transitions
 from perdure.feeds.bluesky import open_bluesky
 from perdure.feeds.settings import HOUR
 from perdure.storage import open_storage
@@ -45,7 +45,7 @@ async def ingest(accounts: list[str], task: Task) -> dict[str, int]:
         began = task.checkpoint.get_int("began", store.clock())
         await task.save_checkpoint({"began": began})
         for profile in await source.profiles(accounts):
-            await store.add(settling.new_account(profile, now=store.clock(), polling=settings.polling))
+            await store.add(transitions.new_account(profile, now=store.clock(), polling=settings.polling))
         poller = Poller(store, source, settings.polling, hold=10_000_000)  # ten seconds after a kill
         everybody = [stored async for stored in store.accounts(Status.ACTIVE)]
         for number, stored in enumerate(everybody):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from mcp.client import Client
 
-from perdure.feeds import FeedSource, FeedStore, Item, Page, Polled, Poller, Polling, normalised, settling
+from perdure.feeds import FeedSource, FeedStore, Item, Page, Polled, Poller, Polling, normalised, transitions
 from perdure.feeds.errors import AccountUnavailable, CursorRefused
 from perdure.feeds.item import ITEMS
 from perdure.feeds.settings import HOUR, MINUTE
@@ -110,7 +110,7 @@ async def test_a_poller_reads_all_of_it_and_nothing_twice() -> None:
         store = FeedStore(storage, clock=clock)
         poller = Poller(store, source, Polling(posts_per_page=10))
         (ada,) = await source.profiles([ADA])
-        await store.add(settling.new_account(ada, now=clock.now, polling=Polling()))
+        await store.add(transitions.new_account(ada, now=clock.now, polling=Polling()))
         first = await poller.poll(await store.get(ADA))
         clock.now += 110 * MINUTE
         second = await poller.poll(await store.get(ADA))
@@ -151,8 +151,8 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
     async with await open_storage(url) as storage:
         store = FeedStore(storage)
         (ada,) = await SampleSource().profiles([ADA])
-        account = settling.new_account(ada, now=store.clock(), polling=Polling())
-        await store.add(settling.suspended(account))
+        account = transitions.new_account(ada, now=store.clock(), polling=Polling())
+        await store.add(transitions.suspended(account))
         calls = ClientTasks()
         async with Client(make_server(Tasks(url), sample_reader(latency=0)), extensions=[calls]) as client:
             started = await calls.start(client, "read_feeds", {})

@@ -11,7 +11,7 @@ from time import perf_counter
 
 import msgspec
 
-from perdure.feeds import Budget, FeedSource, FeedStore, Poller, Polling, Settings, settling
+from perdure.feeds import Budget, FeedSource, FeedStore, Poller, Polling, Settings, transitions
 from perdure.feeds.bluesky import open_bluesky
 from perdure.feeds.settings import MINUTE, Bluesky
 from perdure.storage import open_storage
@@ -89,7 +89,7 @@ class Bench:
     async def _add_all(self, store: FeedStore) -> None:
         for start in range(0, len(self._dids), 25):
             for profile in await self._source.profiles(self._dids[start : start + 25]):
-                await store.add(settling.new_account(profile, now=store.clock(), polling=self._polling))
+                await store.add(transitions.new_account(profile, now=store.clock(), polling=self._polling))
 
     async def _cycle(self, store: FeedStore) -> tuple[float, float]:
         """The seconds that a cycle took, and those that its requests had to wait."""

@@ -14,7 +14,7 @@ from random import Random
 
 import msgspec
 
-from perdure.feeds import Budget, FeedStore, Outcome, Page, Poller, Polling, Profile, Requests, settling
+from perdure.feeds import Budget, FeedStore, Outcome, Page, Poller, Polling, Profile, Requests, transitions
 from perdure.feeds.account import Account
 from perdure.feeds.item import Item
 from perdure.feeds.settings import HOUR, MINUTE
@@ -115,9 +115,9 @@ async def _add_all(store: FeedStore, crowd: Crowd, count: int, watch: Lateness) 
     chance = Random(2)
     for number in range(count):
         profile = crowd.join(f"did:plc:{number:024}")
-        account = settling.new_account(profile, now=store.clock(), polling=Polling())
-        first = store.clock() + round(chance.random() * settling.LONGEST)
-        await store.add(msgspec.structs.replace(account, next_at=first, interval=settling.LONGEST))
+        account = transitions.new_account(profile, now=store.clock(), polling=Polling())
+        first = store.clock() + round(chance.random() * transitions.LONGEST)
+        await store.add(msgspec.structs.replace(account, next_at=first, interval=transitions.LONGEST))
         watch.expect(account.account_id, first)
 
 

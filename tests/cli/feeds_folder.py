@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.feeds import Account, FeedStore, Item, Poller, Polling, Profile, read_settings, settling
+from perdure.feeds import Account, FeedStore, Item, Poller, Polling, Profile, read_settings, transitions
 from perdure.feeds.bluesky import open_bluesky
 from perdure.storage import Micros, open_storage
 
@@ -100,7 +100,7 @@ class Place:
         async with self.store() as store:
             for did in people:
                 profile = Profile(account_id=did, handle=self.world.accounts[did].handle)
-                await store.add(settling.new_account(profile, now=now(), polling=Polling()))
+                await store.add(transitions.new_account(profile, now=now(), polling=Polling()))
 
     async def polled(self) -> None:
         """What `once` does, without a process."""

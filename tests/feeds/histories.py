@@ -12,11 +12,11 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from perdure.feeds import Failed, FeedStore, Polled, Poller, Polling, settling
-from perdure.feeds.holding import LASTS
+from perdure.feeds import Failed, FeedStore, Polled, Poller, Polling, transitions
+from perdure.feeds.gaps import SLACK
+from perdure.feeds.lease import LASTS
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.source import Profile
-from perdure.feeds.walking import SLACK
 from perdure.storage import Micros, Storage
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
@@ -51,7 +51,7 @@ class History:
 
     async def open(self) -> None:
         await self.store.add(
-            settling.new_account(
+            transitions.new_account(
                 Profile(account_id=self.did, handle="anna.test"), now=self.world.now, polling=self.polling
             )
         )

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
-from perdure.feeds import Cycle, FeedStore, Outcome, Poller, Polling, Settings, settling
+from perdure.feeds import Cycle, FeedStore, Outcome, Poller, Polling, Settings, transitions
 from perdure.feeds.bluesky import Bluesky, open_bluesky
 from perdure.feeds.errors import NotAuthorized
 from perdure.feeds.settings import MINUTE
@@ -66,7 +66,7 @@ async def town() -> AsyncGenerator[Town]:
         async with open_bluesky(Settings(polling=QUICK, bluesky=told), environ=PASSWORD) as bluesky:
             store = FeedStore(storage, clock=lambda: world.now)
             for profile in await bluesky.profiles(dids):
-                await store.add(settling.new_account(profile, now=world.now, polling=QUICK))
+                await store.add(transitions.new_account(profile, now=world.now, polling=QUICK))
             yield Town(fake, store, bluesky, dids)
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perdure.feeds.bluesky.client import _decoded
+from perdure.feeds.bluesky.xrpc import _decoded
 
 _any: msgspec.json.Decoder[object] = msgspec.json.Decoder()
 

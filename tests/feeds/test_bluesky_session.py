@@ -12,8 +12,8 @@ import pytest
 
 from perdure.feeds import Budget, Page, Polling, Requests, Settings
 from perdure.feeds.bluesky import Bluesky, open_bluesky
-from perdure.feeds.bluesky.client import Client
 from perdure.feeds.bluesky.session import MAX_RENEWALS, Session
+from perdure.feeds.bluesky.xrpc import Client
 from perdure.feeds.errors import AccountBlocked, NotAuthorized, SourceUnavailable
 from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.feeds.source import HintSource

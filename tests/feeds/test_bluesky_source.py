@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 import httpx2
 import pytest
 
-from perdure.feeds import Budget, FeedStore, Link, Page, Poller, Polling, Settings, settling
-from perdure.feeds.auditing import audit
+from perdure.feeds import Budget, FeedStore, Link, Page, Poller, Polling, Settings, transitions
+from perdure.feeds.audit import audit
 from perdure.feeds.bluesky import Bluesky, open_bluesky
 from perdure.feeds.errors import (
     AccountBlocked,
@@ -240,7 +240,7 @@ async def test_an_audit_finds_a_post_that_was_dated_back_and_no_poll_saw(
     async with await open_storage("memory:") as storage:
         store = FeedStore(storage, clock=lambda: world.now)
         (profile,) = await bluesky.profiles([anna])
-        await store.add(settling.new_account(profile, now=world.now, polling=QUICK))
+        await store.add(transitions.new_account(profile, now=world.now, polling=QUICK))
         poller = Poller(store, bluesky, Polling(initial_lookback_hours=24 * 30, posts_per_page=10))
         await poller.once()
         assert (await audit(store, bluesky, anna)).missing == 0

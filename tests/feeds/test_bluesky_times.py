@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.feeds.bluesky.times import micros_of, time_of_key
+from perdure.feeds.bluesky.items import micros_of, time_of_key
 
 NOON = 1_794_744_000_000_000
 """2026-11-15, twelve o'clock UTC."""

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, Item, Link, LinkIndex, Page, settling
+from perdure.feeds import FeedStore, Item, Link, LinkIndex, Page, transitions
+from perdure.feeds.dirty_hours import MARK_LASTS, MAX_SKEW
 from perdure.feeds.item import ITEMS
-from perdure.feeds.link_marks import MARK_LASTS, MAX_SKEW
 from perdure.feeds.settings import HOUR, MINUTE, Polling
 from perdure.feeds.source import Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
@@ -66,7 +66,7 @@ class Times:
     async def delete(self) -> None:
         account_id, store = self.chance.choice(ACCOUNTS), self.store
         profile = Profile(account_id=account_id, handle="x.test")
-        await store.add(settling.new_account(profile, now=self.now, polling=Polling()))
+        await store.add(transitions.new_account(profile, now=self.now, polling=Polling()))
         await store.remove(account_id, with_items=True)
 
     async def step(self) -> None:

@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import FeedStore, LinkIndex, Poller, Polling, Ranking
-from perdure.feeds.link_marks import DAYS, HOURS, KEPT, LINKS, MARK_LASTS, MARKS, MAX_SKEW
+from perdure.feeds.dirty_hours import DAYS, HOURS, KEPT, LINKS, MARK_LASTS, MARKS, MAX_SKEW
 from perdure.feeds.link_summary import (
     MAX_BYTES,
     MAX_DAY_LINKS,

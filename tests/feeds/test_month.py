@@ -29,11 +29,11 @@ from perdure.feeds import (
     Settings,
     Status,
     poller,
-    settling,
+    transitions,
 )
-from perdure.feeds.alarms import GRACE, Alarm, AlarmState, find_alarms
-from perdure.feeds.auditing import audit
+from perdure.feeds.audit import audit
 from perdure.feeds.bluesky import Bluesky, open_bluesky
+from perdure.feeds.health import GRACE, Alarm, AlarmState, find_alarms
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.storage import Micros, Storage
@@ -279,7 +279,7 @@ async def live_through(seed: int) -> Month:
     month = Month(seed)
     async with month.source() as source:
         for profile in await source.profiles(month.dids):
-            await month.store.add(settling.new_account(profile, now=month.clock(), polling=POLLING))
+            await month.store.add(transitions.new_account(profile, now=month.clock(), polling=POLLING))
     month.fail_now_and_then()
     month.start_poller()
     writers = {

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import Poller, Polling, settling
+from perdure.feeds import Poller, Polling, transitions
 from perdure.feeds.account import ACCOUNTS, Stored, first
 from perdure.feeds.errors import CorruptFeed, HoldLost
-from perdure.feeds.holding import hold
 from perdure.feeds.item import ITEMS, item_in
+from perdure.feeds.lease import hold
 from perdure.feeds.store import FeedStore
 from perdure.storage import Record
 from perdure.storage.errors import NewerFormat
@@ -51,7 +51,7 @@ async def test_an_account_of_a_newer_version_is_left_as_it_is_by_every_operation
     operations: list[Callable[[], Awaitable[object]]] = [
         lambda: store.get(ANNA),
         lambda: store.find(ANNA),
-        lambda: store.edit(ANNA, settling.suspended),
+        lambda: store.edit(ANNA, transitions.suspended),
         lambda: store.remove(ANNA, with_items=True),
     ]
     for operation in operations:
@@ -88,7 +88,7 @@ async def test_a_poller_whose_account_a_newer_version_has_rewritten_writes_nothi
     async with hold(store, before, "poller") as held:
         record = await make_newer(store, (await store.get(ANNA)).record, {"format": FUTURE})
         with pytest.raises(HoldLost, match="newer version"):
-            await held.write(settling.released)
+            await held.write(transitions.released)
     assert await stored(store.storage, record.address, now=store.clock()) == record
 
 

@@ -19,14 +19,14 @@ from perdure.feeds import (
     Polling,
     Skipped,
     Status,
-    settling,
-    walking,
+    gaps,
+    transitions,
 )
-from perdure.feeds.alarms import Alarm, find_alarms
 from perdure.feeds.errors import AccountHeld, NotAuthorized, SourceUnavailable
+from perdure.feeds.health import Alarm, find_alarms
 from perdure.feeds.settings import HOUR, MINUTE
-from perdure.feeds.settling import LONGEST, SHORTEST
 from perdure.feeds.source import FeedSource
+from perdure.feeds.transitions import LONGEST, SHORTEST
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.errors import StorageFull
 from perdure.storage.memory import MemoryEngine
@@ -57,7 +57,7 @@ class Stage:
 
     async def open(self) -> None:
         for profile in await self.source.profiles(self.dids):
-            await self.store.add(settling.new_account(profile, now=self.clock(), polling=TEN))
+            await self.store.add(transitions.new_account(profile, now=self.clock(), polling=TEN))
 
     def poller(self, name: str = "me", source: FeedSource | None = None) -> Poller:
         return Poller(self.store, source or self.source, TEN, tell=self.outcomes.append, name=name)
@@ -191,12 +191,12 @@ async def test_a_renamed_account_is_polled_under_its_did_and_its_new_name_is_lea
 async def test_a_suspended_account_is_not_polled_until_it_is_resumed() -> None:
     stage = await staged(accounts=1)
     (did,) = stage.dids
-    await stage.store.edit(did, settling.suspended)
+    await stage.store.edit(did, transitions.suspended)
     async with running(stage.poller()):
         await asyncio.sleep(24 * 3600)
         assert (await stage.poller().once()).polled == 0
         assert stage.outcomes == []
-        await stage.store.edit(did, lambda each: settling.resumed(each, now=stage.clock()))
+        await stage.store.edit(did, lambda each: transitions.resumed(each, now=stage.clock()))
         await asyncio.sleep(60)
         assert len(stage.outcomes) == 1
 
@@ -207,7 +207,7 @@ async def test_an_account_that_is_suspended_while_it_is_polled_stays_so() -> Non
     (did,) = stage.dids
 
     async def suspend(_: Question) -> None:
-        await stage.store.edit(did, settling.suspended)
+        await stage.store.edit(did, transitions.suspended)
 
     stage.source.before = suspend
     await stage.poller().once()
@@ -225,7 +225,7 @@ async def test_what_is_reset_while_it_is_polled_is_read_again_from_the_look_back
 
     async def reset(question: Question) -> None:
         stage.source.before = None
-        await stage.store.edit(did, lambda each: settling.reset(each, now=stage.clock()))
+        await stage.store.edit(did, lambda each: transitions.reset(each, now=stage.clock()))
 
     stage.source.before = reset
     asked = len(stage.source.asked)
@@ -242,7 +242,7 @@ async def test_a_backfill_finds_what_lies_below_the_look_back_and_nothing_twice(
     await stage.poller().once()
     assert len(await stage.missing()) > 25
     since = stage.clock() - 60 * 24 * HOUR
-    await stage.store.edit(did, lambda each: walking.back_to(each, since, now=stage.clock()))
+    await stage.store.edit(did, lambda each: gaps.back_to(each, since, now=stage.clock()))
     before = await stage.store.count_items(did)
     cycle = await stage.poller().once()
     assert await stage.missing() == set()
@@ -465,7 +465,7 @@ async def test_accounts_that_are_edited_while_a_cycle_waits_for_them_are_polled_
         if not edited:
             edited = True
             for did in stage.dids:
-                await stage.store.edit(did, lambda each: settling.hinted(each, newest=1, now=1))
+                await stage.store.edit(did, lambda each: transitions.hinted(each, newest=1, now=1))
 
     stage.source.before = edit_all
     assert (await stage.poller().once()).polled == 60

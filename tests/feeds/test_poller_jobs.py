@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from perdure.feeds import Poller, Polling, Status
-from perdure.feeds.alarms import AlarmState
 from perdure.feeds.errors import SourceUnavailable
+from perdure.feeds.health import AlarmState
 from perdure.feeds.settings import HOUR, MINUTE, FollowLists
 
 from .test_poller import TEN, Stage, failing, running, staged

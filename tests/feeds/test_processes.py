@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.feeds import FeedStore, Polling, settling
+from perdure.feeds import FeedStore, Polling, transitions
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
@@ -48,7 +48,7 @@ async def test_two_processes_and_a_kill_lose_nothing_and_read_no_account_at_the_
         dids: list[str] = await fake.order("populate", accounts=ACCOUNTS, posts=25, every=60_000_000)
         for did in dids:
             profile = Profile(account_id=did, handle=did)
-            await store.add(settling.new_account(profile, now=store.clock(), polling=Polling()))
+            await store.add(transitions.new_account(profile, now=store.clock(), polling=Polling()))
         async with poller(url, fake) as one, poller(url, fake) as other:
             for number in range(40):
                 await fake.order("world/publish", did=dids[number % ACCOUNTS], text=f"new {number}")

@@ -8,7 +8,7 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import settling
+from perdure.feeds import transitions
 from perdure.feeds.account import Account, Gap, Hold, Status, Stored, first
 from perdure.feeds.errors import (
     AccountBusy,
@@ -18,8 +18,8 @@ from perdure.feeds.errors import (
     HoldLost,
     UnknownAccount,
 )
-from perdure.feeds.holding import LASTS, hold
 from perdure.feeds.item import Item, Link, is_storable
+from perdure.feeds.lease import LASTS, hold
 from perdure.feeds.settings import Polling
 from perdure.feeds.source import Profile
 from perdure.feeds.store import EDIT_ATTEMPTS, FeedStore
@@ -70,7 +70,7 @@ async def settle(store: FeedStore) -> None:
 
 
 def account(name: str = ANNA, handle: str = "anna.test") -> Account:
-    return settling.new_account(Profile(account_id=name, handle=handle), now=START, polling=Polling())
+    return transitions.new_account(Profile(account_id=name, handle=handle), now=START, polling=Polling())
 
 
 async def added(store: FeedStore, name: str = ANNA, handle: str = "anna.test") -> Stored:
@@ -143,7 +143,7 @@ async def test_accounts_are_listed_in_the_order_they_were_added_and_by_status(st
     for number in range(5):
         new = replace(account(f"did:plc:{9 - number}"), added_at=START + number)
         await store.add(new)
-    await store.edit("did:plc:7", settling.suspended)
+    await store.edit("did:plc:7", transitions.suspended)
     await settle(store)
     listed = [each.account.account_id async for each in store.accounts()]
     assert listed == [f"did:plc:{9 - number}" for number in range(5)]
@@ -154,7 +154,7 @@ async def test_accounts_are_due_in_the_order_of_their_times(store: FeedStore) ->
     for number, wait in enumerate((30, 10, 20)):
         await added(store, f"did:plc:{number}")
         await store.edit(f"did:plc:{number}", lambda each, wait=wait: replace(each, next_at=START + wait))
-    await store.edit("did:plc:2", settling.suspended)
+    await store.edit("did:plc:2", transitions.suspended)
     await settle(store)
     assert await store.due(10) == []
     passes(store, 40)
@@ -331,7 +331,7 @@ async def test_one_that_was_polled_since_it_was_listed_cannot(store: FeedStore) 
 async def test_an_account_that_was_suspended_while_its_poller_died_is_not_due(store: FeedStore) -> None:
     stored = await added(store)
     async with hold(store, stored, "dying"):
-        await store.edit(ANNA, settling.suspended)
+        await store.edit(ANNA, transitions.suspended)
         passes(store, 2 * LASTS)
         await settle(store)
         assert await store.due(9) == []
@@ -340,7 +340,7 @@ async def test_an_account_that_was_suspended_while_its_poller_died_is_not_due(st
 async def test_what_an_operator_changes_during_a_poll_is_not_undone(store: FeedStore) -> None:
     stored = await added(store)
     async with hold(store, stored, "me") as held:
-        await store.edit(ANNA, settling.suspended)
+        await store.edit(ANNA, transitions.suspended)
         await held.write(lambda each: replace(each, mark=7))
     after = (await store.get(ANNA)).account
     assert (after.status, after.mark, after.hold) == (Status.SUSPENDED, 7, None)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perdure.feeds import FeedStore, Polling, Profile, settling
+from perdure.feeds import FeedStore, Polling, Profile, transitions
 from perdure.feeds.account import Hold
 from perdure.operating.claims import live_claims
 from perdure.runtime.lease import Holder
@@ -36,7 +36,7 @@ async def copied(source: str, target: str, *options: str) -> Ended:
 async def add_held_account(storage: Storage, name: str, until: Micros) -> None:
     store = FeedStore(storage)
     profile = Profile(account_id=f"did:plc:{name}", handle=f"{name}.test")
-    account = settling.new_account(profile, now=store.clock(), polling=Polling())
+    account = transitions.new_account(profile, now=store.clock(), polling=Polling())
     await store.add(msgspec.structs.replace(account, hold=Hold("a poller", until)))
 
 

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, Polling, settling
+from perdure.feeds import FeedStore, Polling, transitions
 from perdure.feeds.account import ACCOUNTS
 from perdure.feeds.item import ITEMS, Item
 from perdure.feeds.source import Profile
@@ -135,7 +135,7 @@ async def filled(storage: Storage) -> None:
         await operator.tasks()
         feeds = FeedStore(storage)
         profile = Profile(account_id="did:plc:a", handle="a.test")
-        await feeds.add(settling.new_account(profile, now=feeds.clock(), polling=Polling()))
+        await feeds.add(transitions.new_account(profile, now=feeds.clock(), polling=Polling()))
         await feeds.keep("did:plc:a", [Item(uri="at://a", time=1, kind="post", post="at://a", author="a")])
         await feeds.link_marks.mark([feeds.clock() - 9 * HOUR])
     assert {record.space for record in await records_of(storage)} == {*READERS}

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.feeds import FeedStore, Poller, Polling, settling
+from perdure.feeds import FeedStore, Poller, Polling, transitions
 from perdure.feeds.account import ACCOUNTS
 from perdure.feeds.item import ITEMS
 from perdure.runtime import Runtime
@@ -67,7 +67,7 @@ async def poll_own_account(storage: Storage) -> None:
     world.publish(did, "post", at=system_clock() - 1_000_000)
     source = WorldSource(world)
     [profile] = await source.profiles([did])
-    await store.add(settling.new_account(profile, now=system_clock(), polling=Polling()))
+    await store.add(transitions.new_account(profile, now=system_clock(), polling=Polling()))
     await asyncio.sleep(storage.lag)
     assert [each.account.account_id for each in await store.due(9)] == [did]
     cycle = await Poller(store, source, Polling()).once()

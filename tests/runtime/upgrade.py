@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, Polling, settling
+from perdure.feeds import FeedStore, Polling, transitions
 from perdure.feeds.item import Item
 from perdure.feeds.source import Profile
 from perdure.runtime import Runtime
@@ -59,7 +59,7 @@ async def queue(runtime: Runtime) -> list[str]:
     feeds = FeedStore(runtime.store.storage)
     now = system_clock()
     await feeds.add(
-        settling.new_account(Profile(account_id=FEED, handle="future.test"), now=now, polling=Polling())
+        transitions.new_account(Profile(account_id=FEED, handle="future.test"), now=now, polling=Polling())
     )
     kind: str = "video"
     uri = f"at://{FEED}/app.bsky.feed.post/1"

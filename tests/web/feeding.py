@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from perdure.feeds import Account, FeedStore, Gap, Item, Link, Polling, Profile, Status, settling
+from perdure.feeds import Account, FeedStore, Gap, Item, Link, Polling, Profile, Status, transitions
 
 MINUTE = 60_000_000
 HOUR = 60 * MINUTE
@@ -24,7 +24,7 @@ async def feed(store: FeedStore) -> None:
 
 def _account(handle: str, place: int, now: int) -> Account:
     profile = Profile(account_id=f"did:plc:{handle}", handle=handle)
-    account = settling.new_account(profile, now=now - 90 * MINUTE, polling=Polling())
+    account = transitions.new_account(profile, now=now - 90 * MINUTE, polling=Polling())
     account = replace(
         account, mark=now - 3 * MINUTE, next_at=now + (place + 2) * MINUTE, last_polled_at=now - MINUTE
     )

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage.errors import NewerFormat
-from . import settling
+from . import transitions
 from .account import BY_HAND, Account, Status
 from .errors import AccountBusy, CorruptFeed, FollowsNobody, InvalidActor, UnknownAccount
 from .settings import Polling
@@ -45,7 +45,7 @@ async def add_account(
         before = (await store.get(profile.account_id)).account
     except UnknownAccount:
         if not dry_run:
-            new = settling.new_account(profile, now=store.clock(), polling=polling, origin=origin)
+            new = transitions.new_account(profile, now=store.clock(), polling=polling, origin=origin)
             await store.add(new)
         return change(done="added")
     after = _brought_up_to_date(before, profile, origin)
@@ -125,7 +125,7 @@ async def _add_or_resume(
     if account.status is not Status.SUSPENDED or not account.reason.startswith(PRUNE_REASON):
         return change
     if not dry_run:
-        await store.edit(account.account_id, partial(settling.resumed, now=store.clock()))
+        await store.edit(account.account_id, partial(transitions.resumed, now=store.clock()))
     return replace(change, done="resumed", note="followed again")
 
 
@@ -165,4 +165,4 @@ def _without_origin(account: Account, *, origin: str, reason: str) -> Account:
     left = tuple(each for each in account.origins if each != origin)
     if left or account.status is Status.SUSPENDED:
         return replace(account, origins=left)
-    return replace(settling.suspended(account, reason), origins=left)
+    return replace(transitions.suspended(account, reason), origins=left)

@@ -2,7 +2,7 @@
 
 Closed hours are summarised once, and a day is merged from its hours; both are stored beside the feeds and
 expire after a month. The newest hours, which are still open, are read from the items each time. A summary is
-used from then on if it is final, and is made again otherwise: see `link_marks`.
+used from then on if it is final, and is made again otherwise: see `dirty_hours`.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import msgspec
 
 from ..storage import Committed, Insert, Micros, Position, Record, Replace
 from ..storage.errors import NewerFormat, StorageError
+from .dirty_hours import DAYS, HOURS, KEPT, LINKS, MARKS, MAX_SKEW, OPEN_AFTER_END, before, key_of, marks_in
 from .errors import CorruptFeed
 from .item import ITEMS
-from .link_marks import DAYS, HOURS, KEPT, LINKS, MARKS, MAX_SKEW, OPEN_AFTER_END, before, key_of, marks_in
 from .link_summary import (
     DAY,
     HOURS_OF_DAY,

@@ -23,9 +23,8 @@ import msgspec
 from ..storage import Micros
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.port import MOST_RECORDS
-from . import polling, settling
+from . import poll, transitions
 from .account import Account, Status, Stored
-from .alarms import AlarmWatch, OnAlarm, find_alarms, log_alarm
 from .errors import (
     AccountHeld,
     CorruptFeed,
@@ -37,10 +36,11 @@ from .errors import (
     UnknownAccount,
 )
 from .follows import apply_follow_list, read_follow_list
-from .holding import LASTS
+from .health import AlarmWatch, OnAlarm, find_alarms, log_alarm
+from .lease import LASTS
 from .link_index import LinkIndex
 from .parts import parts_of
-from .polling import Failed, Outcome, Polled, PolledElsewhere, Skipped
+from .poll import Failed, Outcome, Polled, PolledElsewhere, Skipped
 from .settings import MINUTE, FollowLists, Polling
 from .source import FeedSource, FollowSource, HintSource, Profile
 from .store import Edit, FeedStore
@@ -139,7 +139,7 @@ class Poller:
     async def poll(self, stored: Stored, *, is_scheduled: bool = False) -> Polled | Skipped | Failed:
         """Poll one account now, due or not. Raise AccountHeld if another poller has it."""
         try:
-            return await polling.poll(
+            return await poll.poll(
                 self._store,
                 self._source,
                 self._settings,
@@ -243,7 +243,7 @@ class Poller:
         for account_id, time in newest.items():
             with suppress(UnknownAccount, CorruptFeed, NewerFormat):
                 before = (await self._store.get(account_id)).account
-                edit = partial(settling.hinted, newest=time, now=self._store.clock())
+                edit = partial(transitions.hinted, newest=time, now=self._store.clock())
                 if edit(before) != before:
                     told += 1
                     await self._edit(account_id, edit)
@@ -377,7 +377,7 @@ class Poller:
 
 def _profiled(account: Account, profile: Profile, *, now: Micros) -> Account:
     """Take over a profile, unless another poller has read one meanwhile."""
-    return settling.profiled(account, profile, now=now) if _is_stale(account, now) else account
+    return transitions.profiled(account, profile, now=now) if _is_stale(account, now) else account
 
 
 def _is_stale(account: Account, now: Micros) -> bool:

@@ -2,7 +2,7 @@
 
 A feed is read newest first, page by page; a cursor means "older than this" and nothing else. Whatever a
 source has to say instead of an answer is one of the SourceErrors; waiting and trying again is its own matter
-(`requests` has what it needs for that).
+(`rate_limit` has what it needs for that).
 """
 
 from __future__ import annotations

@@ -29,9 +29,9 @@ from ..storage.quarantine import CORRUPT_TAG
 from ..tasks.store import system_clock
 from . import item as items
 from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
+from .dirty_hours import MARK_LASTS, LinkMarks
 from .errors import AccountBusy, AmbiguousName, CorruptFeed, UnknownAccount
 from .item import ITEMS, Item, item_in
-from .link_marks import MARK_LASTS, LinkMarks
 from .parts import parts_of
 
 log = logging.getLogger("perdure.feeds")
@@ -165,7 +165,7 @@ class FeedStore:
 
     async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
         """Write changes of accounts and items. Hours of items that change are marked before, so that their
-        links are counted again: see `link_marks`.
+        links are counted again: see `dirty_hours`.
         """
         times = [_order_of(change) for change in changes if change.address.space == ITEMS]
         began = self.clock()

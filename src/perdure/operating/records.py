@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..feeds.account import ACCOUNTS, Stored
+from ..feeds.dirty_hours import LINKS
 from ..feeds.item import ITEMS, item_in
 from ..feeds.link_index import read_link_record
-from ..feeds.link_marks import LINKS
 from ..runtime import lease as leases
 from ..storage import Micros, Record, Space, Storage
 from ..storage.quarantine import Inspection, inspect

@@ -9,7 +9,7 @@ import msgspec
 from mcp.server import MCPServer
 from pydantic import Field
 
-from ..feeds import Account, FeedSource, FeedStore, Item, LinkIndex, Poller, Status, settling
+from ..feeds import Account, FeedSource, FeedStore, Item, LinkIndex, Poller, Status, transitions
 from ..feeds.account import Stored
 from ..feeds.errors import AccountHeld
 from ..feeds.settings import HOUR
@@ -78,7 +78,7 @@ async def _read(
     began = task.checkpoint.get_int("began", store.clock())
     await task.save_checkpoint({"began": began})
     for profile in await source.profiles(names):
-        await store.add(settling.new_account(profile, now=store.clock(), polling=reader.polling))
+        await store.add(transitions.new_account(profile, now=store.clock(), polling=reader.polling))
     poller = Poller(store, source, reader.polling, hold=HOLD)
     everybody = [each async for each in store.accounts() if _is_read(each.account, reader)]
     for number, stored in enumerate(everybody):

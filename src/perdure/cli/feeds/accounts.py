@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ...feeds import Settings, settling
+from ...feeds import Settings, transitions
 from ...feeds.follows import AccountChange, apply_follow_list, read_follow_list
 from ...storage import exists
 from ..options import DryRun, Json, Url, storage_url
@@ -129,7 +129,7 @@ def suspend(
 
     async def work(settings: Settings) -> Steps:
         async with opened(settings) as store:
-            edit = partial(settling.suspended, reason=reason or "by hand")
+            edit = partial(transitions.suspended, reason=reason or "by hand")
             return await changing.change(store, accounts, edit, "suspended", dry_run=dry_run)
 
     _tell(done(settings, url, work), json=json)
@@ -148,7 +148,7 @@ def resume(
 
     async def work(settings: Settings) -> Steps:
         async with opened(settings) as store:
-            edit = partial(settling.resumed, now=store.clock())
+            edit = partial(transitions.resumed, now=store.clock())
             return await changing.change(store, accounts, edit, "resumed", dry_run=dry_run)
 
     _tell(done(settings, url, work), json=json)
@@ -162,7 +162,7 @@ def reset(
 
     async def work(settings: Settings) -> Steps:
         async with opened(settings) as store:
-            edit = partial(settling.reset, now=store.clock())
+            edit = partial(transitions.reset, now=store.clock())
             return await changing.change(store, [account], edit, "reset", dry_run=dry_run)
 
     _tell(done(settings, url, work), json=json)

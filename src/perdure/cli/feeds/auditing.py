@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Iterator
 import msgspec
 
 from ...feeds import Settings, Status
-from ...feeds.auditing import Audit, audit
+from ...feeds.audit import Audit, audit
 from ...feeds.errors import AccountUnavailable, FeedError, NotAuthorized
 from ..output import counted, harmless, shortened
 from ..times import minute

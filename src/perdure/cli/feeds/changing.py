@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...feeds import Account, FeedSource, FeedStore, Polling, Profile, walking
+from ...feeds import Account, FeedSource, FeedStore, Polling, Profile, gaps
 from ...feeds.account import Stored
 from ...feeds.errors import AmbiguousName, InvalidActor, RequestRefused, UnknownAccount
 from ...feeds.follows import AccountChange, add_account
@@ -120,7 +120,7 @@ async def _changed(
 
 def reread(account: Account, *, since: Micros, now: Micros) -> Account:
     """Due at once, with everything since then to be read again."""
-    return walking.back_to(account, since, now=now)
+    return gaps.back_to(account, since, now=now)
 
 
 async def remove(store: FeedStore, names: Sequence[str], *, with_items: bool, dry_run: bool) -> Steps:

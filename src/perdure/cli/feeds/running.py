@@ -25,8 +25,8 @@ from ...feeds import (
     Status,
 )
 from ...feeds.account import ACCOUNTS, POLLS
-from ...feeds.alarms import Alarm, find_alarms
 from ...feeds.errors import AccountHeld, NotAuthorized, SourceError
+from ...feeds.health import Alarm, find_alarms
 from ...feeds.settings import HOUR
 from ...storage import Micros
 from ...storage.errors import StorageError

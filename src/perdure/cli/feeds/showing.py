@@ -16,7 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ...feeds import Budget, Cycle, Outcome, PolledElsewhere
-from ...feeds.alarms import Alarm, AlarmState
+from ...feeds.health import Alarm, AlarmState
 from ...storage import Micros
 from ..output import counted, harmless, tell
 from ..saying import console, say

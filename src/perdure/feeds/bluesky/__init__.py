@@ -4,7 +4,6 @@
 asks, `session` keeps the credentials fresh, and `source` puts them together.
 """
 
-from .opening import open_bluesky
-from .source import Bluesky, HintingBluesky
+from .source import Bluesky, HintingBluesky, open_bluesky
 
 __all__ = ["Bluesky", "HintingBluesky", "open_bluesky"]

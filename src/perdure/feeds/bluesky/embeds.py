@@ -14,8 +14,8 @@ import msgspec
 from msgspec import Raw
 
 from ..item import Link, Via
-from ..link_identity import as_shared, in_text, normalised
-from .shapes import FACET_LINK, NO_RAW, POST, Embed, External, Facet, Post, Quoted
+from ..urls import as_shared, in_text, normalised
+from .lexicon import FACET_LINK, NO_RAW, POST, Embed, External, Facet, Post, Quoted
 
 T = TypeVar("T")
 

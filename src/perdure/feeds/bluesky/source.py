@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import TypeVar
 
+import httpx2
 import msgspec
 
 from ...storage import Micros
-from ..errors import AccountBlocked, AccountUnavailable, RequestRefused, SourceUnavailable
+from ..errors import AccountBlocked, AccountUnavailable, InvalidSettings, RequestRefused, SourceUnavailable
 from ..item import Item
 from ..parts import parts_of
+from ..rate_limit import Budget, Requests
+from ..settings import Bluesky as BlueskySettings
+from ..settings import Settings
 from ..source import Page, Profile, RecordPage
-from . import reading
-from .client import Answer, Asked, Reader
-from .shapes import FOLLOW, POST, REPOST, Feed, Follows, Posts, Profiles, Records
+from .items import completed, followed_in, newest_of, page_of, page_written, profiles_of
+from .lexicon import FOLLOW, POST, REPOST, Feed, Follows, Posts, Profiles, Records
+from .session import Session, SessionFile, SignedIn
+from .xrpc import PATIENCE, Answer, Asked, Client, Reader
 
 T = TypeVar("T")
 
@@ -50,7 +57,7 @@ class Bluesky:
         answer = await self._get("app.bsky.feed.getAuthorFeed", asked, _feed, etag=known)
         if answer is None:
             return None
-        return reading.page_of(answer.value, answer.etag if cursor is None else None)
+        return page_of(answer.value, answer.etag if cursor is None else None)
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
         """Those that there are. InvalidActor: one of these names cannot be anybody's."""
@@ -59,7 +66,7 @@ class Bluesky:
         for some in parts_of(names, TOGETHER):
             asked = {"actors": some}
             answer = await self._got("app.bsky.actor.getProfiles", asked, _profiles)
-            found += reading.profiles_of(answer.profiles)
+            found += profiles_of(answer.profiles)
         return found
 
     async def follows(self, actor: str) -> AsyncGenerator[Profile]:
@@ -68,7 +75,7 @@ class Bluesky:
         used: set[str] = set()
         while True:
             answer = await self._got("app.bsky.graph.getFollows", asked, _follows)
-            for profile in reading.profiles_of(answer.follows):
+            for profile in profiles_of(answer.follows):
                 yield profile
             if not answer.cursor:
                 return
@@ -90,7 +97,7 @@ class Bluesky:
         key, used = "", set[str]()
         while True:
             records = await self._listed(actor, FOLLOW, key)
-            for followed in reading.followed_in(records):
+            for followed in followed_in(records):
                 yield followed
             if not records.cursor:
                 return
@@ -102,7 +109,7 @@ class Bluesky:
         found: list[Item] = []
         for some in parts_of(items, POSTS_PER_REQUEST):
             asked = {"uris": list(dict.fromkeys(item.post for item in some))}
-            found += reading.completed(some, await self._got("app.bsky.feed.getPosts", asked, _posts))
+            found += completed(some, await self._got("app.bsky.feed.getPosts", asked, _posts))
         return found
 
     async def written(self, account_id: str, *, after: str | None = None) -> AsyncGenerator[RecordPage]:
@@ -123,7 +130,7 @@ class Bluesky:
         collection, _, key = at.partition("/")
         records = await self._listed(account_id, collection, key)
         following = f"{collection}/{records.cursor}" if records.cursor else _next(collection)
-        return reading.page_written(records, account_id, following)
+        return page_written(records, account_id, following)
 
     async def _listed(self, account_id: str, collection: str, after: str) -> Records:
         """Return the records after a key, in the order of their keys."""
@@ -171,9 +178,9 @@ class HintingBluesky(Bluesky):
         """Who stands in the newest page, and the time of the newest item of each."""
         asked: dict[str, str | int] = {"limit": PAGE}
         if self._hints == TIMELINE:
-            return reading.newest_of(await self._got("app.bsky.feed.getTimeline", asked, _feed))
+            return newest_of(await self._got("app.bsky.feed.getTimeline", asked, _feed))
         asked["list"] = self._hints
-        return reading.newest_of(await self._got("app.bsky.feed.getListFeed", asked, _feed))
+        return newest_of(await self._got("app.bsky.feed.getListFeed", asked, _feed))
 
 
 def _check_unused(cursor: str, used: set[str], what: str) -> None:
@@ -199,3 +206,94 @@ _profiles = msgspec.json.Decoder(Profiles)
 _follows = msgspec.json.Decoder(Follows)
 _records = msgspec.json.Decoder(Records)
 _posts = msgspec.json.Decoder(Posts)
+
+
+IDLE = 60.0
+"""Seconds for which a connection that nobody needs stays open."""
+
+
+@asynccontextmanager
+async def open_bluesky(
+    settings: Settings,
+    *,
+    budget: Budget | None = None,
+    environ: Mapping[str, str] = os.environ,
+    patience: float = PATIENCE,
+    transport: httpx2.AsyncBaseTransport | None = None,
+) -> AsyncGenerator[Bluesky]:
+    """Open Bluesky as these settings want it read. The budget is that of the server that has the feeds.
+    `transport` sends the requests in another way than over connections of its own.
+    """
+    bluesky = settings.bluesky
+    _check(bluesky)
+    password = _password(bluesky, environ)
+    connections = settings.polling.connections
+    feeds = Requests(budget or Budget(connections), settings.polling)
+    others = Requests(
+        Budget(connections, clock=feeds.budget.clock, on_wait=feeds.budget.on_wait), settings.polling
+    )
+    limits = httpx2.Limits(max_keepalive_connections=connections, keepalive_expiry=IDLE)
+    # Each client sees to its own patience, for an answer as a whole.
+    async with httpx2.AsyncClient(
+        limits=limits, timeout=None, headers={"user-agent": "perdure"}, transport=transport
+    ) as http:
+        if bluesky.identifier is None or password is None:
+            public = Client(http, bluesky.service, feeds, patience=patience)
+            pds = Client(http, bluesky.pds, others, patience=patience)
+            yield _reading(bluesky, public, pds)
+        else:
+            pds = Client(http, bluesky.pds, feeds, patience=patience)
+            public = Client(http, bluesky.service, others, patience=patience)
+            file = SessionFile.default(bluesky.pds, bluesky.identifier, environ)
+            signed_in = SignedIn(pds, Session(pds, bluesky.identifier, password, file=file))
+            yield _reading(bluesky, signed_in, signed_in, unsigned=public)
+
+
+def _reading(
+    settings: BlueskySettings, feeds: Reader, records: Reader, *, unsigned: Reader | None = None
+) -> Bluesky:
+    """Only who is to look for hints has a way to do it."""
+    if settings.hints is None:
+        return Bluesky(feeds, records, unsigned=unsigned)
+    return HintingBluesky(feeds, records, settings.hints, unsigned=unsigned)
+
+
+def _check(settings: BlueskySettings) -> None:
+    for name, url in (("service", settings.service), ("pds", settings.pds)):
+        if not _is_address(url):
+            raise InvalidSettings(f"bluesky.{name}", "must be an http or https address, without a password")
+    if settings.identifier is not None and not _is_private(settings.pds):
+        raise InvalidSettings("bluesky.pds", "must be https: a password goes there")
+    hints = settings.hints
+    if hints is not None and hints != TIMELINE and not hints.startswith("at://"):
+        raise InvalidSettings("bluesky.hints", f"must be `timeline` or a list's at:// address, not {hints!r}")
+    if hints == TIMELINE and settings.identifier is None:
+        raise InvalidSettings(
+            "bluesky.hints", "a timeline is somebody's: set bluesky.identifier, or use a list"
+        )
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parsed = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        return False
+    return parsed.scheme in ("http", "https") and bool(parsed.host) and not parsed.userinfo
+
+
+def _is_private(url: str) -> bool:
+    """Whether nobody on the way can read what is sent there."""
+    parsed = httpx2.URL(url)
+    return parsed.scheme == "https" or parsed.host in ("127.0.0.1", "::1", "localhost")
+
+
+def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:
+    """None: nobody needs one."""
+    if settings.identifier is None:
+        return None
+    if password := environ.get(settings.password_variable):
+        return password
+    raise InvalidSettings(
+        "bluesky.identifier",
+        f"{settings.identifier} needs a password; set {settings.password_variable} to an app password",
+    )

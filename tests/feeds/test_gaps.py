@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.feeds import walking
+from perdure.feeds import gaps
 from perdure.feeds.account import Account, Gap
+from perdure.feeds.gaps import DEEP_EVERY, EARLY, LATE, MOST_GAPS, SLACK, Reading
 from perdure.feeds.settings import HOUR, MINUTE, Polling
-from perdure.feeds.walking import DEEP_EVERY, EARLY, LATE, MOST_GAPS, SLACK, Reading
 
 NOW = 1_794_000_000_000_000
 MARK = NOW - HOUR
@@ -19,7 +19,7 @@ KNOWN = replace(NEW, mark=MARK)
 
 
 def head(account: Account, read: Reading) -> Account:
-    return walking.after_head(account, read, now=NOW, polling=Polling())
+    return gaps.after_head(account, read, now=NOW, polling=Polling())
 
 
 FLOOR = MARK - SLACK
@@ -34,7 +34,7 @@ def page(
 
 
 def after_gap(account: Account, gap: Gap, read: Reading) -> Account:
-    return walking.after_gap(account, gap, read, now=NOW)
+    return gaps.after_gap(account, gap, read, now=NOW)
 
 
 # The newest page
@@ -95,7 +95,7 @@ def test_an_item_from_the_future_does_not_raise_the_mark() -> None:
 
 def test_what_a_new_account_is_read_down_to_does_not_move_with_the_clock() -> None:
     quiet = head(NEW, page(None, None, None))
-    later = walking.after_head(
+    later = gaps.after_head(
         quiet, page(NOW + 50 * HOUR, NOW + 49 * HOUR), now=NOW + 50 * HOUR, polling=Polling()
     )
     assert [gap.floor for gap in later.gaps] == [NOW - 24 * HOUR]
@@ -175,15 +175,15 @@ def test_an_empty_answer_to_a_cursor_is_not_believed_at_once() -> None:
 
 
 def test_a_refused_cursor_is_tried_twice_and_then_dropped() -> None:
-    once = walking.after_refusal(OPEN, GAP)
+    once = gaps.after_refusal(OPEN, GAP)
     assert once.gaps == (replace(GAP, refusals=1),)
-    twice = walking.after_refusal(once, once.gaps[0])
+    twice = gaps.after_refusal(once, once.gaps[0])
     assert twice.gaps == (replace(GAP, cursor=None),)
 
 
 def test_a_gap_that_was_reset_meanwhile_does_not_come_back() -> None:
     assert after_gap(KNOWN, GAP, page(NOW - 1, MARK + 9, "d")) == KNOWN
-    assert walking.after_refusal(KNOWN, GAP) == KNOWN
+    assert gaps.after_refusal(KNOWN, GAP) == KNOWN
 
 
 def test_too_many_gaps_become_fewer_and_cover_the_same() -> None:
@@ -197,7 +197,7 @@ def test_too_many_gaps_become_fewer_and_cover_the_same() -> None:
 
 
 def test_backfilling_reads_everything_again_down_to_a_time() -> None:
-    after = walking.back_to(replace(KNOWN, etag="x", next_at=NOW + HOUR), 5, now=NOW)
+    after = gaps.back_to(replace(KNOWN, etag="x", next_at=NOW + HOUR), 5, now=NOW)
     assert after == replace(KNOWN, gaps=(Gap(floor=5, depth=5),), next_at=NOW)
 
 

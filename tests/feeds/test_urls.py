@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.feeds.link_identity import MAX_LENGTH, as_shared, in_text, normalised
+from perdure.feeds.urls import MAX_LENGTH, as_shared, in_text, normalised
 
 SAME = {
     "https://Example.COM/Path": "https://example.com/Path",

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.feeds import settling
+from perdure.feeds import transitions
 from perdure.feeds.account import Account, Gap, Hold, Status
 from perdure.feeds.errors import (
     AccountBlocked,
@@ -17,11 +17,11 @@ from perdure.feeds.errors import (
     SourceError,
     SourceUnavailable,
 )
+from perdure.feeds.health import summary_of
 from perdure.feeds.item import Item
 from perdure.feeds.settings import HOUR, MINUTE
-from perdure.feeds.settling import JITTER, LONGEST, MAX_RETRY_WAIT, PROBES, SHORTEST
 from perdure.feeds.source import Profile
-from perdure.feeds.summary import summary_of
+from perdure.feeds.transitions import JITTER, LONGEST, MAX_RETRY_WAIT, PROBES, SHORTEST
 
 NOW = 1_700_000_000_000_000
 BEFORE = Account(
@@ -43,7 +43,7 @@ def settle(
     elapsed: int | None = None,
     got_on: bool = True,
 ) -> Account:
-    return settling.settled(account, found=found, fresh=fresh, elapsed=elapsed, got_on=got_on, now=NOW)
+    return transitions.settled(account, found=found, fresh=fresh, elapsed=elapsed, got_on=got_on, now=NOW)
 
 
 def is_about(actual: int, wanted: int) -> bool:
@@ -57,7 +57,7 @@ def is_about(actual: int, wanted: int) -> bool:
     before=st.integers(SHORTEST, LONGEST), new=st.integers(0, 10_000), elapsed=st.integers(1, 90 * 24 * HOUR)
 )
 def test_an_interval_stays_within_its_bounds(before: int, new: int, elapsed: int) -> None:
-    assert SHORTEST <= settling.interval_after(before, new, elapsed) <= LONGEST
+    assert SHORTEST <= transitions.interval_after(before, new, elapsed) <= LONGEST
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_an_interval_follows_how_often_the_account_posts(per_day: int, wanted: i
         owed += per_day * interval / (24 * HOUR)
         new = int(owed)
         owed -= new
-        interval = settling.interval_after(interval, new, interval)
+        interval = transitions.interval_after(interval, new, interval)
     assert wanted / 2 <= interval <= wanted * 2
 
 
 def test_a_poll_soon_after_another_that_found_nothing_proves_nothing() -> None:
-    assert settling.interval_after(HOUR, 0, 5) == HOUR
+    assert transitions.interval_after(HOUR, 0, 5) == HOUR
 
 
 def test_the_next_poll_is_an_interval_away_give_or_take_a_tenth() -> None:
@@ -97,7 +97,7 @@ def test_a_poll_that_ended_well_forgets_the_failures() -> None:
 
 def test_an_account_that_was_suspended_meanwhile_stays_so() -> None:
     assert settle(replace(BEFORE, status=Status.SUSPENDED)).status is Status.SUSPENDED
-    failed = settling.failed(
+    failed = transitions.failed(
         replace(BEFORE, status=Status.SUSPENDED), AccountUnavailable("Profile not found"), now=NOW
     )
     assert failed.status is Status.SUSPENDED
@@ -110,7 +110,7 @@ def test_an_account_that_was_suspended_meanwhile_stays_so() -> None:
 def test_what_the_source_does_not_show_is_probed_more_and_more_rarely(error: SourceError) -> None:
     account, waits = BEFORE, list[int]()
     for _ in range(6):
-        account = settling.failed(account, error, now=NOW)
+        account = transitions.failed(account, error, now=NOW)
         waits.append(account.next_at - NOW)
         assert account.status is Status.UNAVAILABLE
         assert account.reason == str(error)
@@ -121,7 +121,7 @@ def test_what_the_source_does_not_show_is_probed_more_and_more_rarely(error: Sou
 
 def test_failures_of_another_kind_do_not_put_the_first_probe_off() -> None:
     failing = replace(BEFORE, failures=5)
-    gone = settling.failed(failing, AccountUnavailable("Profile not found"), now=NOW)
+    gone = transitions.failed(failing, AccountUnavailable("Profile not found"), now=NOW)
     assert is_about(gone.next_at - NOW, PROBES[0])
 
 
@@ -129,22 +129,24 @@ def test_failures_of_another_kind_do_not_put_the_first_probe_off() -> None:
 def test_what_failed_for_another_reason_stays_active_and_is_tried_soon(error: SourceError) -> None:
     account, waits = BEFORE, list[int]()
     for _ in range(12):
-        account = settling.failed(account, error, now=NOW)
+        account = transitions.failed(account, error, now=NOW)
         waits.append(account.next_at - NOW)
     assert account.status is Status.ACTIVE
     assert is_about(waits[0], MINUTE)
     assert is_about(waits[1], 2 * MINUTE)
     assert is_about(waits[-1], MAX_RETRY_WAIT)
-    rare = settling.failed(replace(account, interval=LONGEST), error, now=NOW)
+    rare = transitions.failed(replace(account, interval=LONGEST), error, now=NOW)
     assert is_about(rare.next_at - NOW, LONGEST)
 
 
 def test_a_name_that_cannot_be_is_not_tried_again() -> None:
-    assert settling.failed(BEFORE, InvalidActor("Invalid AT identifier"), now=NOW).status is Status.SUSPENDED
+    assert (
+        transitions.failed(BEFORE, InvalidActor("Invalid AT identifier"), now=NOW).status is Status.SUSPENDED
+    )
 
 
 def test_a_failure_leaves_what_is_known() -> None:
-    after = settling.failed(BEFORE, SourceUnavailable("cut"), now=NOW)
+    after = transitions.failed(BEFORE, SourceUnavailable("cut"), now=NOW)
     assert (after.mark, after.gaps, after.interval) == (BEFORE.mark, BEFORE.gaps, BEFORE.interval)
 
 
@@ -157,12 +159,12 @@ def profile(posts: int | None, handle: str = "a") -> Profile:
 
 def read(account: Account, new: int = 0, posts: int | None = None) -> Account:
     posts = new if posts is None else posts
-    return settling.read(account, new=new, counted=posts, uncounted=posts, pages=1, set_aside=0, now=NOW)
+    return transitions.read(account, new=new, counted=posts, uncounted=posts, pages=1, set_aside=0, now=NOW)
 
 
 def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -> None:
-    account = settling.profiled(replace(BEFORE, posts=10), profile(12, "b"), now=1)
-    account = settling.profiled(account, profile(15, "c"), now=2)
+    account = transitions.profiled(replace(BEFORE, posts=10), profile(12, "b"), now=1)
+    account = transitions.profiled(account, profile(15, "c"), now=2)
     assert (account.unseen, account.posts, account.handle, account.profiled_at) == (5, 15, "c", 2)
     assert read(account).unseen == 5
     assert read(account, new=1).unseen == 4
@@ -172,78 +174,78 @@ def test_posts_that_a_profile_counts_and_no_poll_finds_add_up_until_one_does() -
 
 def test_what_was_found_since_the_profile_was_read_is_not_unseen() -> None:
     before = replace(BEFORE, posts=10, posts_found=2)
-    after = settling.profiled(before, profile(12), now=1)
+    after = transitions.profiled(before, profile(12), now=1)
     assert (after.unseen, after.posts_found) == (0, 0)
-    assert settling.profiled(after, profile(13), now=2).unseen == 1
+    assert transitions.profiled(after, profile(13), now=2).unseen == 1
 
 
 def test_a_poll_may_be_quicker_than_the_profile_that_counts_what_it_found() -> None:
     account = read(replace(BEFORE, posts=10), new=1)
-    account = settling.profiled(account, profile(10), now=1)  # which was asked for before the post
-    assert settling.profiled(account, profile(11), now=2).unseen == 0
+    account = transitions.profiled(account, profile(10), now=1)  # which was asked for before the post
+    assert transitions.profiled(account, profile(11), now=2).unseen == 0
 
 
 def test_what_is_read_of_the_past_says_nothing_about_a_count() -> None:
     account = replace(BEFORE, posts=10, profiled_at=NOW)
     items = [Item(uri="at://a", time=NOW - each * HOUR, kind="post", post="", author="") for each in range(5)]
-    assert settling.posts_since(account, items) == 1
+    assert transitions.posts_since(account, items) == 1
 
 
 def test_what_was_found_before_the_first_profile_is_not_unseen_at_the_second() -> None:
     account = read(replace(BEFORE, posts=None), new=1)
-    account = settling.profiled(account, profile(10), now=1)  # which was asked for before the post
-    assert settling.profiled(account, profile(11), now=2).unseen == 0
+    account = transitions.profiled(account, profile(10), now=1)  # which was asked for before the post
+    assert transitions.profiled(account, profile(11), now=2).unseen == 0
 
 
 def test_new_posts_do_not_make_up_for_those_that_no_poll_has_found() -> None:
-    account = settling.profiled(replace(BEFORE, posts=10), profile(15), now=NOW)
+    account = transitions.profiled(replace(BEFORE, posts=10), profile(15), now=NOW)
     items = [Item(uri="at://a", time=NOW + HOUR, kind="post", post="", author="")] * 5
-    assert (settling.posts_until(account, items), settling.posts_since(account, items)) == (0, 5)
+    assert (transitions.posts_until(account, items), transitions.posts_since(account, items)) == (0, 5)
 
 
 def test_a_poll_by_hand_says_nothing_about_how_often_there_are_polls() -> None:
     hourly = replace(BEFORE, cadence=HOUR, last_wait=HOUR)
-    after = settling.settled(hourly, found=0, fresh=0, elapsed=5, waited=None, got_on=True, now=NOW)
+    after = transitions.settled(hourly, found=0, fresh=0, elapsed=5, waited=None, got_on=True, now=NOW)
     assert (after.cadence, after.last_wait) == (HOUR, HOUR)
 
 
 def test_a_repost_is_no_post_that_a_profile_counts() -> None:
     account = read(replace(BEFORE, posts=10), new=3, posts=0)
-    assert settling.profiled(account, profile(12), now=1).unseen == 2
+    assert transitions.profiled(account, profile(12), now=1).unseen == 2
 
 
 def test_posts_that_were_deleted_before_a_poll_saw_them_are_no_longer_unseen() -> None:
-    risen = settling.profiled(replace(BEFORE, posts=10), profile(13), now=1)
+    risen = transitions.profiled(replace(BEFORE, posts=10), profile(13), now=1)
     assert risen.unseen == 3
-    assert settling.profiled(risen, profile(10), now=2).unseen == 0
+    assert transitions.profiled(risen, profile(10), now=2).unseen == 0
 
 
 def test_a_first_count_and_a_falling_one_are_no_news() -> None:
-    first = settling.profiled(BEFORE, profile(10), now=1)
+    first = transitions.profiled(BEFORE, profile(10), now=1)
     assert (first.unseen, first.posts) == (0, 10)
-    fallen = settling.profiled(first, profile(8), now=1)
+    fallen = transitions.profiled(first, profile(8), now=1)
     assert (fallen.unseen, fallen.posts) == (0, 8)
-    assert settling.profiled(first, profile(None), now=1).posts == 10
+    assert transitions.profiled(first, profile(None), now=1).posts == 10
 
 
 def test_an_audit_settles_what_was_unseen_and_counts_what_it_stored() -> None:
-    account = settling.audited(replace(BEFORE, posts=10, unseen=4), posts=7)
+    account = transitions.audited(replace(BEFORE, posts=10, unseen=4), posts=7)
     assert account.unseen == 0
-    assert settling.profiled(account, profile(17), now=1).unseen == 0
+    assert transitions.profiled(account, profile(17), now=1).unseen == 0
 
 
 @pytest.mark.parametrize("is_released", [True, False])
 def test_after_a_poll_that_broke_off_the_counts_are_not_compared(*, is_released: bool) -> None:
     """It may have stored posts, and not have counted them."""
     before = replace(BEFORE, posts=10, unseen=2)
-    after = settling.released(before) if is_released else settling.claimed(before, Hold("another", NOW))
-    compared = settling.profiled(after, profile(18), now=1)
+    after = transitions.released(before) if is_released else transitions.claimed(before, Hold("another", NOW))
+    compared = transitions.profiled(after, profile(18), now=1)
     assert (compared.unseen, compared.posts) == (0, 18)
-    assert settling.profiled(compared, profile(19), now=2).unseen == 1
+    assert transitions.profiled(compared, profile(19), now=2).unseen == 1
 
 
 def test_a_lease_that_is_renewed_leaves_the_counts_as_they_are() -> None:
-    assert settling.claimed(replace(BEFORE, posts=10), Hold("me", NOW + 9)).posts == 10
+    assert transitions.claimed(replace(BEFORE, posts=10), Hold("me", NOW + 9)).posts == 10
 
 
 def test_the_summary_tells_the_share_with_a_mark() -> None:
@@ -260,8 +262,8 @@ def test_the_summary_tells_the_share_with_a_mark() -> None:
 
 def test_a_hint_makes_an_account_due_only_when_it_is_news() -> None:
     later = replace(BEFORE, next_at=NOW + HOUR)
-    assert settling.hinted(later, newest=NOW, now=NOW).next_at == NOW
-    assert settling.hinted(later, newest=NOW - HOUR, now=NOW) == later
-    assert settling.hinted(replace(later, mark=None), newest=1, now=NOW).next_at == NOW
+    assert transitions.hinted(later, newest=NOW, now=NOW).next_at == NOW
+    assert transitions.hinted(later, newest=NOW - HOUR, now=NOW) == later
+    assert transitions.hinted(replace(later, mark=None), newest=1, now=NOW).next_at == NOW
     gone = replace(later, status=Status.UNAVAILABLE)
-    assert settling.hinted(gone, newest=NOW, now=NOW) == gone
+    assert transitions.hinted(gone, newest=NOW, now=NOW) == gone

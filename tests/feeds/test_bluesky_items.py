@@ -9,9 +9,8 @@ import msgspec
 import pytest
 
 from perdure.feeds import Link, Page
-from perdure.feeds.bluesky.reading import newest_of, page_of, page_written, profiles_of
-from perdure.feeds.bluesky.shapes import Feed, Records
-from perdure.feeds.bluesky.times import micros_of
+from perdure.feeds.bluesky.items import micros_of, newest_of, page_of, page_written, profiles_of
+from perdure.feeds.bluesky.lexicon import Feed, Records
 from perdure.feeds.source import RecordPage
 
 FIXTURES = Path(__file__).parent / "fixtures"

@@ -17,7 +17,7 @@ import anyio
 
 from ..storage import Change, Micros
 from ..storage.errors import NewerFormat, StorageError
-from . import settling
+from . import transitions
 from .account import Account, Hold, Stored
 from .errors import AccountHeld, HoldLost, UnknownAccount
 from .store import Edit, FeedStore
@@ -58,7 +58,7 @@ class Held:
     def _extended(self, account: Account) -> Account:
         if account.hold is None:
             return account
-        return settling.claimed(account, Hold(self._poller, self._store.clock() + self._lasts))
+        return transitions.claimed(account, Hold(self._poller, self._store.clock() + self._lasts))
 
     async def _look(self) -> None:
         """Read the account again after somebody else wrote it."""
@@ -138,7 +138,7 @@ async def _claim(store: FeedStore, stored: Stored, claim: str, lasts: Micros) ->
     current = stored.account.hold
     if current is not None and now < current.until:
         raise AccountHeld(stored.account.handle, current.poller, until=current.until)
-    claimed = await store.write(stored, settling.claimed(stored.account, Hold(claim, now + lasts)))
+    claimed = await store.write(stored, transitions.claimed(stored.account, Hold(claim, now + lasts)))
     if claimed is not None:
         return Held(store, claimed, claim, lasts)
     found = await store.get(stored.account.account_id)
@@ -154,7 +154,7 @@ def _figures(account: Account) -> tuple[int, int]:
 
 async def _give_back(held: Held) -> None:
     try:
-        await held.write(settling.released)
+        await held.write(transitions.released)
     except (HoldLost, StorageError) as error:
         log.warning("%s was not given back: %s", held.account.handle, error)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perdure.feeds.bluesky.answers import TokenRefused, allowance, refusal, retry_at
+from perdure.feeds.bluesky.errors import TokenRefused, allowance, refusal, retry_at
 from perdure.feeds.errors import (
     AccountBlocked,
     AccountUnavailable,

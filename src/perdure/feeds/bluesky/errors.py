@@ -24,7 +24,7 @@ from ..errors import (
     SourceFailed,
     SourceUnavailable,
 )
-from .shapes import Refusal
+from .lexicon import Refusal
 
 SECOND: Micros = 1_000_000
 

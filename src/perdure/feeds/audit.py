@@ -11,7 +11,7 @@ from functools import partial
 
 import msgspec
 
-from . import settling
+from . import transitions
 from .account import Account
 from .item import Item
 from .source import AuditSource, WrittenRecord
@@ -77,7 +77,7 @@ async def audit(
     if remove and uris and not dry_run:  # if the source has no record at all, it is more likely wrong
         removed = await store.remove_items(account_id, gone)
     if not dry_run:
-        await store.edit(account_id, partial(settling.audited, posts=run.posts))
+        await store.edit(account_id, partial(transitions.audited, posts=run.posts))
     return Audit(
         account_id=account_id,
         written=len(uris),

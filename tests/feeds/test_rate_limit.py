@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 from perdure.feeds.errors import NotAuthorized, RateLimited, SourceUnavailable
-from perdure.feeds.requests import RESERVE, Budget, Requests
+from perdure.feeds.rate_limit import RESERVE, Budget, Requests
 from perdure.feeds.settings import Polling
 
 from .virtual import in_virtual_time, run, virtual_clock

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import pytest
 
-from perdure.feeds import FeedStore, Item, Poller, Polling, settling
-from perdure.feeds.auditing import EXAMPLES, Audit, audit
+from perdure.feeds import FeedStore, Item, Poller, Polling, transitions
+from perdure.feeds.audit import EXAMPLES, Audit, audit
 from perdure.feeds.errors import AccountUnavailable, SourceUnavailable
 from perdure.feeds.settings import HOUR
 from perdure.feeds.source import RecordPage, WrittenRecord
@@ -45,7 +45,7 @@ async def town() -> AsyncGenerator[Town]:
     async with await open_storage("memory:") as storage:
         town = Town(world, FeedStore(storage, clock=lambda: world.now))
         (profile,) = await town.source.profiles([town.did])
-        await town.store.add(settling.new_account(profile, now=world.now, polling=Polling()))
+        await town.store.add(transitions.new_account(profile, now=world.now, polling=Polling()))
         for _ in range(30):
             world.advance(HOUR // 2)
             world.publish(town.did, "a post")
@@ -191,7 +191,7 @@ async def test_history_is_no_missing_post_and_is_stored_on_request() -> None:
             world.advance(HOUR)
             world.publish(town.did, "a post")
         (profile,) = await town.source.profiles([town.did])
-        await town.store.add(settling.new_account(profile, now=world.now, polling=Polling()))
+        await town.store.add(transitions.new_account(profile, now=world.now, polling=Polling()))
         await town.poll()
         history = 35 - len(await town.stored())
         assert history > 10

@@ -1,4 +1,4 @@
-"""One poll of one account: read the newest page, then what is missing below it. `walking` has the rules.
+"""One poll of one account: read the newest page, then what is missing below it. `gaps` has the rules.
 
 No commit is open while a page is fetched, and no state is written before the items that it speaks of. So a
 poll may end anywhere, at any moment, and the next one finds what is left to do.
@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from ..storage import Keep, Micros
-from . import settling, walking
+from . import gaps, transitions
 from .account import Account, Gap, Stored
 from .errors import (
     AccountHeld,
@@ -26,12 +26,12 @@ from .errors import (
     SourceFailed,
     SourceUnavailable,
 )
-from .holding import LASTS, Held, hold
+from .gaps import Reading
 from .item import Item, record_of
+from .lease import LASTS, Held, hold
 from .settings import Polling
 from .source import FeedSource, Page
 from .store import Edit, FeedStore
-from .walking import Reading
 
 log = logging.getLogger("perdure.feeds")
 
@@ -98,7 +98,7 @@ async def poll(
         except NotAuthorized:
             raise
         except SourceError as error:
-            account = await held.write(partial(settling.failed, error=error, now=store.clock()))
+            account = await held.write(partial(transitions.failed, error=error, now=store.clock()))
             is_gone = isinstance(error, AccountUnavailable | InvalidActor)
             return Skipped(account, error) if is_gone else Failed(account, error)
 
@@ -167,8 +167,8 @@ class Poll:
         """Only a page that reaches a known floor says by its ETag that nothing is new: another may look the
         same, with something new right behind it.
         """
-        after = walking.after_head(account, read, now=self._store.clock(), polling=self._polling)
-        return msgspec.structs.replace(after, etag=etag if walking.says_all(after, read) else None)
+        after = gaps.after_head(account, read, now=self._store.clock(), polling=self._polling)
+        return msgspec.structs.replace(after, etag=etag if gaps.says_all(after, read) else None)
 
     def _next_gap(self) -> Gap:
         """The newest; but the last page of a poll goes to the oldest, which would else never have its turn
@@ -187,16 +187,16 @@ class Poll:
                 raise
             log.warning("%s: the source refuses a cursor: %s", self._held.account.handle, error)
             self._pages += 1
-            await self._write(lambda account: walking.after_refusal(account, gap))
+            await self._write(lambda account: gaps.after_refusal(account, gap))
             return
         self._pages += 1
         if page is None:
             raise SourceUnavailable("the source says that a page is unchanged, and was not asked")
         self._got_on = self._got_on or bool(page.items)
-        kept = await self._keep(page, known=walking.late_below(gap))
+        kept = await self._keep(page, known=gaps.late_below(gap))
         read = _reading(page, self._following(gap, page), kept)
         now = self._store.clock()
-        await self._write(lambda account: walking.after_gap(account, gap, read, now=now), page, kept)
+        await self._write(lambda account: gaps.after_gap(account, gap, read, now=now), page, kept)
 
     def _following(self, gap: Gap, page: Page) -> str | None:
         """The cursor to go on with; where it was used before, the same one again, which ends the walk."""
@@ -217,7 +217,7 @@ class Poll:
         pinned = [item for item in page.pinned if item.time >= oldest]
         if known is None:
             found = await self._store.keep(self._id, (*items, *pinned))
-            return Kept(found, [], settling.posts_since(self._held.account, found))
+            return Kept(found, [], transitions.posts_since(self._held.account, found))
         newer = [item for item in items if item.time > known]
         unknown = await self._store.unknown(self._id, [item for item in items if item.time <= known])
         late = [item for item in unknown if item.time < known]
@@ -237,10 +237,10 @@ class Poll:
 
         def after(account: Account) -> Account:
             now = self._store.clock()
-            account = settling.read(
+            account = transitions.read(
                 edit(account),
                 new=new,
-                counted=settling.posts_until(account, kept.found),
+                counted=transitions.posts_until(account, kept.found),
                 uncounted=kept.uncounted,
                 pages=1,
                 set_aside=bad,
@@ -256,9 +256,9 @@ class Poll:
         which of its posts the profile has counted is not known.
         """
         if self._mark is None:
-            account = settling.uncounted(account)
+            account = transitions.uncounted(account)
         since = None if self._last is None else max(now - self._last, 1)
-        return settling.settled(
+        return transitions.settled(
             account,
             found=self._new,
             fresh=self._fresh,

@@ -16,8 +16,8 @@ import httpx2
 import msgspec
 
 from ..errors import NotAuthorized, SourceUnavailable
-from ..requests import Requests
-from . import answers
+from ..rate_limit import Requests
+from . import errors
 
 T = TypeVar("T")
 
@@ -136,7 +136,7 @@ class Client:
             return None
         if not response.is_success:
             now = self._requests.budget.clock()
-            raise answers.refusal(
+            raise errors.refusal(
                 response.status_code,
                 response.headers,
                 response.content,
@@ -159,7 +159,7 @@ class Client:
             raise SourceUnavailable(f"{self.service}: {error or type(error).__name__}") from error
 
     def _learn(self, headers: Mapping[str, str]) -> None:
-        if (told := answers.allowance(headers)) is not None:
+        if (told := errors.allowance(headers)) is not None:
             limit, remaining, resets_at = told
             self._requests.budget.learn(limit=limit, remaining=remaining, resets_at=resets_at)
 

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds.account import Account, Hold, Status
-from perdure.feeds.alarms import (
+from perdure.feeds.health import (
     ALARM_EMPTY_POLLS,
     ALARM_FAILURES,
     GRACE,
