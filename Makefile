@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
-JUDGES := tests/mcp/judges/node_modules/.package-lock.json
+CONFORMANCE := tests/mcp/conformance/node_modules/.package-lock.json
 BROWSER := .venv/.browser
 SERVERS := .venv/share/perdure/servers/node_modules/.package-lock.json
 
@@ -15,12 +15,12 @@ unexport PYTHONDONTWRITEBYTECODE # else every process of the tests compiles ever
 run: $(READY)
 	@$(BIN)/perdure serve
 
-test: check $(JUDGES) $(SERVERS) $(BROWSER)
+test: check $(CONFORMANCE) $(SERVERS) $(BROWSER)
 	@$(PYTEST) --durations=10
 	@$(BIN)/python -m tools.parity --brief
 
 # Every test on every engine, in every mode and every kind of weather.
-test-all: check $(JUDGES) $(SERVERS) $(BROWSER)
+test-all: check $(CONFORMANCE) $(SERVERS) $(BROWSER)
 	@$(PYTEST) --durations=10 --engines=all
 	@$(BIN)/python -m tools.parity --brief --all
 
@@ -31,7 +31,7 @@ quick: $(READY)
 unit: $(READY)
 	@$(PYTEST) --quick
 
-steady: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
+steady: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER)
 	@$(BIN)/python -m tools.steady $(PYTEST)
 
 check: $(READY)
@@ -43,7 +43,7 @@ check: $(READY)
 parity: $(READY)
 	@$(BIN)/python -m tools.parity
 
-sabotage: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
+sabotage: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER)
 	@$(BIN)/python -m tools.sabotage
 
 crash: $(READY)
@@ -71,7 +71,7 @@ format: $(READY)
 	@$(BIN)/ruff check --fix --quiet .
 
 clean:
-	rm -rf .venv site tests/mcp/judges/node_modules
+	rm -rf .venv site tests/mcp/conformance/node_modules
 
 $(READY): pyproject.toml constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -80,9 +80,9 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	@touch $@
 
-$(JUDGES): tests/mcp/judges/package.json tests/mcp/judges/package-lock.json | $(READY)
-	@echo "installing the public suites that judge perdure"
-	@$(BIN)/python -m tests.mcp.judges.install && touch $@
+$(CONFORMANCE): tests/mcp/conformance/package.json tests/mcp/conformance/package-lock.json | $(READY)
+	@echo "installing the public conformance suites"
+	@$(BIN)/python -m tests.mcp.conformance.install && touch $@
 
 $(BROWSER): tests/web/browser.py | $(READY)
 	@echo "looking for a browser"

@@ -17,12 +17,22 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
-from . import claims, dashboard, durable, footprint, idle, listing, processing, reaction, running
-from .engines import contest as engines
-from .engines import lives, pages, timers
-from .feeds import cycles, links, simulated
-from .table import Findings, machine, measured, render, report
-from .wire import contest
+from . import (
+    claims,
+    dashboard,
+    footprint,
+    idle_worker,
+    listing,
+    runtime_overhead,
+    sqlite_store,
+    store_overhead,
+    wait_latency,
+)
+from .engines import comparison as engines
+from .engines import lifecycles, pages, timers
+from .feeds import cycles, links, scale
+from .report import Findings, machine, measured, render, report
+from .wire import comparison
 
 RESULTS = Path(__file__).with_name("RESULTS.md")
 
@@ -30,63 +40,63 @@ RESULTS = Path(__file__).with_name("RESULTS.md")
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """How much of each is run."""
 
-    lives: durable.Effort
-    calls: processing.Effort
+    lifecycles: sqlite_store.Effort
+    calls: store_overhead.Effort
     pages: listing.Effort
     kept: footprint.Effort
-    runs: running.Effort
+    runs: runtime_overhead.Effort
     queue: claims.Effort
-    waits: reaction.Effort
-    rest: idle.Effort
-    wire: contest.Effort
+    waits: wait_latency.Effort
+    rest: idle_worker.Effort
+    wire: comparison.Effort
     engines: engines.Effort
     cycles: cycles.Effort
-    crowd: simulated.Effort
+    crowd: scale.Effort
     links: links.Effort
     dashboard: dashboard.Effort
 
 
 FULL = Plan(
-    lives=durable.Effort(alone=32, together=512, rounds=25),
-    calls=processing.Effort(calls=2000, rounds=25),
+    lifecycles=sqlite_store.Effort(alone=32, together=512, rounds=25),
+    calls=store_overhead.Effort(calls=2000, rounds=25),
     pages=listing.Effort(stored=(1000, 100_000, 1_000_000), in_memory=(1000, 100_000), calls=20, rounds=15),
     kept=footprint.Effort(tasks=50_000),
-    runs=running.Effort(alone=32, alone_in_memory=512, together=512, rounds=25),
+    runs=runtime_overhead.Effort(alone=32, alone_in_memory=512, together=512, rounds=25),
     queue=claims.Effort(tasks=960, rounds=7),
-    waits=reaction.Effort(tries=300),
-    rest=idle.Effort(seconds=20),
-    wire=contest.Effort(tasks={1: 100, 16: 320, 64: 640}, rounds=9, jobs=10),
+    waits=wait_latency.Effort(tries=300),
+    rest=idle_worker.Effort(seconds=20),
+    wire=comparison.Effort(tasks={1: 100, 16: 320, 64: 640}, rounds=9, jobs=10),
     engines=engines.Effort(
-        lives=lives.Effort(lives={1: 32, 64: 512, 512: 1024}, rounds=11),
-        fewer_lives=lives.Effort(lives={1: 16, 64: 128, 512: 512}, rounds=5),
+        lifecycles=lifecycles.Effort(lives={1: 32, 64: 512, 512: 1024}, rounds=11),
+        fewer_lifecycles=lifecycles.Effort(lives={1: 16, 64: 128, 512: 512}, rounds=5),
         filled=(1000, 100_000, 1_000_000),
         pages=pages.Effort(calls=5, rounds=61),
         timers=timers.Effort(calls=5, rounds=61, claims=25),
     ),
     cycles=cycles.Effort(accounts=342, first=5, idle=9),
-    crowd=simulated.Effort(accounts=100_000, hours=6),
+    crowd=scale.Effort(accounts=100_000, hours=6),
     links=links.Effort(days=31, posts=15_000, rounds=15),
     dashboard=dashboard.Effort(stored=100_000, first=9, tasks=6144, rounds=9),
 )
 QUICK = Plan(
-    lives=durable.Effort(alone=16, together=256, rounds=5),
-    calls=processing.Effort(calls=1000, rounds=11),
+    lifecycles=sqlite_store.Effort(alone=16, together=256, rounds=5),
+    calls=store_overhead.Effort(calls=1000, rounds=11),
     pages=listing.Effort(stored=(1000, 20_000), in_memory=(1000, 20_000), calls=10, rounds=5),
     kept=footprint.Effort(tasks=5000),
-    runs=running.Effort(alone=16, alone_in_memory=128, together=256, rounds=5),
+    runs=runtime_overhead.Effort(alone=16, alone_in_memory=128, together=256, rounds=5),
     queue=claims.Effort(tasks=256, rounds=1),
-    waits=reaction.Effort(tries=50),
-    rest=idle.Effort(seconds=10),
-    wire=contest.Effort(tasks={1: 30, 16: 96, 64: 192}, rounds=3, jobs=3),
+    waits=wait_latency.Effort(tries=50),
+    rest=idle_worker.Effort(seconds=10),
+    wire=comparison.Effort(tasks={1: 30, 16: 96, 64: 192}, rounds=3, jobs=3),
     engines=engines.Effort(
-        lives=lives.Effort(lives={1: 16, 64: 256, 512: 512}, rounds=3),
-        fewer_lives=lives.Effort(lives={1: 8, 64: 64}, rounds=2),
+        lifecycles=lifecycles.Effort(lives={1: 16, 64: 256, 512: 512}, rounds=3),
+        fewer_lifecycles=lifecycles.Effort(lives={1: 8, 64: 64}, rounds=2),
         filled=(1000, 20_000),
         pages=pages.Effort(calls=3, rounds=15),
         timers=timers.Effort(calls=3, rounds=15, claims=11),
     ),
     cycles=cycles.Effort(accounts=342, first=2, idle=3),
-    crowd=simulated.Effort(accounts=2000, hours=8),
+    crowd=scale.Effort(accounts=2000, hours=8),
     links=links.Effort(days=31, posts=300, rounds=3),
     dashboard=dashboard.Effort(stored=20_000, first=3, tasks=512, rounds=3),
 )
@@ -110,9 +120,9 @@ def arguments() -> Arguments:
 
 async def measure_store(plan: Plan, folder: Path) -> Findings:
     say("lives of tasks on SQLite ...")
-    lines = await durable.measure(folder, plan.lives)
+    lines = await sqlite_store.measure(folder, plan.lifecycles)
     say("the store's own code ...")
-    lines += await processing.measure(plan.calls)
+    lines += await store_overhead.measure(plan.calls)
     say("long listings ...")
     lines += await listing.measure(folder, plan.pages)
     say("memory ...")
@@ -121,18 +131,18 @@ async def measure_store(plan: Plan, folder: Path) -> Findings:
 
 async def measure_runtime(plan: Plan, folder: Path) -> Findings:
     say("runs ...")
-    lines = await running.measure(folder, plan.runs)
+    lines = await runtime_overhead.measure(folder, plan.runs)
     say("claims ...")
     lines += await claims.measure(folder, plan.queue)
     say("reactions ...")
-    lines += await reaction.measure(folder, plan.waits)
+    lines += await wait_latency.measure(folder, plan.waits)
     say("idle workers ...")
-    return Findings(lines=[*lines, *idle.measure(folder, plan.rest)])
+    return Findings(lines=[*lines, *idle_worker.measure(folder, plan.rest)])
 
 
 async def measure_wire(plan: Plan, folder: Path) -> Findings:
     say("the wire ...")
-    return await contest.measure(folder, plan.wire)
+    return await comparison.measure(folder, plan.wire)
 
 
 async def measure_engines(plan: Plan, _: Path) -> Findings:
@@ -143,7 +153,7 @@ async def measure_feeds(plan: Plan, folder: Path) -> Findings:
     say("cycles of feeds ...")
     lines = await cycles.measure(folder, plan.cycles)
     say("a crowd of accounts ...")
-    more, sheets = await asyncio.to_thread(simulated.measure, plan.crowd)
+    more, sheets = await asyncio.to_thread(scale.measure, plan.crowd)
     say("links of a month ...")
     more += await links.measure(folder, plan.links)
     return Findings(lines=[*lines, *more], sheets=sheets)

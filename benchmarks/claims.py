@@ -25,11 +25,11 @@ from perdure.storage import open_storage
 from perdure.tasks import NewTask, Snapshot, TaskId, TaskStore
 from perdure.tasks.edits import lane_of
 
-from .crew import Crew, Link, Mate
-from .measure import Seconds, ratio, spread
-from .running import nothing
-from .samples import ROOMY, owners
-from .table import Line, per_second
+from .processes import Crew, Link, Mate
+from .report import Line, per_second
+from .runtime_overhead import nothing
+from .timing import Seconds, ratio, spread
+from .workload import ROOMY, owners
 
 WORKERS = (1, 4, 16)
 NEW = NewTask(method="tools/call", params={"name": "nothing", "arguments": {}}, function="nothing")

@@ -20,13 +20,13 @@ import msgspec
 
 from perdure.storage import Storage, open_storage
 from perdure.web import Dashboard
-from tests.web.desk import served
+from tests.web.tool_dashboard import served
 
-from .engines.filling import fill
-from .measure import Seconds, ratio, spread
-from .running import MANY, opened
-from .samples import owners
-from .table import Line, at_least, at_most, per_second
+from .engines.synthetic_tasks import fill
+from .report import Line, at_least, at_most, per_second
+from .runtime_overhead import MANY, opened
+from .timing import Seconds, ratio, spread
+from .workload import owners
 
 ALLOWED = 0.3
 """Seconds for a first page."""

@@ -10,8 +10,8 @@ import msgspec
 from perdure.storage import open_storage
 from perdure.tasks import TaskStore
 
-from .samples import ANA, NEW, ROOMY, record
-from .table import Line
+from .report import Line
+from .workload import ANA, NEW, ROOMY, record
 
 
 class Effort(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,9 +12,9 @@ import msgspec
 from perdure.storage import Insert, Storage, open_storage
 from perdure.tasks import TaskPage, TaskStore
 
-from .measure import race, ratio
-from .samples import ANA, ROOMY, record
-from .table import Line, Target, at_most, micros
+from .report import Line, Target, at_most, micros
+from .timing import race, ratio
+from .workload import ANA, ROOMY, record
 
 PAGE = 50
 STRIDE = 200

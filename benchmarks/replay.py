@@ -19,7 +19,7 @@ from perdure.storage.sqlite.statements import migrations, statement
 from perdure.storage.sqlite.transaction import Transaction
 from perdure.tasks import TaskStore
 
-from .samples import COMMITS_OF_LIFE, ROOMY, live, owners
+from .workload import COMMITS_OF_LIFE, ROOMY, live, owners
 
 Value: TypeAlias = str | int | None
 Sent: TypeAlias = tuple[str, tuple[Value, ...]]

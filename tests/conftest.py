@@ -1,4 +1,4 @@
-"""What every test may use. Tests that name a parity row carry `@row(n)` from `tests.rows`."""
+"""What every test may use. Tests that name a parity row carry `@row(n)` from `tests.markers`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 from hypothesis import settings
 
-from . import engines, forging, quick, raised, servers
+from . import engines, fork_server, quick, raised, servers
 
 settings.register_profile("quick", max_examples=60, deadline=None)
 settings.register_profile("long", max_examples=2000, deadline=None)
@@ -21,9 +21,9 @@ settings.load_profile(os.environ.get("PERDURE_HYPOTHESIS", "quick"))
 
 
 LONG = (
-    "tests/faults/test_storm.py",
+    "tests/faults/test_scenario.py",
     "tests/feeds/test_month.py",
-    "tests/mcp/test_judges.py",
+    "tests/mcp/test_conformance.py",
     "tests/mcp/test_restarting.py",
     "tests/runtime/test_crash.py",
     "tests/cli/test_serve_shutdown.py",
@@ -76,7 +76,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not is_worker(config):
         servers.host()
         if config.getoption("numprocesses", None):
-            forging.the_forge()
+            fork_server.the_forge()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

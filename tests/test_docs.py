@@ -21,10 +21,10 @@ from perdure.tasks import Status
 from perdure.tasks.lifecycle import TRANSITIONS
 
 from . import servers
-from .mcp.wire import is_open
+from .doc_pages.pages import DOCS, Block, blocks_of, every_page, is_seen, name_of, runnable_pages
+from .doc_pages.shell import Terminal, terminal
+from .mcp.raw_clients import is_open
 from .runtime.replicas import until
-from .tutorial.pages import DOCS, Block, blocks_of, every_page, is_seen, name_of, runnable_pages
-from .tutorial.terminal import Terminal, terminal
 
 pytestmark = pytest.mark.anyio
 

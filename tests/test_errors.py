@@ -23,7 +23,7 @@ from perdure.storage.errors import PerdureError, StorageFull, UnknownScheme
 from perdure.tasks import errors as task_errors
 
 from . import raised
-from .rows import row
+from .markers import row
 
 pytestmark = pytest.mark.anyio
 

@@ -22,10 +22,10 @@ from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextCon
 from perdure.mcp.client import ClientTasks, Handle, TaskState
 from perdure.storage.kit.servers.process import free_port
 
-from .feeds.fake.process import FakeProcess, fake_process
-from .forging import PIPE, STDOUT, Forged, forged
-from .mcp.wire import Core, Modern, is_open
-from .rows import row
+from .feeds.fake_server.process import FakeProcess, fake_process
+from .fork_server import PIPE, STDOUT, Forged, forged
+from .markers import row
+from .mcp.raw_clients import Core, Modern, is_open
 from .runtime.replicas import until
 
 pytestmark = pytest.mark.anyio

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from mcp.client import Client
 
+from .doc_pages.pages import blocks_of
 from .test_examples import sampled, text_of, visiting
-from .tutorial.pages import blocks_of
 
 pytestmark = pytest.mark.anyio
 

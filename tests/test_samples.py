@@ -19,7 +19,7 @@ from perdure.samples import SampleSource, make_server, sample_reader
 from perdure.samples.source import BEGAN, packaged_world
 from perdure.storage import Committed, Micros, open_storage
 
-from .rows import row
+from .markers import row
 
 pytestmark = pytest.mark.anyio
 

@@ -27,7 +27,7 @@ from pathlib import Path
 
 import msgspec
 
-from tests import engines, forging, servers
+from tests import engines, fork_server, servers
 
 from .parity import ROOT, Proof, collect, rows, say
 
@@ -79,7 +79,7 @@ def run_tests(row: int, files: list[str], sources: Path) -> str | None:
     """The first test of the row that fails on these sources; None if none does."""
     command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", f"--row={row}", *files]
     environment = {**os.environ, "PYTHONPATH": str(sources)}
-    environment.pop(forging.ADDRESS, None)  # it has read the sources as they are
+    environment.pop(fork_server.ADDRESS, None)  # it has read the sources as they are
     try:
         run = subprocess.run(  # noqa: S603 - our own command
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT

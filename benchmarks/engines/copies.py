@@ -14,7 +14,7 @@ from perdure.tasks import TaskStore
 from perdure.tasks.record import new_task_id
 from perdure.tasks.store import system_clock
 
-from ..samples import COMMITS_OF_LIFE, OWNERS, ROOMY, live
+from ..workload import COMMITS_OF_LIFE, OWNERS, ROOMY, live
 
 Life: TypeAlias = tuple[Record, ...]
 """What each commit of a task's life wrote, in their order."""

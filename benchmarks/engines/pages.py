@@ -12,9 +12,9 @@ from perdure.tasks.owner import partition_of
 from perdure.tasks.snapshot import TASKS
 from perdure.tasks.store import system_clock
 
-from ..measure import Contender, race, ratio
-from ..samples import ANA
-from ..table import Line, Target, micros
+from ..report import Line, Target, micros
+from ..timing import Contender, race, ratio
+from ..workload import ANA
 
 PAGE = 50
 SCOPES = {"of one owner": partition_of(ANA, ""), "of all": None}

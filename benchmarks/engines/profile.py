@@ -24,10 +24,10 @@ from perdure.storage import migrate_storage, open_storage
 from perdure.storage.kit.servers import CREDENTIALS
 from perdure.tasks import TaskStore
 
-from ..measure import spread
-from ..samples import ROOMY, live, owners
+from ..timing import spread
+from ..workload import ROOMY, live, owners
+from .cases import DYNOXIDE, EXTENDDB, POSTGRES, REDIS, Served, Side
 from .copies import lives
-from .sides import DYNOXIDE, EXTENDDB, POSTGRES, REDIS, Served, Side
 
 SIDES = {"postgres": POSTGRES, "redis": REDIS, "dynoxide": DYNOXIDE, "extenddb": EXTENDDB}
 SHOWN = 25

@@ -19,10 +19,10 @@ from perdure.storage import Micros, Record, Storage
 from perdure.tasks import Snapshot, TaskStore, edits
 from perdure.tasks.store import system_clock
 
-from ..measure import Contender, Seconds, race, ratio
-from ..samples import ROOMY
-from ..table import Line, at_most, micros
-from .filling import LANE
+from ..report import Line, at_most, micros
+from ..timing import Contender, Seconds, race, ratio
+from ..workload import ROOMY
+from .synthetic_tasks import LANE
 
 LEASE: Micros = 3_600_000_000
 

@@ -15,9 +15,9 @@ from perdure.feeds import Budget, FeedSource, FeedStore, Poller, Polling, Settin
 from perdure.feeds.bluesky import open_bluesky
 from perdure.feeds.settings import MINUTE, Bluesky
 from perdure.storage import open_storage
-from tests.feeds.fake.process import FakeProcess, fake_process
+from tests.feeds.fake_server.process import FakeProcess, fake_process
 
-from ..table import Line, Target, at_most
+from ..report import Line, Target, at_most
 
 LATENCY = 0.05
 CONNECTIONS = 10

@@ -17,8 +17,8 @@ from perdure.feeds.settings import HOUR
 from perdure.storage import Micros, open_storage
 from perdure.web.links import MAX_LINKS, MAX_READ
 
-from ..measure import Contender, race, ratio
-from ..table import Line, at_most
+from ..report import Line, at_most
+from ..timing import Contender, race, ratio
 
 ACCOUNTS = 342
 WITH_LINKS = 0.4

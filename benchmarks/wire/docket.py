@@ -10,7 +10,7 @@ from fastmcp.utilities.tasks import TaskConfig
 from fastmcp_tasks import TasksExtension
 from starlette.types import ASGIApp
 
-from .tools import PATH, SLOTS, TOOLS
+from .apps import PATH, SLOTS, TOOLS
 
 CONFIG = TaskConfig(mode="optional", poll_interval=timedelta(milliseconds=100))
 

@@ -10,7 +10,7 @@ from starlette.types import ASGIApp
 from perdure import Tasks
 from perdure.runtime import RuntimeConfig
 
-from .tools import PATH, SLOTS, TOOLS
+from .apps import PATH, SLOTS, TOOLS
 
 
 def durable(url: str) -> ASGIApp:

@@ -7,7 +7,7 @@ from typing import Any
 from mcp.server import MCPServer
 from starlette.types import ASGIApp
 
-from .tools import PATH, TOOLS
+from .apps import PATH, TOOLS
 
 
 def plain() -> ASGIApp:

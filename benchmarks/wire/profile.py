@@ -11,11 +11,11 @@ import sys
 import tempfile
 from pathlib import Path
 
+from .client import Run, call, collect
 from .docket import docket
-from .driver import Run, call, collect
 from .durable import durable
 from .plain import plain
-from .servers import Server
+from .server_process import Server
 
 SERVERS = ("plain", "sqlite", "memory", "docket")
 

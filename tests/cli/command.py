@@ -21,7 +21,7 @@ import msgspec
 from perdure.runtime import App, Runtime, Task
 from perdure.tasks import Json
 
-from ..forging import PIPE, Forged, forged
+from ..fork_server import PIPE, Forged, forged
 
 PATIENCE = 60.0
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e"

@@ -17,9 +17,9 @@ from perdure.feeds import Account, FeedStore, Item, Poller, Polling, Profile, re
 from perdure.feeds.bluesky import open_bluesky
 from perdure.storage import Micros, open_storage
 
-from ..feeds.fake import FakeBluesky
-from ..feeds.world import World
-from ..forging import PIPE, Forged, forged
+from ..feeds.fake_server import FakeBluesky
+from ..feeds.simulation import World
+from ..fork_server import PIPE, Forged, forged
 from ..storage.sqlite_helpers import url_of
 
 PATIENCE = 60.0

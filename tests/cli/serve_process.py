@@ -20,7 +20,7 @@ from mcp_types import CallToolResult
 from perdure.mcp.client import Handle
 from perdure.storage.kit.servers.process import free_port
 
-from ..forging import PIPE, STDOUT, forged
+from ..fork_server import PIPE, STDOUT, forged
 from ..test_examples import SERVING, Program
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - the point is that it is not told

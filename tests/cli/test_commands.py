@@ -21,7 +21,7 @@ from perdure.storage import Record, open_storage
 from perdure.storage.copying import COPIES
 from perdure.storage.kit.sample_records import HOSTILE_NAMES, NOW, put, sample
 
-from ..forging import run_forged
+from ..fork_server import run_forged
 from ..storage.sqlite_helpers import url_of
 from ..storage.subjects import new_url
 from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER

@@ -12,7 +12,7 @@ import pytest
 from perdure.cli.servers import Place, place_of
 from perdure.storage import open_storage
 
-from ..forging import PIPE, forged
+from ..fork_server import PIPE, forged
 from ..storage.subjects import new_url
 from .command import PATIENCE, environment
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.feeds import Status
 
-from ..feeds.fake import Fault
+from ..feeds.fake_server import Fault
 from .feeds_folder import HOUR, Place, a_place, now
 
 pytestmark = pytest.mark.anyio

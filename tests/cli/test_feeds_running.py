@@ -21,8 +21,8 @@ from msgspec.structs import replace
 from perdure.feeds import Status
 from perdure.feeds.account import Hold
 
-from ..feeds.fake import Fault
-from ..forging import Forged, forged
+from ..feeds.fake_server import Fault
+from ..fork_server import Forged, forged
 from ..runtime.replicas import until
 from .feeds_folder import HOUR, PATIENCE, Ended, Place, a_place, environment, now
 

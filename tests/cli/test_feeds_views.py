@@ -11,7 +11,7 @@ from perdure.feeds import Gap
 from perdure.feeds.item import ITEMS
 from perdure.storage import Committed
 
-from ..rows import row
+from ..markers import row
 from .feeds_folder import HOUR, MINUTE, Place, now
 from .test_feeds_commands import place
 

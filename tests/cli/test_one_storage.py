@@ -13,7 +13,7 @@ import pytest
 
 from perdure.storage import open_storage
 
-from ..forging import run_forged
+from ..fork_server import run_forged
 from ..storage.sqlite_helpers import url_of
 from .feeds_folder import Place, a_place
 from .test_commands import Ended

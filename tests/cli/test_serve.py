@@ -22,9 +22,9 @@ from perdure.operating import Operator
 from perdure.storage import open_storage
 from perdure.tasks import Status
 
-from ..feeds.fake.process import fake_process
-from ..forging import PIPE, STDOUT, forged
-from ..mcp.wire import Core, Modern
+from ..feeds.fake_server.process import fake_process
+from ..fork_server import PIPE, STDOUT, forged
+from ..mcp.raw_clients import Core, Modern
 from ..runtime.replicas import until
 from ..storage.subjects import new_url
 from ..test_examples import Person, running, sampled, started, text_of, visiting

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..forging import PIPE, forged
+from ..fork_server import PIPE, forged
 from .serve_process import TOKEN, refused
 from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 

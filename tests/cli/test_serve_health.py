@@ -19,8 +19,8 @@ from perdure.storage.kit.sample_records import NOW, sample
 from perdure.storage.kit.servers.valkey import Valkey
 from perdure.storage.memory import MemoryEngine
 
-from ..mcp.wire import Modern
-from ..rows import server
+from ..markers import server
+from ..mcp.raw_clients import Modern
 from ..runtime.replicas import until
 from ..storage.sqlite_child import fill
 from ..storage.sqlite_helpers import padded

@@ -13,8 +13,8 @@ from mcp.client import Client
 
 from perdure.mcp.client import ClientTasks, Handle
 
-from ..mcp.wire import Core
-from ..rows import row
+from ..markers import row
+from ..mcp.raw_clients import Core
 from ..runtime.replicas import until
 from ..test_examples import sampled, started, text_of, visiting
 from .serve_process import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing

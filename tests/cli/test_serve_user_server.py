@@ -12,10 +12,10 @@ from perdure.storage.kit.servers.process import free_port
 from perdure.tasks import Snapshot, Status
 from perdure.tasks.snapshot import TASKS
 
-from ..mcp.wire import Modern
+from ..mcp.raw_clients import Modern
 from ..runtime.replicas import until
 from ..test_examples import EXAMPLES, SERVING, Person, Served, running, sampled, started, text_of, visiting
-from ..web.desk import form_key_in, path_of
+from ..web.tool_dashboard import form_key_in, path_of
 from .serve_process import TOKEN, anyone, ended_well
 from .user_servers import DECLARED, OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER, PAUSING
 

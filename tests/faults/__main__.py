@@ -6,11 +6,11 @@ import argparse
 import asyncio
 import sys
 
-from . import storm
-from .checking import Case, breaches
+from . import scenario
+from .checks import Case, breaches
+from .disturbances import WEATHERS, stage
 from .report import numbers
-from .storm import Plan
-from .weather import WEATHERS, stage
+from .scenario import Plan
 
 SHOWN = 3
 """Breaches of one kind that are printed."""
@@ -20,7 +20,7 @@ async def main(engine: str, weather: str, plan: Plan) -> bool:
     """Whether every check holds."""
     print(f"\n{engine}, {weather}, {plan.seconds:g} seconds, seed {plan.seed}", flush=True)
     async with stage(engine, weather) as made:
-        case = Case(await storm.run(plan, made))
+        case = Case(await scenario.run(plan, made))
     for name, number in numbers(case).items():
         print(f"{number:>9}  {name}")
     found = breaches(case)

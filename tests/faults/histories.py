@@ -26,7 +26,7 @@ from perdure.storage import (
 )
 from perdure.storage.kit.linearizability import Get, Operation, State, Write
 
-from .acting import WITNESSES, after
+from .clients import WITNESSES, after
 from .journal import Commit, Journal, Lost, clock
 
 

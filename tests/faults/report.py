@@ -6,7 +6,7 @@ from collections import Counter
 
 from perdure.storage import Committed, Refused
 
-from .checking import Case
+from .checks import Case
 from .journal import Lost
 
 

@@ -13,34 +13,34 @@ from msgspec.structs import replace
 from perdure.storage import Storage, open_storage
 from perdure.storage.memory import MemoryEngine
 
-from . import broken, checking, storm
-from .broken import Broken
-from .checking import CHECKS, Case, Check, breaches
+from . import broken_storages, checks, scenario
+from .broken_storages import Broken
+from .checks import CHECKS, Case, Check, breaches
 from .report import numbers
-from .storm import Plan, Stage
+from .scenario import Plan, Stage
 
 pytestmark = pytest.mark.anyio
 
 NOTICED: list[tuple[type[Broken], Check]] = [
-    (broken.SwallowsWhatItAcknowledges, checking.every_history_is_linearizable),
-    (broken.SwallowsWhatItAcknowledges, checking.every_acknowledged_write_is_there),
-    (broken.SwallowsWhatItAcknowledges, checking.commits_are_all_or_nothing),
-    (broken.RepeatsAWrite, checking.every_history_is_linearizable),
-    (broken.RepeatsAWrite, checking.what_was_refused_was_not_written),
-    (broken.WritesAgainOnTop, checking.every_history_is_linearizable),
-    (broken.WritesAgainOnTop, checking.what_is_read_was_once_written),
-    (broken.IsUnavailableThoughItWrote, checking.every_history_is_linearizable),
-    (broken.IsUnavailableThoughItWrote, checking.what_was_refused_was_not_written),
-    (broken.LeavesHalfACommit, checking.commits_are_all_or_nothing),
-    (broken.ForgetsTheGuard, checking.the_guard_is_never_passed),
-    (broken.CountsOneTooMany, checking.counts_are_what_is_listed),
-    (broken.ListsTooLittle, checking.listings_are_what_is_read),
-    (broken.ForgetsATimer, checking.the_lane_holds_what_is_to_be_woken),
-    (broken.FindsSomething, checking.the_storage_finds_nothing_wrong),
-    (broken.RaisesWhatTheDriverRaises, checking.nobody_complains),
-    (broken.HangsNowAndThen, checking.nobody_complains),
-    (broken.NeverRecovers, checking.nobody_complains),
-    (broken.GoesDeaf, checking.nobody_complains),
+    (broken_storages.SwallowsWhatItAcknowledges, checks.every_history_is_linearizable),
+    (broken_storages.SwallowsWhatItAcknowledges, checks.every_acknowledged_write_is_there),
+    (broken_storages.SwallowsWhatItAcknowledges, checks.commits_are_all_or_nothing),
+    (broken_storages.RepeatsAWrite, checks.every_history_is_linearizable),
+    (broken_storages.RepeatsAWrite, checks.what_was_refused_was_not_written),
+    (broken_storages.WritesAgainOnTop, checks.every_history_is_linearizable),
+    (broken_storages.WritesAgainOnTop, checks.what_is_read_was_once_written),
+    (broken_storages.IsUnavailableThoughItWrote, checks.every_history_is_linearizable),
+    (broken_storages.IsUnavailableThoughItWrote, checks.what_was_refused_was_not_written),
+    (broken_storages.LeavesHalfACommit, checks.commits_are_all_or_nothing),
+    (broken_storages.ForgetsTheGuard, checks.the_guard_is_never_passed),
+    (broken_storages.CountsOneTooMany, checks.counts_are_what_is_listed),
+    (broken_storages.ListsTooLittle, checks.listings_are_what_is_read),
+    (broken_storages.ForgetsATimer, checks.the_lane_holds_what_is_to_be_woken),
+    (broken_storages.FindsSomething, checks.the_storage_finds_nothing_wrong),
+    (broken_storages.RaisesWhatTheDriverRaises, checks.nobody_complains),
+    (broken_storages.HangsNowAndThen, checks.nobody_complains),
+    (broken_storages.NeverRecovers, checks.nobody_complains),
+    (broken_storages.GoesDeaf, checks.nobody_complains),
 ]
 _stormed: dict[type[Broken], Case] = {}
 
@@ -52,7 +52,7 @@ async def fair(_: Random) -> None:
 def plan_for(kind: type[Broken]) -> Plan:
     """Short, but with some work in it. A storage that hangs or never recovers is not waited for."""
     plan = Plan(seed=1, seconds=0.7, answers=300)
-    if kind in (broken.HangsNowAndThen, broken.NeverRecovers, broken.GoesDeaf):
+    if kind in (broken_storages.HangsNowAndThen, broken_storages.NeverRecovers, broken_storages.GoesDeaf):
         return replace(plan, answers=10, hangs=0.3, recovers=0.5)
     return plan
 
@@ -66,7 +66,7 @@ async def storm_on(kind: type[Broken]) -> Case:
             return Storage(kind(Storage(engine)))
 
         stage = Stage(storages=[await reopen(), await reopen()], reopen=reopen, blow=fair, met=Counter())
-        _stormed[kind] = Case(await storm.run(plan_for(kind), stage))
+        _stormed[kind] = Case(await scenario.run(plan_for(kind), stage))
     return _stormed[kind]
 
 
@@ -90,4 +90,4 @@ async def test_a_storm_on_sqlite_is_in_order(tmp_path: Path) -> None:
     async with await open_storage(url) as one, await open_storage(url) as other:
         stage = Stage(storages=[one, other], reopen=lambda: open_storage(url), blow=fair, met=Counter())
         plan = Plan(seed=1, seconds=1, hangs=60, recovers=60)
-        assert breaches(Case(await storm.run(plan, stage))) == {}
+        assert breaches(Case(await scenario.run(plan, stage))) == {}

@@ -21,8 +21,8 @@ from perdure.storage import Micros, Storage
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
 
-from .mortal import Killed, Life, MortalSource, Trouble, mortal_store
-from .world import Knobs, World, WorldSource
+from .crash_points import Killed, Life, MortalSource, Trouble, mortal_store
+from .simulation import Knobs, World, WorldSource
 
 SMALL = Polling(posts_per_page=5, max_pages_per_user=4)
 """So that a few posts are many pages, and a poll does not always finish."""

@@ -13,7 +13,7 @@ from perdure.feeds.settings import HOUR
 from perdure.feeds.source import RecordPage, WrittenRecord
 from perdure.storage import open_storage
 
-from .world import Question, World, WorldSource
+from .simulation import Question, World, WorldSource
 
 pytestmark = pytest.mark.anyio
 

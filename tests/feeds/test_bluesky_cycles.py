@@ -15,8 +15,8 @@ from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.storage import open_storage
 
 from ..runtime.replicas import until
-from .fake import FakeBluesky, Fault, populate
-from .world import World
+from .fake_server import FakeBluesky, Fault, populate
+from .simulation import World
 
 pytestmark = pytest.mark.anyio
 

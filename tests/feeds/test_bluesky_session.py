@@ -19,8 +19,8 @@ from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.feeds.source import HintSource
 
 from ..runtime.replicas import until
-from .fake import FEED, FakeBluesky, Fault
-from .world import World
+from .fake_server import FEED, FakeBluesky, Fault
+from .simulation import World
 
 pytestmark = pytest.mark.anyio
 

@@ -28,10 +28,10 @@ from perdure.feeds.source import FollowSource, HintSource
 from perdure.storage import open_storage
 
 from ..runtime.replicas import until
-from .fake import FEED, FakeBluesky, Fault
-from .fake.faults import How
-from .world import World, WorldSource
-from .world.people import Cursors
+from .fake_server import FEED, FakeBluesky, Fault
+from .fake_server.faults import How
+from .simulation import World, WorldSource
+from .simulation.accounts import Cursors
 
 pytestmark = pytest.mark.anyio
 

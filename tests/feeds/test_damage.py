@@ -9,9 +9,9 @@ from perdure.feeds.account import address_of
 from perdure.feeds.item import ITEMS
 from perdure.storage import Address
 
-from ..rows import row
+from ..markers import row
+from .simulation import World, WorldSource
 from .test_store import ANNA, StoreUnderTest, added, damage, item, settle, store
-from .world import World, WorldSource
 
 __all__ = ["store"]
 pytestmark = pytest.mark.anyio

@@ -14,9 +14,9 @@ from perdure.feeds.follows import add_account, apply_follow_list, read_follow_li
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
-from .fake import FakeBluesky, Fault
-from .fake.asking import reading
-from .world import World
+from .fake_server import FakeBluesky, Fault
+from .fake_server.client import reading
+from .simulation import World
 
 pytestmark = pytest.mark.anyio
 

@@ -19,7 +19,7 @@ from perdure.feeds.health import (
 )
 from perdure.feeds.settings import HOUR, MINUTE
 
-from ..rows import row
+from ..markers import row
 
 NOW = 1_700_000_000_000_000
 DAY = 24 * HOUR

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from perdure.feeds.settings import HOUR, MINUTE
 
 from .histories import History, LatestPage, Literal, Step, settings, steps_of
-from .virtual import run
-from .world import Knobs
+from .simulation import Knobs
+from .virtual_time import run
 
 KNOBS = st.builds(
     Knobs,

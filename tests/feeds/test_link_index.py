@@ -20,13 +20,13 @@ from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
 
-from ..forwarding import Forwarding
+from ..forwarding_engine import Forwarding
+from .crash_points import Killed, Life, Trouble, mortal_store
 from .histories import History
 from .histories import settings as polling
-from .mortal import Killed, Life, Trouble, mortal_store
-from .sharing import DAY, counted, random_item, recounted
-from .virtual import run
-from .world import WorldSource
+from .shared_links import DAY, counted, random_item, recounted
+from .simulation import WorldSource
+from .virtual_time import run
 
 START = 1_794_000_000_000_000
 ACCOUNTS = [f"did:plc:{name}" for name in ("anna", "bob", "carl")]

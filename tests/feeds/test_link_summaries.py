@@ -28,12 +28,12 @@ from perdure.operating.records import inspect_records
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Storage
 from perdure.storage.memory import MemoryEngine
 
-from ..forwarding import Forwarding
+from ..forwarding_engine import Forwarding
+from ..markers import row
 from ..newer import newer, put
-from ..rows import row
-from .sharing import DAY, counted, item_at, recounted
+from .shared_links import DAY, counted, item_at, recounted
+from .simulation import World, WorldSource
 from .test_store import ANNA, START, added, damage, item, passes, settle, store
-from .world import World, WorldSource
 
 __all__ = ["store"]
 pytestmark = pytest.mark.anyio

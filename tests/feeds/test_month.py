@@ -39,11 +39,11 @@ from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.storage import Micros, Storage
 from perdure.storage.memory import MemoryEngine
 
-from ..rows import row
-from .fake import FEED, FakeBluesky, Fault
-from .mortal import Killed, Life, MortalEngine
-from .virtual import run, virtual_clock
-from .world import World
+from ..markers import row
+from .crash_points import Killed, Life, MortalEngine
+from .fake_server import FEED, FakeBluesky, Fault
+from .simulation import World
+from .virtual_time import run, virtual_clock
 
 DAY: Micros = 24 * HOUR
 MONTH: Micros = 30 * DAY

@@ -18,10 +18,10 @@ from perdure.feeds.store import FeedStore
 from perdure.storage import Record
 from perdure.storage.errors import NewerFormat
 
+from ..markers import row
 from ..newer import FUTURE, changed, newer, put, stored
-from ..rows import row
+from .simulation import World, WorldSource
 from .test_store import ANNA, START, account, added, item, passes, settle, store
-from .world import World, WorldSource
 
 __all__ = ["store"]
 pytestmark = pytest.mark.anyio

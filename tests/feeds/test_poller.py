@@ -31,9 +31,9 @@ from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.errors import StorageFull
 from perdure.storage.memory import MemoryEngine
 
-from ..forwarding import Forwarding
-from .virtual import in_virtual_time, virtual_clock
-from .world import HintingWorldSource, Question, World, WorldSource
+from ..forwarding_engine import Forwarding
+from .simulation import HintingWorldSource, Question, World, WorldSource
+from .virtual_time import in_virtual_time, virtual_clock
 
 TEN = Polling(posts_per_page=10)
 

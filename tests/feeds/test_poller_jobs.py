@@ -10,7 +10,7 @@ from perdure.feeds.health import AlarmState
 from perdure.feeds.settings import HOUR, MINUTE, FollowLists
 
 from .test_poller import TEN, Stage, failing, running, staged
-from .virtual import in_virtual_time
+from .virtual_time import in_virtual_time
 
 
 def busy(stage: Stage) -> str:

@@ -14,10 +14,10 @@ from perdure.feeds import FeedStore, Polling, transitions
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
-from ..forging import PIPE, Forged, forged
+from ..fork_server import PIPE, Forged, forged
 from ..runtime.replicas import until
 from ..storage.subjects import new_url
-from .fake.process import ROOT, FakeProcess, fake_process
+from .fake_server.process import ROOT, FakeProcess, fake_process
 
 pytestmark = pytest.mark.anyio
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from ..storage.subjects import layer_url, new_url
-from .fixture import make_server
+from .conformance_server import make_server
+from .raw_clients import Core, Modern, serving
 from .replicas import Replicas
-from .wire import Core, Modern, serving
 
 import_module("tests.runtime.weak")  # which registers the scheme of the weak memory engine
 

@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from ..forging import PIPE, Forged, forged
-from .wire import Answering, Core, Json, Modern, until_task
+from ..fork_server import PIPE, Forged, forged
+from .raw_clients import Answering, Core, Json, Modern, until_task
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = "perdure/variables"
@@ -57,7 +57,7 @@ class Replicas:
 
 @asynccontextmanager
 async def _running(url: str, *options: str) -> AsyncGenerator[Replica]:
-    process = await forged("-m", "tests.mcp.replica", url, *options, cwd=ROOT, stdout=PIPE)
+    process = await forged("-m", "tests.mcp.server_process", url, *options, cwd=ROOT, stdout=PIPE)
     try:
         assert process.stdout is not None
         said = await asyncio.wait_for(process.stdout.readline(), 60)

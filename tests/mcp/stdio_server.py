@@ -6,7 +6,7 @@ import sys
 
 from perdure.runtime import RuntimeConfig
 
-from .fixture import make_server
+from .conformance_server import make_server
 
 if __name__ == "__main__":
     server, _ = make_server(sys.argv[1], RuntimeConfig())

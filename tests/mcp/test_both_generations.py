@@ -15,9 +15,9 @@ from pydantic import AnyHttpUrl
 from perdure import Tasks
 from perdure.runtime import RuntimeConfig
 
-from ..rows import row
-from .fixture import add_task_fixtures
-from .wire import Core, Json, Modern, serving
+from ..markers import row
+from .conformance_server import add_task_fixtures
+from .raw_clients import Core, Json, Modern, serving
 
 pytestmark = pytest.mark.anyio
 

@@ -17,11 +17,11 @@ from pydantic import AnyHttpUrl
 from perdure import Tasks
 from perdure.runtime import RuntimeConfig
 
-from ..rows import once, row
-from .fixture import add_task_fixtures
-from .judges.core_fixtures import add_core_fixtures
-from .published import Published, Recorded, judged
-from .wire import EXTENSION, Json, serving
+from ..markers import once, row
+from .conformance.core_fixtures import add_core_fixtures
+from .conformance_server import add_task_fixtures
+from .raw_clients import EXTENSION, Json, serving
+from .schema_check import Published, Recorded, judged
 
 pytestmark = pytest.mark.anyio
 

@@ -15,10 +15,10 @@ from perdure.storage import Record, Storage, open_storage
 from perdure.tasks.snapshot import TASKS
 from perdure.tasks.store import system_clock
 
+from ..markers import row
 from ..newer import FUTURE, changed, put, stored
-from ..rows import row
-from .core.server import simple_tools
-from .wire import Answer, Core, Modern, serving
+from .raw_clients import Answer, Core, Modern, serving
+from .v2025_11_25.server import simple_tools
 
 pytestmark = pytest.mark.anyio
 

@@ -9,8 +9,8 @@ import pytest
 
 from perdure.mcp.pacing import MOST_REMEMBERED, Pacing
 
-from ..rows import row
-from .wire import Core, Modern
+from ..markers import row
+from .raw_clients import Core, Modern
 
 pytestmark = pytest.mark.anyio
 

@@ -15,7 +15,7 @@ from perdure.tasks import Owner, Status, TaskRecord
 from perdure.tasks.errors import InvalidValue
 from perdure.tasks.record import new_task_id
 
-from ..rows import row
+from ..markers import row
 
 pytestmark = pytest.mark.anyio
 

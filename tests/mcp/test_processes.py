@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ..rows import row
+from ..markers import row
 from .replicas import Replicas, asking, ended, in_work, named, naming, text_of
 
 pytestmark = pytest.mark.anyio

@@ -29,8 +29,8 @@ from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner
 
 from ..runtime.replicas import until
-from .authenticated import ISSUER, CoreAs, ModernAs, Tokens, people
-from .wire import Answer, Core, Json, Modern, serving
+from .raw_clients import Answer, Core, Json, Modern, serving
+from .tokens import ISSUER, CoreAs, ModernAs, Tokens, people
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ..rows import row
+from ..markers import row
 from .replicas import Replica, Replicas, asking, ended, in_work, named, naming, text_of
 
 pytestmark = pytest.mark.anyio

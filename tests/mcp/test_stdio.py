@@ -20,8 +20,8 @@ from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 from perdure.storage import open_storage
 from perdure.tasks import Owner, Status, TaskRecord, TaskStore
 
-from ..forging import PIPE, Forged, forged
-from .wire import CAPABILITIES, EXTENSION, MODERN, VERSION, Answer, Json, until_task
+from ..fork_server import PIPE, Forged, forged
+from .raw_clients import CAPABILITIES, EXTENSION, MODERN, VERSION, Answer, Json, until_task
 
 pytestmark = pytest.mark.anyio
 

@@ -11,7 +11,7 @@ from perdure.storage.kit import Subject
 from perdure.tasks import Json, NewTask, Owner, Snapshot, Status, Success, TaskStore
 from perdure.tasks.errors import MalformedAnswer, NotFound, TerminalTask
 
-from ..rows import once, strong_memory
+from ..markers import once, strong_memory
 from ..tasks.samples import ANA, BOB, DAY, SECOND, Clock, created
 from .conftest import close
 from .test_looking import QUESTION

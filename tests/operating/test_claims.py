@@ -18,7 +18,7 @@ from perdure.tasks import TaskStore
 from perdure.tasks.store import system_clock
 
 from ..cli.command import PATIENCE, Ended, environment, folder_url
-from ..forging import PIPE, forged
+from ..fork_server import PIPE, forged
 from ..tasks.samples import ANA, CALL
 
 pytestmark = pytest.mark.anyio

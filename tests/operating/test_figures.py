@@ -8,7 +8,7 @@ from perdure.operating import Operator, reading
 from perdure.runtime.lease import Holder
 from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
 
-from ..rows import strong_memory
+from ..markers import strong_memory
 from ..tasks.samples import ANA, BOB, SECOND, Clock, created
 from .test_looking import QUESTION
 

@@ -27,7 +27,7 @@ from perdure.tasks import (
 from perdure.tasks.errors import InvalidCursor, InvalidValue, NotFound
 from perdure.tasks.snapshot import TASKS
 
-from ..rows import strong_memory
+from ..markers import strong_memory
 from ..tasks.samples import ANA, BOB, CALL, SECOND, Clock, created
 
 pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]

@@ -28,9 +28,9 @@ from perdure.tasks import Owner, Status, Success, TaskStore
 from perdure.tasks.snapshot import LEASES, TASKS
 
 from ..cli.command import PATIENCE, Ended, environment
-from ..forging import PIPE, forged
+from ..fork_server import PIPE, forged
+from ..markers import row, server
 from ..newer import changed, newer, put, stored
-from ..rows import row, server
 from ..tasks.samples import ANA, CALL, HOUR, Clock, created
 
 pytestmark = pytest.mark.anyio

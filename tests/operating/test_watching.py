@@ -12,7 +12,7 @@ from perdure.storage.kit import Subject
 from perdure.tasks import Progress, Status, Success, TaskStore
 from perdure.tasks.errors import NotFound
 
-from ..rows import strong_memory
+from ..markers import strong_memory
 from ..tasks.samples import ANA, SECOND, Clock, created
 from .conftest import close
 

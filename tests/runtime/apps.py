@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from perdure.runtime import App, Runtime, Task
 from perdure.tasks import Snapshot
 
-from .doubles import ME
+from .faulty_storage import ME
 from .replicas import new_app
 
 

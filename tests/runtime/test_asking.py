@@ -12,8 +12,8 @@ from perdure.runtime import Again, App, Runtime, Task
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status
 from perdure.tasks.errors import MalformedAnswer
 
-from ..rows import row
-from .doubles import (
+from ..markers import row
+from .faulty_storage import (
     ME,
     MINUTE,
     STEADY,

@@ -18,9 +18,9 @@ from perdure.storage.errors import OutcomeUnknown
 from perdure.tasks import Failure, Snapshot, Status
 from perdure.tasks.errors import TerminalTask
 
-from ..rows import row, strong_memory
+from ..markers import row, strong_memory
 from .apps import hanging
-from .doubles import (
+from .faulty_storage import (
     ME,
     SECOND,
     MovedClock,

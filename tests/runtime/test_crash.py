@@ -19,16 +19,16 @@ from perdure.storage import open_storage
 from perdure.tasks import Failure, Snapshot, Status, TaskStore
 
 from .. import engines
-from .crash import checking, journal, storm
-from .crash.acting import OWNERS
-from .crash.broken import BROKEN
-from .crash.calm import calm
-from .crash.checking import CHECKS, Case, Check, breaches
+from .crash import checks, journal, scenario
+from .crash.broken_runtimes import BROKEN
+from .crash.checks import CHECKS, Case, Check, breaches
+from .crash.clients import OWNERS
 from .crash.functions import app_on
 from .crash.journal import Complained, Dropped, Journal, TaskNote, Wrote
 from .crash.report import numbers
-from .crash.storm import Evidence, Plan, Troupe, gathered
-from .crash.tampering import TAMPERED
+from .crash.scenario import Evidence, Plan, Troupe, gathered
+from .crash.tampered import TAMPERED
+from .crash.undisturbed import calm
 from .replicas import until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -60,8 +60,8 @@ FEW: dict[str, object] = {"cast": ("worker", "worker", "server", "client"), "kil
 @pytest.mark.parametrize("engine", engines.FIVE[1:])
 async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(tmp_path: Path, engine: str) -> None:
     changes = FEW if engine == "dynamodb" else {}
-    plan = plan_in(tmp_path, url=await storm.new_storage(engine, tmp_path), **changes)
-    case = Case(await storm.run(plan))
+    plan = plan_in(tmp_path, url=await scenario.new_storage(engine, tmp_path), **changes)
+    case = Case(await scenario.run(plan))
     assert breaches(case) == {}
     met = numbers(case)
     needed = ("tasks taken from lost workers", "of several attempts", "answers heard", "cancelled")
@@ -132,9 +132,9 @@ def test_a_task_that_must_not_run_twice_fails_when_its_worker_sleeps_and_stays_f
 @pytest.mark.parametrize(
     ("name", "check"),
     [
-        ("finish_without_lease", checking.a_worker_writes_only_with_its_lease),
-        ("write_without_lease", checking.a_worker_writes_only_with_its_lease),
-        ("recover_what_lives", checking.no_live_lease_is_taken),
+        ("finish_without_lease", checks.a_worker_writes_only_with_its_lease),
+        ("write_without_lease", checks.a_worker_writes_only_with_its_lease),
+        ("recover_what_lives", checks.no_live_lease_is_taken),
     ],
 )
 async def test_a_runtime_that_is_wrong_is_noticed(tmp_path: Path, name: str, check: Check) -> None:

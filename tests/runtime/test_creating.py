@@ -12,8 +12,8 @@ from perdure.runtime import App, Runtime, Task
 from perdure.storage import Change
 from perdure.storage.errors import StorageFailed
 
-from ..rows import row
-from .doubles import ME, Wire, creates_a_task, wired
+from ..markers import row
+from .faulty_storage import ME, Wire, creates_a_task, wired
 from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio

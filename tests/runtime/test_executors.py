@@ -9,9 +9,9 @@ import pytest
 from perdure.runtime import Executor, InProcessExecutor, Job, RuntimeConfig, Stop, Task
 from perdure.tasks import Status, TaskId, TaskStore
 
-from ..rows import row
+from ..markers import row
 from .apps import hanging
-from .doubles import ME
+from .faulty_storage import ME
 from .replicas import Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio

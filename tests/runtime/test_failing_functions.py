@@ -11,8 +11,8 @@ import pytest
 from perdure.runtime import Again, Task
 from perdure.tasks import Status
 
-from ..rows import row
-from .doubles import ME, until_status
+from ..markers import row
+from .faulty_storage import ME, until_status
 from .replicas import Replicas, new_app, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio

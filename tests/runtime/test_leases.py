@@ -15,8 +15,8 @@ from perdure.runtime import lease as leases
 from perdure.tasks import Status, StoreConfig, TaskStore
 from perdure.tasks.errors import InvalidValue
 
-from ..rows import row
-from .doubles import (
+from ..markers import row
+from .faulty_storage import (
     ME,
     SECOND,
     MovedClock,

@@ -15,10 +15,10 @@ from perdure.storage.errors import NewerFormat
 from perdure.tasks import InputKind, InputRequest, Snapshot
 from perdure.tasks.snapshot import LEASES, lease_address_of
 
+from ..markers import row
 from ..newer import FUTURE, changed, newer, put, stored
-from ..rows import row
 from .apps import counted, hanging
-from .doubles import ME, MovedClock, now, until_released
+from .faulty_storage import ME, MovedClock, now, until_released
 from .replicas import (
     QUICK,
     UNHURRIED,

@@ -15,9 +15,9 @@ from perdure.storage import Change, Replace, Space, Watch
 from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, StorageFull
 from perdure.tasks import Status, TaskStore
 
-from ..rows import row
+from ..markers import row
 from .apps import counted, hanging
-from .doubles import (
+from .faulty_storage import (
     ME,
     STEADY,
     Hook,

@@ -9,7 +9,7 @@ from perdure.runtime.recovery import Patience
 from perdure.storage import Record
 from perdure.tasks.snapshot import LEASES
 
-from ..rows import row
+from ..markers import row
 
 SECONDS = 10.0
 looks = st.lists(

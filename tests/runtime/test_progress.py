@@ -13,8 +13,8 @@ from perdure.storage import Change
 from perdure.tasks import Progress, Status
 from perdure.tasks.errors import InvalidValue, LimitExceeded
 
-from ..rows import row
-from .doubles import ME, Wire, busy, now, wired
+from ..markers import row
+from .faulty_storage import ME, Wire, busy, now, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio

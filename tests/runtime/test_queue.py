@@ -17,9 +17,9 @@ from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.snapshot import BOOKKEEPING_BYTES
 
-from ..rows import row, strong_memory
+from ..markers import row, strong_memory
 from .apps import run_all
-from .doubles import ME, SECOND, STEADY, MovedClock, Wire, now, wired
+from .faulty_storage import ME, SECOND, STEADY, MovedClock, Wire, now, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio

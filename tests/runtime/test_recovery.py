@@ -17,9 +17,9 @@ from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import Failure, Json, Status, TaskStore
 from perdure.tasks.snapshot import LEASES
 
-from ..rows import row
+from ..markers import row
 from .apps import counted, hanging
-from .doubles import (
+from .faulty_storage import (
     CALM,
     HOUR,
     ME,

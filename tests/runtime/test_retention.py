@@ -16,8 +16,8 @@ from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
 from perdure.tasks.codec import JsonLike
 from perdure.tasks.errors import NotFound
 
-from ..rows import row
-from .doubles import ME, MovedClock, Wire, ends_a_task, now, until_released, until_status, wired
+from ..markers import row
+from .faulty_storage import ME, MovedClock, Wire, ends_a_task, now, until_released, until_status, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio

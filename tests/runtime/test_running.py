@@ -12,7 +12,7 @@ from perdure.runtime.workflow import Step, Workflow
 from perdure.tasks import Failure, InputKind, InputRequest, Owner, Status
 from perdure.tasks.errors import InvalidValue
 
-from ..rows import row
+from ..markers import row
 from .replicas import Replicas, new_app, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio

@@ -17,8 +17,8 @@ from perdure.storage import Change, Replace
 from perdure.storage.errors import OutcomeUnknown, StorageBusy, StorageError
 from perdure.tasks import Snapshot, Status, StoreConfig
 
-from ..rows import row
-from .doubles import CALM, ME, Wire, creates_a_task, lease_of, now, until_status, wired
+from ..markers import row
+from .faulty_storage import CALM, ME, Wire, creates_a_task, lease_of, now, until_status, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from perdure.runtime import Runtime, Task
 from perdure.tasks import Snapshot, Status
 
-from ..rows import row
+from ..markers import row
 from .apps import run_all
-from .doubles import ME, STEADY, several_heartbeats, until_status
+from .faulty_storage import ME, STEADY, several_heartbeats, until_status
 from .replicas import Replicas, new_app, until, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio

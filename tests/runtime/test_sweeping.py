@@ -6,9 +6,9 @@ import pytest
 
 from perdure.tasks import NewTask
 
-from ..rows import row
+from ..markers import row
 from .apps import counted, hanging
-from .doubles import ME
+from .faulty_storage import ME
 from .replicas import Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio

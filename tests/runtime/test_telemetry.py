@@ -14,7 +14,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from perdure.tasks import NewTask, Owner, StoreConfig, Success
 
-from ..rows import strong_memory
+from ..markers import strong_memory
 from .replicas import Replicas, leave_with_a_dead_worker, new_app, until, with_concurrency
 
 pytestmark = pytest.mark.anyio

@@ -24,14 +24,14 @@ from perdure.tasks.idempotency import KEYS
 from perdure.tasks.snapshot import LEASES, TASKS
 from perdure.tasks.store import system_clock
 
-from ..feeds.world import World, WorldSource
-from ..rows import row
+from ..feeds.simulation import World, WorldSource
+from ..markers import row
 from ..storage.subjects import new_url
-from .doubles import ME
-from .processes import ROOT, worker
+from .faulty_storage import ME
 from .replicas import UNHURRIED, leave_with_a_dead_worker, value_of
 from .upgrade import FEED
 from .upgrade_app import app
+from .worker_process import ROOT, worker
 
 pytestmark = pytest.mark.anyio
 

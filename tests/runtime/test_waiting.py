@@ -11,8 +11,8 @@ from perdure.runtime import App, Runtime, RuntimeConfig, Task
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.errors import NotFound
 
-from ..rows import row, strong_memory
-from .doubles import ME, Wire, now, several_heartbeats, wired
+from ..markers import row, strong_memory
+from .faulty_storage import ME, Wire, now, several_heartbeats, wired
 from .replicas import QUICK, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio

@@ -17,12 +17,12 @@ from perdure.runtime import Runtime
 from perdure.storage import open_storage
 from perdure.tasks import Owner, Snapshot, Status, TaskStore
 
-from ..rows import row
+from ..markers import row
 from ..storage.subjects import new_url
-from .crash.storm import others_can_write
-from .processes import WorkerProcess, worker
+from .crash.scenario import others_can_write
 from .replicas import QUICK, UNHURRIED, until, value_of
-from .sample_app import app
+from .worker_app import app
+from .worker_process import WorkerProcess, worker
 
 pytestmark = pytest.mark.anyio
 ME = Owner.local()
@@ -208,8 +208,8 @@ async def test_a_waiter_learns_of_the_end_in_another_process(url: str, client: R
     ("name", "said"),
     [
         ("nowhere:app", "perdure: there is no module 'nowhere' here or in the environment"),
-        ("tests.runtime.sample_app:nothing", "perdure: the module tests.runtime.sample_app has no .nothing."),
-        ("tests.runtime.sample_app", "names no app; write it as module:app"),
+        ("tests.runtime.worker_app:nothing", "perdure: the module tests.runtime.worker_app has no .nothing."),
+        ("tests.runtime.worker_app", "names no app; write it as module:app"),
     ],
 )
 async def test_an_app_that_cannot_be_found_is_one_clear_sentence(name: str, said: str) -> None:

@@ -24,7 +24,7 @@ from perdure.runtime.workflow import (
 from perdure.tasks import Failure, Json, Owner, Progress, Snapshot, Status
 from perdure.tasks.errors import InvalidValue
 
-from ..rows import row
+from ..markers import row
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio

@@ -25,7 +25,7 @@ from perdure.storage import open_storage
 from perdure.tasks import Json, Status, TaskStore
 from perdure.tasks.store import system_clock
 
-from .doubles import ME
+from .faulty_storage import ME
 from .replicas import QUICK, leave_with_a_dead_worker, until, value_of
 from .upgrade_app import NEWEST_KIND, app
 

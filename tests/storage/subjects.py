@@ -21,7 +21,7 @@ from perdure.storage.kit.servers.postgres import of_system
 from perdure.storage.memory import MemoryEngine
 
 from .. import engines, servers
-from ..forwarding import Forwarding
+from ..forwarding_engine import Forwarding
 from .damage import damage
 from .dynamodb_helpers import client_of, settle, table_of
 from .pool import pooled

@@ -15,7 +15,7 @@ from perdure.storage.kit import CHECKS, Check
 from perdure.storage.kit.state_machine import state_machine
 
 from .. import engines
-from ..rows import row
+from ..markers import row
 from .subjects import ENGINES, engine_of
 
 pytestmark = pytest.mark.anyio

@@ -45,7 +45,7 @@ from perdure.storage.kit.sample_records import (
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.port import MOST_BYTES, MOST_CHANGES, MOST_NUMBER
 
-from ..forwarding import Forwarding
+from ..forwarding_engine import Forwarding
 from .subjects import ENGINES
 
 pytestmark = pytest.mark.anyio

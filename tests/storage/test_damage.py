@@ -22,7 +22,7 @@ from perdure.storage.redis.location import parse as parse_redis
 from perdure.storage.redis.schema import Keys
 
 from .. import servers
-from ..rows import row, server
+from ..markers import row, server
 from .damage import damage_dynamodb, damage_postgres, damage_redis, damage_sqlite
 from .dynamodb_helpers import client_of, items_of, table_of
 from .postgres_helpers import session

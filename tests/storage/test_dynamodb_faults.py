@@ -39,7 +39,7 @@ from perdure.storage.errors import (
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, put_many, sample
 
 from .. import servers
-from ..rows import row
+from ..markers import row
 from .dynamodb_helpers import PATIENCE, client_of, storage_on, table_of
 from .dynamodb_proxy import Error, Fault, Loss, Proxy, conflict, proxy_to
 

@@ -36,7 +36,7 @@ from perdure.storage.port import (
 )
 
 from .. import servers
-from ..rows import row
+from ..markers import row
 from .dynamodb_helpers import client_of, items_of, table_of
 from .dynamodb_proxy import proxy_to
 

@@ -15,7 +15,7 @@ from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, p
 from perdure.storage.shards import SHARDS
 
 from .. import servers
-from ..rows import row
+from ..markers import row
 from .dynamodb_helpers import storage_on
 from .dynamodb_proxy import Proxy, proxy_to
 

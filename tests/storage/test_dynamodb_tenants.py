@@ -17,7 +17,7 @@ from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 from perdure.storage.shards import shard_of
 
 from .. import servers
-from ..rows import row
+from ..markers import row
 from .dynamodb_helpers import storage_on
 from .dynamodb_proxy import Error, Fault, Proxy, proxy_to
 

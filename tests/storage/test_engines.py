@@ -11,7 +11,7 @@ from perdure.storage.kit.servers.postgres import of_system
 
 from .. import servers
 from ..engines import FIVE
-from ..rows import row
+from ..markers import row
 from .subjects import ENGINES, engine_of
 
 ROOT = Path(__file__).parents[2]

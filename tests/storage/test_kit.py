@@ -36,7 +36,7 @@ from perdure.storage.kit.state_machine import state_machine
 from perdure.storage.record import Answer, Conflict, Done, Kept, Missing
 from perdure.storage.signals import LocalWatch, Signals
 
-from ..rows import row
+from ..markers import row
 from .naive import NaiveEngine
 from .subjects import no_clock_to_advance
 

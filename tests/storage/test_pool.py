@@ -8,7 +8,7 @@ from perdure.storage import Space, open_storage
 from perdure.storage.kit.sample_records import NOW, put, sample
 
 from .. import engines
-from ..rows import server
+from ..markers import server
 from .pool import pooled
 
 pytestmark = pytest.mark.anyio

@@ -17,7 +17,7 @@ from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse
 
 from .. import servers
-from ..rows import row
+from ..markers import row
 from .postgres_helpers import inserting, session
 
 pytestmark = pytest.mark.anyio

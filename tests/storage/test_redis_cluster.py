@@ -18,7 +18,7 @@ from perdure.storage.redis.location import parse
 from perdure.storage.redis.schema import Keys
 from perdure.storage.redis.topology import Layout, layout_of
 
-from ..rows import row
+from ..markers import row
 from .redis_helpers import PATIENCE, client_of, eventually, hasty, keys_of, storage, storm
 
 pytestmark = pytest.mark.anyio

@@ -22,7 +22,7 @@ from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 from perdure.storage.kit.servers import Valkey
 from perdure.storage.redis.location import parse
 
-from ..rows import row
+from ..markers import row
 from .redis_helpers import client_of, storage_on
 
 pytestmark = pytest.mark.anyio

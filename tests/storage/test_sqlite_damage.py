@@ -15,7 +15,7 @@ from perdure.storage import Storage, open_storage
 from perdure.storage.errors import StorageCorrupt, StorageError
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
 
-from ..rows import server
+from ..markers import server
 from .sqlite_helpers import (
     contents,
     engine_threads,

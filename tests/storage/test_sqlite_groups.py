@@ -11,7 +11,7 @@ from perdure.storage import Change, Committed, Conflict, Done, Guard, Insert, Ke
 from perdure.storage.errors import StorageBusy
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
 
-from ..rows import server
+from ..markers import server
 from .sqlite_helpers import child, in_time, inserting, keys_of, locked, outcomes, queued, trace, url_of
 
 pytestmark = pytest.mark.anyio

@@ -15,7 +15,7 @@ from perdure.storage.errors import CannotOpen, ForeignStorage, NewerSchema, Stor
 from perdure.storage.kit.sample_records import put, sample
 from perdure.storage.sqlite.file import APPLICATION_ID
 
-from ..rows import server
+from ..markers import server
 from .sqlite_helpers import (
     Child,
     child,

@@ -14,7 +14,7 @@ from perdure.storage import Committed, Delete, Storage, open_storage
 from perdure.storage.errors import StorageFull
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
 
-from ..rows import server
+from ..markers import server
 from .sqlite_child import fill
 from .sqlite_helpers import contents, inserting, keys_of, locked, outcomes, padded, queued, told_by, url_of
 

@@ -9,7 +9,7 @@ import pytest
 from perdure.storage import Storage, open_storage
 from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
 
-from ..rows import server
+from ..markers import server
 from .sqlite_helpers import child, eventually, in_time, trace, url_of
 
 pytestmark = pytest.mark.anyio

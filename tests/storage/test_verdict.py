@@ -15,7 +15,7 @@ from perdure.storage.redis import scripts
 from perdure.storage.verdict import result_of
 
 from .. import servers
-from ..rows import server
+from ..markers import server
 from .postgres_helpers import session
 from .redis_helpers import storage_on
 

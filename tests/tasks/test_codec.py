@@ -17,7 +17,7 @@ from perdure.tasks.errors import CorruptRecord, InvalidValue, LimitExceeded
 from perdure.tasks.inputs import Input, InputKind
 from perdure.tasks.record import Failure, Progress, Success, decode_task, encode_task
 
-from ..rows import row
+from ..markers import row
 from .samples import START, json_values
 
 GOLDEN = Path(__file__).parent / "golden"

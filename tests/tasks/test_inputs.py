@@ -9,7 +9,7 @@ from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, TaskS
 from perdure.tasks.errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
 from perdure.tasks.inputs import ElicitationAnswer, Root, RootsAnswer, SamplingAnswer
 
-from ..rows import once, row
+from ..markers import once, row
 from .samples import ANA, CALL, SECOND, START, Clock
 
 pytestmark = pytest.mark.anyio

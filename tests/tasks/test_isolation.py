@@ -10,7 +10,7 @@ from perdure.storage.kit import Subject
 from perdure.tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskStore
 from perdure.tasks.errors import AnonymousRefused, InvalidValue, NotFound, QuotaExceeded
 
-from ..rows import row
+from ..markers import row
 from .samples import ANA, BOB, CALL, DAY, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio

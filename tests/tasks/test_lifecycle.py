@@ -13,7 +13,7 @@ from perdure.tasks import Status
 from perdure.tasks.errors import IllegalTransition, TerminalTask
 from perdure.tasks.lifecycle import ACTIVE, check_active, check_move, diagram
 
-from ..rows import row
+from ..markers import row
 
 W, N, C, F, X = Status.WORKING, Status.INPUT_REQUIRED, Status.COMPLETED, Status.FAILED, Status.CANCELLED
 LEGAL = {(W, N), (W, C), (W, F), (W, X), (N, W), (N, C), (N, F), (N, X)}

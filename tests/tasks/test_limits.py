@@ -31,7 +31,7 @@ from perdure.tasks.errors import InvalidCursor, InvalidValue, LimitExceeded, Not
 from perdure.tasks.owner import Kind
 from perdure.tasks.variables import merge
 
-from ..rows import once, row
+from ..markers import once, row
 from .samples import ANA, CALL, Clock, json_values, text
 
 pytestmark = pytest.mark.anyio

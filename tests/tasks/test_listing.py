@@ -18,7 +18,7 @@ from perdure.tasks.errors import CorruptRecord, InvalidCursor, InvalidValue
 from perdure.tasks.owner import partition_of
 from perdure.tasks.snapshot import TASKS
 
-from ..rows import once, row
+from ..markers import once, row
 from .samples import ANA, BOB, CALL, DAY, SECOND, START, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio

@@ -22,8 +22,8 @@ from perdure.tasks.idempotency import KEYS
 from perdure.tasks.record import decode_task, encode_task
 from perdure.tasks.snapshot import TASKS
 
+from ..markers import row
 from ..newer import FUTURE, changed, newer, put, stored
-from ..rows import row
 from .samples import ANA, CALL, HOUR, Clock, created, json_values, text
 from .test_codec import full_record
 

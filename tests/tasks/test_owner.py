@@ -9,7 +9,7 @@ from perdure.tasks import Owner
 from perdure.tasks.errors import InvalidValue, LimitExceeded
 from perdure.tasks.owner import partition_of
 
-from ..rows import row
+from ..markers import row
 from .samples import owners
 
 

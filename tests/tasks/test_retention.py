@@ -21,7 +21,7 @@ from perdure.tasks import (
 from perdure.tasks.errors import InvalidValue, LimitExceeded, NotFound
 from perdure.tasks.record import new_task_id
 
-from ..rows import row
+from ..markers import row
 from .samples import ANA, BOB, CALL, DAY, HOUR, START, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio

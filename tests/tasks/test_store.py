@@ -37,7 +37,7 @@ from perdure.tasks.errors import (
 from perdure.tasks.idempotency import KEYS
 from perdure.tasks.owner import partition_of
 
-from ..rows import once, row
+from ..markers import once, row
 from ..storage.subjects import sqlite
 from .samples import ANA, BOB, CALL, HOUR, SECOND, START, Clock, json_values
 

@@ -13,9 +13,9 @@ from perdure.runtime import Again, App, Runtime, Task
 from perdure.tasks import Success
 from perdure.web import Dashboard, keeping, live
 
-from . import feeding
+from . import feed_data
 from .browser import Keep, browsing
-from .desk import CALM, ME, Desk, at_a_desk, served, visiting
+from .tool_dashboard import CALM, ME, Desk, at_a_desk, served, visiting
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def keep(folder: Path) -> Keep:
 @pytest.fixture
 async def page(desk: Desk, browser: Browser) -> AsyncGenerator[Page]:
     """The overview in a browser that must not complain: no script fails, nothing is refused."""
-    await feeding.feed(FeedStore(desk.storage))
+    await feed_data.feed(FeedStore(desk.storage))
     complaints: list[str] = []
     async with (
         served(Dashboard(desk.storage, feeds=True).app) as address,

@@ -20,7 +20,7 @@ from perdure.web import Dashboard, live
 
 from ..test_examples import Served, sampled
 from .browser import Keep, be_seen, is_live, open_task
-from .desk import ME, PAGES, Desk, served
+from .tool_dashboard import ME, PAGES, Desk, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often")]
 

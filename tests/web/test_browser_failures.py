@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from .browser import Keep, colour_of, open_task
-from .desk import ME, Desk
+from .tool_dashboard import ME, Desk
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often", "mending")]
 

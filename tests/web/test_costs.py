@@ -21,9 +21,9 @@ from perdure.web.keeping import Kept
 from perdure.web.screens import Screen
 from perdure.web.task import Shown
 
-from ..feeds.sharing import item_at
-from . import feeding
-from .desk import ME, Desk, visiting
+from ..feeds.shared_links import item_at
+from . import feed_data
+from .tool_dashboard import ME, Desk, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -65,7 +65,7 @@ async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_pa
     """Two old hours, of which a bounded page reads one at a time."""
     store = FeedStore(desk.storage)
     for days in (2, 3):
-        time = store.clock() - days * 24 * feeding.HOUR
+        time = store.clock() - days * 24 * feed_data.HOUR
         await store.keep("did:plc:anna", [item_at("did:plc:anna", time, f"https://{days}.example")])
     monkeypatch.setattr(links, "MAX_READ", 1)
     monkeypatch.setattr(keeping, "LEAST", 0)
@@ -83,7 +83,7 @@ async def test_items_are_paged_and_filtered_without_missing_or_repeating(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(items, "PAGE", 2)
-    await feeding.feed(FeedStore(desk.storage))
+    await feed_data.feed(FeedStore(desk.storage))
     names = ("anna", "ben", "cleo")
     every = [f"Thought {number} of {name}" for number in range(4) for name in names]
     account = "/feeds/accounts/did%3Aplc%3Aben.example"
@@ -104,7 +104,7 @@ async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_the
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(items, "MAX_READ", 1)
-    await feeding.feed(FeedStore(desk.storage))
+    await feed_data.feed(FeedStore(desk.storage))
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         assert len(await thoughts(client, "/feeds/items?links=1")) == 6
         last = await client.get("/feeds/items?links=1&after=0 did:plc:anna.example x")
@@ -146,7 +146,7 @@ async def test_accounts_are_paged_without_missing_or_repeating(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "PAGE", 2)
-    await feeding.feed(FeedStore(desk.storage))
+    await feed_data.feed(FeedStore(desk.storage))
     seen: list[str] = []
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         path = "/feeds"

@@ -13,7 +13,7 @@ from perdure.storage import open_storage
 from perdure.web import Dashboard
 from perdure.web.sessions import Sessions
 
-from .desk import ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
+from .tool_dashboard import ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
 
 pytestmark = pytest.mark.anyio
 

@@ -23,7 +23,7 @@ from perdure.web import live as live_module
 from perdure.web.live import Live
 from perdure.web.screens import Screen
 
-from .desk import ME, Desk, form_key_in, path_of, served
+from .tool_dashboard import ME, Desk, form_key_in, path_of, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often")]
 

@@ -18,10 +18,10 @@ from perdure.tasks import InputKind, InputRequest, NewTask, Status, StoreConfig,
 from perdure.tasks.inputs import ElicitationAnswer
 from perdure.web import Dashboard
 
+from ..markers import row
 from ..newer import newer, put, stored
-from ..rows import row
-from . import feeding
-from .desk import FORM, ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
+from . import feed_data
+from .tool_dashboard import FORM, ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -296,7 +296,7 @@ async def test_workers_and_their_leases_are_shown(desk: Desk, client: httpx2.Asy
 
 
 async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk: Desk) -> None:
-    await feeding.feed(FeedStore(desk.storage))
+    await feed_data.feed(FeedStore(desk.storage))
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         accounts = (await client.get("/feeds")).text
         assert "the account was &lt;deactivated&gt;" in accounts
@@ -306,7 +306,7 @@ async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk
         assert "&lt;b&gt;what&lt;/b&gt;" in items
         assert "javascript:" not in items
         links = (await client.get("/feeds/links")).text
-        shared = re.escape(feeding.SHARED)
+        shared = re.escape(feed_data.SHARED)
         assert re.search(rf'class="count"[^>]*>3</span>\s*<div><a href="{shared}"', links)
         assert re.search(rf'<a href="{shared}"', items)
         assert "First shared by anna.example" in links
@@ -320,10 +320,10 @@ async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk
 @row(130)
 async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: Desk) -> None:
     store = FeedStore(desk.storage)
-    await feeding.feed(store)
+    await feed_data.feed(store)
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         assert 'role="alert"' not in (await client.get("/feeds")).text
-    week = 7 * 24 * feeding.HOUR
+    week = 7 * 24 * feed_data.HOUR
     for name in ("anna.example", "ben.example"):
         await store.edit(
             f"did:plc:{name}",
@@ -337,7 +337,7 @@ async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: Desk) -> N
 @row(130)
 async def test_one_damaged_item_breaks_no_page(desk: Desk) -> None:
     store = FeedStore(desk.storage)
-    await feeding.feed(store)
+    await feed_data.feed(store)
     (record,) = await desk.storage.page(ITEMS, limit=1, now=store.clock(), descending=True)
     damaged = record.becoming(body='{"handle": 1}', tag=record.tag)
     assert isinstance(await desk.storage.commit([damaged], now=store.clock()), Committed)

@@ -16,8 +16,8 @@ from mcp_types import REQUEST_TIMEOUT, ElicitRequestParams, ElicitResult
 from perdure.mcp.client.errors import WasCancelled
 
 from ...runtime.replicas import until
-from ..wire import Json, Modern
-from .shop import (
+from ..raw_clients import Json, Modern
+from .tool_server import (
     BOTH,
     Mode,
     Person,
@@ -91,7 +91,7 @@ async def test_arguments_that_do_not_fit_are_told_as_with_a_plain_call(target: T
 
 @BOTH
 async def test_a_server_over_stdin_and_stdout_is_served_too(mode: Mode) -> None:
-    start = "from tests.mcp.fixture import make_server; make_server('memory:')[0].run('stdio')"
+    start = "from tests.mcp.conformance_server import make_server; make_server('memory:')[0].run('stdio')"
     server = StdioServerParameters(command=sys.executable, args=["-c", start], cwd=ROOT)
     person = Answering({"confirm": True})
     async with visiting(cast("Any", server), mode, person=person) as visitor:

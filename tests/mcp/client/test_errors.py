@@ -18,8 +18,8 @@ from perdure.mcp.client.errors import (
 )
 from perdure.storage.errors import PerdureError
 
-from ..wire import EXTENSION, Json
-from .shop import Shop, text_of, visiting
+from ..raw_clients import EXTENSION, Json
+from .tool_server import Shop, text_of, visiting
 
 pytestmark = pytest.mark.anyio
 

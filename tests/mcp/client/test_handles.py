@@ -12,7 +12,7 @@ from perdure.mcp.client import Handle, TaskState
 from perdure.mcp.client.errors import MalformedTask, WasCancelled
 
 from ...runtime.replicas import until
-from .shop import (
+from .tool_server import (
     BOTH,
     Mode,
     Person,

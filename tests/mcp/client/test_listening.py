@@ -14,8 +14,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from perdure.mcp.client import Handle
 
 from ...runtime.replicas import until
-from ..wire import serving
-from .shop import Person, Shop, Target, cancelled, text_of, visiting
+from ..raw_clients import serving
+from .tool_server import Person, Shop, Target, cancelled, text_of, visiting
 
 pytestmark = pytest.mark.anyio
 

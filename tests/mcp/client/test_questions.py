@@ -12,9 +12,9 @@ from perdure.mcp.client import Handle, TaskState
 from perdure.mcp.client.errors import CannotAnswer, WasCancelled
 
 from ...runtime.replicas import until
-from ..fixture import make_server
-from ..wire import Json, serving
-from .shop import (
+from ..conformance_server import make_server
+from ..raw_clients import Json, serving
+from .tool_server import (
     BOTH,
     Mode,
     Person,

@@ -10,8 +10,8 @@ from mcp.client import Client
 from pydantic import ValidationError
 
 from ...runtime.replicas import until
-from ..wire import Json
-from .shop import Shop, visiting
+from ..raw_clients import Json
+from .tool_server import Shop, visiting
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .bench import Bench
+from .tool_server import Bench
 
 
 @pytest.fixture

@@ -15,8 +15,8 @@ from perdure import Task
 from perdure.runtime import Again
 
 from ...runtime.replicas import until
-from ..wire import Core, Json
-from .bench import ADA, NAMED, NO, Bench, text_of
+from ..raw_clients import Core, Json
+from .tool_server import ADA, NAMED, NO, Bench, text_of
 
 pytestmark = pytest.mark.anyio
 

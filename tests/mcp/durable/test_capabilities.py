@@ -9,8 +9,8 @@ from perdure import Tasks
 from perdure.runtime import ClientCannotAnswer, Pause, Task
 from perdure.tasks import InputKind, InputRequest, Owner
 
-from ..core.server import hosting
-from ..wire import CORE, EXTENSION, MODERN, Core, Json, Modern
+from ..raw_clients import CORE, EXTENSION, MODERN, Core, Json, Modern
+from ..v2025_11_25.server import hosting
 
 pytestmark = pytest.mark.anyio
 

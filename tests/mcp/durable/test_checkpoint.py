@@ -10,10 +10,10 @@ import pytest
 from perdure import Task
 from perdure.runtime.workflow import Output, Step, Workflow, run
 
-from ...rows import row
+from ...markers import row
 from ...runtime.replicas import until
-from ..wire import Answer, Json
-from .bench import Bench, text_of
+from ..raw_clients import Answer, Json
+from .tool_server import Bench, text_of
 
 pytestmark = pytest.mark.anyio
 

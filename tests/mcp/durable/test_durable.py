@@ -23,9 +23,9 @@ from perdure.storage.errors import PerdureError
 from perdure.tasks import Owner, StoreConfig
 from perdure.tasks.errors import InvalidValue
 
-from ...rows import row, server
-from ..wire import Json
-from .bench import Bench, first
+from ...markers import row, server
+from ..raw_clients import Json
+from .tool_server import Bench, first
 
 pytestmark = pytest.mark.anyio
 

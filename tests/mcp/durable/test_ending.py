@@ -18,9 +18,9 @@ from perdure import Task
 from perdure.runtime import Again, Failed, Pause
 from perdure.tasks import InputKind, InputRequest
 
-from ...rows import row
-from ..wire import Json
-from .bench import ADA, NAMED, Bench, first, text_of
+from ...markers import row
+from ..raw_clients import Json
+from .tool_server import ADA, NAMED, Bench, first, text_of
 
 pytestmark = pytest.mark.anyio
 

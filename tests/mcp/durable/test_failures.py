@@ -19,9 +19,9 @@ from perdure.mcp.fastmcp import attach
 from perdure.operating import Operator
 from perdure.tasks import Status
 
-from ...rows import row
-from ..wire import Modern, serving
-from .bench import BRISK, Bench
+from ...markers import row
+from ..raw_clients import Modern, serving
+from .tool_server import BRISK, Bench
 
 pytestmark = pytest.mark.anyio
 

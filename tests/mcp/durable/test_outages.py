@@ -14,7 +14,7 @@ from perdure.storage import Committed, Delete, Insert, Record, Space, Storage, o
 from perdure.storage.errors import StorageError, StorageFull
 from perdure.tasks.store import system_clock
 
-from ..wire import Modern, serving
+from ..raw_clients import Modern, serving
 
 pytestmark = pytest.mark.anyio
 

@@ -21,7 +21,7 @@ from perdure import Task
 from perdure.runtime import Again, Failed
 
 from ...runtime.replicas import until
-from .bench import Bench, text_of
+from .tool_server import Bench, text_of
 
 pytestmark = pytest.mark.anyio
 

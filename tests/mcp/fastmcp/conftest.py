@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from .shop import Shop, opened
+from .tool_server import Shop, opened
 
 
 @pytest.fixture

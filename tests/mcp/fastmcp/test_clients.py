@@ -19,9 +19,9 @@ from mcp.client import Client
 
 from perdure.mcp.client import ClientTasks, Handle
 
-from ..fixture import make_server
-from ..wire import serving
-from .shop import Shop
+from ..conformance_server import make_server
+from ..raw_clients import serving
+from .tool_server import Shop
 
 pytestmark = pytest.mark.anyio
 

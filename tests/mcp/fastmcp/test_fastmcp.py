@@ -13,8 +13,8 @@ from perdure.tasks import StoreConfig
 from perdure.tasks.errors import InvalidValue
 
 from ...runtime.replicas import until
-from ..wire import EXTENSION, Core, Json, Modern
-from .shop import NAMING_ADA, Shop, opened, result_of, text_of
+from ..raw_clients import EXTENSION, Core, Json, Modern
+from .tool_server import NAMING_ADA, Shop, opened, result_of, text_of
 
 pytestmark = pytest.mark.anyio
 

@@ -9,9 +9,9 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.server.middleware.caching import ResponseCachingMiddleware
 from fastmcp.tools.base import ToolResult
 
-from ...rows import row
-from ..wire import Core, Modern
-from .shop import ADA, BOB, NAMING_ADA, Shop, authenticated, opened, text_of
+from ...markers import row
+from ..raw_clients import Core, Modern
+from .tool_server import ADA, BOB, NAMING_ADA, Shop, authenticated, opened, text_of
 
 pytestmark = pytest.mark.anyio
 

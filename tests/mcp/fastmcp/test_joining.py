@@ -10,8 +10,8 @@ from perdure import Tasks
 from perdure.mcp.fastmcp import attach
 from perdure.tasks.errors import InvalidValue
 
-from ..wire import EXTENSION, Modern
-from .shop import Shop, opened
+from ..raw_clients import EXTENSION, Modern
+from .tool_server import Shop, opened
 
 pytestmark = pytest.mark.anyio
 

@@ -17,11 +17,11 @@ from fastmcp_tasks import (
 
 from perdure.storage.kit.servers.process import free_port
 
-from ...forging import Forged, forged
-from ...rows import row
+from ...fork_server import Forged, forged
+from ...markers import row
 from ...runtime.replicas import until
-from ..wire import Json, Modern, is_open, until_task
-from .shop import text_of
+from ..raw_clients import Json, Modern, is_open, until_task
+from .tool_server import text_of
 
 pytestmark = pytest.mark.anyio
 

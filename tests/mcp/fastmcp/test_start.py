@@ -21,8 +21,8 @@ from perdure import Task, Tasks
 from perdure.mcp.fastmcp import attach
 from perdure.tasks.errors import InvalidValue
 
-from ..wire import Modern, serving
-from .shop import BRISK, text_of
+from ..raw_clients import Modern, serving
+from .tool_server import BRISK, text_of
 
 pytestmark = pytest.mark.anyio
 

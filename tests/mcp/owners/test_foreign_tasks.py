@@ -11,10 +11,10 @@ import pytest
 
 from perdure.tasks import Owner
 
-from ...rows import row
-from ..authenticated import ISSUER, Caller, CoreAs, Generation, ModernAs, about, people
-from ..wire import Json
-from .ownership import NO_SUCH_TASK, assert_absent, both, owners, served
+from ...markers import row
+from ..raw_clients import Json
+from ..tokens import ISSUER, Caller, CoreAs, Generation, ModernAs, about, people
+from .helpers import NO_SUCH_TASK, assert_absent, both, owners, served
 
 pytestmark = pytest.mark.anyio
 

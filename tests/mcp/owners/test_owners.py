@@ -15,10 +15,10 @@ from mcp_types import TextContent
 from perdure import Tasks
 from perdure.tasks import Owner
 
-from ...rows import row
-from ..authenticated import ISSUER, Caller, CoreAs, Generation, ModernAs, Tokens, make_server, people
-from ..wire import MODERN, Json
-from .ownership import assert_absent, assert_not_listable, assert_present, both, listed, owners, served
+from ...markers import row
+from ..raw_clients import MODERN, Json
+from ..tokens import ISSUER, Caller, CoreAs, Generation, ModernAs, Tokens, make_server, people
+from .helpers import assert_absent, assert_not_listable, assert_present, both, listed, owners, served
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,10 @@ import pytest
 
 from perdure.tasks import Owner
 
-from ...rows import row
-from ..authenticated import ISSUER, CoreAs, Generation, ModernAs, about, people
-from ..wire import CORE
-from .ownership import (
+from ...markers import row
+from ..raw_clients import CORE
+from ..tokens import ISSUER, CoreAs, Generation, ModernAs, about, people
+from .helpers import (
     NO_SUCH_TASK,
     assert_absent,
     assert_not_listable,

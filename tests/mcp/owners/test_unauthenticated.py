@@ -17,10 +17,10 @@ from mcp_types import CallToolRequestParams, CallToolResult, TextContent
 
 from perdure import Tasks
 
-from ...rows import row
-from ..authenticated import CoreAs, Generation, ModernAs, about, people
-from ..wire import ACCEPT, CORE, EXTENSION, MODERN, Json, serving
-from .ownership import NO_SUCH_TASK, assert_present, assert_refused, both, owners, served
+from ...markers import row
+from ..raw_clients import ACCEPT, CORE, EXTENSION, MODERN, Json, serving
+from ..tokens import CoreAs, Generation, ModernAs, about, people
+from .helpers import NO_SUCH_TASK, assert_present, assert_refused, both, owners, served
 
 pytestmark = pytest.mark.anyio
 

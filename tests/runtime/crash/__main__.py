@@ -12,11 +12,11 @@ from pathlib import Path
 
 from ... import servers
 from ...engines import FIVE
-from . import storm
-from .checking import Case, breaches
+from . import scenario
+from .checks import Case, breaches
 from .functions import QUICK
 from .report import numbers
-from .storm import Plan
+from .scenario import Plan
 
 SHOWN = 5
 """Breaches of one kind that are printed."""
@@ -26,8 +26,10 @@ async def main(arguments: argparse.Namespace, folder: Path) -> bool:
     """Whether every check holds."""
     _end_children_too()
     try:
-        plan = plan_of(arguments, arguments.url or await storm.new_storage(arguments.engine, folder), folder)
-        case = Case(await storm.run(plan))
+        plan = plan_of(
+            arguments, arguments.url or await scenario.new_storage(arguments.engine, folder), folder
+        )
+        case = Case(await scenario.run(plan))
     finally:
         servers.close_all()
     for name, number in numbers(case).items():

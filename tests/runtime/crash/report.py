@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from .checking import Case, gives_back
+from .checks import Case, gives_back
 from .journal import Began, Cancelled, Created, Denied, Dropped, Event, Heard, Look, Struck, Wrote
 
 

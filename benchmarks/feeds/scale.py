@@ -1,0 +1,165 @@
+"""A hundred thousand accounts, in virtual time: is the rate limit kept, who is late, and what does it weigh?
+
+Each account posts at its own pace, from a few times an hour to hardly ever. The source allows what a PDS
+does, 3000 requests in five minutes, and answers after 50 ms. Nothing waits for a real clock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import tracemalloc
+from collections import Counter
+from collections.abc import Callable, Sequence
+from random import Random
+
+import msgspec
+
+from perdure.feeds import Budget, FeedStore, Outcome, Page, Poller, Polling, Profile, Requests, transitions
+from perdure.feeds.account import Account
+from perdure.feeds.item import Item
+from perdure.feeds.settings import HOUR, MINUTE
+from perdure.storage import Micros, Storage
+from perdure.storage.memory import MemoryEngine
+from tests.feeds.virtual_time import run, virtual_clock
+
+from ..report import Line, Sheet, at_most
+
+WINDOW: Micros = 5 * MINUTE
+LIMIT = 3000
+LATENCY = 0.05
+
+
+class Effort(msgspec.Struct, frozen=True, kw_only=True):
+    accounts: int
+    hours: float
+
+
+class Crowd:
+    """A source whose accounts post by themselves: an item at each multiple of an interval of their own."""
+
+    name = "crowd"
+
+    def __init__(self, budget: Budget, polling: Polling, seed: int = 1) -> None:
+        self._clock = budget.clock
+        self._budget = budget
+        self._requests = Requests(budget, polling)
+        self._chance = Random(seed)
+        self._paces: dict[str, Micros] = {}
+        self._window = 0
+        self._used = 0
+        self.busiest = 0
+        """The most requests in a window."""
+        self.by_hour: Counter[int] = Counter()
+
+    def join(self, account_id: str) -> Profile:
+        self._paces[account_id] = round(self._chance.lognormvariate(0, 1.5) * 12 * HOUR)
+        return Profile(account_id=account_id, handle=f"{account_id[8:]}.test")
+
+    async def page(
+        self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
+    ) -> Page | None:
+        return await self._requests.ask(lambda: self._page(account_id, limit, cursor, etag))
+
+    async def profiles(self, actors: Sequence[str]) -> list[Profile]:  # noqa: ARG002 - nobody has changed
+        return []
+
+    async def _page(self, account_id: str, limit: int, cursor: str | None, etag: str | None) -> Page | None:
+        self._count()
+        await asyncio.sleep(LATENCY)
+        pace = self._paces[account_id]
+        newest = int(cursor) if cursor is not None else self._clock() // pace
+        if cursor is None and etag == str(newest):
+            return None
+        items = tuple(_item(account_id, number, pace) for number in range(newest, newest - limit, -1))
+        return Page(items=items, cursor=str(newest - limit), etag=str(newest))
+
+    def _count(self) -> None:
+        window = self._clock() // WINDOW
+        self._used = self._used + 1 if window == self._window else 1
+        self._window = window
+        self.busiest = max(self.busiest, self._used)
+        self.by_hour[self._clock() // HOUR] += 1
+        resets_at = (window + 1) * WINDOW
+        self._budget.learn(limit=LIMIT, remaining=LIMIT - self._used, resets_at=resets_at)
+
+
+def _item(account_id: str, number: int, pace: Micros) -> Item:
+    uri = f"at://{account_id}/{number}"
+    return Item(uri=uri, time=number * pace, kind="post", post=uri, author=account_id)
+
+
+def measure(effort: Effort) -> tuple[list[Line], list[Sheet]]:
+    return run(_simulate(effort))
+
+
+async def _simulate(effort: Effort) -> tuple[list[Line], list[Sheet]]:
+    clock = virtual_clock()
+    polling = Polling(posts_per_page=5, initial_lookback_hours=0)
+    crowd = Crowd(Budget(polling.connections, clock=clock), polling)
+    store = FeedStore(Storage(MemoryEngine()), clock=clock)
+    tracemalloc.start()
+    watch = Lateness(clock)
+    await _add_all(store, crowd, effort.accounts, watch)
+    kept = tracemalloc.get_traced_memory()[0]
+    poller = asyncio.create_task(Poller(store, crowd, polling, tell=watch.note).run())
+    await asyncio.sleep(effort.hours * 3600)
+    poller.cancel()
+    await asyncio.gather(poller, return_exceptions=True)
+    grown = tracemalloc.get_traced_memory()[1] - kept
+    tracemalloc.stop()
+    return _told(effort, crowd, watch, await store.count_items(), kept, grown)
+
+
+async def _add_all(store: FeedStore, crowd: Crowd, count: int, watch: Lateness) -> None:
+    """As if they had been polled before: first polls spread over the longest interval."""
+    chance = Random(2)
+    for number in range(count):
+        profile = crowd.join(f"did:plc:{number:024}")
+        account = transitions.new_account(profile, now=store.clock(), polling=Polling())
+        first = store.clock() + round(chance.random() * transitions.LONGEST)
+        await store.add(msgspec.structs.replace(account, next_at=first, interval=transitions.LONGEST))
+        watch.expect(account.account_id, first)
+
+
+class Lateness:
+    """By how much of its own interval each poll came after its time."""
+
+    def __init__(self, clock: Callable[[], Micros]) -> None:
+        self._clock = clock
+        self._next: dict[str, Micros] = {}
+        self.parts: list[float] = []
+
+    def note(self, outcome: Outcome) -> None:
+        account: Account = outcome.account
+        late = max(0, self._clock() - self._next[account.account_id])
+        self.parts.append(late / account.interval)
+        self.expect(account.account_id, account.next_at)
+
+    def expect(self, account_id: str, at: Micros) -> None:
+        self._next[account_id] = at
+
+
+def _told(
+    effort: Effort, crowd: Crowd, watch: Lateness, items: int, kept: int, grown: int
+) -> tuple[list[Line], list[Sheet]]:
+    hours = [crowd.by_hour[hour] for hour in sorted(crowd.by_hour)][1:-1] or [sum(crowd.by_hour.values())]
+    late = sorted(watch.parts) or [0.0]
+    line = Line(
+        what=f"feeds, {effort.accounts:,} accounts simulated; requests in the busiest five minutes / allowed",
+        floor=f"{LIMIT:,}",
+        subject=f"{crowd.busiest:,}",
+        ratio=crowd.busiest / LIMIT,
+        target=at_most(1),
+    )
+    rows = [
+        ("requests an hour, on average", f"{sum(hours) / len(hours):,.0f}"),
+        ("allowed in an hour", f"{LIMIT * HOUR // WINDOW:,}"),
+        ("polls", f"{len(watch.parts):,}"),
+        ("items stored", f"{items:,}"),
+        ("lateness, median, in intervals of the account", f"{late[len(late) // 2]:.2f}"),
+        ("lateness, 99th of 100", f"{late[len(late) * 99 // 100]:.2f}"),
+        ("memory of the accounts, in the memory engine", f"{kept / effort.accounts / 1024:.1f} KiB each"),
+        ("memory of the polls and items on top, at most", f"{grown / 1024 / 1024:.0f} MiB"),
+    ]
+    text = f"{effort.accounts:,} accounts for {effort.hours:g} hours of virtual time."
+    return [line], [Sheet(text=text, headings=("what", "measured"), rows=tuple(rows))]

@@ -1,0 +1,72 @@
+"""A shell in which the commands of a page are typed, one block after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from uuid import uuid4
+
+from .. import fork_server
+
+SHELL = f"""
+python() {{ if [ "$BASHPID" = "$$" ]; then forged "$@"; else exec python "$@"; fi; }}
+perdure() {{ if [ "$BASHPID" = "$$" ]; then forged -m perdure.cli "$@"; else exec perdure "$@"; fi; }}
+forged() {{ command python {fork_server.__file__} --ask "$FORGE" "$@"; }}
+"""
+"""What ends by itself is forged; a server in the background is a process of the shell, which may kill it."""
+
+
+class Terminal:
+    """One bash for a whole page, so that `$!` and variables are what they are to a reader."""
+
+    def __init__(self, shell: asyncio.subprocess.Process) -> None:
+        self._shell = shell
+        self.shown = ""
+        """What was printed since it was last looked at."""
+
+    async def run(self, commands: str, seconds: float = 120) -> int:
+        """Type these; with what the last of them ended."""
+        assert self._shell.stdin is not None
+        mark = uuid4().hex
+        self._shell.stdin.write(f"{commands}\necho {mark} $?\n".encode())
+        await self._shell.stdin.drain()
+        async with asyncio.timeout(seconds):
+            return await self._until(mark)
+
+    async def _until(self, mark: str) -> int:
+        assert self._shell.stdout is not None
+        while line := (await self._shell.stdout.readline()).decode():
+            before, found, after = line.partition(mark)
+            self.shown += before
+            if found:
+                return int(after)
+        raise AssertionError(f"the shell ended: {self.shown}")
+
+    def look(self) -> str:
+        shown, self.shown = self.shown, ""
+        return shown
+
+
+@asynccontextmanager
+async def terminal(folder: Path) -> AsyncGenerator[Terminal]:
+    """A shell in this folder, with the `python` and `perdure` of the tests. What it started ends with it."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "PATH": path, "COLUMNS": "200", "PYTHONUNBUFFERED": ""}  # a line is one write
+    env["FORGE"] = str(fork_server.the_forge())
+    shell = await asyncio.create_subprocess_exec(
+        "bash", "--noprofile", "--norc", cwd=folder, env=env, start_new_session=True,
+        stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        opened = Terminal(shell)
+        await opened.run(SHELL)
+        yield opened
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(shell.pid, signal.SIGKILL)
+        await shell.wait()

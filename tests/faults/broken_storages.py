@@ -1,0 +1,153 @@
+"""Storages that are wrong on purpose: a check that never fails proves nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from random import Random
+
+from perdure.storage import (
+    Change,
+    Committed,
+    Done,
+    Guard,
+    Insert,
+    Keep,
+    Maintenance,
+    Micros,
+    PageRequest,
+    Record,
+    Refused,
+    Replace,
+    Space,
+    Storage,
+    Tag,
+    Watch,
+)
+from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
+from perdure.storage.signals import LocalWatch, Signals
+
+from ..forwarding_engine import Forwarding
+
+
+class Broken(Forwarding):
+    """Right, but for every twelfth commit or so."""
+
+    often = 0.08
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._chance = Random(1)
+
+    async def commit(
+        self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
+    ) -> Committed | Refused:
+        if self._chance.random() < self.often:
+            return await self.wrong(changes, guard, now)
+        return await super().commit(changes, guard=guard, now=now)
+
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        return await super().commit(changes, guard=guard, now=now)
+
+
+class SwallowsWhatItAcknowledges(Broken):
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        return Committed(tuple(Done(_version(change)) for change in changes))
+
+
+class RepeatsAWrite(Broken):
+    """As a driver does that takes a lost answer for a lost request."""
+
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        await self.storage.commit(changes, guard=guard, now=now)
+        return await self.storage.commit(changes, guard=guard, now=now)
+
+
+class WritesAgainOnTop(Broken):
+    """As a client does that reads first, and then takes its own write for another's."""
+
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        told = await self.storage.commit(changes, guard=guard, now=now)
+        again = [_again(change) for change in changes if isinstance(change, Replace)]
+        if again and isinstance(told, Committed):
+            await self.storage.commit(again, now=now)
+        return told
+
+
+class IsUnavailableThoughItWrote(Broken):
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        await self.storage.commit(changes, guard=guard, now=now)
+        raise StorageUnavailable("it was written all the same")
+
+
+class LeavesHalfACommit(Broken):
+    """And tells that it does not know."""
+
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        await self.storage.commit(changes[: (len(changes) + 1) // 2], guard=guard, now=now)
+        raise OutcomeUnknown("half of it was written")
+
+
+class ForgetsTheGuard(Broken):
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        return await self.storage.commit(changes, guard=None, now=now)
+
+
+class RaisesWhatTheDriverRaises(Broken):
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        raise ConnectionResetError
+
+
+class HangsNowAndThen(Broken):
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        return await asyncio.Future()
+
+
+class NeverRecovers(Broken):
+    """From the first fault on."""
+
+    async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
+        self.often = 1.0
+        raise StorageUnavailable("for ever")
+
+
+class GoesDeaf(Broken):
+    """A watch hears nothing, ever."""
+
+    def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
+        return LocalWatch(Signals(), (space, partition, key))
+
+
+class CountsOneTooMany(Broken):
+    async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
+        counts = await super().counts(space, partition, now=now)
+        return {tag: number + (partition is None) for tag, number in counts.items()}
+
+
+class ListsTooLittle(Broken):
+    """Over all partitions."""
+
+    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+        found = await super().page(wanted, now=now)
+        return [record for record in found if wanted.partition is not None or record.key != "k1"]
+
+
+class ForgetsATimer(Broken):
+    async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
+        return (await super().due(lane, until=until, limit=limit, now=now))[1:]
+
+
+class FindsSomething(Broken):
+    async def maintain(self, *, repair: bool) -> Maintenance:
+        return Maintenance(findings=("a counter is wrong",))
+
+
+def _version(change: Change) -> int:
+    """What a change that is done would be told."""
+    if isinstance(change, (Insert, Keep)):
+        return 1
+    return change.before.version + isinstance(change, Replace)
+
+
+def _again(change: Replace) -> Replace:
+    return change.after.becoming(body=change.after.body, tag=change.before.tag)

@@ -1,0 +1,193 @@
+"""The storm: clients at work while the weather is bad, then calm, and everything there is to judge by.
+
+What the clients want and what happens to them is drawn from one seed; what that meets, no seed decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from random import Random
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from perdure.storage import Address, Record, Space, Storage, Tag
+from perdure.storage.errors import StorageUnavailable
+from perdure.storage.kit.sample_records import NOW
+
+from .clients import LANE, SPACES, THINGS, WITNESSES, Client, Company
+from .journal import Journal
+
+REVIVAL = "revival"
+"""The partition that is written to when the storm is over."""
+WELL_WITHIN = 60.0
+PAGE = 500
+ADDRESSES = 100
+MOST_DUE = 1000
+
+T = TypeVar("T")
+Blow: TypeAlias = Callable[[Random], Awaitable[None]]
+"""Something bad that happens, and is over when it returns."""
+
+
+class Plan(msgspec.Struct, frozen=True, kw_only=True):
+    seed: int
+    seconds: float
+    answers: int = 0
+    """Commits that are answered before it is over, though it take longer; not for ever, though."""
+    clients: int = 12
+    hangs: float = 30.0
+    """Seconds after which a call is said to hang."""
+    recovers: float = 20.0
+    """Seconds of good weather in which a client must work again."""
+
+
+class Stage(msgspec.Struct, frozen=True, kw_only=True):
+    """What the storm is about."""
+
+    storages: Sequence[Storage]
+    """The ones that the clients share. They are in the storm."""
+    reopen: Callable[[], Awaitable[Storage]]
+    """Another client, which is not."""
+    blow: Blow
+    met: Counter[str]
+    """How often each bad thing happened."""
+
+
+class Listing(msgspec.Struct, frozen=True):
+    """Of a space, or of one partition of it, by two verbs."""
+
+    records: Sequence[Record]
+    counts: Mapping[Tag, int]
+
+
+class Evidence(msgspec.Struct, frozen=True, kw_only=True):
+    """What is to be judged."""
+
+    journal: Journal
+    met: Counter[str]
+    records: dict[Address, Record]
+    """Every record at the end, by address."""
+    spaces: dict[Space, Listing]
+    partitions: dict[tuple[Space, str], Listing]
+    due: Sequence[Record]
+    """What waits in the lane."""
+    findings: tuple[str, ...]
+    """Of the storage about itself."""
+
+
+async def run(plan: Plan, stage: Stage) -> Evidence:
+    """Everything, in its order."""
+    company = Company(plan.hangs)
+    listeners = [
+        Client(f"listener {n}", storage, company, Random(n)) for n, storage in enumerate(stage.storages)
+    ]
+    listening = [asyncio.create_task(listener.listen()) for listener in listeners]
+    try:
+        await rage(plan, stage, company)
+        async with await patiently(stage.reopen) as direct:
+            healthy = Client("healthy", direct, company, Random(plan.seed))
+            await asyncio.gather(
+                *[revived(listener, healthy, company, plan.recovers) for listener in listeners]
+            )
+            return await patiently(lambda: gathered(direct, company, stage.met))
+    finally:
+        for task in listening:
+            task.cancel()
+        await asyncio.wait(listening)
+
+
+async def rage(plan: Plan, stage: Stage, company: Company) -> None:
+    clock = asyncio.get_running_loop().time
+    begun = clock()
+
+    def goes_on() -> bool:
+        lasted = clock() - begun
+        return lasted < plan.seconds or (company.journal.answered < plan.answers and lasted < WELL_WITHIN)
+
+    async with asyncio.TaskGroup() as group:
+        for n in range(plan.clients):
+            storage = stage.storages[n % len(stage.storages)]
+            client = Client(f"client {n}", storage, company, Random(f"client {n} {plan.seed}"))
+            group.create_task(client.act(goes_on))
+        group.create_task(blow_on(stage.blow, Random(f"weather {plan.seed}"), goes_on))
+
+
+async def blow_on(blow: Blow, chance: Random, goes_on: Callable[[], bool]) -> None:
+    while goes_on():
+        await blow(chance)
+
+
+# When it is over
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Again, until the servers are well: the nodes of a cluster may take a while to agree that they are."""
+    async with asyncio.timeout(WELL_WITHIN):
+        while True:
+            try:
+                return await call()
+            except StorageUnavailable:
+                await asyncio.sleep(0.1)
+
+
+async def revived(client: Client, healthy: Client, company: Company, seconds: float) -> None:
+    """See that a client of the storm can write, read and be woken again, without being opened anew."""
+    what = "work"
+    try:
+        async with asyncio.timeout(seconds):
+            while not await client.insert(Address(WITNESSES, REVIVAL, f"by {client.name}")):  # noqa: ASYNC110 - tried again
+                await asyncio.sleep(0.05)
+            what = "wake"
+            before = client.wakings
+            while client.wakings == before:  # a watch may miss a change
+                await healthy.insert(Address(THINGS, REVIVAL, f"for {client.name}"))
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        company.journal.complaints.append(f"{client.name} does not {what} again")
+
+
+async def gathered(storage: Storage, company: Company, met: Counter[str]) -> Evidence:
+    """All there is to judge by, once nothing changes any more: a commit may still be under way."""
+    await asyncio.sleep(storage.lag)
+    spaces = await _spaces(storage)
+    while spaces != (again := await _spaces(storage)):
+        spaces = again
+    places = [(space, partition) for space in SPACES for partition in (*company.partitions, REVIVAL)]
+    return Evidence(
+        journal=company.journal,
+        met=met,
+        records=await _found(storage, company.journal, spaces),
+        spaces=spaces,
+        partitions={place: await _listing(storage, *place) for place in places},
+        due=await storage.due(LANE, until=NOW, limit=MOST_DUE, now=NOW),
+        findings=(await storage.maintain()).findings,
+    )
+
+
+async def _spaces(storage: Storage) -> dict[Space, Listing]:
+    return {space: await _listing(storage, space) for space in SPACES}
+
+
+async def _listing(storage: Storage, space: Space, partition: str | None = None) -> Listing:
+    records: list[Record] = []
+    while page := await storage.page(
+        space, partition, limit=PAGE, now=NOW, after=records[-1].position if records else None
+    ):
+        records += page
+    return Listing(records, dict(await storage.counts(space, partition, now=NOW)))
+
+
+async def _found(
+    storage: Storage, journal: Journal, spaces: Mapping[Space, Listing]
+) -> dict[Address, Record]:
+    """What stands at every address that was ever used."""
+    used = {change.address for commit in journal.commits for change in commit.changes}
+    listed = {record.address for listing in spaces.values() for record in listing.records}
+    addresses = sorted(used | listed)
+    found: list[Record | None] = []
+    for start in range(0, len(addresses), ADDRESSES):
+        found += await storage.get_many(addresses[start : start + ADDRESSES], now=NOW)
+    return {record.address: record for record in found if record is not None}

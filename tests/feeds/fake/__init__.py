@@ -1,8 +1,0 @@
-"""A Bluesky to test against: real HTTP on loopback, over a `World`. Also `python -m tests.feeds.fake`."""
-
-from .control import populate
-from .faults import Fault
-from .recorded import account_of, load, recorded
-from .server import FEED, Asked, FakeBluesky
-
-__all__ = ["FEED", "Asked", "FakeBluesky", "Fault", "account_of", "load", "populate", "recorded"]

@@ -1,0 +1,281 @@
+"""A server whose tools wait for a test, ask and fail, and clients with `ClientTasks` that visit it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias, cast
+
+import pytest
+from mcp.client import Client
+from mcp.client.session import ClientRequestContext
+from mcp.server import MCPServer
+from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CallToolResult,
+    CreateMessageRequestParams,
+    CreateMessageResult,
+    ElicitRequestParams,
+    ElicitResult,
+    ErrorData,
+    ListRootsResult,
+    Root,
+    TextContent,
+)
+from pydantic import BaseModel, FileUrl
+
+from perdure import Task, Tasks
+from perdure.mcp.client import ClientTasks, Handle
+from perdure.runtime import RuntimeConfig
+from perdure.tasks import InputKind, InputRequest
+
+from ...runtime.replicas import until
+from ..raw_clients import Json, serving
+
+NAMED: Json = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+SAMPLED: Json = {
+    "messages": [{"role": "user", "content": {"type": "text", "text": "Well?"}}],
+    "maxTokens": 10,
+}
+Request: TypeAlias = ServerRequestContext[Any, Any]
+Mode: TypeAlias = Literal["auto", "legacy"]
+Target: TypeAlias = str | MCPServer[Any]
+BRISK = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
+
+
+# A server, and what it sees
+
+
+@dataclass
+class Seen:
+    """A request that reached the server, and what it was answered."""
+
+    method: str
+    params: Mapping[str, Any]
+    headers: Mapping[str, str]
+    came: float
+    left: float = 0.0
+    answer: Json = field(default_factory=dict[str, Any])
+
+
+class Watch:
+    """A middleware that writes down what passes."""
+
+    def __init__(self) -> None:
+        self.seen: list[Seen] = []
+
+    async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
+        headers = getattr(cast("Any", ctx.request), "headers", {})
+        seen = Seen(ctx.method, ctx.params or {}, headers, time.monotonic())
+        self.seen.append(seen)
+        result = await call_next(ctx)
+        seen.left = time.monotonic()
+        seen.answer = dict(result) if isinstance(result, Mapping) else {}
+        return result
+
+    def of(self, method: str, task_id: str | None = None) -> list[Seen]:
+        return [
+            seen
+            for seen in self.seen
+            if seen.method == method and task_id in (None, seen.params.get("taskId"))
+        ]
+
+
+class Answers:
+    """A middleware that answers in place of the server, or spoils what the server answers."""
+
+    def __init__(self) -> None:
+        self.instead: dict[str, Callable[[], HandlerResult]] = {}
+        self.changing: dict[str, Callable[[Json], Json]] = {}
+        self.is_deaf_to_tasks = False
+
+    async def __call__(self, ctx: Request, call_next: CallNext) -> HandlerResult:
+        if ctx.method in self.instead:
+            return self.instead[ctx.method]()
+        if ctx.method == "subscriptions/listen" and self.is_deaf_to_tasks:
+            ctx = replace(ctx, params={**(ctx.params or {}), "notifications": {}})
+        result = await call_next(ctx)
+        if ctx.method in self.changing:
+            return self.changing[ctx.method](dict(cast("Json", result)))
+        return result
+
+
+class Shop:
+    """A server with tools that wait for a test, that ask, that fail."""
+
+    def __init__(self, url: str) -> None:
+        self.tasks = Tasks(url, runtime=BRISK)
+        self.watch, self.answers = Watch(), Answers()
+        self.gate = asyncio.Event()
+        """What `hold` waits for."""
+        self.held = 0
+        """How often it came to wait."""
+        given: dict[str, Any] = {
+            **self.tasks.attach(),
+            "middleware": [self.watch, self.answers, self.tasks.middleware],
+        }
+        self.server: MCPServer[Any] = MCPServer("shop", version="1", log_level="ERROR", **given)
+        add_tools(self)
+        add_asking_tools(self)
+
+    async def statuses(self) -> list[str]:
+        """Of all tasks that there are, in the order in which they were made."""
+        page = await self.tasks.runtime.store.list_all()
+        return [snapshot.task.status.value for snapshot in page.tasks]
+
+    async def until_statuses(self, *statuses: str) -> None:
+        async def met() -> bool:
+            return await self.statuses() == list(statuses)
+
+        await until(met)
+
+
+class Sum(BaseModel):
+    total: int
+
+
+def add_tools(shop: Shop) -> None:
+    tool, durable = shop.server.tool, shop.tasks.durable
+
+    async def add(left: int, right: int) -> Sum:
+        return Sum(total=left + right)
+
+    async def fail() -> str:
+        raise ToolError("there is no paper")
+
+    async def break_off() -> str:
+        raise MCPError(-32042, "it broke off", {"at": [1, None, "page"]})
+
+    for function in (add, fail, break_off):
+        tool()(cast("Any", durable())(function))
+        tool(name=f"plain_{function.__name__}")(function)
+
+    @tool()
+    async def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+    @tool()
+    @durable(retries=2)
+    async def hold(label: str = "") -> str:
+        shop.held += 1
+        await shop.gate.wait()
+        return f"held {label}"
+
+
+def add_asking_tools(shop: Shop) -> None:
+    tool, durable = shop.server.tool, shop.tasks.durable
+
+    @tool()
+    @durable(retries=2, poll_interval=50)
+    async def ask_all(task: Task) -> str:
+        """Asks a person, a model, and where it may look; one after the other."""
+        person = await task.elicit("Who?", NAMED, key="person")
+        model = await task.sample(SAMPLED, key="model")
+        roots = await task.roots(key="roots")
+        return f"{person.values['name']}, {model.model}, {len(roots.roots)}"
+
+    @tool()
+    @durable()
+    async def hold_then_ask(task: Task) -> str:
+        await shop.gate.wait()
+        return (await task.elicit("Who?", NAMED)).action
+
+    @tool()
+    @durable(retries=2, poll_interval=50)
+    async def ask_two(task: Task) -> str:
+        """Asks two persons at once."""
+        params = {"mode": "form", "message": "Who?", "requestedSchema": NAMED}
+        each = InputRequest(kind=InputKind.ELICITATION, params=cast("Any", params))
+        asked = await task.ask({"first": each, "second": each})
+        return ", ".join(f"{key}: {cast('Any', asked[key].answer).values['name']}" for key in sorted(asked))
+
+
+@asynccontextmanager
+async def opened(url: str) -> AsyncGenerator[tuple[Shop, str]]:
+    """A shop, and where it is."""
+    shop = Shop(url)
+    async with serving(shop.server.streamable_http_app()) as endpoint:
+        yield shop, endpoint
+
+
+# Clients
+
+
+class Person:
+    """Answers what a server asks and remembers what it was asked."""
+
+    def __init__(self, name: str = "Ada") -> None:
+        self.name = name
+        self.asked: list[str] = []
+
+    async def elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
+        self.asked.append(params.message)
+        return ElicitResult(action="accept", content={"name": self.name})
+
+    async def sample(
+        self, _: ClientRequestContext, params: CreateMessageRequestParams
+    ) -> CreateMessageResult:
+        self.asked.append("sampling")
+        return CreateMessageResult(role="assistant", content=TextContent(text="Well."), model="wit")
+
+    async def roots(self, _: ClientRequestContext) -> ListRootsResult:
+        self.asked.append("roots")
+        return ListRootsResult(roots=[Root(uri=FileUrl("file:///srv"))])
+
+
+@dataclass
+class Visitor:
+    """A client, with the extension that it was built with."""
+
+    client: Client
+    tasks: ClientTasks
+
+    async def start(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> Handle:
+        handle = await self.tasks.start(self.client, tool, arguments, **options)
+        assert isinstance(handle, Handle), handle
+        return handle
+
+    def resume(self, saved: str) -> Handle:
+        return self.tasks.resume(self.client, saved)
+
+
+@asynccontextmanager
+async def visiting(
+    target: Target, mode: Mode = "auto", *, person: Person | None = None, push: bool = False, **options: Any
+) -> AsyncGenerator[Visitor]:
+    tasks, person = ClientTasks(push=push), person or Person()
+    callbacks: dict[str, Any] = {
+        "elicitation_callback": person.elicit,
+        "sampling_callback": person.sample,
+        "list_roots_callback": person.roots,
+    }
+    async with Client(target, mode=mode, extensions=[tasks], **callbacks, **options) as client:
+        yield Visitor(client, tasks)
+
+
+def text_of(result: CallToolResult) -> str:
+    (block,) = result.content
+    assert isinstance(block, TextContent)
+    return block.text
+
+
+async def raised_by(awaitable: Awaitable[object]) -> MCPError:
+    with pytest.raises(MCPError) as raised:
+        await awaitable
+    return raised.value
+
+
+def told_by(error: MCPError) -> tuple[int, str, Any]:
+    return error.code, error.message, error.data
+
+
+async def cancelled(doing: asyncio.Task[Any]) -> None:
+    doing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await doing

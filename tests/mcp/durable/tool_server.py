@@ -1,0 +1,72 @@
+"""A server on which tests register durable tools and run them, with a client of each generation."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from mcp.server import MCPServer
+
+from perdure import Task, Tasks
+from perdure.runtime import RuntimeConfig
+
+from ..raw_clients import Core, Json, Modern, serving
+
+BRISK = RuntimeConfig(drain=0.2, cancel_grace=10.0, report_interval=0.05, poll_interval=0.2, heartbeat=0.5)
+NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+ADA: Json = {"action": "accept", "content": {"name": "Ada"}}
+NO: Json = {"action": "decline"}
+
+
+class Bench:
+    """A server to register tools on, which runs within `running`."""
+
+    url: str
+    modern: Modern
+    core: Core
+
+    def __init__(self, **options: Any) -> None:
+        self.tasks = Tasks("memory:", runtime=BRISK)
+        self.server: MCPServer[Any] = MCPServer(
+            "bench", log_level="CRITICAL", **self.tasks.attach(), **options
+        )
+
+    def tool(self, **options: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        """Register a durable tool, as users do."""
+
+        def register(function: Callable[..., Any]) -> Callable[..., Any]:
+            return self.server.tool()(self.tasks.durable(**options)(function))
+
+        return register
+
+    @asynccontextmanager
+    async def running(self, **client: Any) -> AsyncGenerator[Bench]:
+        async with (
+            serving(self.server.streamable_http_app()) as self.url,
+            Modern(self.url, **client) as self.modern,
+            Core(self.url, **client) as self.core,
+        ):
+            yield self
+
+    async def ended(self, tool: str, **arguments: Any) -> Json:
+        """What became of a call."""
+        return await self.end_of(await self.modern.start(tool, arguments))
+
+    async def end_of(self, task_id: str) -> Json:
+        return await self.modern.until(task_id, "completed", "failed", "cancelled")
+
+    async def said(self, tool: str, **arguments: Any) -> str:
+        """The text that a call ended with."""
+        return text_of(await self.ended(tool, **arguments))
+
+
+def text_of(task: Json) -> str:
+    assert task["status"] == "completed", task
+    assert not task["result"].get("isError"), task
+    return str(task["result"]["content"][0]["text"])
+
+
+async def first(task: Task, year: int) -> str:
+    """Takes the task first."""
+    return f"{year} {task.attempt}"

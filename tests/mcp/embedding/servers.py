@@ -1,0 +1,131 @@
+"""Servers of the official SDK to run in every way: one of each kind, and what clients get from them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from mcp.client import Client
+from mcp.server import MCPServer
+from mcp.server.context import ServerRequestContext
+from mcp.server.lowlevel import Server
+from mcp_types import (
+    CallToolRequestParams,
+    CallToolResult,
+    ListToolsResult,
+    PaginatedRequestParams,
+    TextContent,
+    Tool,
+)
+
+from perdure import Task, Tasks
+from perdure.runtime import RuntimeConfig
+from perdure.storage import Storage
+from perdure.tasks.snapshot import TASKS
+
+from ..raw_clients import Core, Json, Modern, serving
+
+Request = ServerRequestContext[Any, Any]
+BRISK = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
+
+def make(url: str | Storage, **arguments: Any) -> tuple[MCPServer[Any], Tasks]:
+    """A server with one durable tool and a plain one; with these arguments instead of those attached."""
+    tasks = Tasks(url, runtime=BRISK)
+    given: dict[str, Any] = {**tasks.attach(), **arguments}
+    server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **given)
+    add_tools(server, tasks)
+    return server, tasks
+
+
+def add_tools(server: MCPServer[Any], tasks: Tasks) -> None:
+    @server.tool()
+    @tasks.durable()
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @server.tool()
+    async def half(number: int) -> float:
+        return number / 2
+
+
+def low_level(tasks: Tasks, **options: Any) -> Server[Any]:
+    """A server whose handlers are its own."""
+
+    @tasks.durable(retries=1)
+    async def sign(what: str, task: Task) -> str:
+        answer = await task.elicit("Whose name?", NAMED, key="name")
+        return f"{what} by {answer.values['name']}"
+
+    @tasks.durable(mode="required")
+    async def double(number: int) -> int:
+        return 2 * number
+
+    @tasks.durable()
+    async def pool_in_use(pool: Any) -> str:
+        return pool.use()
+
+    async def list_tools(_: Request, __: PaginatedRequestParams | None) -> ListToolsResult:
+        names = ("sign", "double", "pool_in_use", "plain")
+        return ListToolsResult(tools=[Tool(name=name, input_schema={"type": "object"}) for name in names])
+
+    async def call_tool(ctx: Request, params: CallToolRequestParams) -> CallToolResult:
+        given: dict[str, Any] = params.arguments or {}
+        if params.name == "pool_in_use":
+            given = {"pool": ctx.lifespan_context}
+        functions: dict[str, Any] = {"sign": sign, "double": double, "pool_in_use": pool_in_use}
+        said = "plain" if params.name == "plain" else str(await functions[params.name](**given))
+        return CallToolResult(content=[TextContent(text=said)])
+
+    server: Server[Any] = Server("low", on_list_tools=list_tools, on_call_tool=call_tool, **options)
+    tasks.install(server)
+    return server
+
+
+async def work_in_both(url: str) -> None:
+    """A task in each generation, from the call to its result."""
+    async with Modern(url) as modern, Core(url) as core:
+        done = await modern.until(await modern.start("double", {"number": 21}), "completed")
+        task_id = await core.start("double", {"number": 4})
+        answer = await core.send("tasks/result", {"taskId": task_id})
+    assert (value_of(done["result"]), value_of(answer.result)) == (42, 8)
+
+
+@asynccontextmanager
+async def clients_of(server: MCPServer[Any]) -> AsyncGenerator[tuple[Modern, Core]]:
+    """A client of each generation, of a server that runs meanwhile."""
+    async with (
+        serving(server.streamable_http_app()) as endpoint,
+        Modern(endpoint) as modern,
+        Core(endpoint) as core,
+    ):
+        yield modern, core
+
+
+async def called(client: Client, tool: str = "double", **arguments: Any) -> Any:
+    result = await client.call_tool(tool, arguments or {"number": 21})
+    assert not result.is_error, result
+    return cast("Json", result.structured_content)["result"]
+
+
+async def count_of(tasks: Tasks) -> int:
+    """How many tasks there are, whosever."""
+    store = tasks.runtime.store
+    return sum((await store.storage.counts(TASKS, now=store.clock())).values())
+
+
+def value_of(result: Json) -> Any:
+    return result["structuredContent"]["result"]
+
+
+def text_of(result: CallToolResult) -> str:
+    content = result.content[0]
+    assert isinstance(content, TextContent)
+    assert not result.is_error, content.text
+    return content.text
+
+
+def text(result: Json) -> str:
+    return str(result["content"][0]["text"])

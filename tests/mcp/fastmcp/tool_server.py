@@ -1,0 +1,144 @@
+"""A server of FastMCP with durable tools, and one that knows its callers by their tokens."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, cast
+
+from fastmcp import FastMCP
+from fastmcp.exceptions import ToolError
+from fastmcp.server.auth.providers.jwt import StaticTokenVerifier
+from fastmcp.tools.base import ToolResult
+from mcp.shared.exceptions import MCPError
+from pydantic import BaseModel
+
+from perdure import Task, Tasks
+from perdure.mcp.fastmcp import attach
+from perdure.runtime import RuntimeConfig
+from perdure.tasks import InputKind, InputRequest
+
+from ..raw_clients import Core, Json, serving
+
+BRISK = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+NAMED: Json = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+NAMING_ADA: Json = {"action": "accept", "content": {"name": "Ada"}}
+ADA, BOB = "ada", "bob"
+"""Their tokens, and their names."""
+
+
+class Sum(BaseModel):
+    total: int
+
+
+class Shop:
+    """A server of FastMCP with durable tools, and plain ones that do the same."""
+
+    def __init__(self, url: str = "memory:", *, server: FastMCP[Any] | None = None, **options: Any) -> None:
+        self.tasks = Tasks(url, runtime=BRISK, **options)
+        self.server: FastMCP[Any] = FastMCP("fast", version="1.2") if server is None else server
+        self.gate = asyncio.Event()
+        """What `hold` waits for."""
+        self.ran: list[str] = []
+        attach(self.tasks, self.server)
+        add_tools(self)
+        add_pairs(self)
+        add_failing_pairs(self)
+
+    async def count(self) -> int:
+        return sum((await self.tasks.runtime.store.counts()).values())
+
+
+def add_tools(shop: Shop) -> None:
+    @shop.server.tool()
+    @shop.tasks.durable(retries=2)
+    async def hold(task: Task, label: str = "") -> str:
+        """Holds."""
+        shop.ran.append(label)
+        await task.report(f"holding {label}", done=1, total=2)
+        await shop.gate.wait()
+        return f"held {label}"
+
+    @shop.server.tool()
+    @shop.tasks.durable()
+    async def ask_two(task: Task) -> str:
+        params = {"mode": "form", "message": "Who?", "requestedSchema": NAMED}
+        each = InputRequest(kind=InputKind.ELICITATION, params=cast("Any", params))
+        asked = await task.ask({"first": each, "second": each})
+        return ", ".join(f"{key}: {cast('Any', asked[key].answer).values['name']}" for key in sorted(asked))
+
+    @shop.server.tool()
+    @shop.tasks.durable(mode="required")
+    async def only_as_task() -> str:
+        return "done"
+
+    @shop.server.tool()
+    @shop.tasks.durable()
+    def thread_name(task: Task) -> str:
+        """A plain function, which blocks."""
+        return f"{threading.current_thread() is threading.main_thread()} {task.attempt}"
+
+    @shop.server.tool()
+    async def greet(name: str) -> str:
+        return f"Hello, {name}!"
+
+
+def add_pairs(shop: Shop) -> None:
+    """Each of these twice: as it is, and as a task."""
+
+    async def add(left: int, right: int) -> Sum:
+        return Sum(total=left + right)
+
+    async def count(upto: int) -> list[int]:
+        return list(range(upto))
+
+    async def nothing() -> None:
+        return None
+
+    async def rich() -> ToolResult:
+        return ToolResult(content="shown", structured_content={"kept": [1, 2]}, meta={"test/why": "because"})
+
+    _register_twice(shop, add, count, nothing, rich)
+
+
+def add_failing_pairs(shop: Shop) -> None:
+    async def fail() -> str:
+        raise ToolError("there is no paper")
+
+    async def stumble() -> str:
+        raise ValueError("out of paper")
+
+    async def break_off() -> str:
+        raise MCPError(-32042, "it broke off", {"at": 1})
+
+    _register_twice(shop, fail, stumble, break_off)
+
+
+def _register_twice(shop: Shop, *functions: Any) -> None:
+    for function in functions:
+        shop.server.tool(name=f"plain_{function.__name__}")(function)
+        shop.server.tool(shop.tasks.durable()(function))
+
+
+def authenticated() -> FastMCP[Any]:
+    people: dict[str, dict[str, Any]] = {
+        name: {"client_id": "some-client", "scopes": [], "sub": name, "iss": "https://issuer.test"}
+        for name in (ADA, BOB)
+    }
+    return FastMCP("fast", auth=StaticTokenVerifier(people))
+
+
+@asynccontextmanager
+async def opened(shop: Shop) -> AsyncGenerator[str]:
+    async with serving(shop.server.http_app(path="/mcp")) as url:
+        yield url
+
+
+async def result_of(core: Core, task_id: str) -> Json:
+    return (await core.send("tasks/result", {"taskId": task_id})).result
+
+
+def text_of(result: Mapping[str, Any]) -> str:
+    return str(result["content"][0]["text"])

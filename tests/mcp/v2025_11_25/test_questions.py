@@ -1,0 +1,188 @@
+"""At 2025-11-25 what a task asks is asked of the client that waits for its result."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from ..raw_clients import Core, Json
+from .server import RELATED, hosting, simple_tools, yes
+
+pytestmark = pytest.mark.anyio
+
+
+async def no(request: Json) -> Json:
+    return {"action": "decline"}
+
+
+class Failing(Core):
+    """A client that answers whatever it is asked with a JSON-RPC error."""
+
+    async def _answer(self, request: Json) -> None:
+        self.asked.append(request)
+        error = {"code": -1, "message": "nobody is at home"}
+        await self._post({"jsonrpc": "2.0", "id": request["id"], "error": error})
+
+
+async def test_what_a_task_asks_reaches_the_client_on_the_stream_of_its_result(url: str) -> None:
+    async with Core(url, answering=yes) as core:
+        task_id = await core.start("confirm_delete", {"filename": "a.txt"})
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+    assert answer.result["content"][0]["text"] == "deleted a.txt"
+    assert core.asked[0]["params"]["_meta"][RELATED] == {"taskId": task_id}
+
+
+async def test_a_task_requires_input_until_somebody_asks_for_its_result_and_answers(url: str) -> None:
+    async with Core(url, answering=yes) as core:
+        task_id = await core.start("confirm_delete", {"filename": "a.txt"})
+        await core.until(task_id, "input_required")
+        assert core.asked == []
+
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+        assert [each["method"] for each in core.asked] == ["elicitation/create"]
+        assert core.asked[0]["params"]["message"] == "Delete a.txt?"
+        assert answer.result["content"][0]["text"] == "deleted a.txt"
+        assert (await core.get(task_id))["status"] == "completed"
+
+
+async def test_a_person_who_declines_is_an_answer(url: str) -> None:
+    async with Core(url, answering=no) as core:
+        task_id = await core.start("confirm_delete", {"filename": "a.txt"})
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+    assert answer.result["content"][0]["text"] == "kept a.txt"
+
+
+async def test_two_questions_at_once_are_each_asked_once_and_answered_for_themselves(url: str) -> None:
+    async def first_only(request: Json) -> Json:
+        return await (yes if request["params"]["message"] == "First?" else no)(request)
+
+    async with Core(url, answering=first_only) as core:
+        task_id = await core.start("multi_input")
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+    assert sorted(each["params"]["message"] for each in core.asked) == ["First?", "Second?"]
+    assert all(each["params"]["_meta"][RELATED] == {"taskId": task_id} for each in core.asked)
+    assert answer.result["content"][0]["text"] == "first: accept, second: decline"
+
+
+async def test_a_client_that_answers_with_an_error_does_not_leave_the_task_waiting(url: str) -> None:
+    async with Failing(url) as failing:
+        task_id = await failing.start("confirm_delete", {"filename": "a.txt"})
+        failed = await failing.send("tasks/result", {"taskId": task_id})
+
+        assert failed.code == -32603
+        assert "nobody is at home" in failed.error["message"]  # the tool did not catch it
+        assert (await failing.get(task_id))["status"] == "failed"
+
+
+async def test_a_question_that_two_sessions_were_asked_is_answered_by_the_first_of_them(url: str) -> None:
+    answered = asyncio.Event()
+
+    async def late(request: Json) -> Json:
+        await answered.wait()
+        return await no(request)
+
+    async with Core(url, answering=late) as slow, Core(url, answering=yes) as core:
+        task_id = await slow.start("confirm_delete", {"filename": "a.txt"})
+        waiting = asyncio.create_task(slow.send("tasks/result", {"taskId": task_id}))
+        await until_asked(slow)
+        first = (await core.send("tasks/result", {"taskId": task_id})).result
+        answered.set()
+
+        assert first["content"][0]["text"] == "deleted a.txt"
+        assert (await waiting).result == first
+
+
+async def until_asked(core: Core) -> None:
+    async with asyncio.timeout(15):
+        while True:
+            if core.asked:
+                return
+            await asyncio.sleep(0.02)
+
+
+async def test_an_answer_that_does_not_fit_the_form_is_reported_and_may_be_repeated(url: str) -> None:
+    answers = [{"confirm": "perhaps"}, {"confirm": True}]
+
+    async def second_thoughts(request: Json) -> Json:
+        return {"action": "accept", "content": answers.pop(0)}
+
+    async with Core(url, answering=second_thoughts) as core:
+        task_id = await core.start("confirm_delete", {"filename": "a.txt"})
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+    assert "malformed" in core.asked[1]["params"]["message"]
+    assert answer.result["content"][0]["text"] == "deleted a.txt"
+
+
+async def test_answers_that_never_fit_the_form_are_refused_and_the_task_waits(url: str) -> None:
+    async def nonsense(request: Json) -> Json:
+        return {"action": "accept", "content": {"confirm": "perhaps"}}
+
+    async with Core(url, answering=nonsense) as wrong, Core(url, answering=yes) as core:
+        task_id = await wrong.start("confirm_delete", {"filename": "a.txt"})
+        refused = await wrong.send("tasks/result", {"taskId": task_id})
+
+        assert (refused.code, refused.error["data"]) == (-32603, {"retryable": True})
+        assert "confirm" in refused.error["message"]
+        assert (await wrong.get(task_id))["status"] == "input_required"
+        answer = await core.send("tasks/result", {"taskId": task_id})
+        assert answer.result["content"][0]["text"] == "deleted a.txt"
+
+
+async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_ends() -> None:
+    async with hosting(simple_tools) as url, Core(url, capabilities={}, answering=no) as mute:
+        task_id = await mute.start("asking")
+        refused = await mute.send("tasks/result", {"taskId": task_id})
+
+        assert mute.asked == []
+        assert refused.code == -32021
+        assert "elicitation" in refused.error["message"]
+        assert refused.error["data"] == {"requiredCapabilities": {"elicitation": {"form": {}}}}
+        assert (await mute.get(task_id))["status"] == "failed"
+
+
+async def test_a_session_that_cannot_be_asked_leaves_the_question_to_one_that_can() -> None:
+    async with (
+        hosting(simple_tools) as url,
+        Core(url, capabilities={}, answering=no) as mute,
+        Core(url, answering=yes) as core,
+    ):
+        task_id = await core.start("asking")
+        await core.until(task_id, "input_required")
+        waiting = asyncio.create_task(mute.send("tasks/result", {"taskId": task_id}))
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+        assert answer.result["content"][0]["text"] == "accept"
+        assert (await waiting).result == answer.result
+        assert mute.asked == []
+
+
+async def test_what_a_resolver_asks_is_asked_once_before_there_is_a_task_and_the_run_has_the_answer(
+    url: str,
+) -> None:
+    async def ana(request: Json) -> Json:
+        return {"action": "accept", "content": {"name": "Ana"}}
+
+    async with Core(url, answering=ana) as core:
+        created = await core.call("test_tool_with_task", task={})
+        assert [each["params"]["message"] for each in core.asked] == ["Who is asking?"]
+        assert RELATED not in core.asked[0]["params"].get("_meta", {})
+
+        task_id = created.result["task"]["taskId"]
+        answer = await core.send("tasks/result", {"taskId": task_id})
+
+        assert answer.result["content"][0]["text"] == "done for Ana"
+        assert len(core.asked) == 1
+
+
+async def test_a_call_whose_resolver_is_declined_never_becomes_a_task(url: str) -> None:
+    async with Core(url, answering=no) as core:
+        answer = await core.call("test_tool_with_task", task={})
+
+    assert "task" not in answer.message.get("result", {})
+    assert len(core.asked) == 1

@@ -1,0 +1,77 @@
+"""What a task asks reaches the client of its call: on its stream, as up to 2025-11-25."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+
+import pytest
+
+from perdure.runtime import Runtime
+from perdure.tasks import Owner, Snapshot, Status
+
+from ...runtime.replicas import until
+from ..raw_clients import Core, Json
+from .tool_server import ANYBODY, HANDSHAKES, RELATED, YES, calling, hosting, texts_of, yes
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
+async def test_what_the_task_asks_is_asked_on_the_stream_of_the_call_and_names_no_task(version: str) -> None:
+    asked: list[Json] = []
+
+    async def answering(request: Json) -> Json:
+        asked.append(request)
+        return YES
+
+    async with hosting() as site, calling(site.url, version, answering=answering) as client:
+        answer = await client.call("confirming", {"what": "this"})
+
+    assert texts_of(answer) == ["accept: True"]
+    assert [each["params"]["message"] for each in asked] == ["Do this?"]
+    assert RELATED not in asked[0]["params"].get("_meta", {})
+
+
+@pytest.mark.parametrize("version", HANDSHAKES)
+async def test_a_client_that_cannot_be_asked_is_refused_and_the_task_fails(version: str) -> None:
+    async with (
+        hosting() as site,
+        calling(site.url, version, answering=yes, capabilities={}) as client,
+    ):
+        answer = await client.call("confirming")
+        task = (await site.ended(await site.begins())).task
+
+    assert "elicitation" in answer.error["message"].lower()
+    assert task.status is Status.FAILED
+
+
+@pytest.mark.parametrize("version", HANDSHAKES)
+async def test_an_answer_that_comes_after_the_end_does_not_spoil_the_result(
+    version: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody else has answered, which ended the task, and the call has not heard of it yet."""
+    watched, is_over, hears = Runtime.watch, asyncio.Event(), asyncio.Event()
+
+    async def watch_hard_of_hearing(runtime: Runtime, owner: Owner, task_id: str) -> AsyncGenerator[Snapshot]:
+        async for snapshot in watched(runtime, owner, task_id):
+            if snapshot.task.is_terminal:
+                await hears.wait()
+            yield snapshot
+
+    async def late(_: Json) -> Json:
+        await is_over.wait()
+        return YES
+
+    monkeypatch.setattr(Runtime, "watch", watch_hard_of_hearing)
+    async with hosting() as site, Core(site.url, version=version, answering=late) as client:
+        call = asyncio.create_task(client.call("confirming"))
+        task_id = await site.begins()
+        await until(lambda: bool(client.asked))
+        await site.tasks.runtime.answer(ANYBODY, task_id, {"go": YES})
+        await site.ended(task_id)
+        is_over.set()
+        await asyncio.wait([call], timeout=0.3)
+        hears.set()
+
+        assert texts_of(await call) == ["accept: True"]
