@@ -1,6 +1,7 @@
 """`make steady`: run the tests under six seeds, the last two beside processes that keep every core busy.
 
-Writes the results, and the slowest tests of the first run, to benchmarks/TESTS.md. Fails if a run fails.
+Writes the results, and the slowest tests of the first run, to benchmarks/TESTS.md. Fails if a run fails; what
+a failed run printed is kept in .venv/steady-SEED.log.
 
     python -m tools.steady COMMAND ...        the command that runs the tests
 """
@@ -23,6 +24,7 @@ import msgspec
 from .parity import ROOT, say
 
 PAGE = ROOT / "benchmarks" / "TESTS.md"
+LOGS = ROOT / ".venv"
 QUIET_RUNS, BUSY_RUNS = 4, 2
 SLOWEST = 10
 
@@ -66,6 +68,8 @@ def run(command: Sequence[str], seed: str, *, is_busy: bool) -> Run:
             text=True,
             check=False,
         )
+    if ended.returncode:
+        (LOGS / f"steady-{seed}.log").write_text(ended.stdout + ended.stderr, encoding="utf-8")
     failed = re.findall(r"^(?:FAILED|ERROR) (.{1,300})", ended.stdout, re.MULTILINE)
     if ended.returncode and not failed:
         failed = [ended.stdout[-2000:] + ended.stderr[-2000:]]
