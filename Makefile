@@ -10,14 +10,23 @@ PYTEST := $(BIN)/pytest -q -n 6 --dist worksteal
 
 unexport PYTHONDONTWRITEBYTECODE # else every process of the tests compiles everything again
 
-.PHONY: run test test-all quick unit steady check parity sabotage crash faults soak bench docs pictures format clean
+.PHONY: run test suite test-all quick unit steady check parity sabotage crash faults soak bench docs pictures format clean
 
 run: $(READY)
 	@$(BIN)/perdure serve
 
+<<<<<<< HEAD
 test: check $(CONFORMANCE) $(SERVERS) $(BROWSER)
 	@$(PYTEST) --durations=10
+=======
+# The checks run beside the tests: pyright alone keeps only one core busy.
+test: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
+	@$(MAKE) --no-print-directory -j2 check suite
+>>>>>>> 0a74fd2 (Make make test shorter: checks run beside the tests, DynamoDB is drawn half as often)
 	@$(BIN)/python -m tools.parity --brief
+
+suite: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
+	@$(PYTEST) --durations=10
 
 # Every test on every engine, in every mode and every kind of weather.
 test-all: check $(CONFORMANCE) $(SERVERS) $(BROWSER)

@@ -28,6 +28,7 @@ LONG = (
     "tests/runtime/test_crash.py",
     "tests/cli/test_serve_shutdown.py",
     "tests/cli/test_serve_feeds.py",
+    "tests/storage/test_dynamodb_faults.py",
     "tests/test_docs.py",
     "tests/test_examples.py",
 )

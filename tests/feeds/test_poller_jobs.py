@@ -80,17 +80,17 @@ async def test_a_running_poller_synchronises_follow_lists() -> None:
 
 @in_virtual_time
 async def test_items_are_removed_when_they_are_too_old_and_nothing_else_is() -> None:
-    stage = await staged(accounts=3, posts=0)
-    polling = Polling(posts_per_page=10, retention_days=3)
+    stage = await staged(accounts=2, posts=0)
+    polling = Polling(posts_per_page=10, retention_days=1)
     poller = Poller(stage.store, stage.source, polling)
     async with running(poller):
-        for _ in range(7 * 24):
+        for _ in range(3 * 24):
             for did in stage.dids:
                 stage.world.publish(did, "post")
             await asyncio.sleep(3600)
     kept = [item async for _, item in stage.store.newest()]
     oldest = polling.oldest_kept(stage.clock())
-    assert 3 * 70 <= len(kept) <= 3 * 73
+    assert 2 * 22 <= len(kept) <= 2 * 25
     assert min(item.time for item in kept) >= oldest - 10 * MINUTE
     uris = {item.uri for item in kept}
     there = {uri: time for did in stage.dids for uri, time in stage.world.everything_of(did).items()}
