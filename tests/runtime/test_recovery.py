@@ -87,7 +87,7 @@ async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(
         wire.mend()
     assert value_of(ended) == ["a/b", 7, "decline", 2, LOST.reason]
     assert (ended.task.attempts, ended.task.last_failure) == (2, LOST.reason)
-    assert [attempt.reason for attempt in ended.task.history] == [LOST.reason, None]
+    assert [attempt.reason for attempt in ended.task.attempt_history] == [LOST.reason, None]
     assert ended.task.inputs.keys() == {"pages"}
 
 

@@ -141,7 +141,7 @@ async def test_a_function_may_ask_to_be_run_again(replicas: Replicas) -> None:
     made = await runtime.submit("flaky")
     ended = await runtime.wait(ME, made.task.task_id, 120)
     assert value_of(ended) == 3
-    assert [attempt.reason for attempt in ended.task.history] == ["busy 1", "busy 2", None]
+    assert [attempt.reason for attempt in ended.task.attempt_history] == ["busy 1", "busy 2", None]
     made = await runtime.submit("hopeless")
     ended = await runtime.wait(ME, made.task.task_id, 120)
     assert ended.task.status_message == "still busy (attempt 2 of 2)"

@@ -121,7 +121,7 @@ def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
         variables=dict(task.variables),
         checkpoint=dict(task.checkpoint),
         last_failure=task.last_failure,
-        history=task.history,
+        history=task.attempt_history,
         ttl=task.ttl,
         expires_at=record.expires_at,
         timeline=tuple(sorted(_events(task, record), key=lambda event: event.at)),
@@ -169,7 +169,7 @@ def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
 
 
 def _attempts(task: TaskRecord) -> Iterator[Event]:
-    for attempt in task.history:
+    for attempt in task.attempt_history:
         yield Event(at=attempt.begun_at, kind="begun")
         if attempt.ended_at is not None:
             kind = "paused" if attempt.reason is None else "given back"

@@ -3,10 +3,10 @@
 Read `lifecycle` and `record` (what a task is), `edits` (what may happen to it), then `store`.
 """
 
+from .attempts import Attempt
 from .codec import Json
 from .config import StoreConfig
 from .edits import NewTask
-from .history import Attempt
 from .inputs import InputKind, InputRequest
 from .lifecycle import Status
 from .listing import TaskFilter, TaskPage

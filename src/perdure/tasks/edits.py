@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from ..storage.port import MOST_LANE_BYTES
 from ..storage.record import Micros
-from . import codec, history, inputs, retention
+from . import attempts, codec, inputs, retention
 from .codec import JsonLike
 from .config import MOST_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
@@ -250,7 +250,7 @@ def hold(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """Claim the task for one more attempt. From now on its ttl does not end it."""
     check_active(task.status)
     at = _moment(task, now)
-    told = history.begin(task.history_json, at)
+    told = attempts.start_attempt(task.history_json, at)
     return _touched(task, at, held=True, run_at=None, attempts=task.attempts + 1, history_json=told)
 
 
@@ -280,7 +280,7 @@ def release(
         failures=task.failures + (end is AttemptEnd.FAILED),
         interruptions=task.interruptions + (end is AttemptEnd.INTERRUPTED and not is_waiting),
         last_failure=task.last_failure if reason is None else reason[: config.max_message_length],
-        history_json=history.give_back(task.history_json, at, reason) if task.held else task.history_json,
+        history_json=attempts.end_attempt(task.history_json, at, reason) if task.held else task.history_json,
     )
 
 

@@ -15,10 +15,10 @@ from msgspec import UNSET, Raw, UnsetType
 from ..storage.body import FORMAT_FIELD, UNREADABLE, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from ..storage.record import Micros
-from . import codec, history
+from . import codec
+from .attempts import Attempt, decode_attempts
 from .codec import Json, JsonLike
 from .errors import CorruptRecord, InvalidValue
-from .history import Attempt
 from .inputs import Capability, Input
 from .lifecycle import Status
 from .owner import Owner
@@ -232,8 +232,8 @@ class TaskRecord(
         return Variables.read(self.checkpoint_json)
 
     @property
-    def history(self) -> tuple[Attempt, ...]:
-        return history.read(self.history_json)
+    def attempt_history(self) -> tuple[Attempt, ...]:
+        return decode_attempts(self.history_json)
 
     def can_ask(self, capability: Capability) -> bool:
         """Return whether its client can be asked what needs this."""

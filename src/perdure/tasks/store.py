@@ -47,6 +47,7 @@ from .inputs import InputRequest
 from .lifecycle import ACTIVE, Status
 from .listing import DEFAULT_LIMIT, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
+from .quota import Total
 from .record import Outcome, Progress, TaskId, TaskRecord, is_task_id, new_task_id
 from .snapshot import (
     LEASE_FORMAT,
@@ -57,7 +58,6 @@ from .snapshot import (
     lease_address_of,
     tags_of,
 )
-from .total import Total
 from .upkeep import Sweep, Upkeep
 
 T = TypeVar("T")

@@ -3,8 +3,8 @@
 Read `extension` (what a client's author writes), `handle` (one task), `dialects` (how each protocol asks).
 """
 
+from .client_task import Handle
 from .extension import ClientTasks
-from .handle import Handle
 from .states import TaskState
 
 __all__ = ["ClientTasks", "Handle", "TaskState"]

@@ -23,9 +23,9 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT, CallToolResult
 
 from ..protocol import EXTENSION, IDEMPOTENCY_KEY, MODERN, Wire
+from .client_task import Handle, Saved
 from .dialects import CallbackRefused, CreatedTask, Dialect, ModernDialect, dialect_of
 from .errors import MalformedTask, NotDeclared
-from .handle import Handle, Saved
 from .pushes import Pushed, Pushes
 
 FAREWELL = 5.0

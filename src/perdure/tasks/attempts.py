@@ -14,9 +14,9 @@ from msgspec import Raw, UnsetType
 from ..storage.record import Micros
 from . import codec
 
-MOST = 10
+MAX_ATTEMPTS_KEPT = 10
 """The newest are kept."""
-MOST_REASON = 200
+MAX_REASON_CHARACTERS = 200
 """Letters: attempts share the room of a record with what the task carries."""
 
 
@@ -34,7 +34,7 @@ _attempts = msgspec.json.Decoder(tuple[Attempt, ...])
 _entries = msgspec.json.Decoder(list[dict[str, Any]])
 
 
-def read(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
+def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
     """The newest attempts, those too that were not counted."""
     try:
         return () if isinstance(raw, UnsetType) else _attempts.decode(raw)
@@ -42,21 +42,23 @@ def read(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
         return ()
 
 
-def begin(raw: Raw | UnsetType, at: Micros) -> Raw:
+def start_attempt(raw: Raw | UnsetType, at: Micros) -> Raw:
     """The history with one more attempt."""
-    return Raw(codec.encode([*_entries_of(raw), {"begun_at": at}][-MOST:]))
+    return Raw(codec.encode([*_decode_entries(raw), {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
 
 
-def give_back(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:
+def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:
     """The history when its last attempt is over, and the task is not."""
-    entries = _entries_of(raw)
+    entries = _decode_entries(raw)
     if not entries:  # an earlier version began it
         return raw
-    entries[-1] |= {"ended_at": at} if reason is None else {"ended_at": at, "reason": reason[:MOST_REASON]}
+    entries[-1] |= (
+        {"ended_at": at} if reason is None else {"ended_at": at, "reason": reason[:MAX_REASON_CHARACTERS]}
+    )
     return Raw(codec.encode(entries))
 
 
-def _entries_of(raw: Raw | UnsetType) -> list[dict[str, Any]]:
+def _decode_entries(raw: Raw | UnsetType) -> list[dict[str, Any]]:
     try:
         return [] if isinstance(raw, UnsetType) else _entries.decode(raw)
     except msgspec.MsgspecError:

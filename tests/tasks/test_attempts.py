@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from msgspec import UNSET, Raw, UnsetType
 
-from perdure.tasks import Attempt, Json, Snapshot, TaskStore, edits, history
+from perdure.tasks import Attempt, Json, Snapshot, TaskStore, attempts, edits
+from perdure.tasks.attempts import MAX_ATTEMPTS_KEPT, MAX_REASON_CHARACTERS
 from perdure.tasks.codec import document
-from perdure.tasks.history import MOST, MOST_REASON
 from perdure.tasks.snapshot import BOOKKEEPING_BYTES
 
 from .samples import ANA, CALL, SECOND, START, Clock, json_values
@@ -29,14 +29,14 @@ async def test_each_attempt_is_told_with_its_beginning_its_end_and_its_reason(
     store: TaskStore, clock: Clock
 ) -> None:
     task = await store.create(ANA, CALL)
-    assert task.task.history == ()
+    assert task.task.attempt_history == ()
     for reason in ("the worker was lost", None):
         task = await store.hold(task)
         clock.advance(SECOND)
         task = await given_back(store, task, reason)
         clock.advance(SECOND)
     task = await store.hold(task)
-    assert (await store.get(ANA, task.task.task_id)).task.history == (
+    assert (await store.get(ANA, task.task.task_id)).task.attempt_history == (
         Attempt(begun_at=START, ended_at=START + SECOND, reason="the worker was lost"),
         Attempt(begun_at=START + 2 * SECOND, ended_at=START + 3 * SECOND),
         Attempt(begun_at=START + 4 * SECOND),
@@ -47,7 +47,7 @@ async def test_what_nobody_holds_is_given_back_without_a_word(store: TaskStore, 
     task = await given_back(store, await store.hold(await store.create(ANA, CALL)), "first")
     clock.advance(SECOND)
     again = await given_back(store, task, "second")
-    assert again.task.history == task.task.history
+    assert again.task.attempt_history == task.task.attempt_history
 
 
 async def test_times_of_attempts_do_not_run_backwards_though_clocks_do(
@@ -56,32 +56,34 @@ async def test_times_of_attempts_do_not_run_backwards_though_clocks_do(
     task = await store.hold(await store.create(ANA, CALL))
     clock.advance(-SECOND)
     task = await store.release(task)
-    assert task.task.history == (Attempt(begun_at=START, ended_at=START),)
+    assert task.task.attempt_history == (Attempt(begun_at=START, ended_at=START),)
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8")) | st.none(), max_size=3 * MOST))
+@given(st.lists(st.text(st.characters(codec="utf-8")) | st.none(), max_size=3 * MAX_ATTEMPTS_KEPT))
 def test_the_newest_attempts_are_kept_in_little_room(reasons: list[str | None]) -> None:
     raw: Raw | UnsetType = UNSET
     for at, reason in enumerate(reasons):
-        raw = history.give_back(history.begin(raw, at), at + 1, reason)
+        raw = attempts.end_attempt(attempts.start_attempt(raw, at), at + 1, reason)
     expected = [
-        Attempt(begun_at=at, ended_at=at + 1, reason=None if reason is None else reason[:MOST_REASON])
+        Attempt(
+            begun_at=at, ended_at=at + 1, reason=None if reason is None else reason[:MAX_REASON_CHARACTERS]
+        )
         for at, reason in enumerate(reasons)
     ]
-    assert list(history.read(raw)) == expected[-MOST:]
+    assert list(attempts.decode_attempts(raw)) == expected[-MAX_ATTEMPTS_KEPT:]
 
 
 def test_the_longest_reasons_fit_into_the_room_for_bookkeeping() -> None:
     raw: Raw | UnsetType = UNSET
-    for at in range(MOST):
-        raw = history.give_back(history.begin(raw, START + at), START + at, "\0" * 5000)
+    for at in range(MAX_ATTEMPTS_KEPT):
+        raw = attempts.end_attempt(attempts.start_attempt(raw, START + at), START + at, "\0" * 5000)
     assert isinstance(raw, Raw)
     assert len(memoryview(raw)) < BOOKKEEPING_BYTES / 3
 
 
 def test_what_a_later_version_tells_of_an_attempt_is_kept() -> None:
     stored = document("history", [{"begun_at": 1, "worker": "a"}])
-    raw = history.begin(history.give_back(stored, 2, "lost"), 3)
+    raw = attempts.start_attempt(attempts.end_attempt(stored, 2, "lost"), 3)
     assert json.loads(bytes(raw)) == [
         {"begun_at": 1, "worker": "a", "ended_at": 2, "reason": "lost"},
         {"begun_at": 3},
@@ -89,11 +91,11 @@ def test_what_a_later_version_tells_of_an_attempt_is_kept() -> None:
 
 
 def test_a_task_that_an_earlier_version_began_is_given_back_all_the_same() -> None:
-    assert history.give_back(UNSET, 1, "lost") is UNSET
+    assert attempts.end_attempt(UNSET, 1, "lost") is UNSET
 
 
 @given(json_values)
 def test_what_is_no_history_is_read_as_none_and_begun_anew(value: Json) -> None:
     raw = Raw(json.dumps(value).encode())
-    assert len(history.read(raw)) <= (len(value) if isinstance(value, list) else 0)
-    assert json.loads(bytes(history.begin(raw, 1)))[-1] == {"begun_at": 1}
+    assert len(attempts.decode_attempts(raw)) <= (len(value) if isinstance(value, list) else 0)
+    assert json.loads(bytes(attempts.start_attempt(raw, 1)))[-1] == {"begun_at": 1}
