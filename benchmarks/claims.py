@@ -101,7 +101,7 @@ async def _hold_all(url: str, tasks: int) -> float:
         store = TaskStore(storage, ROOMY)
         now = store.clock()
         found = await storage.due(lane_of("nothing"), until=now, limit=tasks, now=now)
-        waiting = map(Snapshot.read, found)
+        waiting = map(Snapshot.from_record, found)
         began = monotonic()
         await spread(lambda: store.hold(next(waiting)), tasks, AT_ONCE)
         return monotonic() - began

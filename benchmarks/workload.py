@@ -9,7 +9,7 @@ from perdure.storage import Record
 from perdure.tasks import NewTask, Owner, Progress, Snapshot, StoreConfig, Success, TaskStore
 from perdure.tasks.edits import create
 from perdure.tasks.record import new_task_id
-from perdure.tasks.snapshot import first_snapshot
+from perdure.tasks.snapshot import new_snapshot
 from perdure.tasks.store import system_clock
 
 ROOMY = StoreConfig(max_tasks=0, max_tasks_per_owner=10**6)
@@ -41,7 +41,7 @@ _BEGAN = system_clock()
 def record(number: int) -> Record:
     """The record of a new task of Ana's; a greater number is a later one."""
     task = create(NEW, owner=ANA, task_id=new_task_id(), now=_BEGAN + number, config=ROOMY)
-    return first_snapshot(task, ROOMY).record
+    return new_snapshot(task, ROOMY).record
 
 
 def owners() -> Iterator[Owner]:

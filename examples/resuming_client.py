@@ -15,7 +15,7 @@ from mcp.client import Client
 from mcp.shared.exceptions import MCPError
 from mcp_types import CallToolResult, TextContent
 
-from perdure.mcp.client import ClientTasks, Handle, TaskState
+from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 
 KEPT = Path("report.handle")
 
@@ -33,7 +33,7 @@ async def main(endpoint: str, seconds: float) -> None:
         print(text_of(result))
 
 
-async def start(tasks: ClientTasks, client: Client, seconds: float) -> Handle:
+async def start(tasks: ClientTasks, client: Client, seconds: float) -> ClientTask:
     handle = await tasks.start(client, "build_report", {"year": 2026, "seconds": seconds})
     if isinstance(handle, CallToolResult):
         raise SystemExit(text_of(handle))

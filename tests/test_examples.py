@@ -19,7 +19,7 @@ from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters
 from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent, TextResourceContents
 
-from perdure.mcp.client import ClientTasks, Handle, TaskState
+from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 from perdure.storage.kit.servers.process import free_port
 
 from .feeds.fake_server.process import FakeProcess, fake_process
@@ -147,9 +147,9 @@ async def visiting(
         yield client, tasks
 
 
-async def started(client: Client, tasks: ClientTasks, tool: str, arguments: Mapping[str, Any]) -> Handle:
+async def started(client: Client, tasks: ClientTasks, tool: str, arguments: Mapping[str, Any]) -> ClientTask:
     handle = await tasks.start(client, tool, arguments)
-    assert isinstance(handle, Handle), handle
+    assert isinstance(handle, ClientTask), handle
     return handle
 
 
@@ -202,7 +202,7 @@ async def test_minimal_brews_over_stdin_and_stdout(tmp_path: Path, mode: Mode) -
     assert (tmp_path / "minimal.db").exists()
 
 
-async def _has_brewed(handle: Handle, cups: int) -> bool:
+async def _has_brewed(handle: ClientTask, cups: int) -> bool:
     said = re.fullmatch(r"brewing cup (\d+)", (await handle.status()).status_message or "")
     return said is not None and int(said[1]) >= cups
 
@@ -271,7 +271,7 @@ async def test_elicitation_is_answered_after_a_restart(tmp_path: Path) -> None:
     assert (asked.asked, len(answers.asked)) == (["Who travels?"], 1)
 
 
-async def _waits(handle: Handle) -> bool:
+async def _waits(handle: ClientTask) -> bool:
     return (await handle.status()).status == "input_required"
 
 
@@ -313,7 +313,7 @@ async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: 
     assert min(chapters) >= 2
 
 
-async def _has_counted(handle: Handle, chapters: int) -> bool:
+async def _has_counted(handle: ClientTask, chapters: int) -> bool:
     return ((await handle.status()).progress or {}).get("done", 0) >= chapters
 
 

@@ -14,7 +14,7 @@ from perdure.feeds.errors import AccountUnavailable, CursorRefused
 from perdure.feeds.item import ITEMS
 from perdure.feeds.settings import HOUR, MINUTE
 from perdure.mcp import Tasks
-from perdure.mcp.client import ClientTasks, Handle, TaskState
+from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 from perdure.samples import SampleSource, make_server, sample_reader
 from perdure.samples.source import BEGAN, packaged_world
 from perdure.storage import Committed, Micros, open_storage
@@ -138,7 +138,7 @@ async def test_a_task_that_is_done_says_so_and_shows_a_full_bar() -> None:
         feeds = await told.start(client, "read_feeds", {})
         states: list[TaskState] = []
         for handle in (report, feeds):
-            assert isinstance(handle, Handle)
+            assert isinstance(handle, ClientTask)
             await handle.wait(60)
             states.append(await handle.status())
 
@@ -156,7 +156,7 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
         calls = ClientTasks()
         async with Client(make_server(Tasks(url), sample_reader(latency=0)), extensions=[calls]) as client:
             started = await calls.start(client, "read_feeds", {})
-            assert isinstance(started, Handle)
+            assert isinstance(started, ClientTask)
             await started.wait(60)
             assert (await started.status()).status_message == "7 account(s) read"
         assert (await store.get(ADA)).account.polls == 0
@@ -168,7 +168,7 @@ async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
     calls = ClientTasks()
     async with Client(make_server(Tasks(url), sample_reader(latency=0)), extensions=[calls]) as client:
         started = await calls.start(client, "read_feeds", {})
-        assert isinstance(started, Handle)
+        assert isinstance(started, ClientTask)
         await started.wait(60)
         async with await open_storage(url) as storage:
             now = FeedStore(storage).clock()
@@ -180,6 +180,6 @@ async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
             assert not answer.is_error
             assert answer.content
         again = await calls.start(client, "read_feeds", {})
-        assert isinstance(again, Handle)
+        assert isinstance(again, ClientTask)
         await again.wait(60)
         assert (await again.status()).status_message == "8 account(s) read"

@@ -16,7 +16,7 @@ from perdure.storage import Insert, Micros, Record, Storage, open_storage
 from perdure.tasks import Owner
 from perdure.tasks.edits import create, lane_of
 from perdure.tasks.record import new_task_id
-from perdure.tasks.snapshot import TASKS, first_snapshot
+from perdure.tasks.snapshot import TASKS, new_snapshot
 from perdure.tasks.store import system_clock
 
 from ..workload import NEW, OWNERS, ROOMY
@@ -64,7 +64,7 @@ def _batches(number: int) -> Iterator[list[Insert]]:
 def _sample(owner: Owner, now: Micros) -> Record:
     new = replace(NEW, function=FUNCTION)
     task = create(new, owner=owner, task_id=new_task_id(), now=now, config=ROOMY)
-    return first_snapshot(task, ROOMY).record
+    return new_snapshot(task, ROOMY).record
 
 
 def _waiting(sample: Record, order: Micros) -> Record:

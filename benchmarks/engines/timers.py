@@ -97,7 +97,7 @@ class _Lane:
     async def _take(self, record: Record) -> Snapshot:
         holder = Holder(f"worker#{next(self._names)}", LEASE, system_clock)
         return await self._store.edit(
-            Snapshot.read(record),
-            lambda task, now, _: edits.hold(task, now=now),
+            Snapshot.from_record(record),
+            lambda task, now, _: edits.claim(task, now=now),
             lease=lambda following: holder.take(following, None),
         )

@@ -17,7 +17,7 @@ import httpx2
 import msgspec
 from mcp_types import CallToolResult
 
-from perdure.mcp.client import Handle
+from perdure.mcp.client import ClientTask
 from perdure.storage.kit.servers.process import free_port
 
 from ..fork_server import PIPE, STDOUT, forged
@@ -97,17 +97,17 @@ async def anyone(token: str | None = None) -> AsyncGenerator[httpx2.AsyncClient]
 # Tasks
 
 
-async def has_page(handle: Handle, page: int) -> bool:
+async def has_page(handle: ClientTask, page: int) -> bool:
     return ((await handle.status()).progress or {}).get("done", 0) >= page
 
 
-async def is_writing(handle: Handle) -> bool:
+async def is_writing(handle: ClientTask) -> bool:
     state = await handle.status()
     said = re.fullmatch(r"writing page \d+ of 12, attempt 1", state.status_message or "")
     return said is not None and state.progress is not None
 
 
-async def has_read(handle: Handle, accounts: int) -> bool:
+async def has_read(handle: ClientTask, accounts: int) -> bool:
     progress = (await handle.status()).progress
     return progress is not None and progress["done"] >= accounts
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from mcp.client import Client
 
-from perdure.mcp.client import ClientTasks, Handle
+from perdure.mcp.client import ClientTask, ClientTasks
 
 from ..markers import row
 from ..mcp.raw_clients import Core
@@ -115,5 +115,5 @@ async def test_told_twice_it_stops_dead_and_the_next_start_finishes_the_task(tmp
     assert re.fullmatch(r"coffee, in attempt [2-4]", text_of(result))  # a slow worker is lost like a dead one
 
 
-async def _has_begun(handle: Handle) -> bool:
+async def _has_begun(handle: ClientTask) -> bool:
     return (await handle.status()).variables.get("begun") is True

@@ -124,7 +124,7 @@ async def test_what_the_dashboard_cancels_is_kept_for_as_long_as_the_server_keep
     async with await open_storage(f"sqlite:///{tmp_path / 'own.db'}") as storage:
         (record,) = await storage.page(TASKS, limit=10, now=0)
 
-    task = Snapshot.read(record).task
+    task = Snapshot.from_record(record).task
     assert task.status is Status.CANCELLED
     assert task.finished_at is not None
     assert record.expires_at == task.finished_at + 14 * 86_400_000_000  # and not the usual week

@@ -30,8 +30,8 @@ def task_of(poll_interval: int, status: Status = Status.WORKING) -> TaskRecord:
         status=status,
         created_at=10**15,
         last_updated_at=10**15,
-        ttl=None,
-        poll_interval=poll_interval,
+        ttl_ms=None,
+        poll_interval_ms=poll_interval,
         original_method="tools/call",
     )
 

@@ -32,7 +32,7 @@ from perdure.storage import (
 )
 from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
 from perdure.tasks import Owner, Snapshot, Status
-from perdure.tasks.snapshot import TASKS, lease_address_of
+from perdure.tasks.snapshot import TASKS, lease_address
 from perdure.tasks.store import system_clock
 
 from ..forwarding_engine import Forwarding
@@ -227,7 +227,7 @@ class MovedClock:
 
 async def lease_of(runtime: Runtime, task: Snapshot) -> Record | None:
     """The lease as it stands."""
-    return await runtime.store.storage.get(lease_address_of(task.record), now=runtime.store.clock())
+    return await runtime.store.storage.get(lease_address(task.record), now=runtime.store.clock())
 
 
 async def token_of(runtime: Runtime, task: Snapshot) -> int:
@@ -256,7 +256,7 @@ async def until_released(runtime: Runtime, task: Snapshot) -> None:
     """Return when nobody holds the task any more."""
 
     async def is_released() -> bool:
-        return not (await now(runtime, task)).task.held
+        return not (await now(runtime, task)).task.is_claimed
 
     await until(is_released)
 

@@ -262,7 +262,7 @@ async def test_an_answer_reaches_a_task_whose_asker_was_shut_down(replicas: Repl
         made = await asker.submit("ask")
         await asked(other, made)
     waiting = await now(other, made)
-    assert (waiting.task.held, waiting.task.status) == (False, Status.INPUT_REQUIRED)
+    assert (waiting.task.is_claimed, waiting.task.status) == (False, Status.INPUT_REQUIRED)
     assert (
         waiting.record.lane == "deadline"
     )  # no worker has anything to do before it is answered, or too late

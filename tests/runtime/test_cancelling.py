@@ -12,7 +12,7 @@ import anyio.from_thread
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, Cancellation, LeaseLost, Runtime, Task, TaskCancelled
+from perdure.runtime import Again, Cancellation, ClaimLost, Runtime, Task, TaskCancelled
 from perdure.storage import Change
 from perdure.storage.errors import OutcomeUnknown
 from perdure.tasks import Failure, Snapshot, Status
@@ -142,7 +142,7 @@ async def test_a_cancel_that_meets_a_later_claim_reaches_who_claimed(replicas: R
 
 async def until_held(runtime: Runtime, task: Snapshot) -> None:
     async def is_held() -> bool:
-        return (await now(runtime, task)).task.held
+        return (await now(runtime, task)).task.is_claimed
 
     await until(is_held)
 
@@ -307,7 +307,7 @@ async def test_who_does_not_heed_a_cancel_is_left_behind_and_writes_no_more(
     assert ended.task.status is Status.CANCELLED
     go_on.set()
     await until(lambda: bool(refused))
-    assert isinstance(refused[0], LeaseLost)
+    assert isinstance(refused[0], ClaimLost)
     assert await now(runtime, made) == ended
 
 
@@ -341,7 +341,7 @@ async def test_a_thread_that_does_not_heed_a_cancel_is_left_behind(replicas: Rep
     ended = await runtime.wait(ME, made.task.task_id, 60)
     go_on.set()
     await until(lambda: bool(refused))
-    assert (ended.task.status, type(refused[0])) == (Status.CANCELLED, LeaseLost)
+    assert (ended.task.status, type(refused[0])) == (Status.CANCELLED, ClaimLost)
     assert await now(runtime, made) == ended
 
 
@@ -438,7 +438,7 @@ async def test_a_run_whose_task_was_cancelled_over_its_head_can_write_nothing(re
         gate.wait(30)
         try:
             anyio.from_thread.run(task.set_variables, {"late": True})
-        except LeaseLost as error:
+        except ClaimLost as error:
             refused.append(error)
             raise
         return "late"

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, LeaseLost, Runtime, RuntimeConfig, Task
+from perdure.runtime import Again, App, ClaimLost, Runtime, RuntimeConfig, Task
 from perdure.runtime import lease as leases
 from perdure.tasks import Status, StoreConfig, TaskStore
 from perdure.tasks.errors import InvalidValue
@@ -57,7 +57,7 @@ async def test_a_heartbeat_writes_the_lease_and_leaves_the_task_alone(replicas: 
     runtime = await replicas.start(app_that_waits(go_on))
     made = await runtime.submit("wait")
     full = {f"page {n}": "x" * 65_000 for n in range(16)}
-    written = await runtime.store.mutate(
+    written = await runtime.store.update(
         ME, made.task.task_id, lambda read: runtime.store.set_variables(read, full)
     )
     await several_heartbeats(runtime, made, 2)
@@ -146,7 +146,7 @@ async def test_what_a_stale_worker_writes_is_refused(replicas: Replicas, write: 
         before = await now(other, made)
         go_on.set()
         await until(lambda: bool(refused))
-        assert isinstance(refused[0], LeaseLost)
+        assert isinstance(refused[0], ClaimLost)
         assert await now(other, made) == before
 
 
@@ -315,5 +315,5 @@ async def test_workers_of_one_name_cannot_use_each_others_lease(replicas: Replic
         await until(lambda: bool(refused))
         go_on[2].set()
         ended = await namesake.wait(ME, made.task.task_id, 60)
-    assert [type(error) for error in refused] == [LeaseLost]
+    assert [type(error) for error in refused] == [ClaimLost]
     assert (value_of(ended), dict(ended.task.variables)) == ("attempt 2", {"attempt 2": "was here"})

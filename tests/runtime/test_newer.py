@@ -13,7 +13,7 @@ from perdure.runtime.intake import AT_ONCE
 from perdure.storage import Insert, Record
 from perdure.storage.errors import NewerFormat
 from perdure.tasks import InputKind, InputRequest, Snapshot
-from perdure.tasks.snapshot import LEASES, lease_address_of
+from perdure.tasks.snapshot import LEASES, lease_address
 
 from ..markers import row
 from ..newer import FUTURE, changed, newer, put, stored
@@ -87,7 +87,7 @@ async def test_recovery_leaves_a_task_of_a_newer_version_and_its_lease(
     made = await creator.get(ME, await leave_with_a_dead_worker(creator, ME))
     now = creator.store.clock()
     record = await make_newer(creator, made, change)
-    lease = await stored(creator.store.storage, lease_address_of(made.record), now=now)
+    lease = await stored(creator.store.storage, lease_address(made.record), now=now)
     mine = await leave_with_a_dead_worker(creator, ME)
     survivor = await replicas.start(app, clock=clock)
     clock.ahead = MINUTE  # both leases are over
@@ -104,7 +104,7 @@ async def test_recovery_leaves_a_lease_of_a_newer_version_and_its_task(
     app, clock = quick(), MovedClock()
     creator = await replicas.start(app, work=False)
     made = await creator.get(ME, await leave_with_a_dead_worker(creator, ME))
-    before = await stored(creator.store.storage, lease_address_of(made.record), now=creator.store.clock())
+    before = await stored(creator.store.storage, lease_address(made.record), now=creator.store.clock())
     lease = await put(creator.store.storage, before, newer(before.body, holder=7), now=creator.store.clock())
     await replicas.start(app, clock=clock)
     clock.ahead = MINUTE

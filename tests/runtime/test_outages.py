@@ -10,7 +10,7 @@ from contextlib import suppress
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import InProcessExecutor, Job, LeaseLost, RuntimeConfig, Task
+from perdure.runtime import ClaimLost, InProcessExecutor, Job, RuntimeConfig, Task
 from perdure.storage import Change, Replace, Space, Watch
 from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, StorageFull
 from perdure.tasks import Status, TaskStore
@@ -217,7 +217,7 @@ async def test_a_step_that_fails_is_tried_again(replicas: Replicas) -> None:
         made = await creator.submit("hang")
 
         async def is_held() -> bool:
-            return (await now(runtime, made)).task.held
+            return (await now(runtime, made)).task.is_claimed
 
         await until(is_held)
 
@@ -324,7 +324,7 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
         wire.mend()
         go_on.set()
         await until(lambda: bool(told))
-        assert isinstance(told[0], LeaseLost)
+        assert isinstance(told[0], ClaimLost)
         assert (await runtime.wait(ME, made.task.task_id, 60)).task.variables == {}
 
 
@@ -381,7 +381,7 @@ async def test_a_run_whose_end_can_never_be_written_is_given_up_after_a_lease(re
     asyncio.get_running_loop().call_later(60, wire.mend)  # or a test that fails would not end
     async with wired(replicas, wire, app, replace(QUICK, concurrency=1, drain=60.0)) as runtime:
         made = [await runtime.submit("work", {"number": number}) for number in range(2)]
-        assert [each.task.held for each in made] == [True, False]
+        assert [each.task.is_claimed for each in made] == [True, False]
         await several_heartbeats(runtime, made[0], 1)
         go_on.set()
         await until(lambda: begun == [0, 1])  # the other has the slot now

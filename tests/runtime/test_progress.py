@@ -124,7 +124,7 @@ async def test_the_last_report_of_an_attempt_is_kept_for_the_next(replicas: Repl
     made = await runtime.submit("work")
 
     async def is_released() -> bool:
-        return not (await now(runtime, made)).task.held
+        return not (await now(runtime, made)).task.is_claimed
 
     await until(is_released)
     task = (await now(runtime, made)).task
@@ -192,7 +192,7 @@ async def test_reports_do_not_undo_what_others_write(replicas: Replicas) -> None
     other = await replicas.start(app, work=False)
     made = await runtime.submit("work")
     for name in "abcdefghij":
-        await other.store.mutate(
+        await other.store.update(
             ME, made.task.task_id, lambda read, name=name: other.store.set_variables(read, {name: 1})
         )
     go_on.set()

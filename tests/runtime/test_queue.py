@@ -15,7 +15,7 @@ from perdure.runtime import Again, App, Function, QueueFull, Runtime, RuntimeCon
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Replace
 from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
-from perdure.tasks.snapshot import BOOKKEEPING_BYTES
+from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 
 from ..markers import row, strong_memory
 from .apps import run_all
@@ -54,7 +54,7 @@ async def test_what_its_creator_has_no_room_for_is_taken_by_another(replicas: Re
     app = gated(go_on)
     creator = await replicas.start(app, with_concurrency(1))
     held, waiting = await creator.submit("wait"), await creator.submit("quick")
-    assert (held.task.held, waiting.task.held, waiting.task.attempts) == (True, False, 0)
+    assert (held.task.is_claimed, waiting.task.is_claimed, waiting.task.attempts) == (True, False, 0)
     async with replicas.running(app):
         assert value_of(await creator.wait(ME, waiting.task.task_id, 60)) == "quick"
     assert (await now(creator, held)).task.status is Status.WORKING
@@ -67,7 +67,7 @@ async def test_what_is_created_where_nobody_works_is_taken_elsewhere(replicas: R
     app = gated(asyncio.Event())
     creator = await replicas.start(app, work=False)
     early = await creator.submit("quick")
-    assert (early.task.held, early.record.lane) == (False, "run/quick")
+    assert (early.task.is_claimed, early.record.lane) == (False, "run/quick")
     await replicas.start(app)
     late = await creator.submit("quick")
     for made in (early, late):
@@ -193,7 +193,7 @@ async def test_a_backoff_keeps_a_task_from_being_taken_early(replicas: Replicas)
 
 async def until_waiting(runtime: Runtime, task: Snapshot) -> Snapshot:
     async def is_waiting() -> bool:
-        return not (await now(runtime, task)).task.held
+        return not (await now(runtime, task)).task.is_claimed
 
     await until(is_waiting)
     return await now(runtime, task)
@@ -261,7 +261,9 @@ async def test_tasks_that_cannot_be_claimed_are_in_nobodys_way(replicas: Replica
         return len(text)
 
     creator = await replicas.start(app, work=False)
-    large = [await creator.submit("measure", {"text": "x" * 2 * BOOKKEEPING_BYTES}) for _ in range(20)]
+    large = [
+        await creator.submit("measure", {"text": "x" * 2 * BOOKKEEPING_RESERVE_BYTES}) for _ in range(20)
+    ]
     made = await creator.submit("measure", {"text": "fits"})
     await replicas.start(app, with_concurrency(4), limits=StoreConfig(max_record_size_bytes=20_000))
     assert value_of(await creator.wait(ME, made.task.task_id, 60)) == 4

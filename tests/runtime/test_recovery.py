@@ -56,7 +56,7 @@ async def test_a_task_whose_worker_is_lost_fails_with_a_message_and_wakes_who_wa
         task = (await waiting).task
     assert (task.status, task.last_failure) == (Status.FAILED, LOST.reason)
     assert task.status_message == f"{LOST.reason}, and it must not run twice"
-    assert (task.attempts, task.held) == (1, False)
+    assert (task.attempts, task.is_claimed) == (1, False)
     assert await lease_of(survivor, made) is None
 
 
@@ -258,7 +258,7 @@ async def test_who_was_held_up_does_not_begin_what_another_has_taken(replicas: R
 
     slow = await replicas.start(app, replace(QUICK, concurrency=1), executor=executor)
     made = await slow.submit("work")
-    assert made.task.held
+    assert made.task.is_claimed
     other = await replicas.start(app)
     await until(lambda: bool(runs))
     executors[0].go_on.set()

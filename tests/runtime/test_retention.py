@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 from msgspec.structs import replace
 
-from perdure.runtime import Again, App, LeaseLost, Pause, Runtime, Task
+from perdure.runtime import Again, App, ClaimLost, Pause, Runtime, Task
 from perdure.runtime.deadline import Deadlines
 from perdure.runtime.errors import TooManyWaiting
 from perdure.storage import Change
@@ -71,7 +71,7 @@ async def test_work_that_paused_for_longer_than_its_ttl_continues(replicas: Repl
     made = await runtime.submit("work", ttl=TTL)
     await until_released(runtime, made)
     clock.ahead += 19 * DAY
-    await runtime.store.sweep()
+    await runtime.store.purge()
     await runtime.answer(ME, made.task.task_id, {"name": YES})
     assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "answered"
 
@@ -96,7 +96,7 @@ async def test_work_that_is_handed_back_or_recovered_after_its_ttl_continues(rep
             await until(lambda deploy=deploy: len(started) == deploy)
             clock.ahead += 6 * DAY
         clock.ahead += DAY  # nothing runs
-        await client.store.sweep()
+        await client.store.purge()
     wire = Wire()
     async with wired(replicas, wire, app, UNHURRIED, clock=clock):
         await until(lambda: len(started) == 5)
@@ -287,7 +287,7 @@ async def test_runs_that_wait_in_place_are_bounded_and_more_of_them_pause(replic
     made = await waiting_runs(runtime, 5)
 
     async def held() -> int:
-        return sum([(await now(runtime, each)).task.held for each in made])
+        return sum([(await now(runtime, each)).task.is_claimed for each in made])
 
     async def are_paused() -> bool:
         return await held() == 2
@@ -385,7 +385,7 @@ async def test_a_wait_that_outlives_its_run_ends_and_leaves_its_place(replicas: 
         made = await runtime.submit("leaves")
         assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
     await until(lambda: all(each.done() for each in left_behind))
-    assert {type(each.exception()) for each in left_behind} == {LeaseLost}
+    assert {type(each.exception()) for each in left_behind} == {ClaimLost}
 
 
 @row(103)

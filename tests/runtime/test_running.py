@@ -54,7 +54,7 @@ async def test_the_process_that_creates_a_task_has_it_in_work_before_create_retu
 
     runtime = await replicas.start(app)
     made = await runtime.submit("work")
-    assert (made.task.held, made.task.attempts, made.version) == (True, 1, 1)
+    assert (made.task.is_claimed, made.task.attempts, made.version) == (True, 1, 1)
     ended = await runtime.wait(ME, made.task.task_id, 120)
     assert ended.version == 2  # two writes in its life: one that created it in work, one that ended it
 
@@ -166,7 +166,7 @@ async def test_a_function_may_ask_and_let_go_of_its_worker(replicas: Replicas) -
     made = await runtime.submit("patient")
     async for seen in runtime.watch(ME, made.task.task_id):
         if seen.task.status is Status.INPUT_REQUIRED:
-            assert not seen.task.held
+            assert not seen.task.is_claimed
             await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
     assert value_of(await runtime.wait(ME, made.task.task_id, 120)) == "asked once"
     assert runs == [1, 1]  # it was begun twice, and neither counts against its one attempt
@@ -202,7 +202,7 @@ async def test_a_time_that_cannot_be_waited_for_fails_the_task_at_once(
         async with replicas.running(app) as runtime:
             made = await runtime.submit("work")
             task = (await runtime.wait(ME, made.task.task_id)).task
-    assert (task.status, task.held, begun) == (Status.FAILED, False, [1])
+    assert (task.status, task.is_claimed, begun) == (Status.FAILED, False, [1])
     assert "after: must be from 0 to" in (task.status_message or "")
 
 

@@ -105,7 +105,7 @@ async def test_nothing_new_is_begun_by_a_worker_that_stops(replicas: Replicas) -
     await leaving.wait()
     await asyncio.sleep(0)
     made = [await other.submit("once"), await runtimes[0].submit("once")]
-    assert [each.task.held for each in made] == [False, False]
+    assert [each.task.is_claimed for each in made] == [False, False]
     works.go_on.set()
     await asyncio.wait_for(hosting, 10)
     assert [await now(other, each) for each in made] == made
@@ -215,7 +215,7 @@ async def test_who_does_not_heed_the_shutdown_is_left_behind_and_handed_back(rep
         await asyncio.sleep(0)
     assert await now(other, made) != made
     read = (await now(other, made)).task
-    assert (read.status, read.held, read.attempts) == (Status.WORKING, False, 1)
+    assert (read.status, read.is_claimed, read.attempts) == (Status.WORKING, False, 1)
     go_on.set()
 
 
@@ -252,7 +252,7 @@ async def test_a_host_that_is_cancelled_while_it_creates_does_not_stay_for_the_w
     works.go_on.set()  # or the test would not end either
     assert done
     (left,) = (await other.store.list(ME)).tasks
-    assert (left.task.held, left.task.status) == (False, Status.WORKING)
+    assert (left.task.is_claimed, left.task.status) == (False, Status.WORKING)
 
 
 @row(69)
@@ -276,7 +276,7 @@ async def test_a_claim_that_is_under_way_is_not_forgotten(replicas: Replicas) ->
         asyncio.get_running_loop().call_later(0.2, go_on.set)
     assert go_on.is_set()  # it did not stop before it had heard of the other
     for each in made:
-        assert not (await now(creator, each)).task.held
+        assert not (await now(creator, each)).task.is_claimed
 
 
 async def test_a_worker_may_be_started_again(replicas: Replicas) -> None:
@@ -286,7 +286,7 @@ async def test_a_worker_may_be_started_again(replicas: Replicas) -> None:
     for count in (1, 2):
         async with runtime.running():
             made = await runtime.submit("once")
-            assert made.task.held
+            assert made.task.is_claimed
             assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == 1
         assert len(works.begun) == count
 
@@ -334,8 +334,8 @@ async def test_what_is_being_created_while_the_worker_stops_is_not_left_behind(
             asyncio.get_running_loop().call_later(0.1, go_on.set)
         made = await creating
     read = await now(other, made)
-    assert made.task.held
-    assert not read.task.held
+    assert made.task.is_claimed
+    assert not read.task.is_claimed
     assert read.task.status is (Status.COMPLETED if drain else Status.WORKING)
 
 
@@ -358,7 +358,11 @@ async def test_what_begins_to_wait_for_a_client_while_its_worker_drains_is_hande
         await begun.wait()
         asyncio.get_running_loop().call_later(0.3, go_on.set)
     left = await now(client, made)
-    assert (left.task.held, left.task.interruptions, left.task.status) == (False, 0, Status.INPUT_REQUIRED)
+    assert (left.task.is_claimed, left.task.interruptions, left.task.status) == (
+        False,
+        0,
+        Status.INPUT_REQUIRED,
+    )
 
 
 @row(65)
@@ -376,4 +380,8 @@ async def test_what_waits_for_a_client_is_handed_back_without_waiting_for_the_dr
         made = await runtime.submit("asks")
         await until_status(client, made, Status.INPUT_REQUIRED)
     left = await now(client, made)
-    assert (left.task.held, left.task.interruptions, left.task.status) == (False, 0, Status.INPUT_REQUIRED)
+    assert (left.task.is_claimed, left.task.interruptions, left.task.status) == (
+        False,
+        0,
+        Status.INPUT_REQUIRED,
+    )

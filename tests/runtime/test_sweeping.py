@@ -18,7 +18,7 @@ pytestmark = pytest.mark.anyio
 async def test_a_worker_sweeps_what_has_expired_and_nobody_calls_it(replicas: Replicas) -> None:
     app = hanging()
     creator = await replicas.start(app, work=False)
-    new = NewTask(method="tools/call", function="hang", ttl=1)
+    new = NewTask(method="tools/call", function="hang", ttl_ms=1)
     made = [await creator.create(ME, new) for _ in range(3)]
     addresses = [each.record.address for each in made]
     stored = await creator.store.storage.get_many(addresses, now=0)  # as it was before they expired
@@ -35,9 +35,9 @@ async def test_a_worker_sweeps_what_has_expired_and_nobody_calls_it(replicas: Re
 async def test_the_sweeper_leaves_alone_what_is_in_work(replicas: Replicas) -> None:
     app, go_on, _ = counted()
     runtime = await replicas.start(app)
-    made = await runtime.create(ME, NewTask(method="tools/call", function="work", ttl=1))
+    made = await runtime.create(ME, NewTask(method="tools/call", function="work", ttl_ms=1))
     gone = await (await replicas.start(new_app(), work=False)).store.create(
-        ME, NewTask(method="tools/call", ttl=1)
+        ME, NewTask(method="tools/call", ttl_ms=1)
     )
 
     async def is_gone() -> bool:

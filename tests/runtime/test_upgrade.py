@@ -20,7 +20,7 @@ from perdure.storage import Address, Record, Storage, open_storage
 from perdure.storage.body import number_of
 from perdure.storage.errors import NewerFormat
 from perdure.tasks import TaskStore
-from perdure.tasks.idempotency import KEYS
+from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
 from perdure.tasks.snapshot import LEASES, TASKS
 from perdure.tasks.store import system_clock
 
@@ -55,7 +55,7 @@ async def future(url: str, command: str, *arguments: str) -> bytes:
 
 async def all_records(storage: Storage) -> Mapping[Address, Record]:
     await asyncio.sleep(storage.lag)
-    spaces = (TASKS, LEASES, KEYS, ACCOUNTS, ITEMS)
+    spaces = (TASKS, LEASES, IDEMPOTENCY_KEYS, ACCOUNTS, ITEMS)
     pages = [await storage.page(space, limit=100, now=system_clock()) for space in spaces]
     return {record.address: record for page in pages for record in page}
 
@@ -86,7 +86,7 @@ async def test_today_and_a_future_version_share_one_storage(
     ]
     async with await open_storage(url) as storage:
         before = await all_records(storage)
-        assert {address.space for address in before} == {TASKS, LEASES, KEYS, ACCOUNTS, ITEMS}
+        assert {address.space for address in before} == {TASKS, LEASES, IDEMPOTENCY_KEYS, ACCOUNTS, ITEMS}
         assert {number_of(record.body) for record in before.values()} == {2}
         client = Runtime(TaskStore(storage), app.functions, UNHURRIED)
         async with worker(url, APP, config=UNHURRIED):

@@ -183,7 +183,7 @@ async def test_a_plain_function_that_heeds_nothing_does_not_keep_the_process_fro
 
 
 async def is_held(client: Runtime, made: Snapshot) -> bool:
-    return (await client.store.get(ME, made.task.task_id)).task.held
+    return (await client.store.get(ME, made.task.task_id)).task.is_claimed
 
 
 async def test_told_twice_the_process_stops_dead(url: str, client: Runtime) -> None:

@@ -169,7 +169,7 @@ async def test_a_paused_workflow_holds_no_worker_and_is_continued_by_another(rep
     async with replicas.running(app) as runtime:
         made = await runtime.submit("flow")
         seen = await paused(runtime, made.task.task_id)
-        assert not seen.task.held
+        assert not seen.task.is_claimed
         assert seen.task.attempts == 0  # to pause is not to fail
     client = await replicas.start(app, work=False)
     await go_on(client, seen, {"a": 1})

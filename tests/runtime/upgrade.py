@@ -44,7 +44,7 @@ async def start(runtime: Runtime) -> list[str]:
 
             async def is_asking(task_id: str = task_id, *, is_held: bool = is_held) -> bool:
                 task = (await runtime.get(ME, task_id)).task
-                return bool(task.outstanding) and task.held == is_held
+                return bool(task.outstanding) and task.is_claimed == is_held
 
             await until(is_asking)
         await tell([finished.task.task_id, *made])

@@ -11,8 +11,8 @@ from msgspec import UNSET, Raw, UnsetType
 
 from perdure.tasks import Attempt, Json, Snapshot, TaskStore, attempts, edits
 from perdure.tasks.attempts import MAX_ATTEMPTS_KEPT, MAX_REASON_CHARACTERS
-from perdure.tasks.codec import document
-from perdure.tasks.snapshot import BOOKKEEPING_BYTES
+from perdure.tasks.codec import encode_checked
+from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 
 from .samples import ANA, CALL, SECOND, START, Clock, json_values
 
@@ -37,9 +37,9 @@ async def test_each_attempt_is_told_with_its_beginning_its_end_and_its_reason(
         clock.advance(SECOND)
     task = await store.hold(task)
     assert (await store.get(ANA, task.task.task_id)).task.attempt_history == (
-        Attempt(begun_at=START, ended_at=START + SECOND, reason="the worker was lost"),
-        Attempt(begun_at=START + 2 * SECOND, ended_at=START + 3 * SECOND),
-        Attempt(begun_at=START + 4 * SECOND),
+        Attempt(started_at=START, ended_at=START + SECOND, reason="the worker was lost"),
+        Attempt(started_at=START + 2 * SECOND, ended_at=START + 3 * SECOND),
+        Attempt(started_at=START + 4 * SECOND),
     )
 
 
@@ -56,7 +56,7 @@ async def test_times_of_attempts_do_not_run_backwards_though_clocks_do(
     task = await store.hold(await store.create(ANA, CALL))
     clock.advance(-SECOND)
     task = await store.release(task)
-    assert task.task.attempt_history == (Attempt(begun_at=START, ended_at=START),)
+    assert task.task.attempt_history == (Attempt(started_at=START, ended_at=START),)
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8")) | st.none(), max_size=3 * MAX_ATTEMPTS_KEPT))
@@ -66,7 +66,7 @@ def test_the_newest_attempts_are_kept_in_little_room(reasons: list[str | None]) 
         raw = attempts.end_attempt(attempts.start_attempt(raw, at), at + 1, reason)
     expected = [
         Attempt(
-            begun_at=at, ended_at=at + 1, reason=None if reason is None else reason[:MAX_REASON_CHARACTERS]
+            started_at=at, ended_at=at + 1, reason=None if reason is None else reason[:MAX_REASON_CHARACTERS]
         )
         for at, reason in enumerate(reasons)
     ]
@@ -78,11 +78,11 @@ def test_the_longest_reasons_fit_into_the_room_for_bookkeeping() -> None:
     for at in range(MAX_ATTEMPTS_KEPT):
         raw = attempts.end_attempt(attempts.start_attempt(raw, START + at), START + at, "\0" * 5000)
     assert isinstance(raw, Raw)
-    assert len(memoryview(raw)) < BOOKKEEPING_BYTES / 3
+    assert len(memoryview(raw)) < BOOKKEEPING_RESERVE_BYTES / 3
 
 
 def test_what_a_later_version_tells_of_an_attempt_is_kept() -> None:
-    stored = document("history", [{"begun_at": 1, "worker": "a"}])
+    stored = encode_checked("history", [{"begun_at": 1, "worker": "a"}])
     raw = attempts.start_attempt(attempts.end_attempt(stored, 2, "lost"), 3)
     assert json.loads(bytes(raw)) == [
         {"begun_at": 1, "worker": "a", "ended_at": 2, "reason": "lost"},

@@ -12,7 +12,7 @@ from hypothesis import given
 from msgspec import Raw
 
 from perdure.tasks import Json, Owner, Status, TaskId, TaskRecord
-from perdure.tasks.codec import MOST_DEPTH, check_json, decode, document, encode
+from perdure.tasks.codec import MAX_DEPTH, check_json, decode, encode, encode_checked
 from perdure.tasks.errors import CorruptRecord, InvalidValue, LimitExceeded
 from perdure.tasks.inputs import Input, InputKind
 from perdure.tasks.record import Failure, Progress, Success, decode_task, encode_task
@@ -33,26 +33,26 @@ def full_record() -> TaskRecord:
         status_message="done ✓",
         created_at=START,
         last_updated_at=START + 5,
-        ttl=60_000,
-        poll_interval=500,
+        ttl_ms=60_000,
+        poll_interval_ms=500,
         original_method="tools/call",
-        params_json=document("params", {"b": [1, 2.5, None], "a": {"é": "日本 😀", "z": True}}),
+        params_json=encode_checked("params", {"b": [1, 2.5, None], "a": {"é": "日本 😀", "z": True}}),
         outcome=Success.of({"content": [], "isError": False, "n": 123456789012345678901234567890}),
         finished_at=START + 5,
-        meta_json=document("meta", {"progressToken": 7}),
-        variables_json=document("variables", {"page": 3, "empty": {}, "text": "\0\u2028"}),
+        meta_json=encode_checked("meta", {"progressToken": 7}),
+        variables_json=encode_checked("variables", {"page": 3, "empty": {}, "text": "\0\u2028"}),
         inputs={
             "name": Input(
                 kind=InputKind.ELICITATION,
-                params_json=document("inputs", {"message": "Whose?"}),
+                params_json=encode_checked("inputs", {"message": "Whose?"}),
                 asked_at=START + 1,
-                answer_json=document("inputs", {"action": "accept", "content": {"name": "Ana"}}),
+                answer_json=encode_checked("inputs", {"action": "accept", "content": {"name": "Ana"}}),
                 answered_at=START + 2,
             )
         },
         progress=Progress(done=12, total=12),
         cancel_requested_at=START + 3,
-        held=True,
+        is_claimed=True,
         idempotency_key="key-1",
     )
 
@@ -99,7 +99,7 @@ def test_unknown_fields_are_kept_at_every_level() -> None:
 @row(10)
 @given(json_values)
 def test_any_json_comes_back_as_it_went(value: Json) -> None:
-    raw = document("value", value)
+    raw = encode_checked("value", value)
     assert decode(raw) == value
     assert encode(raw) == encode(decode(raw))
 
@@ -118,13 +118,13 @@ def test_canonical_bytes_do_not_depend_on_the_order_of_keys(value: Json) -> None
 )  # fmt: skip
 def test_what_is_not_json_is_refused_never_bent(value: object) -> None:
     with pytest.raises(InvalidValue, match="value"):
-        check_json("value", value, max_depth=MOST_DEPTH)
+        check_json("value", value, max_depth=MAX_DEPTH)
 
 
 @pytest.mark.parametrize("value", ["\ud800", {"\udfff": 1}, [["\ud800"]]])
 def test_a_lone_surrogate_is_refused(value: Json) -> None:
     with pytest.raises(InvalidValue, match="surrogate"):
-        document("value", value)
+        encode_checked("value", value)
 
 
 def test_a_depth_bomb_is_refused_before_it_is_walked() -> None:
@@ -132,7 +132,7 @@ def test_a_depth_bomb_is_refused_before_it_is_walked() -> None:
     for _ in range(100_000):
         bomb = [bomb]
     with pytest.raises(LimitExceeded, match="levels of nesting"):
-        document("value", bomb)
+        encode_checked("value", bomb)
 
 
 @row(47)

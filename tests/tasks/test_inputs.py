@@ -52,7 +52,7 @@ async def test_asked_through_one_client_and_answered_through_another(subject: Su
     asked = await asking(TaskStore(subject.storage, clock=clock), name=ELICIT)
     other = await subject.another_client()
     store = TaskStore(other, clock=clock)
-    answered = await store.mutate(ANA, asked.task.task_id, lambda read: store.answer(read, {"name": YES}))
+    answered = await store.update(ANA, asked.task.task_id, lambda read: store.answer(read, {"name": YES}))
     assert await TaskStore(subject.storage, clock=clock).get(ANA, asked.task.task_id) == answered
     await other.close()
 

@@ -8,7 +8,7 @@ import pytest
 
 from perdure.storage.kit import Subject
 from perdure.tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskStore
-from perdure.tasks.errors import AnonymousRefused, InvalidValue, NotFound, QuotaExceeded
+from perdure.tasks.errors import AuthenticationRequired, InvalidValue, NotFound, QuotaExceeded
 
 from ..markers import row
 from .samples import ANA, BOB, CALL, DAY, Clock, created, ids_of
@@ -27,7 +27,7 @@ async def touch(store: TaskStore, owner: Owner, task_id: str) -> None:
     with pytest.raises(NotFound):
         await store.get(owner, task_id)
     with pytest.raises(NotFound):
-        await store.mutate(owner, task_id, report)
+        await store.update(owner, task_id, report)
     assert await store.delete(owner, task_id) is False
 
 
@@ -45,7 +45,7 @@ async def test_a_foreign_task_is_as_absent_as_none(store: TaskStore) -> None:
 @row(28)
 async def test_absent_foreign_and_expired_are_one_text_without_the_id(store: TaskStore, clock: Clock) -> None:
     foreign = (await store.create(ANA, CALL)).task.task_id
-    expired = (await store.create(BOB, NewTask(method="m", ttl=1))).task.task_id
+    expired = (await store.create(BOB, NewTask(method="m", ttl_ms=1))).task.task_id
     clock.advance(1000)
     texts: set[str] = set()
     for task_id in (foreign, expired, "0" * 32):
@@ -94,9 +94,9 @@ async def test_anonymous_callers_are_refused_on_every_operation_unless_allowed(
         store.list(NOBODY),
         store.counts(NOBODY),
         store.delete(NOBODY, "0" * 32),
-        store.mutate(NOBODY, "0" * 32, store.request_cancel),
+        store.update(NOBODY, "0" * 32, store.request_cancel),
     ):
-        with pytest.raises(AnonymousRefused):
+        with pytest.raises(AuthenticationRequired):
             await attempt
 
 
@@ -105,7 +105,7 @@ async def test_where_anonymous_is_allowed_the_id_is_the_key_and_nothing_is_liste
     made = await store.create(NOBODY, CALL)
     task_id = made.task.task_id
     assert await store.get(NOBODY, task_id) == made
-    assert (await store.mutate(NOBODY, task_id, store.request_cancel)).task.cancel_requested_at
+    assert (await store.update(NOBODY, task_id, store.request_cancel)).task.cancel_requested_at
     assert (await store.list(NOBODY)).tasks == ()
     assert await store.counts(NOBODY) == {}
     await touch(store, ANA, task_id)

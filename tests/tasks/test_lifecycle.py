@@ -11,7 +11,7 @@ import pytest
 from perdure import storage
 from perdure.tasks import Status
 from perdure.tasks.errors import IllegalTransition, TerminalTask
-from perdure.tasks.lifecycle import ACTIVE, check_active, check_move, diagram
+from perdure.tasks.lifecycle import ACTIVE_STATUSES, check_active, check_transition, diagram
 
 from ..markers import row
 
@@ -29,10 +29,10 @@ def test_there_are_five_statuses_spelled_as_on_the_wire() -> None:
 @pytest.mark.parametrize(("source", "target"), [*product(Status, Status)])
 def test_the_table_has_exactly_these_moves(source: Status, target: Status) -> None:
     if (source, target) in LEGAL:
-        check_move(source, target)
+        check_transition(source, target)
         return
     with pytest.raises(IllegalTransition) as caught:
-        check_move(source, target)
+        check_transition(source, target)
     assert (caught.value.source, caught.value.target) == (source, target)
 
 
@@ -41,14 +41,14 @@ def test_the_table_has_exactly_these_moves(source: Status, target: Status) -> No
 @pytest.mark.parametrize("target", [*Status])
 def test_a_terminal_status_refuses_every_move_and_names_itself(source: Status, target: Status) -> None:
     with pytest.raises(TerminalTask, match=f"the task is {source}"):
-        check_move(source, target)
+        check_transition(source, target)
 
 
 def test_active_is_what_can_still_move() -> None:
-    assert {W, N} == ACTIVE
-    for status in ACTIVE:
+    assert {W, N} == ACTIVE_STATUSES
+    for status in ACTIVE_STATUSES:
         check_active(status)
-    for status in set(Status) - ACTIVE:
+    for status in set(Status) - ACTIVE_STATUSES:
         with pytest.raises(TerminalTask):
             check_active(status)
 

@@ -28,7 +28,7 @@ from perdure.tasks import (
     Variables,
 )
 from perdure.tasks.errors import InvalidCursor, InvalidValue, LimitExceeded, NotFound, WrongVariableType
-from perdure.tasks.owner import Kind
+from perdure.tasks.owner import OwnerKind
 from perdure.tasks.variables import merge
 
 from ..markers import once, row
@@ -62,7 +62,7 @@ async def test_variables_merge_shallowly_and_null_deletes(store: TaskStore) -> N
     st.dictionaries(text.filter(bool), json_values, max_size=5),
 )
 def test_merging_is_that_of_dictionaries_without_null(one: dict[str, Json], other: dict[str, Json]) -> None:
-    merged = Variables.read(merge(Variables.read(merge(Variables({}), one, CONFIG)), other, CONFIG))
+    merged = Variables.decode(merge(Variables.decode(merge(Variables({}), one, CONFIG)), other, CONFIG))
     assert dict(merged) == {name: value for name, value in {**one, **other}.items() if value is not None}
 
 
@@ -205,8 +205,8 @@ async def test_a_question_is_bounded(store: TaskStore, params: Json, field: str)
         NewTask(method=""),
         NewTask(method="\ud800"),
         NewTask(method="m", session_id=""),
-        NewTask(method="m", poll_interval=49),
-        NewTask(method="m", poll_interval=30_001),
+        NewTask(method="m", poll_interval_ms=49),
+        NewTask(method="m", poll_interval_ms=30_001),
         NewTask(method="m", params=float("nan")),
         NewTask(method="m", meta={"a": float("inf")}),
     ],
@@ -251,8 +251,8 @@ async def test_limits_are_those_of_the_configuration(subject: Subject, clock: Cl
         {"idempotency_window_ms": 0},
         {"max_tasks": -1},
         {"max_tasks_per_owner": 0},
-        {"default_poll_interval": 49},
-        {"default_poll_interval": 30_001},
+        {"default_poll_interval_ms": 49},
+        {"default_poll_interval_ms": 30_001},
         {"max_record_size_bytes": 2 * 1024 * KIB + 1},
         {"max_name_length": 257},
         {"max_variable_depth": 0},
@@ -283,10 +283,10 @@ def test_the_defaults_are_what_the_documentation_says() -> None:
     "make",
     [
         lambda: NewTask(method="m", params=10**5000),
-        lambda: NewTask(method="m", ttl=cast("int", 1.5)),
-        lambda: NewTask(method="m", ttl=True),
-        lambda: NewTask(method="m", ttl=cast("int", "1")),
-        lambda: NewTask(method="m", poll_interval=cast("int", 100.5)),
+        lambda: NewTask(method="m", ttl_ms=cast("int", 1.5)),
+        lambda: NewTask(method="m", ttl_ms=True),
+        lambda: NewTask(method="m", ttl_ms=cast("int", "1")),
+        lambda: NewTask(method="m", poll_interval_ms=cast("int", 100.5)),
         lambda: NewTask(method=cast("str", 5)),
         lambda: NewTask(method="m", session_id=cast("str", 5)),
         lambda: NewTask(method="m", idempotency_key=cast("str", 5)),
@@ -295,7 +295,7 @@ def test_the_defaults_are_what_the_documentation_says() -> None:
         lambda: Failure.of(2**70, "x"),
         lambda: Failure.of(1, cast("str", 5)),
         lambda: Owner.user(cast("str", 5), "a"),
-        lambda: Owner(cast("Kind", "zzz")),
+        lambda: Owner(cast("OwnerKind", "zzz")),
     ],
 )
 @once
@@ -320,7 +320,7 @@ async def test_other_hostile_arguments_are_refused_by_name(store: TaskStore) -> 
         store.cancel(made, message="\ud800"),
         store.ask(made, {"\ud800": InputRequest(kind=InputKind.ROOTS)}),
         store.ask(made, {"k": InputRequest(kind=cast("InputKind", "foo"))}),
-        store.list(ANA, wanted=TaskFilter(method="\ud800")),
+        store.list(ANA, task_filter=TaskFilter(method="\ud800")),
         store.list(ANA, limit=cast("int", 1.5)),
     ):
         with pytest.raises(InvalidValue):

@@ -104,9 +104,9 @@ async def test_a_cursor_serves_only_its_own_listing(store: TaskStore) -> None:
     for attempt in (
         store.list(BOB, cursor=cursor),
         store.list(ANA, cursor=cursor, newest_first=True),
-        store.list(ANA, cursor=cursor, wanted=TaskFilter(status=Status.WORKING)),
-        store.list(ANA, cursor=cursor, wanted=TaskFilter(method="tools/call")),
-        store.list(ANA, cursor=cursor, wanted=TaskFilter(session_id="s")),
+        store.list(ANA, cursor=cursor, task_filter=TaskFilter(status=Status.WORKING)),
+        store.list(ANA, cursor=cursor, task_filter=TaskFilter(method="tools/call")),
+        store.list(ANA, cursor=cursor, task_filter=TaskFilter(session_id="s")),
         store.list_all(cursor=cursor),
     ):
         with pytest.raises(InvalidCursor):
@@ -202,10 +202,10 @@ async def test_a_listing_can_be_narrowed_by_status_method_and_session(store: Tas
 
 
 async def _walk(store: TaskStore, wanted: TaskFilter, limit: int) -> list[str]:
-    page = await store.list(ANA, wanted=wanted, limit=limit)
+    page = await store.list(ANA, task_filter=wanted, limit=limit)
     seen: list[str] = [each.task.task_id for each in page.tasks]
     while page.next_cursor is not None:
-        page = await store.list(ANA, wanted=wanted, limit=limit, cursor=page.next_cursor)
+        page = await store.list(ANA, task_filter=wanted, limit=limit, cursor=page.next_cursor)
         seen += [each.task.task_id for each in page.tasks]
     return seen
 
@@ -219,10 +219,10 @@ async def test_a_filter_looks_at_a_thousand_records_a_call_and_goes_on(
     await asyncio.gather(*[store.create(ANA, NewTask(method="common")) for _ in range(1200)])
     clock.advance(SECOND)
     rare = await store.create(ANA, NewTask(method="rare"))
-    first = await store.list(ANA, wanted=TaskFilter(method="rare"))
+    first = await store.list(ANA, task_filter=TaskFilter(method="rare"))
     assert first.tasks == ()
     assert first.next_cursor is not None
-    second = await store.list(ANA, wanted=TaskFilter(method="rare"), cursor=first.next_cursor)
+    second = await store.list(ANA, task_filter=TaskFilter(method="rare"), cursor=first.next_cursor)
     assert second.tasks == (rare,)
     assert second.next_cursor is None
 

@@ -18,7 +18,7 @@ from perdure.storage.kit import Subject
 from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, Success, TaskRecord, TaskStore
 from perdure.tasks.errors import CorruptRecord
-from perdure.tasks.idempotency import KEYS
+from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
 from perdure.tasks.record import decode_task, encode_task
 from perdure.tasks.snapshot import TASKS
 
@@ -147,10 +147,10 @@ async def test_a_task_of_a_newer_version_is_left_as_it_is_by_every_operation(
     operations: list[Callable[[], Awaitable[object]]] = [
         lambda: store.get(ANA, task_id),
         lambda: store.delete(ANA, task_id),
-        lambda: store.mutate(ANA, task_id, store.cancel),
-        lambda: store.mutate(ANA, task_id, store.request_cancel),
-        lambda: store.mutate(ANA, task_id, lambda read: store.finish(read, Success.of(1))),
-        lambda: store.mutate(
+        lambda: store.update(ANA, task_id, store.cancel),
+        lambda: store.update(ANA, task_id, store.request_cancel),
+        lambda: store.update(ANA, task_id, lambda read: store.finish(read, Success.of(1))),
+        lambda: store.update(
             ANA, task_id, lambda read: store.ask(read, {"a": InputRequest(kind=InputKind.ROOTS)})
         ),
     ]
@@ -161,7 +161,7 @@ async def test_a_task_of_a_newer_version_is_left_as_it_is_by_every_operation(
     for page in (await store.list(ANA), await store.list_all()):
         assert [each.task.task_id for each in page.tasks] == [other.task.task_id]
         assert ([each.key for each in page.newer], page.corrupt) == ([task_id], ())
-    assert (await store.sweep()).purged == ()
+    assert (await store.purge()).purged == ()
     upkeep = await store.maintain()
     assert (upkeep.newer, upkeep.quarantined, upkeep.examined) == (1, (), 2)
     assert await stored(store.storage, record.address, now=clock.now) == record
@@ -176,10 +176,10 @@ async def test_a_task_of_a_newer_version_expires_when_its_own_record_says_so(
     await subject.settled()
     assert record.expires_at is not None
     clock.now = record.expires_at - 1
-    assert (await store.sweep()).task_ids == ()
+    assert (await store.purge()).task_ids == ()
     assert await stored(store.storage, record.address, now=clock.now) == record
     clock.now = record.expires_at
-    assert (await store.sweep()).task_ids == (record.key,)
+    assert (await store.purge()).task_ids == (record.key,)
 
 
 @row(105)
@@ -201,7 +201,7 @@ async def test_a_page_continues_behind_tasks_of_a_newer_version(subject: Subject
 async def test_an_idempotency_key_of_a_newer_version_is_not_replaced(store: TaskStore, clock: Clock) -> None:
     call = replace(CALL, idempotency_key="key-1")
     made = await store.create(ANA, call)
-    [pointer] = await store.storage.page(KEYS, made.record.partition, limit=9, now=clock.now)
+    [pointer] = await store.storage.page(IDEMPOTENCY_KEYS, made.record.partition, limit=9, now=clock.now)
     record = await put(store.storage, pointer, newer(pointer.body, task_id={"id": 1}), now=clock.now)
     with pytest.raises(NewerFormat):
         await store.create(ANA, call)

@@ -33,40 +33,40 @@ FOREVER = StoreConfig(max_ttl_ms=None, default_ttl_ms=None)
 @row(53)
 async def test_a_ttl_is_a_day_by_default_and_thirty_at_most(store: TaskStore) -> None:
     most = 30 * DAY // MS
-    assert (await store.create(ANA, CALL)).task.ttl == DAY // MS
-    assert (await store.create(ANA, NewTask(method="m", ttl=most))).task.ttl == most
+    assert (await store.create(ANA, CALL)).task.ttl_ms == DAY // MS
+    assert (await store.create(ANA, NewTask(method="m", ttl_ms=most))).task.ttl_ms == most
     with pytest.raises(LimitExceeded) as caught:
-        await store.create(ANA, NewTask(method="m", ttl=most + 1))
+        await store.create(ANA, NewTask(method="m", ttl_ms=most + 1))
     assert (caught.value.field, caught.value.limit, caught.value.actual) == ("ttl", most, most + 1)
     for ttl in (0, -1):
         with pytest.raises(InvalidValue, match="at least 1"):
-            await store.create(ANA, NewTask(method="m", ttl=ttl))
+            await store.create(ANA, NewTask(method="m", ttl_ms=ttl))
 
 
 @row(54)
 async def test_null_is_for_ever_where_no_maximum_is_set(subject: Subject, clock: Clock) -> None:
     store = TaskStore(subject.storage, FOREVER, clock=clock)
-    made = await store.create(ANA, NewTask(method="m", ttl=None))
+    made = await store.create(ANA, NewTask(method="m", ttl_ms=None))
     default = await store.create(ANA, CALL)
-    assert (made.task.ttl, default.task.ttl) == (None, None)
+    assert (made.task.ttl_ms, default.task.ttl_ms) == (None, None)
     done = await store.finish(made, Success.of(1))
     clock.advance(1_000_000 * HOUR)
     assert await store.get(ANA, made.task.task_id) == done
     with pytest.raises(LimitExceeded, match="ttl"):
-        await store.create(ANA, NewTask(method="m", ttl=10**15))
+        await store.create(ANA, NewTask(method="m", ttl_ms=10**15))
 
 
 @row(54)
 async def test_null_is_refused_while_there_is_a_maximum(store: TaskStore) -> None:
     with pytest.raises(InvalidValue, match="for ever"):
-        await store.create(ANA, NewTask(method="m", ttl=None))
+        await store.create(ANA, NewTask(method="m", ttl_ms=None))
 
 
 @row(55, 56)
 async def test_an_expired_task_is_invisible_and_unchangeable_at_the_same_instant(
     store: TaskStore, clock: Clock
 ) -> None:
-    made = await store.create(ANA, NewTask(method="m", ttl=5000))
+    made = await store.create(ANA, NewTask(method="m", ttl_ms=5000))
     clock.advance(5000 * MS - 1)
     moved = await store.report(made, message="just in time")
     assert await ids_of(store) == [made.task.task_id]
@@ -91,8 +91,8 @@ async def test_an_expired_task_is_invisible_and_unchangeable_at_the_same_instant
 @pytest.mark.parametrize(
     ("new", "readable"),
     [
-        (NewTask(method="m", ttl=5000), 7 * DAY),
-        (NewTask(method="m", ttl=5000, is_ttl_named=True), 5000 * MS),
+        (NewTask(method="m", ttl_ms=5000), 7 * DAY),
+        (NewTask(method="m", ttl_ms=5000, is_ttl_named=True), 5000 * MS),
     ],
     ids=["default", "named"],
 )
@@ -111,7 +111,7 @@ async def test_a_result_stays_readable_for_its_retention_unless_the_client_named
 
 @row(57)
 async def test_a_longer_ttl_keeps_a_result_longer(store: TaskStore, clock: Clock) -> None:
-    made = await store.create(ANA, NewTask(method="m", ttl=10 * DAY // MS, is_ttl_named=True))
+    made = await store.create(ANA, NewTask(method="m", ttl_ms=10 * DAY // MS, is_ttl_named=True))
     done = await store.finish(made, Failure.of(1, "kept"))
     clock.advance(10 * DAY - 1)
     assert await store.get(ANA, made.task.task_id) == done
@@ -119,10 +119,10 @@ async def test_a_longer_ttl_keeps_a_result_longer(store: TaskStore, clock: Clock
 
 @row(57)
 async def test_held_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Clock) -> None:
-    made = await store.create(ANA, NewTask(method="m", ttl=5000))
+    made = await store.create(ANA, NewTask(method="m", ttl_ms=5000))
     held = await store.hold(made)
     clock.advance(100 * HOUR)
-    await store.sweep()
+    await store.purge()
     done = await store.finish(await store.get(ANA, made.task.task_id), Success.of("at last"))
     assert done.version == held.version + 1
     clock.advance(HOUR - 1)
@@ -131,11 +131,11 @@ async def test_held_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Cl
 
 @row(57, 101)
 async def test_released_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Clock) -> None:
-    claimed = await store.hold(await store.create(ANA, NewTask(method="m", ttl=5000, function="work")))
+    claimed = await store.hold(await store.create(ANA, NewTask(method="m", ttl_ms=5000, function="work")))
     clock.advance(HOUR)
     released = await store.release(claimed)
     clock.advance(100 * DAY)
-    await store.sweep()
+    await store.purge()
     assert await store.get(ANA, claimed.task.task_id) == released
 
 
@@ -150,12 +150,12 @@ async def test_released_work_is_not_discarded_by_its_ttl(store: TaskStore, clock
 def test_the_ttl_that_clients_see_is_ahead_of_every_started_task(ttl: int, moments: list[int]) -> None:
     """For weeks: a client that gives up at `createdAt + ttl` never does so while the task lives."""
     config, now = StoreConfig(), START
-    new = NewTask(method="m", ttl=ttl, function="work")
+    new = NewTask(method="m", ttl_ms=ttl, function="work")
     task = edits.create(new, owner=ANA, task_id=new_task_id(), now=now, config=config)
-    assert retention.client_ttl(task, now + HOUR) == ttl  # it has not been started, and expires then
+    assert retention.client_ttl_ms(task, now + HOUR) == ttl  # it has not been started, and expires then
     shown = ttl
     for moment in moments:
-        task = edits.hold(task, now=now)
+        task = edits.claim(task, now=now)
         now += moment
         assert_ahead(task, now, shown)
         task = edits.release(task, now=now, config=config)
@@ -163,16 +163,16 @@ def test_the_ttl_that_clients_see_is_ahead_of_every_started_task(ttl: int, momen
     done = edits.finish(task, Success.of(1), now=now, config=config)
     expires = retention.expires_at(done)
     assert expires is not None
-    assert expires <= START + (retention.client_ttl(done, now) or 0) * MS < expires + MS
+    assert expires <= START + (retention.client_ttl_ms(done, now) or 0) * MS < expires + MS
     assert expires >= START + shown * MS  # a client that plans by what it was shown finds the result
 
 
 def assert_ahead(task: TaskRecord, now: int, shown: int) -> int:
-    ttl = retention.client_ttl(task, now)
+    ttl = retention.client_ttl_ms(task, now)
     assert ttl is not None
-    assert task.ttl is not None
-    assert now + task.ttl * MS <= START + ttl * MS < now + 2 * task.ttl * MS
-    assert ttl % task.ttl == 0
+    assert task.ttl_ms is not None
+    assert now + task.ttl_ms * MS <= START + ttl * MS < now + 2 * task.ttl_ms * MS
+    assert ttl % task.ttl_ms == 0
     assert ttl >= shown  # it never moves backwards
     return ttl
 
@@ -193,9 +193,9 @@ async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(
     clock.advance(DAY // 2)
     young = await created(store, 3)
     await subject.settled()
-    assert (await store.sweep(now=START + DAY - 1)).purged == ()
-    first = await store.sweep(now=START + DAY, limit=4)
-    second = await store.sweep(now=START + DAY, limit=4)
+    assert (await store.purge(now=START + DAY - 1)).purged == ()
+    first = await store.purge(now=START + DAY, limit=4)
+    second = await store.purge(now=START + DAY, limit=4)
     assert (len(first.task_ids), first.more) == (4, True)
     assert (len(second.task_ids), second.more) == (3, False)
     assert {*first.task_ids, *second.task_ids} == old
@@ -209,10 +209,10 @@ async def test_a_sweep_changes_nothing_that_stays(subject: Subject, store: TaskS
         await store.finish(await store.create(ANA, CALL), Failure.of(1, "x")),
         await store.cancel(await store.create(ANA, CALL)),
     ]
-    await created(store, 2, new=NewTask(method="m", ttl=1))
+    await created(store, 2, new=NewTask(method="m", ttl_ms=1))
     clock.advance(HOUR - 1)
     await subject.settled()
-    assert len((await store.sweep()).task_ids) == 2
+    assert len((await store.purge()).task_ids) == 2
     for each in ended:
         assert await store.get(ANA, each.task.task_id) == each
 

@@ -34,7 +34,7 @@ from perdure.tasks.errors import (
     NotFound,
     TerminalTask,
 )
-from perdure.tasks.idempotency import KEYS
+from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
 from perdure.tasks.owner import partition_of
 
 from ..markers import once, row
@@ -59,8 +59,8 @@ async def test_a_task_has_what_it_was_created_with(store: TaskStore) -> None:
         method="tools/call",
         params={"name": "x"},
         meta={"progressToken": 1},
-        ttl=1000,
-        poll_interval=250,
+        ttl_ms=1000,
+        poll_interval_ms=250,
         session_id="s-1",
         variables={"page": 1},
         idempotency_key="k-1",
@@ -72,7 +72,7 @@ async def test_a_task_has_what_it_was_created_with(store: TaskStore) -> None:
         {"progressToken": 1},
         {"page": 1},
     )
-    assert (task.ttl, task.poll_interval, task.idempotency_key) == (1000, 250, "k-1")
+    assert (task.ttl_ms, task.poll_interval_ms, task.idempotency_key) == (1000, 250, "k-1")
 
 
 @row(7)
@@ -246,7 +246,7 @@ async def test_mutate_loses_no_update(store: TaskStore) -> None:
         await asyncio.sleep(0)  # let the others read the same version
         return await store.set_variables(read, {"count": count + 1})
 
-    await asyncio.gather(*[store.mutate(ANA, task_id, add, attempts=50) for _ in range(8)])
+    await asyncio.gather(*[store.update(ANA, task_id, add, attempts=50) for _ in range(8)])
     assert (await store.get(ANA, task_id)).task.variables == {"count": 8}
 
 
@@ -262,7 +262,7 @@ async def test_mutate_gives_up_after_its_attempts(store: TaskStore) -> None:
         return await store.report(read, message="me")
 
     with pytest.raises(ConcurrentModification):
-        await store.mutate(ANA, task_id, always_late, attempts=3)
+        await store.update(ANA, task_id, always_late, attempts=3)
     assert tries == 3
 
 
@@ -271,7 +271,7 @@ async def test_delete_of_a_task_changed_in_between_is_a_conflict(subject: Subjec
         async def _find_record(self, owner: Owner, task_id: str, now: int) -> Record | None:
             found = await super()._find_record(owner, task_id, now)
             if found is not None:
-                await self.report(Snapshot.read(found), message="in between")
+                await self.report(Snapshot.from_record(found), message="in between")
             return found
 
     made = await TaskStore(subject.storage, clock=clock).create(ANA, CALL)
@@ -312,7 +312,7 @@ async def test_a_key_used_for_another_call_is_refused(store: TaskStore) -> None:
 
 
 async def _spoil_key(storage: Storage, key: str) -> None:
-    pointer = await storage.get(Address(KEYS, partition_of(ANA, ""), key), now=START)
+    pointer = await storage.get(Address(IDEMPOTENCY_KEYS, partition_of(ANA, ""), key), now=START)
     assert pointer is not None
     await storage.commit([pointer.becoming(body="nonsense", tag="")], now=START)
 
@@ -321,7 +321,7 @@ async def _spoil_key(storage: Storage, key: str) -> None:
 async def test_a_key_is_free_again_when_its_task_is_gone_or_its_window_over(
     store: TaskStore, clock: Clock
 ) -> None:
-    new = msgspec.structs.replace(CALL, idempotency_key="k", ttl=24 * 3_600_000)
+    new = msgspec.structs.replace(CALL, idempotency_key="k", ttl_ms=24 * 3_600_000)
     first = await store.create(ANA, new)
     await store.delete(ANA, first.task.task_id)
     second = await store.create(ANA, new)
@@ -330,7 +330,7 @@ async def test_a_key_is_free_again_when_its_task_is_gone_or_its_window_over(
     clock.advance(25 * HOUR)
     third = await store.create(ANA, new)
     assert third.task.task_id != second.task.task_id
-    assert (await store.get(ANA, second.task.task_id)).task.held
+    assert (await store.get(ANA, second.task.task_id)).task.is_claimed
 
 
 @pytest.mark.parametrize("key", ["", "\0", "a" * 257, "\ud800"])

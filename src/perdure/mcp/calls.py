@@ -25,7 +25,7 @@ from msgspec import UNSET, UnsetType
 from ..storage import Micros
 from ..storage.errors import PerdureError
 from ..tasks import Failure, NewTask, Owner, Snapshot, Success
-from ..tasks.edits import checked_ttl
+from ..tasks.edits import resolve_ttl
 from . import shapes
 from .attending import Attendant, ask_all
 from .callers import session_of
@@ -155,7 +155,7 @@ class Calls:
         if wanted is None and durable.mode == "required":
             raise wrong_mode(durable.name, "can only be called as a task")
         if wanted is not None:
-            checked_ttl(wanted.milliseconds, self._service.runtime.store.config)
+            resolve_ttl(wanted.milliseconds, self._service.runtime.store.config)
         result, params, admission = await self._go_through(request, call_next)
         if admission.reached is None or not is_nothing(result):
             refusal = None if wanted is None else _refusal_of_task(result)
@@ -219,9 +219,9 @@ class Calls:
             params=call,
             meta={name: value for name, value in meta.items() if name not in ENVELOPE},
             session_id=session_of(request),
-            ttl=durable.ttl if isinstance(ttl, UnsetType) else ttl,
+            ttl_ms=durable.ttl if isinstance(ttl, UnsetType) else ttl,
             is_ttl_named=not isinstance(ttl, UnsetType),
-            poll_interval=durable.poll_interval,
+            poll_interval_ms=durable.poll_interval,
             client_can=declared(request),
             operators_answer=durable.operators_answer,
             idempotency_key=idempotency_key_of(meta),

@@ -19,7 +19,7 @@ DEFAULT_MS = 1000
 def advised_interval(task: TaskRecord, now: Micros) -> int:
     """Milliseconds: short for a young task, longer as it ages, at most what is stored with it."""
     age = max(0, now - task.created_at) // 1000
-    return max(MIN_POLL_INTERVAL_MS, min(age // PART_OF_AGE, task.poll_interval))
+    return max(MIN_POLL_INTERVAL_MS, min(age // PART_OF_AGE, task.poll_interval_ms))
 
 
 class Wait(msgspec.Struct, frozen=True):

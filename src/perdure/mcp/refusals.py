@@ -53,7 +53,7 @@ def refusal_of(error: PerdureError) -> MCPError:
     """The JSON-RPC error that a client gets for an error of ours."""
     if isinstance(error, _CLIENTS_FAULT):
         return MCPError(INVALID_PARAMS, str(error))
-    if isinstance(error, errors.AnonymousRefused):
+    if isinstance(error, errors.AuthenticationRequired):
         return MCPError(INVALID_REQUEST, str(error))
     if isinstance(error, _COME_BACK_LATER):
         return MCPError(INTERNAL_ERROR, str(error), {"retryable": True})

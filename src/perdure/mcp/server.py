@@ -46,7 +46,7 @@ from ..runtime.endings import said_by
 from ..storage import Storage
 from ..storage.errors import PerdureError
 from ..tasks import StoreConfig, Success, TaskStore
-from ..tasks.edits import checked_ttl
+from ..tasks.edits import resolve_ttl
 from ..tasks.errors import InvalidValue
 from ..tasks.record import headline
 from .background import Background
@@ -166,7 +166,7 @@ class Tasks(Extension):
         """
         if type(retries) is not int or retries < 0:
             raise InvalidValue("retries", f"must be an integer of at least 0, not {retries!r}")
-        checked_ttl(ttl, self._store_config)
+        resolve_ttl(ttl, self._store_config)
 
         def mark(function: Callable[..., object]) -> Callable[..., object]:
             called = name or getattr(function, "__name__", "")

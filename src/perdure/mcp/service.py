@@ -68,7 +68,7 @@ class Service:
         """Give the tool a JSON-RPC error as the answer to a question; ignored if the task has ended."""
         store = self.runtime.store
         with suppress(TerminalTask):
-            await store.mutate(
+            await store.update(
                 owner,
                 task_id,
                 lambda read: store.edit(
@@ -102,4 +102,4 @@ class Service:
             return changed
 
         with suppress(TerminalTask):
-            await store.mutate(owner, task_id, lambda read: store.edit(read, edit))
+            await store.update(owner, task_id, lambda read: store.edit(read, edit))

@@ -44,7 +44,7 @@ def detailed(task: TaskRecord, now: Micros) -> Wire:
 def _modern(task: TaskRecord, now: Micros) -> Wire:
     return {
         **_common(task),
-        "ttlMs": retention.client_ttl(task, now),
+        "ttlMs": retention.client_ttl_ms(task, now),
         "pollIntervalMs": advised_interval(task, now),
     }
 
@@ -78,7 +78,7 @@ def core(task: TaskRecord, now: Micros) -> Wire:
 
     Here, and not in 2026-07-28, a call whose result reports an error has failed.
     """
-    ttl = retention.client_ttl(task, now)
+    ttl = retention.client_ttl_ms(task, now)
     shape = {**_common(task), "ttl": ttl, "pollInterval": advised_interval(task, now)}
     if task.is_error:
         shape["status"] = Status.FAILED.value

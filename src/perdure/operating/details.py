@@ -122,7 +122,7 @@ def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
         checkpoint=dict(task.checkpoint),
         last_failure=task.last_failure,
         history=task.attempt_history,
-        ttl=task.ttl,
+        ttl=task.ttl_ms,
         expires_at=record.expires_at,
         timeline=tuple(sorted(_events(task, record), key=lambda event: event.at)),
         questions=tuple(_question(key, asked) for key, asked in _open(task).items()),
@@ -170,7 +170,7 @@ def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
 
 def _attempts(task: TaskRecord) -> Iterator[Event]:
     for attempt in task.attempt_history:
-        yield Event(at=attempt.begun_at, kind="begun")
+        yield Event(at=attempt.started_at, kind="begun")
         if attempt.ended_at is not None:
             kind = "paused" if attempt.reason is None else "given back"
             yield Event(at=attempt.ended_at, kind=kind, note=attempt.reason or "")

@@ -13,7 +13,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import blake2b, shake_256
 
 from ..storage import Address, Keep, Micros, Record, Storage
-from ..tasks.listing import KEY_FORMAT, SETTINGS, StoredKey, read_key
+from ..tasks.listing import KEY_FORMAT, SETTINGS, StoredKey, decode_key
 
 HANDLE_KEY = Address(SETTINGS, "perdure", "handle-key")
 _SEAL_BYTES = 16
@@ -59,4 +59,4 @@ async def key_of(storage: Storage, now: Micros) -> bytes:
         made = Record(space=space, partition=partition, key=key, order=now, body=body)
         await storage.commit([Keep(record=made)], now=now)
         kept = await storage.get(HANDLE_KEY, now=now) or made
-    return read_key(kept)
+    return decode_key(kept)

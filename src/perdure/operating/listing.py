@@ -10,10 +10,10 @@ from ..storage import Micros, Position, Record, Storage, Tag, is_last_page
 from ..storage.errors import NewerFormat
 from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, NotFound
-from ..tasks.listing import DEFAULT_LIMIT, MOST_EXAMINED, MOST_LIMIT, page_of_tags
+from ..tasks.listing import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, MAX_RECORDS_EXAMINED, page_of_tags
 from ..tasks.owner import partition_of
 from ..tasks.record import is_task_id
-from ..tasks.snapshot import TASKS, address_of
+from ..tasks.snapshot import TASKS, task_address
 from .errors import AmbiguousId, TooShort
 from .handles import Sealer
 from .reading import Budget
@@ -65,14 +65,14 @@ async def stretch_of(
     wanted: Wanted,
     *,
     after: Position | None = None,
-    limit: int = DEFAULT_LIMIT,
+    limit: int = DEFAULT_PAGE_SIZE,
     now: Micros,
 ) -> Stretch:
     """Up to `limit` tasks after a position, among at most 1 000 records, or fewer if they are large."""
-    if type(limit) is not int or not 1 <= limit <= MOST_LIMIT:
-        raise InvalidValue("limit", f"must be 1 to {MOST_LIMIT}, not {limit}")
+    if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
+        raise InvalidValue("limit", f"must be 1 to {MAX_PAGE_SIZE}, not {limit}")
     page = _Page(wanted, limit)
-    budget = Budget(MOST_EXAMINED, MOST_LIMIT)
+    budget = Budget(MAX_RECORDS_EXAMINED, MAX_PAGE_SIZE)
     while not (page.is_full or budget.is_spent):
         size = limit + 1 if wanted.name is None else budget.size
         records, is_last = await page_of_tags(
@@ -135,7 +135,7 @@ def read(record: Record) -> Snapshot | None:
 
 def _read(record: Record) -> Snapshot | CorruptRecord | NewerFormat:
     try:
-        return Snapshot.read(record)
+        return Snapshot.from_record(record)
     except (CorruptRecord, NewerFormat) as error:
         return error
 
@@ -174,7 +174,7 @@ async def find(storage: Storage, text: str, *, among: int | None = None, now: Mi
             found.append(record)
             if is_whole or len(found) > 1:
                 break
-    return Snapshot.read(_only(text, found))
+    return Snapshot.from_record(_only(text, found))
 
 
 def _only(text: str, found: Sequence[Record]) -> Record:
@@ -189,16 +189,16 @@ async def _direct(storage: Storage, text: str, now: Micros) -> Snapshot | None:
     if not is_task_id(text):
         return None
     owners = (Owner.local(), Owner.anonymous())
-    places = [address_of(partition_of(owner, text), text) for owner in owners]
+    places = [task_address(partition_of(owner, text), text) for owner in owners]
     records = await storage.get_many(places, now=now)
-    return next((Snapshot.read(record) for record in records if record is not None), None)
+    return next((Snapshot.from_record(record) for record in records if record is not None), None)
 
 
 async def _newest_of_all(storage: Storage, most: int | None, now: Micros) -> AsyncIterator[Record]:
     after: Position | None = None
     seen = 0
     while most is None or seen < most:
-        size = MOST_LIMIT if most is None else min(MOST_LIMIT, most - seen)
+        size = MAX_PAGE_SIZE if most is None else min(MAX_PAGE_SIZE, most - seen)
         records = await storage.page(TASKS, after=after, limit=size, descending=True, now=now)
         for record in records:
             yield record

@@ -15,10 +15,10 @@ from ..storage import Micros, Storage
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.codec import JsonLike
 from ..tasks.errors import NotFound
-from ..tasks.lifecycle import ACTIVE
-from ..tasks.listing import DEFAULT_LIMIT
+from ..tasks.lifecycle import ACTIVE_STATUSES
+from ..tasks.listing import DEFAULT_PAGE_SIZE
 from ..tasks.record import is_task_id
-from ..tasks.snapshot import TASKS, address_of, lease_address_of
+from ..tasks.snapshot import TASKS, lease_address, task_address
 from ..tasks.store import system_clock
 from . import figures, listing, watching
 from .details import Detail, Held, detail_of
@@ -58,7 +58,7 @@ class Operator:
         statuses: Collection[Status] | None = None,
         name: str | None = None,
         after: str | None = None,
-        limit: int = DEFAULT_LIMIT,
+        limit: int = DEFAULT_PAGE_SIZE,
     ) -> Rows:
         """The newest tasks, or those after a cursor: of some statuses, or of one function, tool or method.
 
@@ -128,7 +128,7 @@ class Operator:
         return Stats(
             counts=counts,
             held=held,
-            waiting=max(0, sum(counts[status] for status in ACTIVE) - held),
+            waiting=max(0, sum(counts[status] for status in ACTIVE_STATUSES) - held),
             oldest_waiting=await self.oldest_waiting(),
             oldest_asking=await self.oldest_asking(),
             workers=figures.workers_of(leases, now),
@@ -141,7 +141,7 @@ class Operator:
         *,
         statuses: Collection[Status] | None = None,
         name: str | None = None,
-        limit: int = DEFAULT_LIMIT,
+        limit: int = DEFAULT_PAGE_SIZE,
         pace: Pace = USUAL,
     ) -> AsyncGenerator[Changes]:
         """The newest tasks, then each change of that page as it is seen. For ever; close it."""
@@ -182,7 +182,7 @@ class Operator:
 
         owner = (await self._snapshot(handle, task_id)).task.owner
         return await self._row(
-            await self._store.mutate(owner, task_id, lambda read: self._store.edit(read, edit))
+            await self._store.update(owner, task_id, lambda read: self._store.edit(read, edit))
         )
 
     async def purge(self, *, ended_before: Micros | None = None, dry_run: bool = False) -> Purge:
@@ -203,10 +203,10 @@ class Operator:
         partition = handles.unseal(handle)
         if partition is None or not is_task_id(task_id):
             raise NotFound
-        record = await self.storage.get(address_of(partition, task_id), now=self.clock())
+        record = await self.storage.get(task_address(partition, task_id), now=self.clock())
         if record is None:
             raise NotFound
-        return Snapshot.read(record)
+        return Snapshot.from_record(record)
 
     async def _row(self, snapshot: Snapshot) -> Row:
         handles, _ = await self._seals()
@@ -216,5 +216,5 @@ class Operator:
         return None if snapshot is None else await self._row(snapshot)
 
     async def _detail(self, snapshot: Snapshot) -> Detail:
-        lease = await self.storage.get(lease_address_of(snapshot.record), now=self.clock())
+        lease = await self.storage.get(lease_address(snapshot.record), now=self.clock())
         return detail_of(snapshot, await self._row(snapshot), lease)

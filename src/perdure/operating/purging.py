@@ -39,7 +39,7 @@ async def purge(store: TaskStore, *, ended_before: Micros | None, dry_run: bool)
 async def _sweep(store: TaskStore) -> int:
     now, removed, more = store.clock(), 0, True
     while more:
-        swept = await store.sweep(now=now)
+        swept = await store.purge(now=now)
         removed += len(swept.task_ids)
         more = swept.more
     return removed

@@ -11,20 +11,20 @@ from ..feeds.link_index import read_link_record
 from ..runtime import lease as leases
 from ..storage import Micros, Record, Space, Storage
 from ..storage.quarantine import Inspection, inspect
-from ..tasks.idempotency import KEYS, task_of
-from ..tasks.listing import CURSOR_KEY, SETTINGS, read_key
+from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
+from ..tasks.listing import CURSOR_KEY_ADDRESS, SETTINGS, decode_key
 from ..tasks.snapshot import LEASES, TASKS, Snapshot
 from .handles import HANDLE_KEY
 
 
 def _read_setting(record: Record) -> object:
-    return read_key(record) if record.address in (CURSOR_KEY, HANDLE_KEY) else None
+    return decode_key(record) if record.address in (CURSOR_KEY_ADDRESS, HANDLE_KEY) else None
 
 
 READERS: Mapping[Space, Callable[[Record], object]] = {
     SETTINGS: _read_setting,
-    KEYS: task_of,
-    TASKS: Snapshot.read,
+    IDEMPOTENCY_KEYS: decode_task_id,
+    TASKS: Snapshot.from_record,
     LEASES: leases.read,
     ACCOUNTS: Stored.read,
     ITEMS: item_in,

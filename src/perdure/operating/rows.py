@@ -9,7 +9,7 @@ from msgspec import UnsetType
 
 from ..storage import Micros, Record, Tag
 from ..tasks import Progress, Snapshot, Status, Success, TaskRecord
-from ..tasks.owner import Kind
+from ..tasks.owner import OwnerKind
 from ..tasks.record import headline
 from ..tasks.snapshot import COMPLETED_WITH_ERROR
 
@@ -28,7 +28,7 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     """With the id, where to find it again: `Operator.get(row.handle, row.task_id)`. Tells nothing else."""
     owner: str
     """A digest, the same as in the logs."""
-    owner_kind: Kind
+    owner_kind: OwnerKind
     status: Status
     """As operators see it: `failed` also if the task completed with a result that reports an error."""
     name: str
@@ -109,7 +109,7 @@ def row_of(snapshot: Snapshot, *, now: Micros, handle_of: Callable[[str], str]) 
         age=max(0, (task.finished_at or now) - task.created_at),
         progress=task.progress,
         attempts=task.attempts,
-        is_held=task.held,
+        is_held=task.is_claimed,
         is_cancelling=task.cancel_requested_at is not None and not task.is_terminal,
         has_error=task.is_error,
         open_questions=0 if task.is_terminal else len(task.outstanding),

@@ -4,7 +4,7 @@ Read `app` (what a program writes), `task` (what a function sees), `lease` and `
 fenced), `recovery` (what happens when its worker dies), then `worker`.
 """
 
-from ..tasks.errors import LeaseLost
+from ..tasks.errors import ClaimLost
 from .app import App
 from .cancellation import Cancellation
 from .config import RuntimeConfig
@@ -32,6 +32,7 @@ __all__ = [
     "App",
     "Cancellation",
     "Claim",
+    "ClaimLost",
     "ClientCannotAnswer",
     "Executor",
     "Failed",
@@ -40,7 +41,6 @@ __all__ = [
     "InProcessExecutor",
     "InputFailed",
     "Job",
-    "LeaseLost",
     "Pause",
     "QueueFull",
     "Run",

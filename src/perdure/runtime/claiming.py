@@ -12,8 +12,8 @@ from ..storage import Change, Micros, Record
 from ..storage.errors import StorageFailed
 from ..storage.quarantine import quarantine
 from ..tasks import Snapshot, StoreConfig, TaskRecord, TaskStore, edits, retention
-from ..tasks.errors import ConcurrentModification, CorruptRecord, LeaseLost, NotFound
-from ..tasks.snapshot import lease_address_of
+from ..tasks.errors import ClaimLost, ConcurrentModification, CorruptRecord, NotFound
+from ..tasks.snapshot import lease_address
 from ..tasks.store import Edit
 from . import lease as leases
 from . import telemetry
@@ -50,11 +50,11 @@ class Claimer:
             raise NotFound
         with telemetry.claiming(snapshot.task):
             if not retention.is_started(snapshot.task):  # then there is no lease to take over
-                with suppress(LeaseLost):
+                with suppress(ClaimLost):
                     return await self._claim(snapshot, function, None)
-            before = await self._store.storage.get(lease_address_of(snapshot.record), now=self._store.clock())
+            before = await self._store.storage.get(lease_address(snapshot.record), now=self._store.clock())
             if before is not None and before.tag == leases.HELD:
-                raise LeaseLost  # another was quicker
+                raise ClaimLost  # another was quicker
             if before is not None:
                 leases.read(before)
             return await self._claim(snapshot, function, before)
@@ -64,7 +64,7 @@ class Claimer:
         taken: list[Record] = []
 
         def lease(following: Snapshot) -> Change | None:
-            if not following.task.held:
+            if not following.task.is_claimed:
                 return None if before is None else leases.give_up(before, following)
             change = holder.take(following, before)
             taken.append(leases.written(change))
@@ -88,14 +88,14 @@ class Claimer:
         telemetry.claimed(claimed.task, waiting.record.wake_at or now, now)
 
 
-REFUSED = (ConcurrentModification, LeaseLost, NotFound)
+REFUSED = (ConcurrentModification, ClaimLost, NotFound)
 """What a claim raises where another was quicker."""
 
 
 async def read_or_quarantine(record: Record, store: TaskStore) -> Snapshot | None:
     """The task of a record in the queue, or of a lease; None if it is damaged, and was quarantined."""
     try:
-        return Snapshot.read(record)
+        return Snapshot.from_record(record)
     except CorruptRecord:
         log.exception("a record in the queue, or with a lease, is damaged, and is quarantined")
         await quarantine(store.storage, record, now=store.clock())
@@ -107,6 +107,6 @@ def _begin(function: Function) -> Edit:
 
     def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
         refusal = refusal_to_start(function, task, now)
-        return edits.hold(task, now=now) if refusal is None else end_task(task, refusal, now, config)
+        return edits.claim(task, now=now) if refusal is None else end_task(task, refusal, now, config)
 
     return unless_cancelled(edit)

@@ -13,9 +13,9 @@ from random import uniform
 from ..storage import Position, Record
 from ..storage.errors import NewerFormat
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, retention
-from ..tasks.edits import DEADLINES
-from ..tasks.errors import ConcurrentModification, LeaseLost
-from ..tasks.snapshot import TASKS, lease_address_of
+from ..tasks.edits import DEADLINE_LANE
+from ..tasks.errors import ClaimLost, ConcurrentModification
+from ..tasks.snapshot import TASKS, lease_address
 from ..tasks.store import Edit
 from . import lease as leases
 from . import telemetry
@@ -39,7 +39,7 @@ class Deadlines:
     def __init__(self, store: TaskStore, config: RuntimeConfig) -> None:
         self._store = store
         self._interval = config.sweep_interval / CHECKS_PER_SWEEP
-        self._questions = Lane(store.storage, DEADLINES, BATCH)
+        self._questions = Lane(store.storage, DEADLINE_LANE, BATCH)
 
     async def check_questions(self) -> None:
         """After a while, fail the unclaimed tasks whose questions are past their deadline."""
@@ -72,7 +72,7 @@ class Deadlines:
     async def _end(self, record: Record, edit: Edit) -> None:
         try:
             snapshot = await read_or_quarantine(record, self._store)
-            if snapshot is None or snapshot.task.held:
+            if snapshot is None or snapshot.task.is_claimed:
                 return
             ended = await edit_with_lease(self._store, snapshot, edit)
         except NewerFormat:
@@ -95,12 +95,12 @@ async def edit_with_lease(store: TaskStore, snapshot: Snapshot, edit: Edit) -> S
 
     Raises ConcurrentModification if a worker has claimed it, or extended its lease, meanwhile.
     """
-    lease = await store.storage.get(lease_address_of(snapshot.record), now=store.clock())
+    lease = await store.storage.get(lease_address(snapshot.record), now=store.clock())
     if lease is not None:
         leases.read(lease)  # raises NewerFormat: a lease of a newer version is left as it is
     try:
         return await store.edit(
             snapshot, edit, lease=lambda after: None if lease is None else leases.give_up(lease, after)
         )
-    except LeaseLost as error:
+    except ClaimLost as error:
         raise ConcurrentModification(snapshot.version, snapshot.version + 1) from error

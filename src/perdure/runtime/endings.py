@@ -225,7 +225,7 @@ def expiry_of(task: TaskRecord, now: Micros) -> Failure | None:
 
 def end_unanswered(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
     """Fail a task that has a question past its deadline."""
-    if not retention.is_unanswered(task, now):
+    if not retention.is_past_deadline(task, now):
         return task
     return end_task(task, Reason.INPUT_DEADLINE.failure("a question was not answered in time"), now, config)
 

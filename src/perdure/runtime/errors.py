@@ -12,7 +12,7 @@
         ├── InputFailed        raised by `task.elicit` and others: the client answered with a JSON-RPC error
         └── TaskCancelled      raised in a plain function that asks whether it was cancelled, and was
 
-LeaseLost is an error of tasks: it is what a store answers to a worker that no longer holds the task.
+ClaimLost is an error of tasks: it is what a store answers to a worker that no longer holds the task.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from ..storage.errors import (
     StorageUnavailable,
 )
 from ..tasks.codec import JsonLike
-from ..tasks.errors import InvalidValue, LeaseLost
+from ..tasks.errors import ClaimLost, InvalidValue
 from ..tasks.inputs import Capability, InputError, InputKind, InputRequest
 from ..tasks.record import Failure
 
@@ -90,7 +90,7 @@ def is_signal(error: BaseException) -> bool:
     """Return whether an exception says how the run of its function ends, and is not a mistake."""
     if not isinstance(error, PerdureError):
         return False
-    return isinstance(error, (RunError, LeaseLost, *OUTAGES)) or error.retryable
+    return isinstance(error, (RunError, ClaimLost, *OUTAGES)) or error.retryable
 
 
 def exited(error: SystemExit) -> Failed:

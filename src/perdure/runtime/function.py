@@ -14,7 +14,7 @@ import msgspec
 
 from ..tasks import codec
 from ..tasks.codec import JsonLike
-from ..tasks.edits import MOST_FUNCTION_BYTES
+from ..tasks.edits import MAX_FUNCTION_NAME_BYTES
 from ..tasks.errors import InvalidValue
 from ..tasks.record import Outcome
 from .errors import UnknownFunction
@@ -51,7 +51,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the handler is a coroutine function. Not to be given: the handler itself says so."""
 
     def __post_init__(self) -> None:
-        codec.check_name("name", self.name, MOST_FUNCTION_BYTES)
+        codec.check_name("name", self.name, MAX_FUNCTION_NAME_BYTES)
         if "\0" in self.name:
             raise InvalidValue("name", "must be text without NUL")
         for field, least in (("retries", 0), ("concurrency", 1)):

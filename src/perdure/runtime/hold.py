@@ -16,7 +16,7 @@ import msgspec
 from ..storage import Change, Committed, Record
 from ..storage.errors import NewerFormat, StorageError
 from ..tasks import Snapshot, TaskStore
-from ..tasks.errors import ConcurrentModification, LeaseLost
+from ..tasks.errors import ClaimLost, ConcurrentModification
 from ..tasks.store import Edit
 from . import lease as leases
 from .lease import Holder
@@ -45,7 +45,7 @@ async def find_out(claim: Claim, store: TaskStore) -> Claim | None:
                 (claim.snapshot.record.address, claim.lease.address), now=store.clock()
             )
             if task is not None and lease is not None and claim.holder.holds(lease):
-                return Claim(Snapshot.read(task), lease, claim.holder)
+                return Claim(Snapshot.from_record(task), lease, claim.holder)
     return None
 
 
@@ -76,8 +76,8 @@ class Hold:
         """Write an edit of the task; the lease is extended, or given up with the task, in the same commit."""
         async with self._lock:
             for attempt in range(1, WRITE_ATTEMPTS + 1):
-                if not self.snapshot.task.held:  # it was ended, or given back
-                    raise LeaseLost
+                if not self.snapshot.task.is_claimed:  # it was ended, or given back
+                    raise ClaimLost
                 try:
                     following = await self._store.edit(self.snapshot, edit, lease=self._lease_after)
                 except ConcurrentModification:
@@ -85,7 +85,7 @@ class Hold:
                         raise
                     await self.look()
                     await asyncio.sleep(uniform(0, 0.001 * 2**attempt))
-                except LeaseLost:
+                except ClaimLost:
                     if attempt == WRITE_ATTEMPTS or not await self._is_ours():
                         raise
                 else:
@@ -101,26 +101,26 @@ class Hold:
                 if isinstance(result, Committed):
                     return self._extended(change.after)
                 if not await self._is_ours():
-                    raise LeaseLost
+                    raise ClaimLost
 
     async def look(self) -> None:
-        """See what others have written. LeaseLost where the task is gone, or was ended by another, or was
+        """See what others have written. ClaimLost where the task is gone, or was ended by another, or was
         written by a newer version of perdure, whose workers recover it.
         """
         found = await self._store.storage.get(self.snapshot.record.address, now=self._store.clock())
         if found is None:
-            raise LeaseLost
+            raise ClaimLost
         if found.version <= self.snapshot.version:
             return
         try:
-            self._adopt(Snapshot.read(found))
+            self._adopt(Snapshot.from_record(found))
         except NewerFormat as error:
-            raise LeaseLost from error
+            raise ClaimLost from error
         if self.snapshot.task.is_terminal:
-            raise LeaseLost
+            raise ClaimLost
 
     def _lease_after(self, following: Snapshot) -> Change:
-        if not following.task.held:
+        if not following.task.is_claimed:
             return leases.give_up(self._lease, following)
         change = self._holder.extend(self._lease)
         self._next_lease = change.after
@@ -129,7 +129,7 @@ class Hold:
     def _written(self, following: Snapshot) -> None:
         if following is self.snapshot:  # there was nothing to write
             return
-        if following.task.held:
+        if following.task.is_claimed:
             self._extended(self._next_lease)
         self._adopt(following)
 

@@ -98,7 +98,7 @@ async def recover(lease: Record, store: TaskStore, functions: Mapping[str, Funct
     leases.read(lease)
     found = await store.storage.get(leases.task_of(lease), now=store.clock())
     snapshot = None if found is None else await read_or_quarantine(found, store)
-    if snapshot is None or snapshot.task.is_terminal or not snapshot.task.held:
+    if snapshot is None or snapshot.task.is_terminal or not snapshot.task.is_claimed:
         await _remove(lease, store.storage, store.clock())
         return None
     function = functions.get(snapshot.task.function or "")

@@ -17,7 +17,7 @@ from typing import cast
 
 from ..storage.errors import StorageError
 from ..tasks import InputRequest, Snapshot, Status, StoreConfig, TaskStore, retention
-from ..tasks.errors import LeaseLost
+from ..tasks.errors import ClaimLost
 from ..tasks.inputs import Input, check_repeated
 from ..tasks.store import Edit
 from . import telemetry
@@ -97,7 +97,7 @@ class Run:
         """Whether the task is ours, though the process was held up between the claim and the beginning."""
         try:
             await self._hold.extend()
-        except (LeaseLost, StorageError):
+        except (ClaimLost, StorageError):
             return False
         return True
 
@@ -195,10 +195,10 @@ class Run:
     async def write(self, edit: Edit) -> None:
         """Write an edit of the task for its function, unless the run is over."""
         if self._over.done():
-            raise LeaseLost
+            raise ClaimLost
         try:
             await self._hold.write(self._with_report(edit))
-        except LeaseLost:
+        except ClaimLost:
             self.stop(Stop.LEASE_LOST)
             raise
         self.reporter.written()
@@ -226,7 +226,7 @@ class Run:
         while True:
             try:
                 await work()
-            except LeaseLost:
+            except ClaimLost:
                 return self.stop(Stop.LEASE_LOST)
             except Exception as error:
                 log.warning("task %s: %s", self.snapshot.task.task_id, said_by(error))
@@ -246,7 +246,7 @@ class Run:
         except StorageError as error:
             log.warning("task %s: no heartbeat: %s", self.snapshot.task.task_id, error)
             if self._hold.age >= self._config.lease and self._function.restart:
-                raise LeaseLost from error
+                raise ClaimLost from error
             return False
         return True
 
@@ -298,7 +298,7 @@ class Run:
             self._slot.give_back()
             while self._lacks(keys):
                 if self._over.done():  # the function has returned, and left this behind
-                    raise LeaseLost
+                    raise ClaimLost
                 if self.cancellation.is_requested:  # a coroutine is cancelled besides, a thread is not
                     raise TaskCancelled
                 await self._until_changed_or_overdue()
@@ -320,12 +320,12 @@ class Run:
 
     @property
     def _is_unanswered(self) -> bool:
-        return retention.is_unanswered(self.snapshot.task, self._store.clock())
+        return retention.is_past_deadline(self.snapshot.task, self._store.clock())
 
     async def _refresh(self) -> None:
         try:
             await self._hold.look()
-        except LeaseLost:
+        except ClaimLost:
             self.stop(Stop.LEASE_LOST)
         except StorageError as error:
             log.warning("task %s: %s", self.snapshot.task.task_id, error)

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from ..storage.errors import OutcomeUnknown
 from ..tasks import NewTask, Owner, Snapshot, Status, TaskStore, edits
 from ..tasks.codec import JsonLike
-from ..tasks.lifecycle import ACTIVE
+from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.snapshot import LEASES, TASKS
 from . import lease as leases
 from . import telemetry
@@ -76,7 +76,7 @@ class Runtime:
         new = NewTask(
             method="tools/call",
             params={"name": function, "arguments": arguments},
-            ttl=ttl,
+            ttl_ms=ttl,
             function=function,
             idempotency_key=idempotency_key,
         )
@@ -111,7 +111,7 @@ class Runtime:
         tasks, held = await asyncio.gather(
             self.store.storage.counts(TASKS, now=now), self.store.storage.counts(LEASES, now=now)
         )
-        if sum(tasks.get(status, 0) for status in ACTIVE) - held.get(leases.HELD, 0) >= most:
+        if sum(tasks.get(status, 0) for status in ACTIVE_STATUSES) - held.get(leases.HELD, 0) >= most:
             raise QueueFull(most)
 
     async def cancel(self, owner: Owner, task_id: str) -> Snapshot:
@@ -119,10 +119,10 @@ class Runtime:
 
         Raises TerminalTask where the task has ended already.
         """
-        return await self.store.mutate(owner, task_id, self._cancel)
+        return await self.store.update(owner, task_id, self._cancel)
 
     async def _cancel(self, snapshot: Snapshot) -> Snapshot:
-        if not snapshot.task.held:
+        if not snapshot.task.is_claimed:
             return await self._end_as_cancelled(snapshot)
         flagged = await self.store.request_cancel(snapshot)
         self._executor.cancel(flagged.task.task_id, Stop.CANCELLED)
@@ -142,7 +142,7 @@ class Runtime:
         unknown.
         """
         try:
-            return await self.store.mutate(owner, task_id, self._end_as_cancelled)
+            return await self.store.update(owner, task_id, self._end_as_cancelled)
         except OutcomeUnknown:
             read = await self.store.get(owner, task_id)
             if read.task.status is Status.CANCELLED:
@@ -158,7 +158,7 @@ class Runtime:
 
     async def answer(self, owner: Owner, task_id: str, answers: Mapping[str, JsonLike]) -> Snapshot:
         """Answer what the task asked. When all is answered, it goes on, wherever it runs."""
-        return await self.store.mutate(owner, task_id, lambda read: self.store.answer(read, answers))
+        return await self.store.update(owner, task_id, lambda read: self.store.answer(read, answers))
 
     async def wait(self, owner: Owner, task_id: str, timeout: float | None = None) -> Snapshot:  # noqa: ASYNC109
         """The task once it has ended. TimeoutError if it has not within so many seconds.

@@ -9,7 +9,7 @@ from contextlib import suppress
 from ..storage import Micros
 from ..storage.errors import InvalidArgument, StorageClosed, StorageError
 from ..tasks import Failure, Status, StoreConfig, TaskRecord
-from ..tasks.errors import ConcurrentModification, LeaseLost, NotFound
+from ..tasks.errors import ClaimLost, ConcurrentModification, NotFound
 from ..tasks.store import Edit
 from .endings import finish, said_by
 from .errors import INTERNAL_ERROR
@@ -29,11 +29,11 @@ class Settlement:
         self._is_replaced = False
 
     async def write(self, *, within: float, pause: float) -> None:
-        """Return when it is written. Raises LeaseLost, or what kept it from being written for so long."""
+        """Return when it is written. Raises ClaimLost, or what kept it from being written for so long."""
         deadline = asyncio.get_running_loop().time() + within
         while not await self._try():
             if asyncio.get_running_loop().time() > deadline:
-                raise LeaseLost
+                raise ClaimLost
             await asyncio.sleep(pause)
 
     async def _try(self) -> bool:
@@ -41,9 +41,9 @@ class Settlement:
             await self._hold.write(self._remembered)
         except StorageClosed:
             raise
-        except (LeaseLost, NotFound) as error:
+        except (ClaimLost, NotFound) as error:
             if not (self._is_in_doubt and await self._was_written()):
-                raise LeaseLost from error
+                raise ClaimLost from error
         except Exception as error:
             self._is_in_doubt = True
             if not _may_heal(error):
@@ -58,7 +58,7 @@ class Settlement:
 
     async def _was_written(self) -> bool:
         """Whether only the answer to an earlier try was lost, as far as can be read."""
-        with suppress(LeaseLost, StorageError):
+        with suppress(ClaimLost, StorageError):
             await self._hold.look()
         task = self._hold.snapshot.task
         return task.is_terminal and (task.status, task.finished_at) in self._tried

@@ -1,6 +1,6 @@
 """`Task`: what a running function sees of its task.
 
-Every write of it is fenced by the lease: after another worker has taken the task, each raises LeaseLost.
+Every write of it is fenced by the lease: after another worker has taken the task, each raises ClaimLost.
 A plain function, which runs in a thread, calls the coroutines through `anyio.from_thread.run`.
 """
 
@@ -162,7 +162,7 @@ class Task:
     def _next_key(self, request: InputRequest) -> str:
         """A key that is the same again when the function is run again and asks the same in the same order."""
         self._questions += 1
-        text = codec.document("inputs", request.params)
+        text = codec.encode_checked("inputs", request.params)
         digest = hashlib.blake2b(request.kind.encode() + b"\0" + bytes(text), digest_size=6).hexdigest()
         return f"{self._scope}{self._questions}-{digest}"
 

@@ -269,7 +269,7 @@ class Worker:
         more = True
         while more:
             with telemetry.sweeping():
-                swept = await self._store.sweep()
+                swept = await self._store.purge()
                 telemetry.swept(len(swept.purged))
             more = swept.more
             await asyncio.sleep(SWEEP_PAUSE)

@@ -14,7 +14,7 @@ from .owner import Owner
 from .record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
 from .snapshot import Snapshot
 from .store import TaskStore
-from .upkeep import Sweep, Upkeep
+from .upkeep import PurgeResult, Upkeep
 from .variables import Variables
 
 __all__ = [
@@ -27,11 +27,11 @@ __all__ = [
     "Outcome",
     "Owner",
     "Progress",
+    "PurgeResult",
     "Snapshot",
     "Status",
     "StoreConfig",
     "Success",
-    "Sweep",
     "TaskFilter",
     "TaskId",
     "TaskPage",

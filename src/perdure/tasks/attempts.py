@@ -23,7 +23,7 @@ MAX_REASON_CHARACTERS = 200
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One time that a worker held the task. The last one ends with the task, or is still going on."""
 
-    begun_at: Micros
+    started_at: Micros = msgspec.field(name="begun_at")
     ended_at: Micros | None = None
     """When it was given back, or somebody found its worker gone."""
     reason: str | None = None

@@ -22,12 +22,12 @@ Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | Non
 JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike] | None"
 """What may be given: lists, tuples and dicts, in types that do not mind what exactly is in them."""
 
-MOST_DEPTH = 100
+MAX_DEPTH = 100
 """How deep any document may be nested, so that it can be read again from any stack."""
 
-_PLAIN = frozenset({str, int, bool, type(None)})
+_SCALARS = frozenset({str, int, bool, type(None)})
 _encoder = msgspec.json.Encoder(order="sorted")
-_unsorted = msgspec.json.Encoder()
+_unsorted_encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder()
 
 
@@ -41,12 +41,12 @@ def decode(raw: Raw | bytes | UnsetType) -> Json:
     return None if isinstance(raw, UnsetType) else cast("Json", _decoder.decode(raw))
 
 
-def document(
+def encode_checked(
     field: str,
     value: JsonLike,
     *,
     max_bytes: int | None = None,
-    max_depth: int = MOST_DEPTH,
+    max_depth: int = MAX_DEPTH,
     keep_order: bool = False,
 ) -> Raw:
     """Canonical bytes of a value from outside, or an error that names the place and the limit.
@@ -55,7 +55,7 @@ def document(
     """
     check_json(field, value, max_depth=max_depth)
     try:
-        raw = (_unsorted if keep_order else _encoder).encode(value)
+        raw = (_unsorted_encoder if keep_order else _encoder).encode(value)
     except UnicodeEncodeError as error:
         raise InvalidValue(field, "holds a lone surrogate, which UTF-8 cannot express") from error
     except (TypeError, ValueError) as error:  # a subclass of a plain type, an integer of thousands of digits
@@ -123,18 +123,18 @@ def check_json(
         case dict() | list() | tuple():
             if depth == max_depth:
                 raise LimitExceeded(field, max_depth, depth + 1, "levels of nesting")
-            for item in _items(field, cast("dict[object, object] | Sequence[object]", value), max_string):
+            for item in _children(field, cast("dict[object, object] | Sequence[object]", value), max_string):
                 check_json(field, item, max_depth=max_depth, max_string=max_string, depth=depth + 1)
         case _:
             raise InvalidValue(field, f"a value of type {type(value).__name__} is not JSON")
 
 
-def _check_length(field: str, text: str, most: int | None) -> None:
-    if most is not None and len(text) > most:
-        raise LimitExceeded(field, most, len(text), "characters")
+def _check_length(field: str, text: str, maximum: int | None) -> None:
+    if maximum is not None and len(text) > maximum:
+        raise LimitExceeded(field, maximum, len(text), "characters")
 
 
-def _items(
+def _children(
     field: str, value: dict[object, object] | Sequence[object], max_string: int | None
 ) -> Iterable[object]:
     """What is in a container and must be checked: not the most of it, where strings may have any length."""
@@ -143,4 +143,4 @@ def _items(
             if not isinstance(key, str):
                 raise InvalidValue(field, f"the key {key!r} is not a string")
         value = [*value.values()]
-    return value if max_string is not None else [item for item in value if type(item) not in _PLAIN]
+    return value if max_string is not None else [item for item in value if type(item) not in _SCALARS]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..storage.port import MOST_BYTES, MOST_KEY_BYTES, MOST_NUMBER
-from .codec import MOST_DEPTH
+from .codec import MAX_DEPTH
 from .errors import InvalidValue
 
 KIB = 1024
@@ -14,7 +14,7 @@ SECOND_MS = 1000
 HOUR_MS = 3600 * SECOND_MS
 DAY_MS = 24 * HOUR_MS
 
-MOST_TTL_MS = 100 * 365 * DAY_MS
+MAX_TTL_MS = 100 * 365 * DAY_MS
 """A hundred years: more is for ever, and is asked for with null."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
@@ -40,7 +40,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """How long a result stays readable, unless the client named a shorter ttl; None: forever."""
     idempotency_window_ms: int = DAY_MS
     """How long an idempotency key is remembered."""
-    default_poll_interval: int = SECOND_MS
+    default_poll_interval_ms: int = SECOND_MS
     """What clients are told to wait between two looks, where the task says nothing else."""
 
     # How large
@@ -71,37 +71,37 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
             _check_field(field.name, getattr(self, field.name))
-        check_poll_interval("default_poll_interval", self.default_poll_interval)
+        check_poll_interval("default_poll_interval_ms", self.default_poll_interval_ms)
         if self.max_ttl_ms is not None and (
             self.default_ttl_ms is None or self.default_ttl_ms > self.max_ttl_ms
         ):
             raise InvalidValue("default_ttl_ms", f"must be at most max_ttl_ms, which is {self.max_ttl_ms}")
 
 
-_OPTIONAL = ("default_ttl_ms", "max_ttl_ms", "result_retention_ms")
-_MOST = {
-    "default_ttl_ms": MOST_TTL_MS,
-    "max_ttl_ms": MOST_TTL_MS,
-    "result_retention_ms": MOST_TTL_MS,
-    "idempotency_window_ms": MOST_TTL_MS,
-    "max_variable_depth": MOST_DEPTH - 1,
-    "max_input_depth": MOST_DEPTH,
+_NULLABLE = ("default_ttl_ms", "max_ttl_ms", "result_retention_ms")
+_MAXIMA = {
+    "default_ttl_ms": MAX_TTL_MS,
+    "max_ttl_ms": MAX_TTL_MS,
+    "result_retention_ms": MAX_TTL_MS,
+    "idempotency_window_ms": MAX_TTL_MS,
+    "max_variable_depth": MAX_DEPTH - 1,
+    "max_input_depth": MAX_DEPTH,
     "max_record_size_bytes": MOST_BYTES - 64 * KIB,
     "max_name_length": MOST_KEY_BYTES,
 }
 """What the storage and the codec can bear; of the others, any number that a storage can."""
 
 
-_LEAST = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}
+_MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}
 """What a task needs to end with a reason."""
 
 
 def _check_field(name: str, value: object) -> None:
-    if (value is None and name in _OPTIONAL) or (isinstance(value, bool) and name == "allow_anonymous"):
+    if (value is None and name in _NULLABLE) or (isinstance(value, bool) and name == "allow_anonymous"):
         return
-    least, most = _LEAST.get(name, 1), _MOST.get(name, MOST_NUMBER)
-    if type(value) is not int or not least <= value <= most:
-        raise InvalidValue(name, f"must be an integer from {least} to {most}, not {value!r}")
+    minimum, maximum = _MINIMA.get(name, 1), _MAXIMA.get(name, MOST_NUMBER)
+    if type(value) is not int or not minimum <= value <= maximum:
+        raise InvalidValue(name, f"must be an integer from {minimum} to {maximum}, not {value!r}")
 
 
 def check_poll_interval(field: str, interval: int) -> None:

@@ -16,11 +16,11 @@ from ..storage.record import Position
 from . import codec
 from .errors import InvalidCursor
 
-_SEAL_BYTES = 16
+_SIGNATURE_BYTES = 16
 _position = msgspec.json.Decoder(tuple[int, str, str])
 
 
-class Scope(msgspec.Struct, frozen=True, kw_only=True):
+class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
     """Which listing a cursor belongs to."""
 
     partition: str | None
@@ -30,21 +30,21 @@ class Scope(msgspec.Struct, frozen=True, kw_only=True):
     newest_first: bool
 
 
-def seal(position: Position, scope: Scope, key: bytes) -> str:
+def encode_cursor(position: Position, scope: CursorScope, key: bytes) -> str:
     payload = codec.encode(position)
-    return urlsafe_b64encode(_seal(payload, scope, key) + payload).decode()
+    return urlsafe_b64encode(_signature(payload, scope, key) + payload).decode()
 
 
-def unseal(cursor: str, scope: Scope, key: bytes) -> Position:
+def decode_cursor(cursor: str, scope: CursorScope, key: bytes) -> Position:
     try:
         sealed = urlsafe_b64decode(cursor.encode("ascii"))
     except (AttributeError, ValueError) as error:
         raise InvalidCursor from error
-    given, payload = sealed[:_SEAL_BYTES], sealed[_SEAL_BYTES:]
-    if not hmac.compare_digest(given, _seal(payload, scope, key)):
+    given, payload = sealed[:_SIGNATURE_BYTES], sealed[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(given, _signature(payload, scope, key)):
         raise InvalidCursor
     return Position(*_position.decode(payload))
 
 
-def _seal(payload: bytes, scope: Scope, key: bytes) -> bytes:
-    return hmac.digest(key, codec.encode(scope) + b"\0" + payload, sha256)[:_SEAL_BYTES]
+def _signature(payload: bytes, scope: CursorScope, key: bytes) -> bytes:
+    return hmac.digest(key, codec.encode(scope) + b"\0" + payload, sha256)[:_SIGNATURE_BYTES]

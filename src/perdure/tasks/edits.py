@@ -17,14 +17,14 @@ from ..storage.port import MOST_LANE_BYTES
 from ..storage.record import Micros
 from . import attempts, codec, inputs, retention
 from .codec import JsonLike
-from .config import MOST_TTL_MS, StoreConfig, check_poll_interval
+from .config import MAX_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
 from .inputs import Capability, Input, InputError, InputRequest
-from .lifecycle import Status, check_active, check_move
+from .lifecycle import Status, check_active, check_transition
 from .owner import Owner
 from .record import (
-    Document,
     Failure,
+    OptionalJson,
     Outcome,
     Progress,
     Success,
@@ -35,12 +35,12 @@ from .record import (
 )
 from .variables import Variables, merge
 
-MOST_FUNCTION_BYTES = MOST_LANE_BYTES - len("run/")
+MAX_FUNCTION_NAME_BYTES = MOST_LANE_BYTES - len("run/")
 
-DEADLINES = "deadline"
+DEADLINE_LANE = "deadline"
 """The lane in which unclaimed tasks wait for the deadline of their questions."""
 
-CANCELLED = Failure.of(-32800, "The task was cancelled")
+CANCELLED_OUTCOME = Failure.of(-32800, "The task was cancelled")
 """The outcome of a task that was cancelled and left none of its own."""
 
 
@@ -60,11 +60,11 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     """The request that becomes a task, for example `tools/call`."""
     params: JsonLike | UnsetType = UNSET
     meta: JsonLike | UnsetType = UNSET
-    ttl: int | UnsetType | None = UNSET
+    ttl_ms: int | UnsetType | None = UNSET
     """Milliseconds; None: forever; not given: the store's default."""
     is_ttl_named: bool = False
     """Whether the client named the ttl. It then bounds how long the result stays readable."""
-    poll_interval: int | None = None
+    poll_interval_ms: int | None = None
     session_id: str | None = None
     variables: Mapping[str, JsonLike] = {}
     client_can: tuple[Capability, ...] | None = None
@@ -85,10 +85,10 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
     if new.session_id is not None:
         codec.check_name("session_id", new.session_id, config.max_name_length)
     if new.function is not None:
-        codec.check_name("function", new.function, min(config.max_name_length, MOST_FUNCTION_BYTES))
-    if new.poll_interval is not None:
-        check_poll_interval("poll_interval", new.poll_interval)
-    ttl = checked_ttl(new.ttl, config)
+        codec.check_name("function", new.function, min(config.max_name_length, MAX_FUNCTION_NAME_BYTES))
+    if new.poll_interval_ms is not None:
+        check_poll_interval("poll_interval_ms", new.poll_interval_ms)
+    ttl = resolve_ttl(new.ttl_ms, config)
     return TaskRecord(
         task_id=task_id,
         owner=owner,
@@ -96,12 +96,12 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         status=Status.WORKING,
         created_at=now,
         last_updated_at=now,
-        ttl=ttl,
-        retention=_retention(ttl if new.is_ttl_named else None, config),
-        poll_interval=new.poll_interval or config.default_poll_interval,
+        ttl_ms=ttl,
+        retention_ms=_resolve_retention(ttl if new.is_ttl_named else None, config),
+        poll_interval_ms=new.poll_interval_ms or config.default_poll_interval_ms,
         original_method=new.method,
-        params_json=_document("params", new.params, config.max_params_size_bytes),
-        meta_json=_document("meta", new.meta, config.max_meta_size_bytes),
+        params_json=_encode_optional("params", new.params, config.max_params_size_bytes),
+        meta_json=_encode_optional("meta", new.meta, config.max_meta_size_bytes),
         variables_json=merge(Variables({}), new.variables, config) if new.variables else UNSET,
         client_can=None if new.client_can is None else tuple(sorted(new.client_can)),
         operators_answer=new.operators_answer,
@@ -122,7 +122,7 @@ def report(
     check_active(task.status)
     if message is not None:
         codec.check_text("status_message", message, config.max_message_length)
-    reported = _touched(
+    reported = _updated(
         task,
         now,
         status_message=task.status_message if message is None else message,
@@ -137,7 +137,7 @@ def set_variables(
 ) -> TaskRecord:
     """Set, or with null take away, some variables."""
     check_active(task.status)
-    return _touched(task, now, variables_json=merge(task.variables, changes, config))
+    return _updated(task, now, variables_json=merge(task.variables, changes, config))
 
 
 def save_checkpoint(
@@ -146,7 +146,7 @@ def save_checkpoint(
     """Set, or with null remove, some values of the checkpoint."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
-    saved = _touched(task, now, checkpoint_json=merged)
+    saved = _updated(task, now, checkpoint_json=merged)
     before = task.checkpoint_json
     is_new = isinstance(before, UnsetType) or bytes(merged) != bytes(before)
     return _progressed(saved) if is_new else saved
@@ -165,17 +165,19 @@ def finish(
         message = error[: config.max_message_length]
     if isinstance(outcome, Success):
         codec.check_size("result", outcome.result, config.max_result_size_bytes)
-        return _end(task, Status.COMPLETED, outcome, message, now, config)
+        return _finish_as(task, Status.COMPLETED, outcome, message, now, config)
     codec.check_size("error", codec.encode(outcome), config.max_error_size_bytes)
-    return _end(task, Status.FAILED, outcome, message, now, config)
+    return _finish_as(task, Status.FAILED, outcome, message, now, config)
 
 
 def cancel(task: TaskRecord, *, message: str | None = None, now: Micros, config: StoreConfig) -> TaskRecord:
     """End as cancelled."""
-    return _end(task, Status.CANCELLED, CANCELLED, message or CANCELLED.message, now, config)
+    return _finish_as(
+        task, Status.CANCELLED, CANCELLED_OUTCOME, message or CANCELLED_OUTCOME.message, now, config
+    )
 
 
-def _end(
+def _finish_as(
     task: TaskRecord,
     status: Status,
     outcome: Outcome,
@@ -183,10 +185,10 @@ def _end(
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    check_move(task.status, status)
+    check_transition(task.status, status)
     if message is not None:
         codec.check_text("status_message", message, config.max_message_length)
-    at = _moment(task, now)
+    at = _edit_time(task, now)
     return replace(
         task,
         status=status,
@@ -194,17 +196,17 @@ def _end(
         status_message=message,
         finished_at=at,
         last_updated_at=at,
-        held=False,
+        is_claimed=False,
     )
 
 
 def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """Leave word that the task should end. Asking again changes nothing."""
     if task.is_terminal:
-        check_move(task.status, Status.CANCELLED)
+        check_transition(task.status, Status.CANCELLED)
     if task.cancel_requested_at is not None:
         return task
-    return _touched(task, now, cancel_requested_at=now)
+    return _updated(task, now, cancel_requested_at=now)
 
 
 def ask(
@@ -213,9 +215,9 @@ def ask(
     """Ask the client. More may be asked while earlier questions are open; no key is used twice."""
     check_active(task.status)
     if task.status is not Status.INPUT_REQUIRED:
-        check_move(task.status, Status.INPUT_REQUIRED)
-    asked = inputs.ask(task.inputs, requests, ttl=task.ttl, now=now, config=config)
-    return _touched(task, now, status=Status.INPUT_REQUIRED, inputs=asked)
+        check_transition(task.status, Status.INPUT_REQUIRED)
+    asked = inputs.ask(task.inputs, requests, ttl_ms=task.ttl_ms, now=now, config=config)
+    return _updated(task, now, status=Status.INPUT_REQUIRED, inputs=asked)
 
 
 def answer(
@@ -239,19 +241,26 @@ def fail_question(
 def _answered(task: TaskRecord, settled: Mapping[str, Input], now: Micros) -> TaskRecord:
     if not settled:
         return task
-    answered = _touched(task, now, inputs={**task.inputs, **settled})
+    answered = _updated(task, now, inputs={**task.inputs, **settled})
     if answered.outstanding:
         return answered
-    check_move(task.status, Status.WORKING)
+    check_transition(task.status, Status.WORKING)
     return replace(answered, status=Status.WORKING)
 
 
-def hold(task: TaskRecord, *, now: Micros) -> TaskRecord:
+def claim(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """Claim the task for one more attempt. From now on its ttl does not end it."""
     check_active(task.status)
-    at = _moment(task, now)
-    told = attempts.start_attempt(task.history_json, at)
-    return _touched(task, at, held=True, run_at=None, attempts=task.attempts + 1, history_json=told)
+    at = _edit_time(task, now)
+    attempt_history = attempts.start_attempt(task.attempt_history_json, at)
+    return _updated(
+        task,
+        at,
+        is_claimed=True,
+        run_at=None,
+        attempts=task.attempts + 1,
+        attempt_history_json=attempt_history,
+    )
 
 
 def release(
@@ -268,19 +277,21 @@ def release(
     Without an `end` the attempt is not counted: the work paused, or was never started.
     """
     check_active(task.status)
-    at = _moment(task, now)
+    at = _edit_time(task, now)
     is_waiting = task.status is Status.INPUT_REQUIRED  # the work was not running, so nothing was interrupted
-    return _touched(
+    return _updated(
         task,
         at,
-        held=False,
+        is_claimed=False,
         run_at=run_at,
         released_at=at,
         attempts=max(0, task.attempts - (end is None)),
         failures=task.failures + (end is AttemptEnd.FAILED),
         interruptions=task.interruptions + (end is AttemptEnd.INTERRUPTED and not is_waiting),
         last_failure=task.last_failure if reason is None else reason[: config.max_message_length],
-        history_json=attempts.end_attempt(task.history_json, at, reason) if task.held else task.history_json,
+        attempt_history_json=attempts.end_attempt(task.attempt_history_json, at, reason)
+        if task.is_claimed
+        else task.attempt_history_json,
     )
 
 
@@ -290,11 +301,11 @@ def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
     There is one lane per function, so that a worker sees only tasks that it can run, and one in which the
     questions of all tasks wait for their deadline.
     """
-    if task.held or task.is_terminal:
+    if task.is_claimed or task.is_terminal:
         return None, None
     if task.status is Status.INPUT_REQUIRED:
         deadline = retention.question_deadline(task)
-        return (None, None) if deadline is None else (DEADLINES, deadline)
+        return (None, None) if deadline is None else (DEADLINE_LANE, deadline)
     if task.function is None:
         return None, None
     return lane_of(task.function), task.created_at if task.run_at is None else task.run_at
@@ -304,21 +315,21 @@ def lane_of(function: str) -> str:
     return f"run/{function}"
 
 
-def _touched(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:
+def _updated(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:
     """The task with these changes and their time."""
-    return replace(task, **changes, last_updated_at=_moment(task, now))
+    return replace(task, **changes, last_updated_at=_edit_time(task, now))
 
 
 def _progressed(task: TaskRecord) -> TaskRecord:
     return replace(task, interruptions=0) if task.interruptions else task
 
 
-def _moment(task: TaskRecord, now: Micros) -> Micros:
+def _edit_time(task: TaskRecord, now: Micros) -> Micros:
     """The time of an edit, which never runs backwards though clocks may."""
     return max(now, task.last_updated_at)
 
 
-def checked_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
+def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
     """What was asked for, refused (never bent) where it is more than allowed."""
     if isinstance(ttl, UnsetType):
         return config.default_ttl_ms
@@ -329,16 +340,16 @@ def checked_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
     codec.check_integer("ttl", ttl)
     if ttl < 1:
         raise InvalidValue("ttl", f"must be at least 1 ms, not {ttl}")
-    most = MOST_TTL_MS if config.max_ttl_ms is None else config.max_ttl_ms
+    most = MAX_TTL_MS if config.max_ttl_ms is None else config.max_ttl_ms
     if ttl > most:
         raise LimitExceeded("ttl", most, ttl, "ms")
     return ttl
 
 
-def _retention(named_ttl: int | None, config: StoreConfig) -> int | None:
+def _resolve_retention(named_ttl: int | None, config: StoreConfig) -> int | None:
     bounds = [each for each in (config.result_retention_ms, named_ttl) if each is not None]
     return min(bounds, default=None)
 
 
-def _document(field: str, value: JsonLike | UnsetType, max_bytes: int) -> Document:
-    return UNSET if isinstance(value, UnsetType) else codec.document(field, value, max_bytes=max_bytes)
+def _encode_optional(field: str, value: JsonLike | UnsetType, max_bytes: int) -> OptionalJson:
+    return UNSET if isinstance(value, UnsetType) else codec.encode_checked(field, value, max_bytes=max_bytes)

@@ -5,7 +5,7 @@
         ├── NotFound                   no such task for this owner: absent, foreign or expired alike
         ├── AlreadyExists              create met a task of the same id
         ├── ConcurrentModification     somebody wrote in between (retryable)
-        ├── LeaseLost                  the worker no longer holds the task; what it wrote was dropped
+        ├── ClaimLost                  the worker no longer holds the task; what it wrote was dropped
         ├── IllegalTransition          the lifecycle has no such move
         │   └── TerminalTask           the task has ended, and nothing about it moves any more
         ├── InvalidValue               a field that cannot be what it is
@@ -13,7 +13,7 @@
         ├── QuotaExceeded              too many active tasks (retryable: others end)
         ├── IdempotencyKeyReused       the key was used for another call
         ├── InvalidCursor              not a cursor of this listing
-        ├── AnonymousRefused           this store serves only callers that it can tell apart
+        ├── AuthenticationRequired     this store serves only callers that it can tell apart
         ├── InputKeyReused             a task asks under each key once
         ├── MalformedAnswer            an answer that is not of the kind that was asked
         ├── WrongVariableType          a variable of another type than the getter's
@@ -49,7 +49,7 @@ class AlreadyExists(TaskError):
 
 
 class ConcurrentModification(TaskError):
-    """Somebody wrote the task after it was read here. Read it again and decide anew, or use `mutate`."""
+    """Somebody wrote the task after it was read here. Read it again and decide anew, or use `update`."""
 
     retryable = True
 
@@ -59,7 +59,7 @@ class ConcurrentModification(TaskError):
         self.actual = actual
 
 
-class LeaseLost(TaskError):
+class ClaimLost(TaskError):
     """The worker's lease ran out and was taken, or the task was ended over its head. Nothing was written."""
 
     def __init__(self) -> None:
@@ -129,7 +129,7 @@ class InvalidCursor(TaskError):
         super().__init__("invalid cursor; begin the listing anew")
 
 
-class AnonymousRefused(TaskError):
+class AuthenticationRequired(TaskError):
     """The store serves only callers that it can tell apart."""
 
     def __init__(self) -> None:

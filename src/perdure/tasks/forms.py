@@ -12,7 +12,7 @@ from .codec import JsonLike
 from .errors import MalformedAnswer
 from .inputs import Input, InputKind
 
-MOST_SAID = 200
+MAX_REASON_CHARACTERS = 200
 """Characters of a reason in which a client may find its own words again."""
 
 
@@ -29,6 +29,6 @@ def check_form(key: str, asked: Input, answer: JsonLike) -> None:
     except ValidationError as error:
         where = "/".join(str(each) for each in error.absolute_path)
         reason = f"{where}: {error.message}" if where else error.message
-        raise MalformedAnswer(key, reason[:MOST_SAID]) from error
+        raise MalformedAnswer(key, reason[:MAX_REASON_CHARACTERS]) from error
     except (SchemaError, Unresolvable, RecursionError):
         return  # the tool's own fault, and no reason to refuse an answer

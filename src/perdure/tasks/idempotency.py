@@ -18,14 +18,14 @@ from .errors import IdempotencyKeyReused, InvalidValue
 from .owner import Owner
 from .record import TaskId, TaskRecord
 
-KEYS = Space("idempotency")
+IDEMPOTENCY_KEYS = Space("idempotency")
 
 
-class _Pointer(msgspec.Struct, frozen=True, tag_field=FORMAT_FIELD, tag=1):
+class _KeyRecord(msgspec.Struct, frozen=True, tag_field=FORMAT_FIELD, tag=1):
     task_id: TaskId
 
 
-_format = BodyFormat(_Pointer)
+_format = BodyFormat(_KeyRecord)
 
 
 def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
@@ -36,11 +36,11 @@ def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
         raise InvalidValue("idempotency_key", "must be text without NUL")
 
 
-def address_of(partition: str, key: str) -> Address:
-    return Address(KEYS, partition, key)
+def key_address(partition: str, key: str) -> Address:
+    return Address(IDEMPOTENCY_KEYS, partition, key)
 
 
-def task_of(record: Record) -> TaskId | None:
+def decode_task_id(record: Record) -> TaskId | None:
     """The task that a key stands for; none if the record is damaged, so that it is replaced.
 
     Raises NewerFormat if a newer version wrote it.
@@ -51,9 +51,9 @@ def task_of(record: Record) -> TaskId | None:
         return None
 
 
-def point(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
+def bind_key(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
     """Let a key stand for this task: for the first time, or in the place of one that is gone."""
-    body = _format.encode(_Pointer(task.task_id))
+    body = _format.encode(_KeyRecord(task.task_id))
     expires_at: Micros = task.created_at + config.idempotency_window_ms * 1000
     if before is not None:
         return before.becoming(body=body, tag="", expires_at=expires_at)
@@ -72,11 +72,11 @@ def point(address: Address, task: TaskRecord, before: Record | None, config: Sto
 
 def check_same_call(first: TaskRecord, again: TaskRecord) -> None:
     """Raise where a key is used for something else than the first time."""
-    if _call(first) != _call(again):
+    if _call_identity(first) != _call_identity(again):
         raise IdempotencyKeyReused
 
 
-def _call(task: TaskRecord) -> tuple[str, bytes | None]:
+def _call_identity(task: TaskRecord) -> tuple[str, bytes | None]:
     """By canonical bytes: 1, 1.0 and true are equal in Python, and are not the same call."""
     params = task.params_json
     return task.original_method, None if isinstance(params, UnsetType) else bytes(params)

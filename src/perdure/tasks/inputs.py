@@ -16,10 +16,10 @@ from msgspec import UNSET, Raw, UnsetType
 from ..storage.record import Micros
 from . import codec
 from .codec import Json, JsonLike
-from .config import MOST_TTL_MS, StoreConfig
+from .config import MAX_TTL_MS, StoreConfig
 from .errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
 
-MAX_DEADLINE = MOST_TTL_MS // 1000
+MAX_DEADLINE_SECONDS = MAX_TTL_MS // 1000
 """Seconds."""
 
 
@@ -89,7 +89,7 @@ class RootsAnswer(msgspec.Struct, frozen=True):
 
 InputAnswer: TypeAlias = ElicitationAnswer | SamplingAnswer | RootsAnswer
 
-_ANSWERS: dict[InputKind, type[InputAnswer]] = {
+_ANSWER_TYPES: dict[InputKind, type[InputAnswer]] = {
     InputKind.ELICITATION: ElicitationAnswer,
     InputKind.SAMPLING: SamplingAnswer,
     InputKind.ROOTS: RootsAnswer,
@@ -143,12 +143,12 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The answer, decoded by the kind that was asked."""
         if isinstance(self.answer_json, UnsetType):
             return None
-        return msgspec.convert(codec.decode(self.answer_json), _ANSWERS[self.kind])
+        return msgspec.convert(codec.decode(self.answer_json), _ANSWER_TYPES[self.kind])
 
     def is_question(self, request: InputRequest) -> bool:
         """Whether this is what the request asks, word for word."""
         return self.kind is request.kind and self.params == codec.decode(
-            codec.document("inputs", request.params)
+            codec.encode_checked("inputs", request.params)
         )
 
 
@@ -156,35 +156,39 @@ def ask(
     inputs: Mapping[str, Input],
     requests: Mapping[str, InputRequest],
     *,
-    ttl: int | None,
+    ttl_ms: int | None,
     now: Micros,
     config: StoreConfig,
 ) -> dict[str, Input]:
     """The inputs of a task with new questions, none under a key that it ever used."""
-    _check_number(requests, config)
+    _check_entry_count(requests, config)
     for key in requests:
         codec.check_name("inputs", key, config.max_name_length)
-        if requests[key].kind not in _ANSWERS:
+        if requests[key].kind not in _ANSWER_TYPES:
             raise InvalidValue("inputs", f"{requests[key].kind!r} cannot be asked")
         if key in inputs:
             raise InputKeyReused(key)
     params = {key: request.params for key, request in requests.items()}
-    raws = _documents(params, config, keep_order=True)
+    raws = _encode_all(params, config, keep_order=True)
     asked = {
         key: Input(
-            kind=request.kind, params_json=raws[key], asked_at=now, deadline_at=_deadline(request, ttl, now)
+            kind=request.kind,
+            params_json=raws[key],
+            asked_at=now,
+            deadline_at=_deadline(request, ttl_ms, now),
         )
         for key, request in requests.items()
     }
     return {**inputs, **asked}
 
 
-def _deadline(request: InputRequest, ttl: int | None, now: Micros) -> Micros | None:
+def _deadline(request: InputRequest, ttl_ms: int | None, now: Micros) -> Micros | None:
     if request.deadline is None:
-        return None if ttl is None else now + ttl * 1000
-    if not 0 < request.deadline <= MAX_DEADLINE:
+        return None if ttl_ms is None else now + ttl_ms * 1000
+    if not 0 < request.deadline <= MAX_DEADLINE_SECONDS:
         raise InvalidValue(
-            "deadline", f"must be more than 0 and at most {MAX_DEADLINE} seconds, not {request.deadline}"
+            "deadline",
+            f"must be more than 0 and at most {MAX_DEADLINE_SECONDS} seconds, not {request.deadline}",
         )
     return now + round(request.deadline * 1_000_000)
 
@@ -200,11 +204,13 @@ def answer(
     inputs: Mapping[str, Input], answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> dict[str, Input]:
     """The outstanding inputs that these answers settle, with their answers. Maybe none."""
-    _check_number(answers, config)
-    wanted = {key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered}
-    raws = _documents(wanted, config)  # bounds first: nothing larger than allowed is ever decoded
+    _check_entry_count(answers, config)
+    outstanding = {
+        key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered
+    }
+    raws = _encode_all(outstanding, config)  # bounds first: nothing larger than allowed is ever decoded
     for key, raw in raws.items():
-        _check_kind(key, inputs[key].kind, raw)
+        _check_answer(key, inputs[key].kind, raw)
     return {
         key: msgspec.structs.replace(inputs[key], answer_json=raw, answered_at=now)
         for key, raw in raws.items()
@@ -218,18 +224,18 @@ def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micro
     return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}
 
 
-def _check_number(entries: Mapping[str, object], config: StoreConfig) -> None:
+def _check_entry_count(entries: Mapping[str, object], config: StoreConfig) -> None:
     if len(entries) > config.max_inputs:
         raise LimitExceeded("inputs", config.max_inputs, len(entries), "entries")
     if not entries:
         raise InvalidValue("inputs", "are empty")
 
 
-def _documents(
+def _encode_all(
     values: Mapping[str, JsonLike], config: StoreConfig, *, keep_order: bool = False
 ) -> dict[str, Raw]:
     raws = {
-        key: codec.document(
+        key: codec.encode_checked(
             f"inputs.{key}",
             value,
             max_bytes=config.max_input_size_bytes,
@@ -244,8 +250,8 @@ def _documents(
     return raws
 
 
-def _check_kind(key: str, kind: InputKind, raw: Raw) -> None:
+def _check_answer(key: str, kind: InputKind, raw: Raw) -> None:
     try:
-        msgspec.json.decode(raw, type=_ANSWERS[kind])
+        msgspec.json.decode(raw, type=_ANSWER_TYPES[kind])
     except msgspec.ValidationError as error:
         raise MalformedAnswer(key, str(error)) from error

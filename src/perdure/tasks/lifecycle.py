@@ -38,11 +38,11 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
     Status.CANCELLED: frozenset(),
 }
 
-ACTIVE = frozenset(status for status in Status if TRANSITIONS[status])
+ACTIVE_STATUSES = frozenset(status for status in Status if TRANSITIONS[status])
 """The statuses that quotas count."""
 
 
-def check_move(source: Status, target: Status) -> None:
+def check_transition(source: Status, target: Status) -> None:
     """Raise unless the table has this move. No status moves to itself."""
     if target in TRANSITIONS[source]:
         return

@@ -25,18 +25,18 @@ from ..storage import (
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from . import codec
-from .cursor import Scope, seal, unseal
+from .cursor import CursorScope, decode_cursor, encode_cursor
 from .errors import CorruptRecord, InvalidValue
 from .lifecycle import Status
 from .snapshot import TASKS, Snapshot, tags_of
 
-DEFAULT_LIMIT = 50
-MOST_LIMIT = 200
-MOST_EXAMINED = 1000
+DEFAULT_PAGE_SIZE = 50
+MAX_PAGE_SIZE = 200
+MAX_RECORDS_EXAMINED = 1000
 """Records that one call looks at, so that a filter without an index cannot hold up the server."""
 
 SETTINGS = Space("settings")
-CURSOR_KEY = Address(SETTINGS, "perdure", "cursor-key")
+CURSOR_KEY_ADDRESS = Address(SETTINGS, "perdure", "cursor-key")
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     method: str | None = None
     session_id: str | None = None
 
-    def check(self) -> None:
+    def validate(self) -> None:
         for field, name in (("method", self.method), ("session_id", self.session_id)):
             if name is not None:
                 codec.check_text(field, name)
@@ -59,7 +59,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     def is_indexed(self) -> bool:
         return self.method is None and self.session_id is None
 
-    def admits(self, snapshot: Snapshot) -> bool:
+    def matches(self, snapshot: Snapshot) -> bool:
         task = snapshot.task
         return self.method in (None, task.original_method) and self.session_id in (None, task.session_id)
 
@@ -116,54 +116,54 @@ class Listing:
     async def page(
         self,
         partition: str | None,
-        wanted: TaskFilter,
+        task_filter: TaskFilter,
         *,
         cursor: str | None,
         limit: int,
         newest_first: bool,
         now: Micros,
     ) -> TaskPage:
-        if type(limit) is not int or not 1 <= limit <= MOST_LIMIT:
-            raise InvalidValue("limit", f"must be 1 to {MOST_LIMIT}, not {limit}")
-        wanted.check()
-        scope = Scope(
+        if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
+            raise InvalidValue("limit", f"must be 1 to {MAX_PAGE_SIZE}, not {limit}")
+        task_filter.validate()
+        scope = CursorScope(
             partition=partition,
-            status=wanted.status,
-            method=wanted.method,
-            session_id=wanted.session_id,
+            status=task_filter.status,
+            method=task_filter.method,
+            session_id=task_filter.session_id,
             newest_first=newest_first,
         )
         key = await self._cursor_key(now)
-        after = None if cursor is None else unseal(cursor, scope, key)
-        page = _Page(wanted, limit)
-        while page.wants_more:
+        after = None if cursor is None else decode_cursor(cursor, scope, key)
+        page = _PageBuilder(task_filter, limit)
+        while page.needs_more:
             records, is_last = await page_of_tags(
                 self._storage,
-                wanted.tags,
+                task_filter.tags,
                 partition=partition,
                 after=page.position or after,
                 limit=page.next_size,
                 descending=newest_first,
                 now=now,
             )
-            page.take(records, is_last=is_last)
-        following = page.next_position
+            page.add(records, is_last=is_last)
+        next_position = page.next_position
         return TaskPage(
             tasks=tuple(page.found),
             corrupt=tuple(page.corrupt),
             newer=tuple(page.newer),
-            next_cursor=None if following is None else seal(following, scope, key),
+            next_cursor=None if next_position is None else encode_cursor(next_position, scope, key),
         )
 
     async def _cursor_key(self, now: Micros) -> bytes:
         """The key, made by whoever is first and kept in the storage itself."""
         if self._key is None:
-            space, partition, key = CURSOR_KEY
+            space, partition, key = CURSOR_KEY_ADDRESS
             body = KEY_FORMAT.encode(StoredKey(secrets.token_hex(32)))
             record = Record(space=space, partition=partition, key=key, order=now, body=body)
             await self._storage.commit([Keep(record=record)], now=now)
-            kept = await self._storage.get(CURSOR_KEY, now=now) or record
-            self._key = read_key(kept)
+            kept = await self._storage.get(CURSOR_KEY_ADDRESS, now=now) or record
+            self._key = decode_key(kept)
         return self._key
 
 
@@ -176,7 +176,7 @@ class StoredKey(msgspec.Struct, frozen=True, tag_field=FORMAT_FIELD, tag=1):
 KEY_FORMAT = BodyFormat(StoredKey)
 
 
-def read_key(record: Record) -> bytes:
+def decode_key(record: Record) -> bytes:
     """The key; CorruptRecord if the record is damaged, NewerFormat if a newer version wrote it."""
     try:
         return bytes.fromhex(KEY_FORMAT.decode(record.key, record.body).key)
@@ -184,11 +184,11 @@ def read_key(record: Record) -> bytes:
         raise CorruptRecord(record.key, "it is not a key; delete it, and a new one is made") from error
 
 
-class _Page:
+class _PageBuilder:
     """A page being filled: it takes records until it is full, has looked at enough, or none are left."""
 
-    def __init__(self, wanted: TaskFilter, limit: int) -> None:
-        self._wanted = wanted
+    def __init__(self, task_filter: TaskFilter, limit: int) -> None:
+        self._task_filter = task_filter
         self._limit = limit
         self._examined = 0
         self._bytes = 0
@@ -201,21 +201,23 @@ class _Page:
         self.newer: list[NewerFormat] = []
 
     @property
-    def wants_more(self) -> bool:
-        is_enough = self._examined >= MOST_EXAMINED or self._bytes >= MAX_PAGE_BYTES
+    def needs_more(self) -> bool:
+        is_enough = self._examined >= MAX_RECORDS_EXAMINED or self._bytes >= MAX_PAGE_BYTES
         return not (self._exhausted or self._overflowing or is_enough)
 
     @property
     def next_size(self) -> int:
         """One more than fits: if it comes, there is a next page. Where most may be passed over, many."""
         left = self._limit + 1 - self._taken
-        return min(left if self._wanted.is_indexed else MOST_LIMIT, MOST_EXAMINED - self._examined)
+        return min(
+            left if self._task_filter.is_indexed else MAX_PAGE_SIZE, MAX_RECORDS_EXAMINED - self._examined
+        )
 
     @property
     def next_position(self) -> Position | None:
         return None if self._exhausted and not self._overflowing else self.position
 
-    def take(self, records: list[Record], *, is_last: bool) -> None:
+    def add(self, records: list[Record], *, is_last: bool) -> None:
         self._exhausted = is_last
         for record in records:
             self._examined += 1
@@ -224,7 +226,7 @@ class _Page:
             if taken and self._taken == self._limit:
                 self._overflowing = True
                 return
-            self._keep(taken)
+            self._append(taken)
             self.position = record.position
 
     @property
@@ -233,12 +235,12 @@ class _Page:
 
     def _read(self, record: Record) -> Snapshot | CorruptRecord | NewerFormat | None:
         try:
-            snapshot = Snapshot.read(record)
+            snapshot = Snapshot.from_record(record)
         except (CorruptRecord, NewerFormat) as error:
             return error
-        return snapshot if self._wanted.admits(snapshot) else None
+        return snapshot if self._task_filter.matches(snapshot) else None
 
-    def _keep(self, taken: Snapshot | CorruptRecord | NewerFormat | None) -> None:
+    def _append(self, taken: Snapshot | CorruptRecord | NewerFormat | None) -> None:
         match taken:
             case Snapshot():
                 self.found.append(taken)

@@ -16,7 +16,7 @@ from ..storage.port import MOST_PARTITION_BYTES
 from . import codec
 from .errors import InvalidValue
 
-Kind: TypeAlias = Literal["user", "client", "session", "local", "anonymous"]
+OwnerKind: TypeAlias = Literal["user", "client", "session", "local", "anonymous"]
 
 _ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "\0": "%00"})
 
@@ -24,31 +24,31 @@ _ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "\0": "%00"})
 class Owner(msgspec.Struct, frozen=True):
     """Use the constructors below."""
 
-    kind: Kind
+    kind: OwnerKind
     issuer: str = ""
     subject: str = ""
 
     def __post_init__(self) -> None:
-        if self.kind not in get_args(Kind):
+        if self.kind not in get_args(OwnerKind):
             raise InvalidValue("owner", f"is of no kind that there is: {self.kind!r}")
         for name in (self.issuer, self.subject):
             codec.check_text("owner", name)
-        _encode(self)
+        _partition_name(self)
 
     @classmethod
     def user(cls, issuer: str, subject: str) -> Owner:
         """The subject of a verified token."""
-        return cls("user", issuer, _named("subject", subject))
+        return cls("user", issuer, _required("subject", subject))
 
     @classmethod
     def client(cls, issuer: str, client_id: str) -> Owner:
         """The client of a verified token that has no subject."""
-        return cls("client", issuer, _named("client_id", client_id))
+        return cls("client", issuer, _required("client_id", client_id))
 
     @classmethod
     def session(cls, session_id: str) -> Owner:
         """A session, where a server without authentication chose to bind tasks to it."""
-        return cls("session", "", _named("session_id", session_id))
+        return cls("session", "", _required("session_id", session_id))
 
     @classmethod
     def local(cls) -> Owner:
@@ -67,23 +67,23 @@ class Owner(msgspec.Struct, frozen=True):
     @property
     def digest(self) -> str:
         """Names the owner in logs and traces without saying who it is."""
-        return hashlib.blake2b(_encode(self).encode(), digest_size=6).hexdigest()
+        return hashlib.blake2b(_partition_name(self).encode(), digest_size=6).hexdigest()
 
 
 def partition_of(owner: Owner, task_id: str) -> str:
     """Where this owner's task of this id stands."""
-    return f"anonymous::{task_id}" if owner.is_anonymous else _encode(owner)
+    return f"anonymous::{task_id}" if owner.is_anonymous else _partition_name(owner)
 
 
 @lru_cache(maxsize=4096)  # an owner is encoded whenever one of its tasks is read
-def _encode(owner: Owner) -> str:
+def _partition_name(owner: Owner) -> str:
     """The owner as a name of at most 512 bytes, or an error that says why not."""
     name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
     codec.check_size("owner", name.encode(), MOST_PARTITION_BYTES)
     return name
 
 
-def _named(field: str, name: str) -> str:
+def _required(field: str, name: str) -> str:
     if not name:
         raise InvalidValue(field, "is empty, so it tells nobody apart")
     return name

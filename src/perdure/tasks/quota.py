@@ -10,36 +10,36 @@ import asyncio
 import time
 
 from ..storage import Micros, Storage
-from .lifecycle import ACTIVE
+from .lifecycle import ACTIVE_STATUSES
 from .snapshot import TASKS
 
 
-class Total:
+class ActiveTaskQuota:
     """Knows the number for one storage."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._asking = asyncio.Lock()
-        self._known = 0
-        self._good_until = 0.0
+        self._refresh_lock = asyncio.Lock()
+        self._estimate = 0
+        self._fresh_until = 0.0
 
-    async def has_room(self, most: int, now: Micros) -> bool:
+    async def try_admit(self, maximum: int, now: Micros) -> bool:
         """Whether one more may be created. If so, it is counted."""
         if not self._storage.lag:
-            return await self._ask(now) < most
-        if not self._is_known_to_be_below(most):
-            async with self._asking:  # who waited here need not ask again
-                if not self._is_known_to_be_below(most):
-                    self._known = await self._ask(now)
-                    self._good_until = time.monotonic() + self._storage.lag
-        if self._known >= most:
+            return await self._count_active(now) < maximum
+        if not self._estimate_admits(maximum):
+            async with self._refresh_lock:  # who waited here need not ask again
+                if not self._estimate_admits(maximum):
+                    self._estimate = await self._count_active(now)
+                    self._fresh_until = time.monotonic() + self._storage.lag
+        if self._estimate >= maximum:
             return False
-        self._known += 1
+        self._estimate += 1
         return True
 
-    def _is_known_to_be_below(self, most: int) -> bool:
-        return self._known < most and time.monotonic() < self._good_until
+    def _estimate_admits(self, maximum: int) -> bool:
+        return self._estimate < maximum and time.monotonic() < self._fresh_until
 
-    async def _ask(self, now: Micros) -> int:
+    async def _count_active(self, now: Micros) -> int:
         counts = await self._storage.counts(TASKS, now=now)
-        return sum(counts.get(status, 0) for status in ACTIVE)
+        return sum(counts.get(status, 0) for status in ACTIVE_STATUSES)

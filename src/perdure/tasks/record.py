@@ -29,7 +29,7 @@ TASK_FORMAT = 1
 
 TaskId = NewType("TaskId", str)
 
-Document: TypeAlias = Raw | UnsetType
+OptionalJson: TypeAlias = Raw | UnsetType
 """Canonical JSON, or nothing at all (which is not null)."""
 
 MAX_HEADLINE_LENGTH = 500
@@ -59,7 +59,7 @@ class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     @classmethod
     def of(cls, value: JsonLike, *, error: str | None = None, cause: str | None = None) -> Success:
         return cls(
-            result=codec.document("result", value),
+            result=codec.encode_checked("result", value),
             error=None if error is None else headline(error),
             cause=None if cause is None else headline(cause),
         )
@@ -78,11 +78,11 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
     code: int
     message: str
-    data_json: Document = msgspec.field(default=UNSET, name="data")
+    data_json: OptionalJson = msgspec.field(default=UNSET, name="data")
 
     @classmethod
     def of(cls, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> Failure:
-        raw = UNSET if isinstance(data, UnsetType) else codec.document("error.data", data)
+        raw = UNSET if isinstance(data, UnsetType) else codec.encode_checked("error.data", data)
         codec.check_integer("error.code", code)
         return cls(code=code, message=codec.check_text("error.message", message), data_json=raw)
 
@@ -122,7 +122,7 @@ def check_outcome(outcome: object) -> None:
             raise InvalidValue("outcome", f"must be a Success or a Failure, not {type(outcome).__name__}")
 
 
-MOST_PROGRESS = 1e15
+MAX_PROGRESS = 1e15
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -133,8 +133,8 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         for number in (self.done, self.total):
-            if number is not None and (type(number) not in (int, float) or not abs(number) < MOST_PROGRESS):
-                raise InvalidValue("progress", f"must be a number below {MOST_PROGRESS:g}, not {number!r}")
+            if number is not None and (type(number) not in (int, float) or not abs(number) < MAX_PROGRESS):
+                raise InvalidValue("progress", f"must be a number below {MAX_PROGRESS:g}, not {number!r}")
 
 
 class TaskRecord(
@@ -152,23 +152,23 @@ class TaskRecord(
     created_at: Micros
     last_updated_at: Micros
     """Moves when the task changes, not when it is read."""
-    ttl: int | None
+    ttl_ms: int | None = msgspec.field(name="ttl")
     """Milliseconds in which the task must be started, as the client asked; None: forever."""
-    retention: int | None = None
+    retention_ms: int | None = msgspec.field(default=None, name="retention")
     """Milliseconds for which the result stays readable; None: forever."""
-    poll_interval: int
+    poll_interval_ms: int = msgspec.field(name="poll_interval")
     """Milliseconds that clients are told to wait between two looks."""
     original_method: str
-    params_json: Document = msgspec.field(default=UNSET, name="original_params")
+    params_json: OptionalJson = msgspec.field(default=UNSET, name="original_params")
     """The request that became this task, to be run again from."""
     outcome: Outcome | None = None
     """Written once, together with the terminal status."""
     finished_at: Micros | None = None
-    meta_json: Document = msgspec.field(default=UNSET, name="meta")
+    meta_json: OptionalJson = msgspec.field(default=UNSET, name="meta")
     """The `_meta` of the original request."""
-    variables_json: Document = msgspec.field(default=UNSET, name="variables")
+    variables_json: OptionalJson = msgspec.field(default=UNSET, name="variables")
     """State that work and client share: either may read and set it."""
-    checkpoint_json: Document = msgspec.field(default=UNSET, name="checkpoint")
+    checkpoint_json: OptionalJson = msgspec.field(default=UNSET, name="checkpoint")
     """State of the work alone: no client reads or writes it."""
     client_can: tuple[str, ...] | None = None
     """What its client declared that it can be asked; None: no client created the task."""
@@ -181,7 +181,7 @@ class TaskRecord(
     """Somebody wants it to end. The worker, or whoever finds no worker, ends it."""
     function: str | None = None
     """What is to be run, by the name that workers know it under; None: its creator sees to it."""
-    held: bool = False
+    is_claimed: bool = msgspec.field(default=False, name="held")
     """Whether a worker holds a lease on it."""
     run_at: Micros | None = None
     """Not to be run before this, after an attempt that failed."""
@@ -195,10 +195,10 @@ class TaskRecord(
     """How often its worker was lost or stopped, or the storage failed, since the work last made progress."""
     last_failure: str | None = None
     """Why the last attempt did not end the task."""
-    history_json: Document = msgspec.field(default=UNSET, name="history")
+    attempt_history_json: OptionalJson = msgspec.field(default=UNSET, name="history")
     """The newest attempts, to be looked at."""
     idempotency_key: str | None = None
-    unknown: Document = UNSET
+    unknown_fields: OptionalJson = msgspec.field(default=UNSET, name="unknown")
     """Fields that a later version wrote and this one does not know, to be written back as they were."""
 
     @property
@@ -225,15 +225,15 @@ class TaskRecord(
 
     @property
     def variables(self) -> Variables:
-        return Variables.read(self.variables_json)
+        return Variables.decode(self.variables_json)
 
     @property
     def checkpoint(self) -> Variables:
-        return Variables.read(self.checkpoint_json)
+        return Variables.decode(self.checkpoint_json)
 
     @property
     def attempt_history(self) -> tuple[Attempt, ...]:
-        return decode_attempts(self.history_json)
+        return decode_attempts(self.attempt_history_json)
 
     def can_ask(self, capability: Capability) -> bool:
         """Return whether its client can be asked what needs this."""
@@ -258,10 +258,10 @@ _decoder = msgspec.json.Decoder(TaskRecord)
 
 def encode_task(task: TaskRecord) -> bytes:
     """The canonical bytes of a task."""
-    if isinstance(task.unknown, UnsetType):
+    if isinstance(task.unknown_fields, UnsetType):
         return codec.encode(task)
-    known = codec.decode(codec.encode(msgspec.structs.replace(task, unknown=UNSET)))
-    return codec.encode(_overlay(known, codec.decode(task.unknown)))
+    known = codec.decode(codec.encode(msgspec.structs.replace(task, unknown_fields=UNSET)))
+    return codec.encode(_overlay(known, codec.decode(task.unknown_fields)))
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
@@ -277,7 +277,7 @@ def decode_task(task_id: str, body: str) -> TaskRecord:
         raise _error(task_id, body, str(error)) from error
     if not (isinstance(plain, dict) and FORMAT_FIELD in plain):  # which the decoder above accepts
         raise _error(task_id, body, "")
-    return msgspec.structs.replace(task, unknown=Raw(codec.encode(unknown)) if unknown else UNSET)
+    return msgspec.structs.replace(task, unknown_fields=Raw(codec.encode(unknown)) if unknown else UNSET)
 
 
 def _error(task_id: str, body: str, reason: str) -> NewerFormat | CorruptRecord:

@@ -17,28 +17,28 @@ ABANDONED_AFTER: Micros = 30 * DAY_MS * 1000
 
 def is_started(task: TaskRecord) -> bool:
     """Return whether a worker has ever claimed the task."""
-    return task.held or task.attempts > 0 or task.released_at is not None
+    return task.is_claimed or task.attempts > 0 or task.released_at is not None
 
 
 def expires_at(task: TaskRecord) -> Micros | None:
     """Return when the storage may delete the task; None: not before it has ended, or never."""
     if task.finished_at is not None:
         return _result_expires_at(task, task.finished_at)
-    if task.ttl is None or is_started(task):
+    if task.ttl_ms is None or is_started(task):
         return None
-    return task.created_at + task.ttl * 1000
+    return task.created_at + task.ttl_ms * 1000
 
 
 def _result_expires_at(task: TaskRecord, finished_at: Micros) -> Micros | None:
-    if task.ttl is None or task.retention is None:
+    if task.ttl_ms is None or task.retention_ms is None:
         return None
-    shown = _living_ttl(task, task.ttl, finished_at)  # a client may have been shown this ttl
-    return max(task.created_at + shown * 1000, finished_at + task.retention * 1000)
+    shown = _extended_ttl(task, task.ttl_ms, finished_at)  # a client may have been shown this ttl
+    return max(task.created_at + shown * 1000, finished_at + task.retention_ms * 1000)
 
 
 def is_abandoned(task: TaskRecord, now: Micros) -> bool:
     """Return whether a started task has been due for so long that it is to be ended as expired."""
-    if task.is_terminal or task.held or task.released_at is None or task.ttl is None:
+    if task.is_terminal or task.is_claimed or task.released_at is None or task.ttl_ms is None:
         return False
     answered_at = max((asked.answered_at or 0 for asked in task.inputs.values()), default=0)
     due = max(task.released_at, task.run_at or 0, question_deadline(task) or 0, answered_at)
@@ -51,13 +51,13 @@ def question_deadline(task: TaskRecord) -> Micros | None:
     return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
 
-def is_unanswered(task: TaskRecord, now: Micros) -> bool:
+def is_past_deadline(task: TaskRecord, now: Micros) -> bool:
     """Return whether a question of the task is past its deadline."""
     deadline = None if task.is_terminal else question_deadline(task)
     return deadline is not None and deadline <= now
 
 
-def client_ttl(task: TaskRecord, now: Micros) -> int | None:
+def client_ttl_ms(task: TaskRecord, now: Micros) -> int | None:
     """Return the ttl in milliseconds that clients are shown, counted from the creation of the task.
 
     A client may give up when it has passed, so it is always at least one ttl ahead of a started task.
@@ -65,10 +65,10 @@ def client_ttl(task: TaskRecord, now: Micros) -> int | None:
     if task.finished_at is not None:
         expires = expires_at(task)
         return None if expires is None else -((task.created_at - expires) // 1000)
-    return None if task.ttl is None else _living_ttl(task, task.ttl, now)
+    return None if task.ttl_ms is None else _extended_ttl(task, task.ttl_ms, now)
 
 
-def _living_ttl(task: TaskRecord, ttl: int, now: Micros) -> int:
+def _extended_ttl(task: TaskRecord, ttl: int, now: Micros) -> int:
     if not is_started(task):
         return ttl
     age = max(0, now - task.created_at)

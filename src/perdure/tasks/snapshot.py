@@ -19,7 +19,7 @@ COMPLETED_WITH_ERROR = "completed_with_error"
 """The tag of completed tasks whose result reports an error. The tag of every other task is its status."""
 LEASE_FORMAT = 1
 """The newest format of leases."""
-BOOKKEEPING_BYTES = 48 * 1024
+BOOKKEEPING_RESERVE_BYTES = 48 * 1024
 """By how much attempts, messages and a short error may take a record beyond its limit."""
 
 
@@ -34,22 +34,22 @@ class Snapshot(msgspec.Struct, frozen=True):
         return self.record.version
 
     @classmethod
-    def read(cls, record: Record) -> Snapshot:
+    def from_record(cls, record: Record) -> Snapshot:
         """The task of a storage record. Raises NewerFormat or CorruptRecord."""
         task = decode_task(record.key, record.body)
         if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
             raise CorruptRecord(record.key, "it names another task or owner than the one it is stored for")
         return cls(task, record)
 
-    def birth(self) -> Insert:
+    def to_insert(self) -> Insert:
         return Insert(record=self.record)
 
-    def becoming(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
+    def replace_with(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
         """The next snapshot, and the change that makes it true."""
         lane, wake_at = edits.timer(task)
-        spare = 0 if _adds_content(self.task, task) else BOOKKEEPING_BYTES
+        reserve_bytes = 0 if _adds_content(self.task, task) else BOOKKEEPING_RESERVE_BYTES
         change = self.record.becoming(
-            body=_body(task, config, spare),
+            body=_body(task, config, reserve_bytes),
             tag=_tag(task),
             expires_at=retention.expires_at(task),
             lane=lane,
@@ -58,7 +58,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         return Snapshot(task, change.after), change
 
 
-def first_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
+def new_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
     """A new task, not yet stored."""
     lane, wake_at = edits.timer(task)
     record = Record(
@@ -85,11 +85,11 @@ def tags_of(status: Status) -> tuple[Tag, ...]:
     return (status.value, *also)
 
 
-def address_of(partition: str, task_id: TaskId) -> Address:
+def task_address(partition: str, task_id: TaskId) -> Address:
     return Address(TASKS, partition, task_id)
 
 
-def lease_address_of(task: Record) -> Address:
+def lease_address(task: Record) -> Address:
     return Address(LEASES, task.partition, task.key)
 
 
@@ -103,7 +103,7 @@ def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
     )
 
 
-def _body(task: TaskRecord, config: StoreConfig, spare: int = 0) -> str:
+def _body(task: TaskRecord, config: StoreConfig, reserve_bytes: int = 0) -> str:
     body = encode_task(task)
-    codec.check_size("task", body, config.max_record_size_bytes + spare)
+    codec.check_size("task", body, config.max_record_size_bytes + reserve_bytes)
     return body.decode()

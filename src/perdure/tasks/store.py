@@ -1,7 +1,7 @@
 """`TaskStore`: tasks, kept in any storage.
 
 Reading gives a `Snapshot`; every writing verb takes one and writes only if the task is still at that version,
-else it raises ConcurrentModification. Nothing retries by itself; `mutate` does, a bounded number of times,
+else it raises ConcurrentModification. Nothing retries by itself; `update` does, a bounded number of times,
 for edits that may be repeated on whatever is there. The rules are in `edits`, the pages in `listing`.
 """
 
@@ -35,30 +35,30 @@ from .config import StoreConfig
 from .edits import NewTask
 from .errors import (
     AlreadyExists,
-    AnonymousRefused,
+    AuthenticationRequired,
+    ClaimLost,
     ConcurrentModification,
     CorruptRecord,
-    LeaseLost,
     NotFound,
     QuotaExceeded,
     TaskError,
 )
 from .inputs import InputRequest
-from .lifecycle import ACTIVE, Status
-from .listing import DEFAULT_LIMIT, Listing, TaskFilter, TaskPage
+from .lifecycle import ACTIVE_STATUSES, Status
+from .listing import DEFAULT_PAGE_SIZE, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
-from .quota import Total
+from .quota import ActiveTaskQuota
 from .record import Outcome, Progress, TaskId, TaskRecord, is_task_id, new_task_id
 from .snapshot import (
     LEASE_FORMAT,
     TASKS,
     Snapshot,
-    address_of,
-    first_snapshot,
-    lease_address_of,
+    lease_address,
+    new_snapshot,
     tags_of,
+    task_address,
 )
-from .upkeep import Sweep, Upkeep
+from .upkeep import PurgeResult, Upkeep
 
 T = TypeVar("T")
 
@@ -68,8 +68,8 @@ Edit: TypeAlias = Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]
 LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
 """What becomes of the lease, where there is one, when the task becomes this."""
 
-MUTATE_ATTEMPTS = 10
-"""How often `mutate` tries before it gives up."""
+MAX_UPDATE_ATTEMPTS = 10
+"""How often `update` tries before it gives up."""
 
 
 def system_clock() -> Micros:
@@ -92,9 +92,9 @@ class TaskStore:
         self._clock = clock
         self._new_id = new_id
         self._listing = Listing(storage)
-        self._total = Total(storage)
-        active = frozenset(status.value for status in ACTIVE)
-        self._quota = Guard(space=TASKS, tags=active, at_most=config.max_tasks_per_owner)
+        self._active_quota = ActiveTaskQuota(storage)
+        active = frozenset(status.value for status in ACTIVE_STATUSES)
+        self._owner_guard = Guard(space=TASKS, tags=active, at_most=config.max_tasks_per_owner)
 
     @property
     def storage(self) -> Storage:
@@ -117,17 +117,17 @@ class TaskStore:
 
         With a lease the task is born in work: `lease` makes the change that says who works on it.
         """
-        self._check_served(owner)
+        self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
             idempotency.check_key(new.idempotency_key, owner, self._config)
         now = self._clock()
         task = edits.create(new, owner=owner, task_id=self._new_id(), now=now, config=self._config)
         if lease is not None:
-            task = edits.hold(task, now=now)
-        snapshot = first_snapshot(task, self._config)
+            task = edits.claim(task, now=now)
+        snapshot = new_snapshot(task, self._config)
         also = () if lease is None else (lease(snapshot),)
         if new.idempotency_key is not None:
-            return await self._create_once(snapshot, new.idempotency_key, also, now)
+            return await self._create_idempotent(snapshot, new.idempotency_key, also, now)
         refused = await self._insert(snapshot, also, now)
         if refused is not None:
             raise AlreadyExists
@@ -135,7 +135,7 @@ class TaskStore:
 
     async def get(self, owner: Owner, task_id: str) -> Snapshot:
         """The task, if this owner has such a one."""
-        self._check_served(owner)
+        self._check_owner_allowed(owner)
         snapshot = await self._find(owner, task_id, self._clock())
         if snapshot is None:
             raise NotFound
@@ -146,17 +146,17 @@ class TaskStore:
         owner: Owner,
         *,
         cursor: str | None = None,
-        limit: int = DEFAULT_LIMIT,
-        wanted: TaskFilter = TaskFilter(),
+        limit: int = DEFAULT_PAGE_SIZE,
+        task_filter: TaskFilter = TaskFilter(),
         newest_first: bool = False,
     ) -> TaskPage:
         """A page of the owner's tasks, by creation. Anonymous callers are shown none."""
-        self._check_served(owner)
+        self._check_owner_allowed(owner)
         if owner.is_anonymous:
             return TaskPage(tasks=())
         return await self._listing.page(
             partition_of(owner, ""),
-            wanted,
+            task_filter,
             cursor=cursor,
             limit=limit,
             newest_first=newest_first,
@@ -167,7 +167,7 @@ class TaskStore:
         self,
         *,
         cursor: str | None = None,
-        limit: int = DEFAULT_LIMIT,
+        limit: int = DEFAULT_PAGE_SIZE,
         wanted: TaskFilter = TaskFilter(),
         newest_first: bool = False,
     ) -> TaskPage:
@@ -179,7 +179,7 @@ class TaskStore:
     async def counts(self, owner: Owner | None = None) -> dict[Status, int]:
         """How many tasks there are of each status: of an owner, or (for operators) of all."""
         if owner is not None:
-            self._check_served(owner)
+            self._check_owner_allowed(owner)
             if owner.is_anonymous:
                 return {}
         partition = None if owner is None else partition_of(owner, "")
@@ -193,17 +193,17 @@ class TaskStore:
         """Write what an edit makes of the task. The verbs below are the edits that there are.
 
         A worker gives the change of its lease, which is committed together with the task or not at all:
-        LeaseLost where the lease is no longer what the worker thinks.
+        ClaimLost where the lease is no longer what the worker thinks.
         """
         now = self._clock()
         edited = edit(snapshot.task, now, self._config)
         if edited is snapshot.task:
             return snapshot
-        following, change = snapshot.becoming(edited, self._config)
+        following, change = snapshot.replace_with(edited, self._config)
         also = None if lease is None else lease(following)
         result = await self._storage.commit([change] if also is None else [change, also], now=now)
         if isinstance(result, Refused):
-            raise _refusal(result, snapshot)
+            raise _error_for(result, snapshot)
         return following
 
     async def report(
@@ -258,7 +258,7 @@ class TaskStore:
 
     async def hold(self, snapshot: Snapshot) -> Snapshot:
         """Claim the task: from now on its ttl does not end it."""
-        return await self.edit(snapshot, lambda task, now, _: edits.hold(task, now=now))
+        return await self.edit(snapshot, lambda task, now, _: edits.claim(task, now=now))
 
     async def release(self, snapshot: Snapshot) -> Snapshot:
         """Give the task back unfinished."""
@@ -271,14 +271,14 @@ class TaskStore:
 
         Raises NewerFormat if a newer version wrote the task or its lease.
         """
-        self._check_served(owner)
+        self._check_owner_allowed(owner)
         now = self._clock()
         record = await self._find_record(owner, task_id, now)
         if record is None:
             return False
         with suppress(CorruptRecord):  # what is damaged can be deleted too
-            Snapshot.read(record)
-        lease = await self._storage.get(lease_address_of(record), now=now)
+            Snapshot.from_record(record)
+        lease = await self._storage.get(lease_address(record), now=now)
         if lease is not None:
             check_number(lease.key, lease.body, LEASE_FORMAT)
         found = (record,) if lease is None else (record, lease)
@@ -290,13 +290,13 @@ class TaskStore:
             case result:
                 return isinstance(result, Committed)
 
-    async def mutate(
+    async def update(
         self,
         owner: Owner,
         task_id: str,
         edit: Callable[[Snapshot], Awaitable[T]],
         *,
-        attempts: int = MUTATE_ATTEMPTS,
+        attempts: int = MAX_UPDATE_ATTEMPTS,
     ) -> T:
         """Read and edit, again if somebody wrote in between: for edits that commute with others'."""
         for attempt in range(1, attempts):
@@ -310,7 +310,7 @@ class TaskStore:
 
     # Upkeep
 
-    async def sweep(self, *, now: Micros | None = None, limit: int = upkeep.BATCH) -> Sweep:
+    async def purge(self, *, now: Micros | None = None, limit: int = upkeep.BATCH) -> PurgeResult:
         """Remove up to `limit` of what had expired by then, and tell which."""
         return await upkeep.sweep(self._storage, now=self._clock() if now is None else now, limit=limit)
 
@@ -320,24 +320,24 @@ class TaskStore:
 
     # Within
 
-    def _check_served(self, owner: Owner) -> None:
+    def _check_owner_allowed(self, owner: Owner) -> None:
         if owner.is_anonymous and not self._config.allow_anonymous:
-            raise AnonymousRefused
+            raise AuthenticationRequired
 
     async def _find(self, owner: Owner, task_id: str, now: Micros) -> Snapshot | None:
         record = await self._find_record(owner, task_id, now)
-        return None if record is None else Snapshot.read(record)
+        return None if record is None else Snapshot.from_record(record)
 
     async def _find_record(self, owner: Owner, task_id: str, now: Micros) -> Record | None:
         if not is_task_id(task_id):
             return None  # as absent as any other
-        return await self._storage.get(address_of(partition_of(owner, task_id), task_id), now=now)
+        return await self._storage.get(task_address(partition_of(owner, task_id), task_id), now=now)
 
     async def _insert(self, snapshot: Snapshot, also: Sequence[Change], now: Micros) -> Refused | None:
         """Store a new task within the quotas; the refusal, where another record is in the way."""
         await self._check_total(now)
-        guard = None if snapshot.task.owner.is_anonymous else self._quota
-        result = await self._storage.commit([snapshot.birth(), *also], guard=guard, now=now)
+        guard = None if snapshot.task.owner.is_anonymous else self._owner_guard
+        result = await self._storage.commit([snapshot.to_insert(), *also], guard=guard, now=now)
         if isinstance(result, Committed):
             return None
         if result.over is not None:
@@ -346,40 +346,40 @@ class TaskStore:
 
     async def _check_total(self, now: Micros) -> None:
         most = self._config.max_tasks
-        if most and not await self._total.has_room(most, now):
+        if most and not await self._active_quota.try_admit(most, now):
             raise QuotaExceeded("server", most)
 
-    async def _create_once(
+    async def _create_idempotent(
         self, snapshot: Snapshot, key: str, also: Sequence[Change], now: Micros
     ) -> Snapshot:
-        address = idempotency.address_of(snapshot.record.partition, key)
+        address = idempotency.key_address(snapshot.record.partition, key)
         while True:  # ends: a round fails only when another create with this key has just succeeded
             pointer = await self._storage.get(address, now=now)
-            first = await self._first_of(snapshot, pointer, now)
+            first = await self._existing_task(snapshot, pointer, now)
             if first is not None:
                 return first
-            change = idempotency.point(address, snapshot.task, pointer, self._config)
+            change = idempotency.bind_key(address, snapshot.task, pointer, self._config)
             refused = await self._insert(snapshot, [*also, change], now)
             if refused is None:
                 return snapshot
             if isinstance(refused.answers[0], Conflict):
                 raise AlreadyExists
 
-    async def _first_of(self, again: Snapshot, pointer: Record | None, now: Micros) -> Snapshot | None:
+    async def _existing_task(self, again: Snapshot, pointer: Record | None, now: Micros) -> Snapshot | None:
         """The task that an idempotency key stands for, if it still exists."""
         if pointer is None:
             return None
-        task_id = idempotency.task_of(pointer)
+        task_id = idempotency.decode_task_id(pointer)
         first = None if task_id is None else await self._find(again.task.owner, task_id, now)
         if first is not None:
             idempotency.check_same_call(first.task, again.task)
         return first
 
 
-def _refusal(result: Refused, snapshot: Snapshot) -> TaskError:
+def _error_for(result: Refused, snapshot: Snapshot) -> TaskError:
     met, *lease = result.answers
     if any(isinstance(answer, (Conflict, Missing)) for answer in lease):
-        return LeaseLost()
+        return ClaimLost()
     match met:
         case Conflict(actual=actual):
             return ConcurrentModification(snapshot.version, actual)

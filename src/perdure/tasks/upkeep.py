@@ -11,7 +11,7 @@ from .snapshot import TASKS, Snapshot
 BATCH = 500
 
 
-class Sweep(msgspec.Struct, frozen=True):
+class PurgeResult(msgspec.Struct, frozen=True):
     """What one sweep removed."""
 
     purged: tuple[Purged, ...]
@@ -37,10 +37,10 @@ class Upkeep(msgspec.Struct, frozen=True, kw_only=True):
     """What the engine finds wrong with itself."""
 
 
-async def sweep(storage: Storage, *, now: Micros, limit: int = BATCH) -> Sweep:
+async def sweep(storage: Storage, *, now: Micros, limit: int = BATCH) -> PurgeResult:
     """Remove up to `limit` of what has expired. Never touches anything else."""
     purged = await storage.purge(until=now, limit=limit)
-    return Sweep(tuple(purged), more=len(purged) == limit)
+    return PurgeResult(tuple(purged), more=len(purged) == limit)
 
 
 async def maintain(storage: Storage, *, now: Micros) -> Upkeep:
@@ -51,7 +51,7 @@ async def maintain(storage: Storage, *, now: Micros) -> Upkeep:
         batch = await sweep(storage, now=now)
         swept += len(batch.purged)
         more = batch.more
-    found = await inspect(storage, TASKS, Snapshot.read, repair=True, now=now)
+    found = await inspect(storage, TASKS, Snapshot.from_record, repair=True, now=now)
     engine = await storage.maintain()
     return Upkeep(
         swept=swept,

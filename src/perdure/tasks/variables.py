@@ -29,7 +29,7 @@ class Variables(Mapping[str, Json]):
         self._values = values
 
     @classmethod
-    def read(cls, raw: Raw | UnsetType) -> Variables:
+    def decode(cls, raw: Raw | UnsetType) -> Variables:
         return cls(cast("dict[str, Json]", codec.decode(raw) or {}))
 
     def __getitem__(self, name: str) -> Json:
@@ -99,15 +99,17 @@ class Variables(Mapping[str, Json]):
         return value
 
 
-RESERVED = ("workflow.", "perdure.")
+RESERVED_PREFIXES = ("workflow.", "perdure.")
 """Prefixes of names that no client may set: what perdure itself keeps about a task is named so."""
 
 
 def check_from_client(changes: Mapping[str, JsonLike]) -> None:
     """Raise if a client sets a variable whose name is reserved."""
     for name in changes:
-        if name.startswith(RESERVED):
-            raise InvalidValue("variables", f"names that begin with {' or '.join(RESERVED)} are reserved")
+        if name.startswith(RESERVED_PREFIXES):
+            raise InvalidValue(
+                "variables", f"names that begin with {' or '.join(RESERVED_PREFIXES)} are reserved"
+            )
 
 
 def merge(
@@ -127,7 +129,7 @@ def merge(
     }
     if len(merged) > config.max_variables:
         raise LimitExceeded(field, config.max_variables, len(merged), "names")
-    return codec.document(
+    return codec.encode_checked(
         field,
         merged,
         max_bytes=config.max_variable_size_bytes,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from mcp_types import INVALID_PARAMS, CallToolResult
 
-from perdure.mcp.client import Handle, TaskState
+from perdure.mcp.client import ClientTask, TaskState
 from perdure.mcp.client.errors import MalformedTask, WasCancelled
 
 from ...runtime.replicas import until
@@ -198,7 +198,7 @@ async def test_a_handle_is_resumed_when_the_server_was_restarted(tmp_path: Path,
     assert person.asked == ["Who?", "Who?"]
 
 
-async def _is_asking(handle: Handle) -> bool:
+async def _is_asking(handle: ClientTask) -> bool:
     return (await handle.status()).status == "input_required"
 
 

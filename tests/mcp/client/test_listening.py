@@ -11,7 +11,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import METHOD_NOT_FOUND
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from perdure.mcp.client import Handle
+from perdure.mcp.client import ClientTask
 
 from ...runtime.replicas import until
 from ..raw_clients import serving
@@ -25,7 +25,7 @@ async def test_a_client_that_is_told_hardly_asks(shop: Shop, target: Target, url
         asked, told = await asks.start("hold"), await is_told.start("hold")
         waiting = [asyncio.create_task(handle.wait(90)) for handle in (asked, told)]
 
-        def looks(handle: Handle) -> int:
+        def looks(handle: ClientTask) -> int:
             return len(shop.watch.of("tasks/get", handle.task_id))
 
         async def rests() -> bool:

@@ -8,7 +8,7 @@ import pytest
 from mcp.client.session import ClientRequestContext
 from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
 
-from perdure.mcp.client import Handle, TaskState
+from perdure.mcp.client import ClientTask, TaskState
 from perdure.mcp.client.errors import CannotAnswer, WasCancelled
 
 from ...runtime.replicas import until
@@ -37,7 +37,7 @@ class Shy(Person):
         return ErrorData(code=-32077, message="I would rather not", data={"because": "shy"})
 
 
-async def asking(handle: Handle, *keys: str) -> TaskState:
+async def asking(handle: ClientTask, *keys: str) -> TaskState:
     """The task once it asks these things."""
 
     async def met() -> bool:

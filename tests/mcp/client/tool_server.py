@@ -30,7 +30,7 @@ from mcp_types import (
 from pydantic import BaseModel, FileUrl
 
 from perdure import Task, Tasks
-from perdure.mcp.client import ClientTasks, Handle
+from perdure.mcp.client import ClientTask, ClientTasks
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
@@ -236,12 +236,12 @@ class Visitor:
     client: Client
     tasks: ClientTasks
 
-    async def start(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> Handle:
+    async def start(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> ClientTask:
         handle = await self.tasks.start(self.client, tool, arguments, **options)
-        assert isinstance(handle, Handle), handle
+        assert isinstance(handle, ClientTask), handle
         return handle
 
-    def resume(self, saved: str) -> Handle:
+    def resume(self, saved: str) -> ClientTask:
         return self.tasks.resume(self.client, saved)
 
 

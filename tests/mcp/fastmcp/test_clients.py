@@ -17,7 +17,7 @@ from fastmcp_tasks import (
 )
 from mcp.client import Client
 
-from perdure.mcp.client import ClientTasks, Handle
+from perdure.mcp.client import ClientTask, ClientTasks
 
 from ..conformance_server import make_server
 from ..raw_clients import serving
@@ -97,7 +97,7 @@ async def test_our_client_uses_our_tasks_on_fastmcp(shop: Shop, url: str, *, pus
     async with Client(url, extensions=[tasks]) as client:
         result = await client.call_tool("hold", {"label": "it"})
         handle = await tasks.start(client, "add", {"left": 2, "right": 3})
-        assert isinstance(handle, Handle)
+        assert isinstance(handle, ClientTask)
         assert (await handle.wait(20)).structured_content == {"total": 5}
 
     assert result.structured_content == {"result": "held it"}
@@ -117,7 +117,7 @@ async def test_our_client_uses_the_tasks_of_fastmcp(anyio_backend: str, *, push:
         async with asyncio.timeout(20):
             result = await client.call_tool("triple", {"number": 14})
         handle = await tasks.start(client, "triple", {"number": 2})
-        assert isinstance(handle, Handle)
+        assert isinstance(handle, ClientTask)
         assert (await handle.wait(20)).structured_content == {"result": 6}
 
     assert result.structured_content == {"result": 42}

@@ -25,7 +25,7 @@ async def _finish_without_lease(self: Settlement, **_: float) -> None:
 
 async def _write_without_lease(self: Run, edit: Edit) -> None:
     task = self.snapshot.task
-    await self._store.mutate(task.owner, task.task_id, lambda found: self._store.edit(found, edit))
+    await self._store.update(task.owner, task.task_id, lambda found: self._store.edit(found, edit))
 
 
 async def _recover_what_lives(self: Recovery) -> None:

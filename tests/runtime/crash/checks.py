@@ -43,7 +43,7 @@ class Case:
 
     def __init__(self, evidence: Evidence) -> None:
         self.evidence = evidence
-        self.snapshots = {key: Snapshot.read(record) for key, record in evidence.tasks.items()}
+        self.snapshots = {key: Snapshot.from_record(record) for key, record in evidence.tasks.items()}
         self.tasks = {key: snapshot.task for key, snapshot in self.snapshots.items()}
         self.commits = commits(evidence.events)
         records = [*evidence.tasks.values(), *evidence.leases]
@@ -90,8 +90,9 @@ def every_acknowledged_task_is_there(case: Case) -> Iterator[str]:
 
 def every_task_has_ended(case: Case) -> Iterator[str]:
     for key, task in case.tasks.items():
-        if not task.is_terminal or task.outcome is None or task.held:
-            yield f"{key} of {task.function} is {task.status} (held: {task.held}, attempts: {task.attempts})"
+        if not task.is_terminal or task.outcome is None or task.is_claimed:
+            state = f"{task.status} (claimed: {task.is_claimed}, attempts: {task.attempts})"
+            yield f"{key} of {task.function} is {state}"
 
 
 def what_has_ended_never_changes(case: Case) -> Iterator[str]:

@@ -19,7 +19,7 @@ import msgspec
 from perdure.runtime import Again, App, Failed, RuntimeConfig, Task
 from perdure.tasks import StoreConfig
 from perdure.tasks.codec import JsonLike
-from perdure.tasks.errors import LeaseLost, TerminalTask
+from perdure.tasks.errors import ClaimLost, TerminalTask
 
 from . import journal
 from .journal import Began, Denied, Ended, Entry, Heard, Journal, Wrote
@@ -39,7 +39,7 @@ DAY_MS = 24 * 3600 * 1000
 LASTING = StoreConfig(default_ttl_ms=DAY_MS, result_retention_ms=DAY_MS, max_tasks_per_owner=30)
 """Nothing is forgotten before it was judged, and no more waits than workers can do in a while."""
 
-REFUSED = (LeaseLost, TerminalTask)
+REFUSED = (ClaimLost, TerminalTask)
 
 
 def beating(heartbeat: float) -> RuntimeConfig:

@@ -16,7 +16,7 @@ import msgspec
 
 from perdure.runtime.lease import LEASES
 from perdure.storage import Insert, Record, Space, Storage, open_storage
-from perdure.tasks.lifecycle import ACTIVE
+from perdure.tasks.lifecycle import ACTIVE_STATUSES
 from perdure.tasks.snapshot import TASKS
 from perdure.tasks.store import system_clock
 
@@ -280,7 +280,7 @@ async def drained(storage: Storage) -> None:
     deadline = asyncio.get_running_loop().time() + DRAINED_WITHIN
     while asyncio.get_running_loop().time() < deadline:
         counts = await storage.counts(TASKS, now=system_clock())
-        if not any(counts.get(status) for status in ACTIVE):
+        if not any(counts.get(status) for status in ACTIVE_STATUSES):
             break
         await asyncio.sleep(0.1)
     await asyncio.sleep(storage.lag)

@@ -88,7 +88,7 @@ def detail(seen: Detail) -> dict[str, Any]:
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
     ended_at = _time(attempt.ended_at)
-    return {"begun_at": iso(attempt.begun_at), "ended_at": ended_at, "reason": attempt.reason}
+    return {"begun_at": iso(attempt.started_at), "ended_at": ended_at, "reason": attempt.reason}
 
 
 def _event(event: Event) -> dict[str, Any]:

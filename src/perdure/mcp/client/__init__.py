@@ -3,8 +3,8 @@
 Read `extension` (what a client's author writes), `handle` (one task), `dialects` (how each protocol asks).
 """
 
-from .client_task import Handle
+from .client_task import ClientTask
 from .extension import ClientTasks
 from .states import TaskState
 
-__all__ = ["ClientTasks", "Handle", "TaskState"]
+__all__ = ["ClientTask", "ClientTasks", "TaskState"]

@@ -1,4 +1,4 @@
-"""`Handle`: one task on a server, to be looked at, waited for, answered and cancelled.
+"""`ClientTask`: one task on a server, to be looked at, waited for, answered and cancelled.
 
 A handle can be saved as text and resumed by another client, after a restart.
 """
@@ -24,17 +24,17 @@ BUSY_PAUSE = 1.0
 """Seconds until a server that says it is busy is asked again."""
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedTask(msgspec.Struct, frozen=True, kw_only=True):
     """What of a handle is kept."""
 
     task_id: str
     tool: str
 
 
-class Handle:
+class ClientTask:
     """One task, seen through one connection."""
 
-    def __init__(self, dialect: Dialect, pushes: Pushes | None, saved: Saved) -> None:
+    def __init__(self, dialect: Dialect, pushes: Pushes | None, saved: SavedTask) -> None:
         self._dialect = dialect
         self._pushes = pushes
         self._saved = saved

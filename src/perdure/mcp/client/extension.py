@@ -23,7 +23,7 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import REQUEST_TIMEOUT, CallToolResult
 
 from ..protocol import EXTENSION, IDEMPOTENCY_KEY, MODERN, Wire
-from .client_task import Handle, Saved
+from .client_task import ClientTask, SavedTask
 from .dialects import CallbackRefused, CreatedTask, Dialect, ModernDialect, dialect_of
 from .errors import MalformedTask, NotDeclared
 from .pushes import Pushed, Pushes
@@ -50,7 +50,7 @@ class ClientTasks(ClientExtension):
         ttl: int | None = None,
         idempotency_key: str | None = None,
         meta: Wire | None = None,
-    ) -> Handle | CallToolResult:
+    ) -> ClientTask | CallToolResult:
         """Call a tool and do not wait for it: a handle of the task, or the result where it is there at once.
 
         `ttl`, in milliseconds, is heard only at 2025-11-25. A repeated call with the same `idempotency_key`
@@ -62,23 +62,23 @@ class ClientTasks(ClientExtension):
         started = await dialect.start(tool, arguments, ttl=ttl, meta=sent)
         if isinstance(started, CallToolResult):
             return started
-        return self._handle(dialect, Saved(task_id=started.task_id, tool=tool))
+        return self._client_task(dialect, SavedTask(task_id=started.task_id, tool=tool))
 
-    def resume(self, client: Client, saved: str) -> Handle:
+    def resume(self, client: Client, saved: str) -> ClientTask:
         """The handle that was saved as this text."""
         try:
-            kept = msgspec.json.decode(saved, type=Saved)
+            kept = msgspec.json.decode(saved, type=SavedTask)
         except (msgspec.MsgspecError, UnicodeError) as error:
             raise MalformedTask(f"this is no saved handle: {error}") from error
-        return self._handle(self._dialect(client), kept)
+        return self._client_task(self._dialect(client), kept)
 
     def _dialect(self, client: Client) -> Dialect:
         if self not in (client.extensions or ()):
             raise NotDeclared
         return dialect_of(client.session)
 
-    def _handle(self, dialect: Dialect, saved: Saved) -> Handle:
-        return Handle(dialect, self._pushes if isinstance(dialect, ModernDialect) else None, saved)
+    def _client_task(self, dialect: Dialect, saved: SavedTask) -> ClientTask:
+        return ClientTask(dialect, self._pushes if isinstance(dialect, ModernDialect) else None, saved)
 
     # What the SDK asks an extension
 
@@ -104,7 +104,7 @@ class ClientTasks(ClientExtension):
     async def _finish(self, created: CreatedTask, context: ClaimContext) -> CallToolResult:
         """Wait for the task of a `call_tool`. Nobody else knows of it: who gives up waiting cancels it."""
         dialect = dialect_of(context.session)
-        handle = self._handle(dialect, Saved(task_id=created.task_id, tool=context.tool_name))
+        handle = self._client_task(dialect, SavedTask(task_id=created.task_id, tool=context.tool_name))
         seconds = context.read_timeout_seconds
         try:
             with anyio.move_on_after(seconds):
@@ -116,7 +116,7 @@ class ClientTasks(ClientExtension):
         raise MCPError(REQUEST_TIMEOUT, f"the task did not end within {seconds} seconds")
 
 
-async def _give_up(handle: Handle) -> None:
+async def _give_up(handle: ClientTask) -> None:
     with anyio.move_on_after(FAREWELL, shield=True):
         try:
             await handle.cancel()

@@ -89,7 +89,7 @@ async def _result(step: Step, arguments: Mapping[str, object], task: Task) -> Js
     else:
         result = await call_in_thread(lambda: cast("JsonLike", step.function(**given)))
     try:
-        return codec.decode(codec.document("result", result))
+        return codec.decode(codec.encode_checked("result", result))
     except InvalidValue as error:
         raise TypeError(str(error)) from error  # a fault of the step, as any other that it may have
 
