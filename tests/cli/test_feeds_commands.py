@@ -47,7 +47,7 @@ async def test_adding_again_changes_nothing_but_a_new_handle(place: Place) -> No
     place.world.rename(alice, "alison.test")
     told = await place.json("add", "alison.test")
     assert told["steps"] == [
-        {"account": alice, "handle": "alison.test", "done": "renamed", "note": "was alice.test"}
+        {"account": alice, "handle": "alison.test", "action": "renamed", "note": "was alice.test"}
     ]
     assert await place.account(alice) == replace(before, handle="alison.test")
 

@@ -43,7 +43,7 @@ class Lists:
         """What was done to which account."""
         follows = await read_follow_list(self.source, actor)
         changes = await apply_follow_list(self.store, self.source, follows, polling=Polling(), prune=prune)
-        return {change.handle: change.done for change in changes if change.done is not None}
+        return {change.handle: change.action for change in changes if change.action is not None}
 
     async def account(self, did: str) -> Account:
         return (await self.store.get(did)).account

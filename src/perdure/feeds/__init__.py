@@ -1,10 +1,12 @@
 """Feeds: polled on the same durable state as tasks, without missing or repeating a post.
 
-Read `gaps` (the rules), then `poll` (one poll), then `poller` (many accounts). A source is whatever
-keeps `source.FeedSource`; `bluesky` is one.
+`Feeds` (in `api`) does everything that commands, pages and tools need. To read how it works, read `gaps`
+(the rules), then `poll` (one poll), then `poller` (many accounts). A source is any object that implements
+`source.FeedSource`; `bluesky` has one.
 """
 
 from .account import Account, Gap, Status
+from .api import Feeds
 from .audit import Audit, audit
 from .health import Summary, summary_of
 from .item import Item, Link
@@ -26,6 +28,7 @@ __all__ = [
     "Failed",
     "FeedSource",
     "FeedStore",
+    "Feeds",
     "Gap",
     "Item",
     "Link",

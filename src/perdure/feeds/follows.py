@@ -16,6 +16,7 @@ from ..storage.errors import NewerFormat
 from . import transitions
 from .account import BY_HAND, Account, Status
 from .errors import AccountBusy, CorruptFeed, FollowsNobody, InvalidActor, UnknownAccount
+from .reports import AccountChange
 from .settings import Polling
 from .source import FollowSource, Profile
 from .store import FeedStore
@@ -24,16 +25,6 @@ log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
 """How the reason begins for which an account is suspended that is no longer followed."""
-
-
-class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done to one account, or would be done."""
-
-    account: str
-    handle: str
-    done: str | None
-    """In one word. None: there was nothing to do."""
-    note: str = ""
 
 
 async def add_account(
@@ -47,14 +38,14 @@ async def add_account(
         if not dry_run:
             new = transitions.new_account(profile, now=store.clock(), polling=polling, origin=origin)
             await store.add(new)
-        return change(done="added")
+        return change(action="added")
     after = _brought_up_to_date(before, profile, origin)
     if after != before and not dry_run:
         await store.edit(before.account_id, lambda each: _brought_up_to_date(each, profile, origin))
     if after.handle != before.handle:
-        return change(done="renamed", note=f"was {before.handle}")
+        return change(action="renamed", note=f"was {before.handle}")
     note = "already added, and suspended" if before.status is Status.SUSPENDED else "already added"
-    return change(done=None, note=note)
+    return change(action=None, note=note)
 
 
 class FollowList(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,14 +110,14 @@ async def _add_or_resume(
     store: FeedStore, profile: Profile, *, origin: str, polling: Polling, dry_run: bool
 ) -> AccountChange:
     change = await add_account(store, profile, origin=origin, polling=polling, dry_run=dry_run)
-    if change.done == "added":
+    if change.action == "added":
         return change
     account = (await store.get(profile.account_id)).account
     if account.status is not Status.SUSPENDED or not account.reason.startswith(PRUNE_REASON):
         return change
     if not dry_run:
         await store.edit(account.account_id, partial(transitions.resumed, now=store.clock()))
-    return replace(change, done="resumed", note="followed again")
+    return replace(change, action="resumed", note="followed again")
 
 
 async def _prune(
@@ -151,7 +142,7 @@ async def _prune(
             log.warning("skipped %s: %s", before.handle, error)
             continue
         if after.status is Status.SUSPENDED and before.status is not Status.SUSPENDED:
-            changes.append(AccountChange(account=account_id, handle=before.handle, done="suspended"))
+            changes.append(AccountChange(account=account_id, handle=before.handle, action="suspended"))
     return changes
 
 

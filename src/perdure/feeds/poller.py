@@ -214,7 +214,7 @@ class Poller:
             except FeedError as error:
                 log.warning("the follow list of %s was not synchronised: %s", actor, error)
                 continue
-            counts = Counter(change.done for change in changes if change.done is not None)
+            counts = Counter(change.action for change in changes if change.action is not None)
             if counts:
                 done = ", ".join(f"{count} {word}" for word, count in sorted(counts.items()))
                 log.info("follow list of %s: %s", actor, done)

@@ -98,6 +98,7 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
         return len(self.uris) - len(self.records)
 
 
+@runtime_checkable
 class AuditSource(Protocol):
     """A source that can be read in the order of writing too, and so has what a feed hides in its depth."""
 

@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from ...feeds import Settings, transitions
-from ...feeds.follows import AccountChange, apply_follow_list, read_follow_list
+from ...feeds.follows import apply_follow_list, read_follow_list
+from ...feeds.reports import AccountChange
 from ...storage import exists
 from ..options import DryRun, Json, Url, storage_url
 from ..output import counted, harmless, tell
@@ -180,6 +181,6 @@ def _tell(report: Steps, *, json: bool) -> None:
 
 def _line(step: AccountChange, *, dry_run: bool) -> str:
     handle, note = harmless(step.handle), harmless(step.note)
-    if step.done is None:
+    if step.action is None:
         return f"{handle}: {note}"
-    return f"{handle}: {'would be ' if dry_run else ''}{step.done}{f' ({note})' if note else ''}"
+    return f"{handle}: {'would be ' if dry_run else ''}{step.action}{f' ({note})' if note else ''}"

@@ -10,7 +10,8 @@ import msgspec
 from ...feeds import Account, FeedSource, FeedStore, Polling, Profile, gaps
 from ...feeds.account import Stored
 from ...feeds.errors import AmbiguousName, InvalidActor, RequestRefused, UnknownAccount
-from ...feeds.follows import AccountChange, add_account
+from ...feeds.follows import add_account
+from ...feeds.reports import AccountChange
 from ...feeds.store import Edit
 from ...storage import Micros
 from ..errors import CannotDo
@@ -26,7 +27,7 @@ class Steps(msgspec.Struct, frozen=True, kw_only=True):
     dry_run: bool = False
 
     def count(self, done: str | None) -> int:
-        return sum(step.done == done for step in self.steps)
+        return sum(step.action == done for step in self.steps)
 
 
 # Adding
@@ -63,7 +64,7 @@ async def add(store: FeedStore, known: Known, *, polling: Polling, dry_run: bool
         else:  # the source does not show it just now
             note = f"already added, {account.status}: {account.reason}"
             steps.append(
-                AccountChange(account=account.account_id, handle=account.handle, done=None, note=note)
+                AccountChange(account=account.account_id, handle=account.handle, action=None, note=note)
             )
     return Steps(steps=tuple(steps), unknown=tuple(unknown), dry_run=dry_run)
 
@@ -115,7 +116,7 @@ async def _changed(
 ) -> AccountChange:
     account = stored.account
     await _write(store, account, edit, dry_run=dry_run)
-    return AccountChange(account=account.account_id, handle=account.handle, done=done)
+    return AccountChange(account=account.account_id, handle=account.handle, action=done)
 
 
 def reread(account: Account, *, since: Micros, now: Micros) -> Account:
@@ -134,4 +135,4 @@ async def _removed(store: FeedStore, account: Account, *, with_items: bool, dry_
     if not dry_run:
         await store.remove(account.account_id, with_items=with_items)
     note = f"with {count} items" if with_items else f"its {count} items stay"
-    return AccountChange(account=account.account_id, handle=account.handle, done="removed", note=note)
+    return AccountChange(account=account.account_id, handle=account.handle, action="removed", note=note)

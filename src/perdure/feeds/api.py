@@ -1,0 +1,568 @@
+"""`Feeds`: everything that commands, pages and tools do with feeds.
+
+    async with Feeds.open("sqlite:///perdure.db") as feeds:
+        await feeds.add(["alice.bsky.social"])
+        await feeds.run_once()
+        print(await feeds.links())
+
+An account is named by its handle or its DID, also with an @ or as the URL of its profile. A time in the past
+is a number of microseconds since 1970, or a timedelta before now. A `dry_run` changes nothing and reports
+what would be done.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from datetime import timedelta
+from functools import partial
+from types import TracebackType
+from typing import Self, TypeAlias
+
+import anyio
+from msgspec.structs import replace
+
+from ..storage import Micros, Position, open_storage
+from . import gaps, transitions
+from .account import ACCOUNTS, POLLS, Account, Status, Stored
+from .audit import audit
+from .errors import (
+    AccountHeld,
+    AccountUnavailable,
+    AmbiguousName,
+    FeedError,
+    InvalidActor,
+    NotAuthorized,
+    RequestRefused,
+    SourceError,
+    UnknownAccount,
+)
+from .follows import add_account, apply_follow_list, read_follow_list
+from .health import OnAlarm, log_alarm, summary_of
+from .item import Item, Kind
+from .lease import LASTS
+from .link_index import LinkIndex
+from .link_summary import SharedLink
+from .poll import Failed, Polled, Skipped
+from .poller import Cycle, Poller, Tell
+from .rate_limit import Budget
+from .reports import (
+    AccountAudit,
+    AccountChange,
+    AccountDetail,
+    AccountPage,
+    AccountSummary,
+    BackfillReport,
+    ChangeReport,
+    FailingAccount,
+    FeedItem,
+    FeedStatus,
+    ItemPage,
+    LinkRanking,
+    RankedLink,
+    Schedule,
+)
+from .settings import HOUR, Settings
+from .source import AuditSource, FeedSource, FollowSource, Profile
+from .store import Edit, FeedStore, older_than
+
+log = logging.getLogger("perdure.feeds")
+
+Time: TypeAlias = Micros | timedelta
+"""A time in the past: microseconds since 1970, or how long ago it was."""
+
+MAX_WAIT: Micros = 31 * 24 * HOUR
+"""Longer than an account ever waits for its next poll."""
+
+_NAME = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
+_PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
+
+
+class Feeds:
+    """The feeds of one storage."""
+
+    def __init__(
+        self,
+        store: FeedStore,
+        settings: Settings | None = None,
+        *,
+        source: FeedSource | None = None,
+        lease_duration: Micros = LASTS,
+    ) -> None:
+        """Read from `source`, or else from Bluesky as the settings describe it.
+
+        Bluesky is connected to when it is first needed, and the connection ends with `async with`.
+        `lease_duration` is how long an account stays with a poller that was killed.
+        """
+        self.store = store
+        self.settings = settings or Settings()
+        self.rate_limiter = Budget(self.settings.polling.connections)
+        """Bluesky's rate limit. Reports long waits to its `on_wait`."""
+        self._source = source
+        self._lease_duration = lease_duration
+        self._links = LinkIndex(store)
+        self._connecting = anyio.Lock()
+        self._exit_stack = AsyncExitStack()
+
+    @classmethod
+    @asynccontextmanager
+    async def open(
+        cls,
+        url: str,
+        settings: Settings | None = None,
+        *,
+        source: FeedSource | None = None,
+        lease_duration: Micros = LASTS,
+    ) -> AsyncGenerator[Self]:
+        """Open the feeds of a storage. A storage that does not exist is created."""
+        async with await open_storage(url) as storage:
+            feeds = cls(FeedStore(storage), settings, source=source, lease_duration=lease_duration)
+            async with feeds:
+                yield feeds
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._exit_stack.aclose()
+
+    async def source(self) -> FeedSource:
+        """Return the source of the feeds. Raise InvalidSettings if Bluesky cannot be opened with these."""
+        async with self._connecting:
+            if self._source is None:
+                from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
+
+                opening = open_bluesky(self.settings, budget=self.rate_limiter)
+                self._source = await self._exit_stack.enter_async_context(opening)
+            return self._source
+
+    # Changing accounts
+
+    async def add(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
+        """Start polling accounts. Names that the source does not know are reported."""
+        wanted = list(dict.fromkeys(_normalize(name) for name in names))
+        profiles = await self._profiles([name for name in wanted if _NAME.fullmatch(name)])
+        changes = [await self._add(profile, dry_run=dry_run) for profile in profiles]
+        known = {name.lower() for each in profiles for name in (each.account_id, each.handle)}
+        unknown: list[str] = []
+        for name in wanted:
+            if name.lower() in known:
+                continue
+            try:
+                changes.append(_hidden((await self.store.find(name)).account))
+            except (UnknownAccount, AmbiguousName):
+                unknown.append(name)
+        return ChangeReport(changes=tuple(changes), unknown=tuple(unknown), dry_run=dry_run)
+
+    async def _add(self, profile: Profile, *, dry_run: bool) -> AccountChange:
+        return await add_account(self.store, profile, polling=self.settings.polling, dry_run=dry_run)
+
+    async def _profiles(self, names: Sequence[str]) -> list[Profile]:
+        """Return the profiles of those names that exist. A source may refuse all names for an invalid one."""
+        try:
+            return await (await self.source()).profiles(names) if names else []
+        except (InvalidActor, RequestRefused):
+            if len(names) == 1:
+                return []
+        half = len(names) // 2
+        return [*await self._profiles(names[:half]), *await self._profiles(names[half:])]
+
+    async def follow(self, actor: str, *, prune: bool = False, dry_run: bool = False) -> ChangeReport:
+        """Add the accounts that `actor` follows.
+
+        `prune` suspends accounts that this list added and that `actor` no longer follows.
+        """
+        source = await self.source()
+        if not isinstance(source, FollowSource):
+            raise RequestRefused(f"{source.name} cannot be asked who follows whom")
+        follows = await read_follow_list(source, parse_account_name(actor))
+        changes = await apply_follow_list(
+            self.store, source, follows, polling=self.settings.polling, prune=prune, dry_run=dry_run
+        )
+        return ChangeReport(changes=tuple(changes), dry_run=dry_run)
+
+    async def remove(
+        self, names: Sequence[str], *, delete_items: bool = False, dry_run: bool = False
+    ) -> ChangeReport:
+        """Stop polling accounts and remove them. Their items are kept unless `delete_items` is set."""
+        changes: list[AccountChange] = []
+        for account in await self._find_all(names):
+            items = await self.store.count_items(account.account_id)
+            if not dry_run:
+                await self.store.remove(account.account_id, with_items=delete_items)
+            note = f"{items} items {'deleted' if delete_items else 'kept'}"
+            changes.append(_change(account, "removed", note))
+        return ChangeReport(changes=tuple(changes), dry_run=dry_run)
+
+    async def suspend(self, names: Sequence[str], *, reason: str = "", dry_run: bool = False) -> ChangeReport:
+        """Stop polling accounts until they are resumed. A new reason replaces that of an earlier time."""
+        changes: list[AccountChange] = []
+        for account in await self._find_all(names):
+            is_suspended = account.status is Status.SUSPENDED
+            if is_suspended and not reason:
+                changes.append(_change(account, None, f"already suspended: {account.reason}"))
+                continue
+            edit = partial(transitions.suspended, reason=reason or "suspended manually")
+            await self._edit(account, edit, dry_run=dry_run)
+            note = f"the reason was: {account.reason}" if is_suspended else ""
+            changes.append(_change(account, "suspended", note))
+        return ChangeReport(changes=tuple(changes), dry_run=dry_run)
+
+    async def resume(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
+        """Poll accounts again, starting now."""
+        edit = partial(transitions.resumed, now=self.store.clock())
+        return await self._edit_all(names, edit, "resumed", dry_run=dry_run)
+
+    async def reset(self, names: Sequence[str], *, dry_run: bool = False) -> ChangeReport:
+        """Forget how far accounts were read: the next poll starts from the initial look-back.
+
+        Stored items are kept and not duplicated.
+        """
+        edit = partial(transitions.reset, now=self.store.clock())
+        return await self._edit_all(names, edit, "reset", dry_run=dry_run)
+
+    async def _edit_all(
+        self, names: Sequence[str], edit: Edit, action: str, *, dry_run: bool
+    ) -> ChangeReport:
+        accounts = await self._find_all(names)
+        for account in accounts:
+            await self._edit(account, edit, dry_run=dry_run)
+        changes = tuple(_change(account, action) for account in accounts)
+        return ChangeReport(changes=changes, dry_run=dry_run)
+
+    async def _edit(self, account: Account, edit: Edit, *, dry_run: bool) -> None:
+        if not dry_run:
+            await self.store.edit(account.account_id, edit)
+
+    async def _find(self, name: str) -> Stored:
+        return await self.store.find(parse_account_name(name))
+
+    async def _find_all(self, names: Sequence[str]) -> list[Account]:
+        """Return these accounts before any of them is changed. Raise UnknownAccount if one is missing."""
+        return [(await self._find(name)).account for name in names]
+
+    # Polling
+
+    async def poll(self, name: str) -> Polled | Skipped | Failed:
+        """Poll one account now, even if it is suspended. Raise AccountHeld if another poller has it."""
+        return await (await self._poller()).poll(await self._find(name))
+
+    async def run(self, *, on_outcome: Tell | None = None, on_alarm: OnAlarm = log_alarm) -> None:
+        """Poll each account at its own interval, until cancelled.
+
+        Several processes can share one storage. Profiles, follow lists, alarms and summaries of links are
+        kept up to date, and items that are older than the retention are removed.
+        """
+        poller = await self._poller(on_outcome, on_alarm)
+        await poller.run()
+
+    async def run_once(self, *, on_outcome: Tell | None = None) -> Cycle:
+        """Poll every account once, due or not, and remove items that are older than the retention.
+
+        Profiles are read first: the polls that follow should find the posts that these count.
+        """
+        poller = await self._poller(on_outcome)
+        try:
+            await poller.refresh_profiles()
+        except NotAuthorized:
+            raise
+        except SourceError as error:
+            log.warning("could not read the profiles: %s", error)
+        cycle = await poller.once()
+        await poller.remove_old_items()
+        return cycle
+
+    async def backfill(
+        self, name: str, since: Time, *, wait: bool = True, dry_run: bool = False
+    ) -> BackfillReport:
+        """Read an account back to a time and store missing items.
+
+        Without `wait` the next polls do that.
+        """
+        account, start = (await self._find(name)).account, self._time(since)
+        report = BackfillReport(
+            account=account.account_id, handle=account.handle, since=start, dry_run=dry_run
+        )
+        if dry_run:
+            return report
+        edit = partial(gaps.back_to, since=start, now=self.store.clock())
+        await self.store.edit(account.account_id, edit)
+        return await self._poll_until_complete(report) if wait else report
+
+    async def _poll_until_complete(self, report: BackfillReport) -> BackfillReport:
+        poller = await self._poller()
+        while not report.is_done:
+            stored = await self.store.get(report.account)
+            try:
+                outcome = await poller.poll(stored)
+            except AccountHeld as error:
+                return replace(report, reason=str(error))
+            if not isinstance(outcome, Polled):
+                return replace(report, reason=str(outcome.error))
+            report = report.plus(outcome)
+            if outcome.account.gaps == stored.account.gaps:
+                return replace(report, reason="no progress: max_pages_per_user is too small")
+        return report
+
+    async def audit(
+        self, name: str | None = None, *, history: bool = False, remove: bool = False, dry_run: bool = False
+    ) -> AsyncGenerator[AccountAudit]:
+        """Compare the stored items of an account, or of all, with the records at the source.
+
+        Missing items are stored; with `history` also those from before the first poll. `remove` removes items
+        that were deleted at the source. An account that cannot be read does not end the audit of the others.
+        """
+        source = await self.source()
+        if not isinstance(source, AuditSource):
+            raise RequestRefused(f"{source.name} does not list the records of an account")
+        since = self.settings.polling.oldest_kept(self.store.clock())
+        accounts = await self._all_accounts() if name is None else await self._find_all([name])
+        for account in accounts:
+            report = AccountAudit(account=account.account_id, handle=account.handle)
+            try:
+                found = await audit(
+                    self.store,
+                    source,
+                    account.account_id,
+                    history=history,
+                    remove=remove,
+                    since=since,
+                    dry_run=dry_run,
+                )
+            except NotAuthorized:
+                raise
+            except FeedError as error:
+                is_known = account.status is Status.UNAVAILABLE and isinstance(error, AccountUnavailable)
+                yield replace(report, reason=str(error), is_failure=not is_known)
+            else:
+                yield replace(report, audit=found)
+
+    async def _poller(self, on_outcome: Tell | None = None, on_alarm: OnAlarm = log_alarm) -> Poller:
+        return Poller(
+            self.store,
+            await self.source(),
+            self.settings.polling,
+            tell=on_outcome or (lambda _: None),
+            on_alarm=on_alarm,
+            follow_lists=self.settings.follow_lists,
+            hold=self._lease_duration,
+        )
+
+    # Accounts
+
+    async def status(self) -> FeedStatus:
+        """Return the health of all accounts, with the alarms."""
+        accounts, now = await self._all_accounts(), self.store.clock()
+        summary = summary_of(accounts, now=now)
+        return FeedStatus(
+            summary=summary,
+            marked_share=summary.marked_share,
+            items=await self.store.count_items(),
+            failing=tuple(_failing(account) for account in accounts if _is_failing(account)),
+            now=now,
+        )
+
+    async def account(self, name: str) -> AccountDetail:
+        """Return everything that is known about one account."""
+        account, now = (await self._find(name)).account, self.store.clock()
+        items = await self.store.count_items(account.account_id)
+        return AccountDetail(account=account, items=items, is_held=account.is_held(now), now=now)
+
+    async def accounts(
+        self,
+        *,
+        status: Status | None = None,
+        without_watermark: bool = False,
+        polled_before: Time | None = None,
+    ) -> list[AccountSummary]:
+        """Return accounts, those first that were polled longest ago.
+
+        `polled_before` leaves out those that were polled since then.
+        """
+        before = None if polled_before is None else self._time(polled_before)
+
+        def matches(account: Account) -> bool:
+            if without_watermark and account.mark is not None:
+                return False
+            return before is None or (account.last_polled_at or 0) < before
+
+        found = [account for account in await self._all_accounts(status) if matches(account)]
+        found.sort(key=lambda account: (account.last_polled_at or 0, account.handle))
+        return [AccountSummary.from_account(account) for account in found]
+
+    async def account_page(self, after: str | None = None, *, limit: int) -> AccountPage:
+        """Return accounts in the order in which they were added, after the one with this id."""
+        before = None if after is None else await self.store.get(after)
+        found, has_more = await self.store.accounts_after(before, limit)
+        accounts = tuple(stored.account for stored in found)
+        return AccountPage(accounts=accounts, next_account=accounts[-1].account_id if has_more else None)
+
+    async def pollable_accounts(self) -> list[AccountSummary]:
+        """Return the accounts that `run_once` would poll: active ones, and those whose probe is due."""
+        return await self._select(lambda account, now: account.is_in_cycle(now))
+
+    async def due_accounts(self) -> list[AccountSummary]:
+        """Return the accounts that `run` would poll now."""
+        return await self._select(
+            lambda account, now: (
+                account.is_in_cycle(now) and account.next_at <= now and not account.is_held(now)
+            )
+        )
+
+    async def _select(self, is_wanted: Callable[[Account, Micros], bool]) -> list[AccountSummary]:
+        now = self.store.clock()
+        accounts = await self._all_accounts()
+        return [AccountSummary.from_account(account) for account in accounts if is_wanted(account, now)]
+
+    async def schedule(self) -> Schedule:
+        """Return how many accounts are polled, and when the next poll is due, without reading them."""
+        storage, now = self.store.storage, self.store.clock()
+        counts = await storage.counts(ACCOUNTS, now=now)
+        first = await storage.due(POLLS, until=now + MAX_WAIT, limit=1, now=now)
+        return Schedule(
+            accounts=sum(count for tag, count in counts.items() if tag != Status.SUSPENDED.value),
+            next_at=first[0].wake_at if first else None,
+        )
+
+    async def _all_accounts(self, status: Status | None = None) -> list[Account]:
+        return [stored.account async for stored in self.store.accounts(status)]
+
+    # Items and links
+
+    async def items(
+        self,
+        name: str | None = None,
+        *,
+        since: Time = 0,
+        before: Time | None = None,
+        after: Position | None = None,
+        kind: Kind | None = None,
+        with_links: bool = False,
+        limit: int = 50,
+        max_scanned: int | None = None,
+        keep_ties: bool = False,
+    ) -> ItemPage:
+        """Return items of all accounts or of one, newest first.
+
+        A page continues `after` the position of another one, or `before` a time; with `keep_ties` a page ends
+        between two times, so that `before` does not skip any. `max_scanned` bounds how many items are read
+        for a page that leaves most of them out.
+        """
+        account_id = None if name is None else await self._account_id(name)
+        start = self._time(since)
+        if before is not None:
+            after = older_than(self._time(before), account_id)
+        found: list[tuple[str, Item]] = []
+        scanned, position, last_time = 0, after, -1
+        records = self.store.records(account_id, after=after, kind=kind)
+        async with aclosing(records):
+            async for record in records:
+                if record.order < start:
+                    break
+                is_full = len(found) >= limit and not (keep_ties and record.order == last_time)
+                if is_full or scanned == max_scanned:
+                    return ItemPage(items=await self._with_handles(found), next_position=position)
+                scanned, position = scanned + 1, record.position
+                item = self.store.item_in(record)
+                if item is not None and (item.links or not with_links):
+                    found.append((record.partition, item))
+                    last_time = record.order
+        return ItemPage(items=await self._with_handles(found), next_position=None)
+
+    async def _account_id(self, name: str) -> str:
+        """Return the id of an account. Items of a removed account are found by its DID."""
+        name = parse_account_name(name)
+        try:
+            return (await self.store.find(name)).account.account_id
+        except UnknownAccount:
+            if name.startswith("did:") and await self.store.count_items(name):
+                return name
+            raise
+
+    async def _with_handles(self, found: Sequence[tuple[str, Item]]) -> tuple[FeedItem, ...]:
+        handles = await self.store.handles(account_id for account_id, _ in found)
+        return tuple(
+            FeedItem(account=account_id, account_handle=handles.get(account_id, account_id), item=item)
+            for account_id, item in found
+        )
+
+    async def links(
+        self,
+        since: Time = timedelta(days=1),
+        *,
+        limit: int = 20,
+        max_items: int | None = None,
+        max_handles: int | None = None,
+    ) -> LinkRanking:
+        """Return the links that the most accounts shared since a time.
+
+        `max_items` bounds how many items are read for hours that are not summarised yet, and `max_handles`
+        how many accounts are named for each link.
+        """
+        ranking = await self._links.ranking(self._time(since), limit=limit, max_items=max_items)
+        named = {each for link in ranking.links for each in link.sharers[:max_handles]}
+        handles = await self.store.handles(sorted(named))
+        links = tuple(_ranked(link, handles, max_handles) for link in ranking.links)
+        return LinkRanking(links=links, missing_hours=ranking.missing_hours)
+
+    def _time(self, time: Time) -> Micros:
+        if isinstance(time, timedelta):
+            return max(0, self.store.clock() - time // timedelta(microseconds=1))
+        return time
+
+
+def parse_account_name(text: str) -> str:
+    """Return the handle or DID that a text names. Raise InvalidActor if there is none."""
+    name = _normalize(text)
+    if not _NAME.fullmatch(name):
+        raise InvalidActor(f"invalid account {text!r}; use a handle such as alice.bsky.social, or a DID")
+    return name
+
+
+def _normalize(text: str) -> str:
+    """Return a name without an @ in front and without the URL of a profile around it."""
+    profile = _PROFILE_URL.fullmatch(text.strip())
+    return (profile[1] if profile else text.strip()).removeprefix("@")
+
+
+def _change(account: Account, action: str | None, note: str = "") -> AccountChange:
+    return AccountChange(account=account.account_id, handle=account.handle, action=action, note=note)
+
+
+def _hidden(account: Account) -> AccountChange:
+    """Describe an account that is stored and that the source does not show at the moment."""
+    return _change(account, None, f"already added, {account.status}: {account.reason}")
+
+
+def _is_failing(account: Account) -> bool:
+    return account.failures > 0 and account.status is not Status.SUSPENDED
+
+
+def _failing(account: Account) -> FailingAccount:
+    return FailingAccount(
+        account=account.account_id,
+        handle=account.handle,
+        status=account.status,
+        failures=account.failures,
+        reason=account.reason,
+        next_at=account.next_at,
+    )
+
+
+def _ranked(link: SharedLink, handles: dict[str, str], max_handles: int | None) -> RankedLink:
+    return RankedLink(
+        url=link.url,
+        shared_url=link.address,
+        title=link.title,
+        sharers=len(link.sharers),
+        handles=tuple(handles.get(each, each) for each in link.sharers[:max_handles]),
+        share_count=link.times,
+        first_at=link.first_at,
+        last_at=link.last_at,
+        today=link.today,
+        day_before=link.day_before,
+    )
