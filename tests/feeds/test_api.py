@@ -18,7 +18,7 @@ from perdure.samples import SampleSource
 from perdure.storage import Micros, open_storage
 
 from ..storage.sqlite_helpers import url_of
-from .world import World, WorldSource
+from .simulation import World, WorldSource
 
 pytestmark = pytest.mark.anyio
 
