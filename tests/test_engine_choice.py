@@ -16,7 +16,7 @@ NAMES = [f"tests/test_it.py::test_{number}" for number in range(3000)]
 
 def choices(seed: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     monkeypatch.setenv(engines.VARIABLE, seed)
-    return [engines.choice(name, engines.SERVERS) for name in NAMES]
+    return [engines.choice(name, engines.DRAWN) for name in NAMES]
 
 
 def test_a_seed_repeats_its_choices_and_another_makes_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,12 +28,12 @@ def test_every_server_gets_its_share_under_every_seed(monkeypatch: pytest.Monkey
     for seed in ("a", "b", "c"):
         counts = Counter(choices(seed, monkeypatch))
         assert counts.keys() == set(engines.SERVERS)
-        assert min(counts.values()) > len(NAMES) / len(engines.SERVERS) * 0.8
+        assert min(counts.values()) > len(NAMES) / len(engines.DRAWN) * 0.8
 
 
 def test_a_test_meets_every_server_sooner_or_later(monkeypatch: pytest.MonkeyPatch) -> None:
     met: list[set[str]] = [set() for _ in NAMES]
-    for seed in range(40):
+    for seed in range(80):
         for servers, choice in zip(met, choices(str(seed), monkeypatch), strict=True):
             servers.add(choice)
     assert all(servers == set(engines.SERVERS) for servers in met)
@@ -54,5 +54,5 @@ async def test_a_test_of_a_layer_above_runs_on_three_engines_or_all(
     on_engine: str, request: pytest.FixtureRequest
 ) -> None:
     name = f"{__file__.rpartition('/')[2]}::{request.node.originalname}"
-    is_chosen = on_engine in ("memory", "sqlite", engines.choice(f"tests/{name}", engines.SERVERS))
+    is_chosen = on_engine in ("memory", "sqlite", engines.choice(f"tests/{name}", engines.DRAWN))
     assert is_chosen or request.config.getoption("--engines") == "all"
