@@ -31,7 +31,7 @@ from perdure.storage.kit.servers import (
     Valkey,
     ValkeyCluster,
 )
-from perdure.storage.kit.servers.postgres import of_system
+from perdure.storage.kit.servers.postgres import system_binaries
 
 Shared: TypeAlias = Postgres | Valkey | ValkeyCluster | Dynoxide | ExtendDb | DynamoDbLocal
 S = TypeVar("S", bound=Shared)
@@ -134,7 +134,7 @@ def dynamodb_local() -> DynamoDbLocal:
 
 _KINDS: dict[str, Callable[[], Shared]] = {
     "postgres": Postgres,
-    "system_postgres": lambda: Postgres(of_system()),
+    "system_postgres": lambda: Postgres(system_binaries()),
     "valkey": Valkey,
     "valkey_cluster": ValkeyCluster,
     "dynoxide": Dynoxide,

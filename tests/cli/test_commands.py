@@ -19,7 +19,7 @@ from perdure.cli.backends import shown
 from perdure.cli.storages import SPACES
 from perdure.storage import Record, open_storage
 from perdure.storage.copying import COPIES
-from perdure.storage.kit.sample_records import HOSTILE_NAMES, NOW, put, sample
+from perdure.storage.kit.sample_records import HOSTILE_NAMES, NOW, insert_each, make_record
 
 from ..fork_server import run_forged
 from ..storage.sqlite_helpers import url_of
@@ -32,8 +32,8 @@ ROOT = Path(__file__).parents[2]
 SECRET = "hunter2"  # noqa: S105 - the point is that it is not told
 UNREACHABLE = f"postgresql://user:{SECRET}@127.0.0.1:1/db"
 RECORDS = [
-    *(sample(name, space=space, order=at) for space in SPACES for at, name in enumerate(HOSTILE_NAMES)),
-    sample("timer", space=SPACES[-1], lane="lane", wake_at=1, version=9, expires_at=2),
+    *(make_record(name, space=space, order=at) for space in SPACES for at, name in enumerate(HOSTILE_NAMES)),
+    make_record("timer", space=SPACES[-1], lane="lane", wake_at=1, version=9, expires_at=2),
 ]
 Ended = subprocess.CompletedProcess[str]
 
@@ -63,7 +63,7 @@ async def file_of(path: Path, records: Sequence[Record] = ()) -> str:
     """The URL of a file with these records."""
     url = url_of(path)
     async with await open_storage(url) as storage:
-        await put(storage, *records, now=0)
+        await insert_each(storage, *records, now=0)
     return url
 
 
@@ -103,7 +103,7 @@ async def test_a_copy_is_told_to_programs_in_one_document(tmp_path: Path) -> Non
         "live_tasks": 0,
         "live_accounts": 0,
     }
-    taken = await file_of(tmp_path / "taken.db", [sample("another", space=SPACES[0])])
+    taken = await file_of(tmp_path / "taken.db", [make_record("another", space=SPACES[0])])
     again = perdure_command("copy", taken, "--url", source, "--json")
     expect(again, 2, f"perdure: cannot copy into {taken}: there are records in ")
 
@@ -121,7 +121,7 @@ async def test_a_file_is_copied_to_another_and_back(tmp_path: Path) -> None:
 
 
 async def test_a_target_that_is_not_empty_is_refused_unless_asked_to_merge(tmp_path: Path) -> None:
-    other = sample("another", space=SPACES[0], order=NOW)
+    other = make_record("another", space=SPACES[0], order=NOW)
     source = await file_of(tmp_path / "source.db", RECORDS)
     target = await file_of(tmp_path / "target.db", [other, RECORDS[0]])
     before = await records_in(target)
@@ -133,8 +133,8 @@ async def test_a_target_that_is_not_empty_is_refused_unless_asked_to_merge(tmp_p
 
 
 async def test_merging_with_a_different_record_fails_and_names_it(tmp_path: Path) -> None:
-    different = sample("k", space=SPACES[0], body="[]")
-    source = await file_of(tmp_path / "source.db", [sample("k", space=SPACES[0])])
+    different = make_record("k", space=SPACES[0], body="[]")
+    source = await file_of(tmp_path / "source.db", [make_record("k", space=SPACES[0])])
     target = await file_of(tmp_path / "target.db", [different])
     ended = perdure_command("copy", "--merge", target, "--url", source)
     expect(ended, 2, f"{different.space}/{different.partition}/{different.key}: it is not the same record;")
@@ -233,7 +233,7 @@ def execute(path: Path, *statements: str) -> None:
 
 async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
-    url = await file_of(path, [sample(space=SPACES[0], tag="red")])
+    url = await file_of(path, [make_record(space=SPACES[0], tag="red")])
     expect_result(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
     execute(path, "UPDATE counts SET n = 5 WHERE partition = ''")
     complaint = f"the counter of {SPACES[0]} tagged 'red' says 5, there are 1\n"
@@ -249,7 +249,7 @@ async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: P
 
 async def test_doctor_fails_where_counting_anew_does_not_help(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
-    url = await file_of(path, [sample(space=SPACES[0])])
+    url = await file_of(path, [make_record(space=SPACES[0])])
     table = "UPDATE sqlite_schema SET sql = replace(sql, 'body TEXT{}', 'body TEXT{}') WHERE name = 'records'"
     execute(path, "PRAGMA writable_schema = 1", table.format(" NOT NULL", ""))
     execute(path, "UPDATE records SET body = NULL")

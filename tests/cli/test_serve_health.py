@@ -15,7 +15,7 @@ from starlette.responses import Response
 from perdure.cli.serve.health import Health
 from perdure.storage import Change, Committed, Guard, Insert, Micros, Refused, Storage, open_storage
 from perdure.storage.errors import StorageFull
-from perdure.storage.kit.sample_records import NOW, sample
+from perdure.storage.kit.sample_records import NOW, make_record
 from perdure.storage.kit.servers.valkey import Valkey
 from perdure.storage.memory import MemoryEngine
 
@@ -66,7 +66,7 @@ def on_valkey(_: Path) -> Generator[Filling]:
     try:
 
         def limit(size: str) -> None:
-            assert valkey.ask("CONFIG", "SET", "maxmemory", size).startswith("+OK")
+            assert valkey.send_command("CONFIG", "SET", "maxmemory", size).startswith("+OK")
 
         yield Filling(valkey.new_url(), lambda: limit("1"), lambda: limit("0"))
     finally:
@@ -132,7 +132,7 @@ class Counting(MemoryEngine):
 
 async def test_while_writes_succeed_health_writes_nothing() -> None:
     async with Storage(engine := Counting()) as storage:
-        await storage.commit([Insert(record=sample("k"))], now=NOW)
+        await storage.commit([Insert(record=make_record("k"))], now=NOW)
         answers: list[Response] = [await Health(storage).answer() for _ in range(3)]
     assert [each.status_code for each in answers] == [200] * 3
     assert engine.commits == 1

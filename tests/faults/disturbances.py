@@ -136,7 +136,7 @@ async def kills(scene: Scene, chance: Random) -> None:
         ]
     )
     server = cast("Valkey", chance.choice(scene.servers))
-    await asyncio.to_thread(server.ask, *how)
+    await asyncio.to_thread(server.send_command, *how)
     scene.met[what] += 1
 
 
@@ -185,7 +185,7 @@ AnyServer: TypeAlias = Postgres | Valkey | ValkeyCluster | Dynoxide
 _SERVERS: Mapping[str, tuple[Callable[[], AnyServer], str]] = {
     "postgres": (Postgres, "&statement_timeout=1&lock_timeout=1"),
     "redis": (Valkey, "&timeout=1"),
-    "redis-cluster": (lambda: ValkeyCluster(patience=2), "&timeout=1"),
+    "redis-cluster": (lambda: ValkeyCluster(failure_timeout=2), "&timeout=1"),
     "dynamodb": (Dynoxide, "&timeout=1&attempts=3"),
 }
 """With options that are less patient than usual, so that patience runs out."""

@@ -66,7 +66,7 @@ def passes(store: FeedStore, micros: int) -> None:
 async def settle(store: FeedStore) -> None:
     """Return when the verbs across partitions see what was written."""
     assert isinstance(store, StoreUnderTest)
-    await store.subject.settled()
+    await store.subject.caught_up()
 
 
 def account(name: str = ANNA, handle: str = "anna.test") -> Account:

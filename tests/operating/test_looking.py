@@ -10,7 +10,7 @@ import pytest
 from perdure.operating import AmbiguousId, Operator, Row, TooShort, outcome_of
 from perdure.runtime.lease import Holder
 from perdure.storage import MAX_PAGE_BYTES, Record
-from perdure.storage.kit.sample_records import put
+from perdure.storage.kit.sample_records import insert_each
 from perdure.tasks import (
     Failure,
     InputKind,
@@ -166,7 +166,7 @@ async def test_what_cannot_be_read_is_named_and_does_not_hide_the_rest(
 ) -> None:
     await created(store, 2)
     broken = Record(space=TASKS, partition="p", key="broken", order=clock.now, body="{}", tag="working")
-    await put(store.storage, broken, now=clock.now)
+    await insert_each(store.storage, broken, now=clock.now)
     page = await operator.tasks()
     assert len(page.rows) == 2
     assert page.corrupt == ("broken",)

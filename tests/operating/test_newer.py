@@ -54,7 +54,7 @@ async def test_a_task_of_a_newer_version_is_a_row_of_its_own_and_no_action_chang
     record = await put(
         store.storage, made.record, newer(made.record.body, status="paused"), now=clock.now, tag="paused"
     )
-    await subject.settled()
+    await subject.caught_up()
     page = await operator.tasks()
     assert {each.task_id for each in page.rows} == {first.task.task_id, last.task.task_id}
     [task] = page.newer
@@ -78,11 +78,11 @@ async def test_a_purge_by_age_leaves_an_ended_task_of_a_newer_version(
 ) -> None:
     ended = [await store.finish(each, Success.of(1)) for each in await created(store, 2)]
     record = await put(store.storage, ended[0].record, newer(ended[0].record.body), now=clock.now)
-    await subject.settled()
+    await subject.caught_up()
     clock.advance(HOUR // 2)
     assert (await operator.purge(ended_before=clock.now)).ended == 1
     assert await stored(store.storage, record.address, now=clock.now) == record
-    await subject.settled()
+    await subject.caught_up()
     assert (await operator.throughput()).ended == 0
 
 
@@ -92,7 +92,7 @@ async def test_the_task_that_waits_longest_is_one_that_can_be_read(
     made = [await store.create(ANA, replace(CALL, function="work")) for _ in range(2)]
     first, second = sorted(made, key=lambda each: each.record.position)
     await put(store.storage, first.record, newer(first.record.body), now=clock.now)
-    await subject.settled()
+    await subject.caught_up()
     oldest = await operator.oldest_waiting()
     assert oldest is not None
     assert oldest.task_id == second.task.task_id

@@ -71,7 +71,7 @@ async def test_a_worker_claims_what_waits_behind_tasks_of_a_newer_version(
         await make_newer(creator, await creator.submit("work"), change) for _ in range(3 * AT_ONCE)
     ]
     made = await creator.submit("work")
-    await replicas.subject.settled()
+    await replicas.subject.caught_up()
     await replicas.start(app, replace(with_concurrency(2), poll_interval=3600))
     assert value_of(await creator.wait(ME, made.task.task_id, 20)) == "done"
     for record in newer_tasks:

@@ -152,7 +152,7 @@ async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replic
     config = replace(UNHURRIED, concurrency=1, max_waiting=2)
     runtime = await replicas.start(app, config)
     made = [await runtime.submit("wait") for _ in range(3)]  # one at work, two waiting
-    await replicas.subject.settled()
+    await replicas.subject.caught_up()
     with pytest.raises(QueueFull, match="2 tasks wait") as caught:
         await runtime.submit("wait")
     assert (caught.value.retryable, caught.value.limit) == (True, 2)
@@ -160,7 +160,7 @@ async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replic
     go_on.set()
     for each in made:
         await runtime.wait(ME, each.task.task_id, 60)
-    await replicas.subject.settled()
+    await replicas.subject.caught_up()
     await runtime.submit("wait")
 
 

@@ -335,5 +335,5 @@ async def test_the_lease_of_a_task_that_was_deleted_goes_too(replicas: Replicas)
         return await lease_of(runtime, made) is None
 
     await until(is_gone)
-    await replicas.subject.settled()
+    await replicas.subject.caught_up()
     assert await runtime.store.storage.counts(LEASES, now=runtime.store.clock()) == {}

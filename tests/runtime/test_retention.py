@@ -150,7 +150,7 @@ async def test_released_work_fails_visibly_if_no_worker_starts_it_for_a_month(re
     clock = MovedClock()
     made = await abandoned(replicas, hanging(clock), clock)
     stranger = await replicas.start(new_app(), clock=clock)  # it lacks the function
-    await replicas.subject.settled()
+    await replicas.subject.caught_up()
     await Deadlines(stranger.store, UNHURRIED).end_abandoned()
     assert reason_of(await now(stranger, made)) == "expired"
 
@@ -189,7 +189,7 @@ async def test_an_audit_leaves_alone_what_runs_waits_or_is_due_later(replicas: R
     await until_released(runtime, made[0])
     await until_released(runtime, made[2])
     clock.ahead = 40 * DAY
-    await replicas.subject.settled()
+    await replicas.subject.caught_up()
     await Deadlines(runtime.store, UNHURRIED).end_abandoned()
     assert not any([(await now(runtime, each)).task.is_terminal for each in made])
 

@@ -7,7 +7,7 @@ import random
 import sys
 
 from perdure.storage import Change, Delete, Insert, Keep, Record, Storage, open_storage
-from perdure.storage.kit.sample_records import NOW, sample
+from perdure.storage.kit.sample_records import NOW, make_record
 
 PARTITIONS = ["p0", "p1", "p2"]
 ROUNDS = 40
@@ -18,7 +18,9 @@ async def storm(storage: Storage, seed: int) -> None:
     for n in range(ROUNDS):
         partition = chance.choice(PARTITIONS)
         keys = chance.sample("abcdefghijkl", 3)
-        found = await storage.get_many([sample(key, partition=partition).address for key in keys], now=NOW)
+        found = await storage.get_many(
+            [make_record(key, partition=partition).address for key in keys], now=NOW
+        )
         changes = [_change(chance, partition, key, old) for key, old in zip(keys, found, strict=True)]
         await storage.commit(changes, now=NOW)
         if n % 10 == 9:
@@ -28,7 +30,7 @@ async def storm(storage: Storage, seed: int) -> None:
 def _change(chance: random.Random, partition: str, key: str, old: Record | None) -> Change:
     tag, expires_at = chance.choice("xyz"), chance.choice([None, NOW, NOW + 5])
     if old is None:
-        new = sample(key, partition=partition, tag=tag, expires_at=expires_at)
+        new = make_record(key, partition=partition, tag=tag, expires_at=expires_at)
         return chance.choice([Insert, Keep])(record=new)
     return (
         Delete(before=old)

@@ -14,7 +14,7 @@ from redis.asyncio import Redis
 from perdure.storage import Committed, Insert, Record, Space, Storage, open_storage
 from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
 from perdure.storage.kit import Subject
-from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, SPACE, sample
+from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, SPACE, make_record
 from perdure.storage.kit.servers import Valkey
 
 from .subjects import at
@@ -88,7 +88,7 @@ async def is_usable(storage: Storage) -> bool:
     """Whether every shard can be read and one written."""
     try:
         await storage.counts(SPACE, now=NOW)
-        await storage.commit([Insert(record=sample("usable", space=Space("probe")))], now=NOW)
+        await storage.commit([Insert(record=make_record("usable", space=Space("probe")))], now=NOW)
     except (StorageUnavailable, OutcomeUnknown):
         return False
     return True
@@ -135,9 +135,9 @@ class Storm(msgspec.Struct):
 def of_storm(name: str) -> Sequence[Record]:
     partition = f"p{name.partition('.')[0]}"
     return (
-        sample(f"{name}a", partition=partition, tag="a", lane="l", wake_at=1),
-        sample(f"{name}b", partition=partition, tag="b", expires_at=NOW + 9),
-        sample(f"{name}c", partition=partition, space=OTHER_SPACE),
+        make_record(f"{name}a", partition=partition, tag="a", lane="l", wake_at=1),
+        make_record(f"{name}b", partition=partition, tag="b", expires_at=NOW + 9),
+        make_record(f"{name}c", partition=partition, space=OTHER_SPACE),
     )
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import StorageError
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
 from .sqlite_helpers import keys_of, padded
 
@@ -40,7 +40,7 @@ async def put_keys(url: str) -> None:
     async with await open_storage(url) as storage:
         say("ready")
         while key := await told():
-            await put(storage, sample(key))
+            await insert_each(storage, make_record(key))
             say(key)
 
 
@@ -52,7 +52,7 @@ async def open_at_once(name: str) -> None:
         except StorageError as error:
             say(repr(error))
             return
-        await put(storage, sample(name))
+        await insert_each(storage, make_record(name))
         say("open")
         await told()
         await storage.close()
@@ -63,7 +63,7 @@ async def come_and_go(url: str, name: str, times: str) -> None:
     """Open, put a record, read and close, again and again."""
     for n in range(int(times)):
         async with await open_storage(url) as storage:
-            await put(storage, sample(f"{name}-{n}"))
+            await insert_each(storage, make_record(f"{name}-{n}"))
             await storage.page(SPACE, PARTITION, limit=1, now=NOW)
 
 
@@ -116,7 +116,7 @@ async def outgrow(url: str, most_bytes: str) -> None:
         count, error = await fill(storage, "before")
         say(json.dumps([count, type(error).__name__]))
         limit_files(resource.RLIM_INFINITY)
-        await put(storage, padded("after", 1000))
+        await insert_each(storage, padded("after", 1000))
         say(json.dumps(len((await storage.maintain()).findings)))
 
 
@@ -124,7 +124,7 @@ async def fill(storage: Storage, prefix: str) -> tuple[int, BaseException]:
     """Put records of a kilobyte until one does not fit: how many did, and the error."""
     for n in range(10_000):
         try:
-            await put(storage, padded(f"{prefix}-{n}", 1000))
+            await insert_each(storage, padded(f"{prefix}-{n}", 1000))
         except Exception as error:
             return n, error
     raise AssertionError("ten thousand records fit")

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from perdure.storage import Address, Delete, Guard, Insert, Keep, Record, Space, Storage, open_storage
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, make_record
 
 OWN = Space("own")
 """The space of records that only the task that made them changes, so that it knows what must be there."""
@@ -40,7 +40,9 @@ class Hammer:
     def new(self) -> Record:
         self.made += 1
         tag = self.chance.choice(TAGS)
-        return sample(f"{self.name}-{self.made}", space=OWN, order=self.made, tag=tag, lane="l", wake_at=NOW)
+        return make_record(
+            f"{self.name}-{self.made}", space=OWN, order=self.made, tag=tag, lane="l", wake_at=NOW
+        )
 
     # What only this task changes: none of it may be refused
 
@@ -49,19 +51,19 @@ class Hammer:
 
     async def insert_several(self, count: int = 3) -> None:
         records = [self.new() for _ in range(count)]
-        await do(self.storage, *[Insert(record=record) for record in records])
+        await commit_changes(self.storage, *[Insert(record=record) for record in records])
         self.own.update({record.key: record for record in records})
 
     async def replace(self) -> None:
         if self.own:
             change = self.pick().becoming(body=str(self.made), tag=self.chance.choice(TAGS))
-            await do(self.storage, change)
+            await commit_changes(self.storage, change)
             self.own[change.after.key] = change.after
 
     async def delete(self) -> None:
         if self.own:
             record = self.pick()
-            await do(self.storage, Delete(before=record), Insert(record=(new := self.new())))
+            await commit_changes(self.storage, Delete(before=record), Insert(record=(new := self.new())))
             del self.own[record.key]
             self.own[new.key] = new
 
@@ -71,7 +73,7 @@ class Hammer:
     # What all tasks change: refusals are to be expected
 
     def shared(self) -> Record:
-        return sample(f"shared-{self.chance.randrange(5)}", tag=self.chance.choice(TAGS))
+        return make_record(f"shared-{self.chance.randrange(5)}", tag=self.chance.choice(TAGS))
 
     async def keep_shared(self) -> None:
         await self.storage.commit([Keep(record=self.shared())], now=NOW)
@@ -93,8 +95,8 @@ class Hammer:
 
     async def pass_away(self) -> None:
         self.made += 1
-        record = sample(f"{self.name}-{self.made}", tag="red", expires_at=NOW)
-        await do(self.storage, Insert(record=record))
+        record = make_record(f"{self.name}-{self.made}", tag="red", expires_at=NOW)
+        await commit_changes(self.storage, Insert(record=record))
 
     async def purge(self) -> None:
         await self.storage.purge(until=NOW, limit=3)

@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from perdure.storage import Committed, Insert, Record, Refused, Storage
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, make_record
 from perdure.storage.sqlite import SqliteEngine
 
 ROOT = Path(__file__).parents[2]
@@ -36,7 +36,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def padded(key: str, size: int) -> Record:
-    return sample(key, body='"' + "x" * size + '"')
+    return make_record(key, body='"' + "x" * size + '"')
 
 
 def inserting(record: Record) -> list[Insert]:

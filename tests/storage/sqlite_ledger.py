@@ -10,7 +10,7 @@ import asyncio
 import sys
 
 from perdure.storage import Change, Delete, Insert, Record, Space, Storage, open_storage
-from perdure.storage.kit.sample_records import NOW, do, put, sample
+from perdure.storage.kit.sample_records import NOW, commit_changes, insert_each, make_record
 
 SPACES = Space("debit"), Space("credit")
 HEAD = Space("head")
@@ -19,11 +19,11 @@ KEPT = 20
 
 
 def entry(space: Space, partition: str, n: int) -> Record:
-    return sample(f"{n:06}", space=space, partition=partition, order=n, body=str(n), tag=f"t{n % 3}")
+    return make_record(f"{n:06}", space=space, partition=partition, order=n, body=str(n), tag=f"t{n % 3}")
 
 
 def head(partition: str, n: int) -> Record:
-    return sample("head", space=HEAD, partition=partition, body=str(n), version=n + 1, tag=f"t{n % 3}")
+    return make_record("head", space=HEAD, partition=partition, body=str(n), version=n + 1, tag=f"t{n % 3}")
 
 
 async def enter(storage: Storage, partition: str, n: int) -> None:
@@ -32,14 +32,14 @@ async def enter(storage: Storage, partition: str, n: int) -> None:
         changes.append(Insert(record=entry(space, partition, n)))
         if n > KEPT:
             changes.append(Delete(before=entry(space, partition, n - KEPT)))
-    await do(storage, *changes)
+    await commit_changes(storage, *changes)
 
 
 async def last(storage: Storage, partition: str) -> int:
     """The number of the newest commit."""
     found = await storage.get(head(partition, 0).address, now=NOW)
     if found is None:
-        await put(storage, head(partition, 0))
+        await insert_each(storage, head(partition, 0))
         return 0
     return int(found.body)
 

@@ -17,7 +17,7 @@ import pytest
 from perdure.storage import Micros, Storage, migrate_storage, open_storage
 from perdure.storage.dynamodb.location import parse
 from perdure.storage.kit import Factory, Subject
-from perdure.storage.kit.servers.postgres import of_system
+from perdure.storage.kit.servers.postgres import system_binaries
 from perdure.storage.memory import MemoryEngine
 
 from .. import engines, servers
@@ -53,7 +53,7 @@ async def on_memory(engine: WeakMemoryEngine) -> AsyncGenerator[Subject]:
         Storage(engine),
         second_client=second_client,
         advance_time=no_clock_to_advance,
-        settle=engine.settle,
+        catch_up=engine.settle,
     )
 
 
@@ -126,7 +126,7 @@ def dynamodb(kind: str) -> Factory:
             client_of(parse(url).options.endpoint_url or "") as db,
             at(url) as subject,
         ):
-            subject.settle = lambda: settle(db, table_of(url))
+            subject.catch_up = lambda: settle(db, table_of(url))
             yield subject
 
     return factory
@@ -139,7 +139,7 @@ class _Flushed(Forwarding):
         self.storage = storage
 
     async def line(self, verb: str) -> Storage:
-        servers.valkey().ask("SCRIPT", "FLUSH")
+        servers.valkey().send_command("SCRIPT", "FLUSH")
         return self.storage
 
 
@@ -164,7 +164,7 @@ _MODES: dict[str, Factory] = {
     "dynamodb": dynamodb("dynamodb-kit"),
     "dynamodb-strict": dynamodb("dynamodb-strict"),
 }
-if of_system() is not None:
+if system_binaries() is not None:
     _MODES["postgres-system"] = from_pool("postgres-system")
 if servers.LOCAL_JAR is not None:
     _MODES["dynamodb-local"] = dynamodb("dynamodb-local")

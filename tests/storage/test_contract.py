@@ -21,7 +21,7 @@ from .subjects import ENGINES, engine_of
 pytestmark = pytest.mark.anyio
 
 LACKING = {"memory": {"reopen", "url", "damage"}, "memory-weak": {"reopen", "url", "damage"}}
-"""The seams that an engine does not have, by its nature."""
+"""The capabilities that an engine does not have, by its nature."""
 
 CONCURRENCY = {2, 8, 9, 18, 21, 22}
 """The promises about several callers: what they see of each other, who wins, and how they stop."""
@@ -55,22 +55,22 @@ def is_relevant(engine: str, check: Check) -> bool:
 ROWS = {
     "what_was_committed_is_read_at_once_by_every_verb": 6,
     "an_insert_never_overwrites": 7,
-    "bodies_come_back_to_the_byte": 10,
-    "a_replace_needs_the_version_that_stands_there": 20,
-    "of_eight_writers_of_one_version_one_wins": 23,
-    "of_eight_processes_writing_one_version_one_wins": 23,
+    "bodies_are_returned_byte_for_byte": 10,
+    "a_replace_needs_the_stored_version": 20,
+    "one_of_eight_writers_of_a_version_wins": 23,
+    "one_of_eight_processes_writing_a_version_wins": 23,
     "no_update_is_lost_between_interleaved_reads_and_writes": 24,
-    "hostile_names_stay_apart_as_partitions": 27,
+    "hostile_partition_names_are_distinct": 27,
     "a_guard_holds_against_concurrent_writers": 37,
     "ten_records_of_one_instant_come_in_pages_of_three": 39,
-    "walking_meets_what_stays_once_while_others_come_and_go": 40,
+    "reading_all_pages_returns_each_lasting_record_once": 40,
     "pages_over_all_partitions_are_in_true_order": 44,
     "counts_follow_every_change": 46,
     "every_verb_stops_seeing_a_record_at_the_same_instant": 55,
-    "everything_is_there_after_reopening": 97,
+    "everything_is_stored_after_reopening": 97,
     "what_one_client_committed_the_other_reads_at_once": 97,
     "a_damaged_record_is_an_error_that_names_it": 107,
-    "listings_leave_a_damaged_record_out_and_warn": 107,
+    "listings_skip_a_damaged_record_and_warn": 107,
     "a_commit_that_meets_a_damaged_record_fails_alone": 107,
     "maintenance_reports_a_damaged_record": 107,
 }
@@ -109,7 +109,7 @@ async def test_the_engine_keeps_the_promise(engine: str, check: Check) -> None:
 
 @row(94, 98)
 def test_no_engine_skips_a_check_but_for_what_it_cannot_have() -> None:
-    needed = {seam for check in CHECKS for seam in check.needs}
+    needed = {capability for check in CHECKS for capability in check.needs}
     assert needed == {"reopen", "second_client", "advance_time", "settle", "url", "damage"}
     assert {check.promise for check in CHECKS} == set(range(1, 24))
 

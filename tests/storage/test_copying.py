@@ -37,10 +37,10 @@ from perdure.storage.kit.sample_records import (
     NOW,
     OTHER_SPACE,
     SPACE,
-    do,
-    put,
-    put_many,
-    sample,
+    commit_changes,
+    insert_each,
+    insert_many,
+    make_record,
 )
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.port import MOST_BYTES, MOST_CHANGES, MOST_NUMBER
@@ -56,15 +56,15 @@ SPACES = (SPACE, OTHER_SPACE)
 LANE = "lane"
 LONG_AGO: Micros = 1
 RECORDS = [
-    *(sample(key, order=at) for at, key in enumerate(HOSTILE_NAMES)),
-    *(sample(f"b{at}", body=body, partition="bodies") for at, body in enumerate(HOSTILE_BODIES)),
-    *(sample("same", partition=name, space=OTHER_SPACE) for name in HOSTILE_NAMES),
-    sample("old", order=0, version=41, tag="red"),
-    sample("late", order=MOST_NUMBER, version=MOST_NUMBER, tag="blue"),
-    sample("timer", lane=LANE, wake_at=5, tag="red"),
-    sample("timer", lane=LANE, wake_at=3, space=OTHER_SPACE, expires_at=NOW + 1),
-    sample("expired", expires_at=LONG_AGO, tag="red"),
-    sample("expired", expires_at=NOW - 1, space=OTHER_SPACE, lane=LANE, wake_at=4, version=7),
+    *(make_record(key, order=at) for at, key in enumerate(HOSTILE_NAMES)),
+    *(make_record(f"b{at}", body=body, partition="bodies") for at, body in enumerate(HOSTILE_BODIES)),
+    *(make_record("same", partition=name, space=OTHER_SPACE) for name in HOSTILE_NAMES),
+    make_record("old", order=0, version=41, tag="red"),
+    make_record("late", order=MOST_NUMBER, version=MOST_NUMBER, tag="blue"),
+    make_record("timer", lane=LANE, wake_at=5, tag="red"),
+    make_record("timer", lane=LANE, wake_at=3, space=OTHER_SPACE, expires_at=NOW + 1),
+    make_record("expired", expires_at=LONG_AGO, tag="red"),
+    make_record("expired", expires_at=NOW - 1, space=OTHER_SPACE, lane=LANE, wake_at=4, version=7),
 ]
 """Of every kind: names and bodies that hurt, versions, tags, timers, and some that only a purge sees."""
 
@@ -99,7 +99,7 @@ async def copied(
 
 async def filled(storage: Storage, records: Sequence[Record] = RECORDS) -> Storage:
     """At the beginning of time, when none of them has expired."""
-    await put(storage, *records, now=0)
+    await insert_each(storage, *records, now=0)
     return storage
 
 
@@ -145,11 +145,11 @@ async def test_timers_are_due_and_expired_records_purged_as_in_the_source(
 async def test_what_was_copied_can_be_replaced_and_copied_back(source: Storage, target: Storage) -> None:
     await filled(source)
     await copied(source, target)
-    old = sample("old", order=0, version=41, tag="red")
-    await do(target, old.becoming(body="[]", tag="green"))
+    old = make_record("old", order=0, version=41, tag="red")
+    await commit_changes(target, old.becoming(body="[]", tag="green"))
     async with Storage(MemoryEngine()) as third:
         await copied(target, third)
-        assert await third.get(old.address, now=0) == sample(
+        assert await third.get(old.address, now=0) == make_record(
             "old", order=0, version=42, tag="green", body="[]"
         )
 
@@ -160,11 +160,11 @@ async def test_an_empty_storage_is_copied_too(source: Storage, target: Storage) 
 
 
 async def test_spaces_that_are_not_named_are_left_alone(source: Storage, target: Storage) -> None:
-    await put(source, sample(space=Space("unnamed")))
-    await put(target, sample(space=Space("other")))
+    await insert_each(source, make_record(space=Space("unnamed")))
+    await insert_each(target, make_record(space=Space("other")))
     await copied(source, target)
     assert await target.page(Space("unnamed"), limit=9, now=NOW) == []
-    assert await target.page(Space("other"), limit=9, now=NOW) == [sample(space=Space("other"))]
+    assert await target.page(Space("other"), limit=9, now=NOW) == [make_record(space=Space("other"))]
 
 
 # Within what a commit takes
@@ -190,8 +190,8 @@ class Recording(Forwarding):
 async def test_many_records_of_a_partition_go_in_as_few_commits_as_the_contract_allows(
     source: Storage, target: Storage
 ) -> None:
-    records = [sample(f"{n:03}", order=n) for n in range(module.PAGE)]
-    await put_many(source, records)
+    records = [make_record(f"{n:03}", order=n) for n in range(module.PAGE)]
+    await insert_many(source, records)
     recording = Recording(target)
     await copied(source, Storage(recording))
     assert [len(commit) for commit in recording.commits] == [MOST_CHANGES] * 4
@@ -213,7 +213,7 @@ async def test_big_bodies_of_a_partition_are_parted_by_their_bytes(source: Stora
         body_of(half + 1),
         "1",
     ]
-    await put(source, *(sample(f"{n}", order=n, body=body) for n, body in enumerate(bodies)))
+    await insert_each(source, *(make_record(f"{n}", order=n, body=body) for n, body in enumerate(bodies)))
     recording = Recording(target)
     await copied(source, Storage(recording))
     assert [[record.key for record in commit] for commit in recording.commits] == [
@@ -229,7 +229,9 @@ async def test_big_bodies_of_a_partition_are_parted_by_their_bytes(source: Stora
 
 
 @pytest.mark.parametrize(
-    "there", [sample(), sample(space=OTHER_SPACE), sample(expires_at=LONG_AGO)], ids=["one", "two", "expired"]
+    "there",
+    [make_record(), make_record(space=OTHER_SPACE), make_record(expires_at=LONG_AGO)],
+    ids=["one", "two", "expired"],
 )
 async def test_a_target_that_is_not_empty_is_refused_and_untouched(
     source: Storage, target: Storage, there: Record
@@ -244,7 +246,7 @@ async def test_a_target_that_is_not_empty_is_refused_and_untouched(
 
 async def test_merging_adds_to_what_is_there(source: Storage, target: Storage) -> None:
     await filled(source)
-    other = sample("another", tag="mine")
+    other = make_record("another", tag="mine")
     await filled(target, [*RECORDS[::3], other])
     counts = await copied(source, target, merge=True)
     assert sum(counts.values()) == len(RECORDS)
@@ -257,11 +259,11 @@ async def test_merging_adds_to_what_is_there(source: Storage, target: Storage) -
 @pytest.mark.parametrize(
     "there",
     [
-        sample("b0", partition="bodies", body="{ }"),
-        sample("old", order=0, version=42, tag="red"),
-        sample("old", order=1, version=41, tag="red"),
-        sample("timer", lane=LANE, wake_at=6, tag="red"),
-        sample("expired", tag="red"),
+        make_record("b0", partition="bodies", body="{ }"),
+        make_record("old", order=0, version=42, tag="red"),
+        make_record("old", order=1, version=41, tag="red"),
+        make_record("timer", lane=LANE, wake_at=6, tag="red"),
+        make_record("expired", tag="red"),
     ],
     ids=["body", "version", "order", "timer", "expiry"],
 )
@@ -300,8 +302,8 @@ class Failing(Forwarding):
 
 
 FEW = [
-    *(sample(f"k{n}", order=n, partition="pq"[n % 2], tag="red") for n in range(5)),
-    *(sample(f"k{n}", order=9 - n, space=OTHER_SPACE, expires_at=LONG_AGO) for n in range(3)),
+    *(make_record(f"k{n}", order=n, partition="pq"[n % 2], tag="red") for n in range(5)),
+    *(make_record(f"k{n}", order=9 - n, space=OTHER_SPACE, expires_at=LONG_AGO) for n in range(3)),
 ]
 
 
@@ -365,7 +367,9 @@ async def test_a_target_where_another_source_is_half_copied_is_refused(
 
 
 async def test_a_note_that_cannot_be_read_is_told(source: Storage, target: Storage) -> None:
-    await put(target, sample("under-way", partition="perdure", space=COPIES, body='{"source":1}'))
+    await insert_each(
+        target, make_record("under-way", partition="perdure", space=COPIES, body='{"source":1}')
+    )
     with pytest.raises(StorageCorrupt, match="the note of a copy"):
         await copied(source, target)
 
@@ -386,7 +390,7 @@ class Changing(Forwarding):
         if wanted.after is None:
             self._walks += 1
             if self._walks == len(SPACES) + 1:
-                await do(self.storage, self._change, now=0)
+                await commit_changes(self.storage, self._change, now=0)
         return await super().page(wanted, now=now)
 
 
@@ -396,8 +400,8 @@ class Changing(Forwarding):
         FEW[1].becoming(body="2", tag="red"),
         FEW[1].becoming(body=FEW[1].body, tag="blue"),
         Delete(before=FEW[4]),
-        Insert(record=sample("new", order=0)),
-        Insert(record=sample("new", order=NOW, space=OTHER_SPACE)),
+        Insert(record=make_record("new", order=0)),
+        Insert(record=make_record("new", order=NOW, space=OTHER_SPACE)),
     ],
     ids=["replaced", "tagged", "deleted", "before", "after"],
 )
@@ -423,7 +427,7 @@ class Forgetful(Forwarding):
         result = await super().commit(changes, guard=guard, now=now)
         for change in changes:
             if isinstance(change, Keep) and change.address == self._forgets:
-                await do(self.storage, Delete(before=change.record), now=now)
+                await commit_changes(self.storage, Delete(before=change.record), now=now)
         return result
 
 
@@ -463,13 +467,13 @@ async def test_the_same_bytes_come_back_from_a_journey_over_every_engine(engine:
         ENGINES["memory"]() as back,
     ):
         golden = [
-            sample(path.name, partition="golden", body=path.read_text(encoding="utf-8").strip())
+            make_record(path.name, partition="golden", body=path.read_text(encoding="utf-8").strip())
             for path in sorted(GOLDEN.glob("*.json"))
         ]
         assert golden
         await filled(home.storage, [*RECORDS, *golden])
         await copied(home.storage, abroad.storage)
-        await abroad.settled()
+        await abroad.caught_up()
         assert await contents(abroad.storage) == await contents(home.storage)
         await copied(abroad.storage, back.storage)
         assert await contents(back.storage) == await contents(home.storage)

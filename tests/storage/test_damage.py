@@ -16,7 +16,7 @@ from perdure.storage.copying import copy
 from perdure.storage.dynamodb.items import MOST_INLINE
 from perdure.storage.errors import CopyDiffers, StorageCorrupt
 from perdure.storage.kit import CHECKS, Check
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.memory import MemoryEngine
 from perdure.storage.redis.location import parse as parse_redis
 from perdure.storage.redis.schema import Keys
@@ -50,7 +50,7 @@ WAYS: dict[str, tuple[str, Damage]] = {
     **{f"redis {name}": ("redis", partial(damage_redis, value=value)) for name, value in OF_REDIS.items()},
     **{f"dynamodb {update}": ("dynamodb", partial(damage_dynamodb, update=update)) for update in OF_DYNAMODB},
 }
-RECORD = sample("bad", order=5, tag="t", lane="l", wake_at=5)
+RECORD = make_record("bad", order=5, tag="t", lane="l", wake_at=5)
 
 
 @server
@@ -77,7 +77,7 @@ async def expect_left_out(storage: Storage) -> None:
     assert "'other'" not in findings
 
 
-OTHER = sample("other", order=6, tag="t", lane="l", wake_at=6)
+OTHER = make_record("other", order=6, tag="t", lane="l", wake_at=6)
 
 
 @row(107)
@@ -85,7 +85,7 @@ OTHER = sample("other", order=6, tag="t", lane="l", wake_at=6)
 async def test_sqlite_text_that_is_not_utf8(tmp_path: Path, column: str) -> None:
     url = f"sqlite:///{tmp_path / 'records.db'}"
     async with await open_storage(url) as storage:
-        await put(storage, RECORD, OTHER)
+        await insert_each(storage, RECORD, OTHER)
         damage_sqlite(url, RECORD.address, column)
         await expect_left_out(storage)
 
@@ -93,8 +93,8 @@ async def test_sqlite_text_that_is_not_utf8(tmp_path: Path, column: str) -> None
 async def test_sqlite_purges_an_expired_record_whose_tag_is_damaged(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'records.db'}"
     async with await open_storage(url) as storage:
-        bad, good = (sample(key, tag="t", expires_at=NOW + 1) for key in ("bad", "good"))
-        await put(storage, bad, good)
+        bad, good = (make_record(key, tag="t", expires_at=NOW + 1) for key in ("bad", "good"))
+        await insert_each(storage, bad, good)
         damage_sqlite(url, bad.address, "tag")
         assert {each.key for each in await storage.purge(until=NOW + 1, limit=9)} == {"bad", "good"}
         await storage.maintain(repair=True)
@@ -109,7 +109,7 @@ async def test_sqlite_purges_an_expired_record_whose_tag_is_damaged(tmp_path: Pa
 async def test_postgres_text_that_is_not_utf8(column: str) -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
-        await put(storage, RECORD, OTHER)
+        await insert_each(storage, RECORD, OTHER)
         await damage_postgres(url, RECORD.address, column)
         if column == "lane":
             with pytest.raises(StorageCorrupt, match="'bad'"):
@@ -124,8 +124,8 @@ async def test_postgres_lacks_a_piece_of_a_large_body() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage, session(url) as db:
         await db.execute("ALTER TABLE records ALTER COLUMN body SET STORAGE EXTERNAL")
-        large = sample("bad", order=5, tag="t", lane="l", wake_at=5, body="x" * 100_000)
-        await put(storage, large, OTHER)
+        large = make_record("bad", order=5, tag="t", lane="l", wake_at=5, body="x" * 100_000)
+        await insert_each(storage, large, OTHER)
         toast = await db.fetchval(
             "SELECT reltoastrelid::regclass::text FROM pg_class WHERE oid = 'records'::regclass"
         )
@@ -143,7 +143,7 @@ async def test_redis_key_of_another_type() -> None:
     server = servers.valkey()
     url = server.new_url()
     async with await open_storage(url) as storage, redis_client_of(server) as client:
-        await put(storage, RECORD, OTHER)
+        await insert_each(storage, RECORD, OTHER)
         key = Keys(parse_redis(url).options.prefix).record(RECORD.address)
         await client.delete(key)
         await client.hset(key, "field", "value")
@@ -158,7 +158,7 @@ async def test_redis_key_of_another_type() -> None:
 async def test_redis_tag_that_is_not_utf8() -> None:
     url = servers.valkey().new_url()
     async with await open_storage(url) as storage:
-        await put(storage, RECORD, OTHER)
+        await insert_each(storage, RECORD, OTHER)
         await damage_redis(url, RECORD.address, NUMBERS + b"\xff\0\0{}")
         await expect_left_out(storage)
         with pytest.raises(StorageCorrupt, match="'bad'"):
@@ -171,12 +171,12 @@ async def test_redis_tag_that_is_not_utf8() -> None:
 async def test_dynamodb_lacks_a_part_of_a_large_body() -> None:
     async with ENGINES["dynamodb"]() as subject:
         url = subject.url or ""
-        large = sample("bad", order=5, tag="t", lane="l", wake_at=5, body="x" * (MOST_INLINE + 1))
-        await put(subject.storage, large, OTHER)
+        large = make_record("bad", order=5, tag="t", lane="l", wake_at=5, body="x" * (MOST_INLINE + 1))
+        await insert_each(subject.storage, large, OTHER)
         async with client_of(servers.dynoxide().endpoint) as db:
             [part, _] = await items_of(db, table_of(url), "body")
             await db.delete_item(TableName=table_of(url), Key={"pk": part["pk"], "sk": part["sk"]})
-        await expect_left_out(await subject.settled())
+        await expect_left_out(await subject.caught_up())
 
 
 @server
@@ -184,7 +184,7 @@ async def test_dynamodb_lacks_a_part_of_a_large_body() -> None:
 async def test_maintenance_keeps_the_parts_of_a_damaged_record() -> None:
     async with ENGINES["dynamodb"]() as subject:
         url = subject.url or ""
-        await put(subject.storage, sample("bad", body="x" * (MOST_INLINE + 1)))
+        await insert_each(subject.storage, make_record("bad", body="x" * (MOST_INLINE + 1)))
         await damage_dynamodb(url, RECORD.address, "REMOVE body_id")
         assert (await subject.storage.maintain(repair=True)).reclaimed_bytes == 0
         async with client_of(servers.dynoxide().endpoint) as db:
@@ -195,7 +195,7 @@ async def test_maintenance_keeps_the_parts_of_a_damaged_record() -> None:
 async def test_a_copy_of_a_storage_with_a_damaged_record_is_not_called_complete(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'records.db'}"
     async with await open_storage(url) as storage:
-        await put(storage, RECORD, OTHER)
+        await insert_each(storage, RECORD, OTHER)
         damage_sqlite(url, RECORD.address)
         target = Storage(MemoryEngine())
         with pytest.raises(CopyDiffers, match="the source counts"):

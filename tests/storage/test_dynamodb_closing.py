@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage import Storage, migrate_storage, open_storage
 from perdure.storage.errors import StorageClosed
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
 from .. import servers
 from .dynamodb_helpers import PATIENCE, storage_on
@@ -30,15 +30,15 @@ async def through_proxy() -> AsyncGenerator[tuple[str, Storage, Proxy]]:
 
 async def test_what_is_under_way_is_finished_and_the_rest_refused() -> None:
     async with through_proxy() as (url, storage, _):
-        records = [sample(f"k{n}", partition=f"p{n % 5}") for n in range(40)]
-        writing = [asyncio.create_task(put(storage, record)) for record in records]
+        records = [make_record(f"k{n}", partition=f"p{n % 5}") for n in range(40)]
+        writing = [asyncio.create_task(insert_each(storage, record)) for record in records]
         reading = [asyncio.create_task(storage.get(record.address, now=NOW)) for record in records]
         await asyncio.sleep(0)
         await asyncio.gather(storage.close(), storage.close())
         await asyncio.gather(*writing)
         await asyncio.gather(*reading)
         with pytest.raises(StorageClosed):
-            await put(storage, sample("late"))
+            await insert_each(storage, make_record("late"))
         async with await open_storage(url) as again:
             found = await again.get_many([record.address for record in records], now=NOW)
             assert found == records
@@ -47,31 +47,31 @@ async def test_what_is_under_way_is_finished_and_the_rest_refused() -> None:
 async def test_a_commit_whose_caller_stopped_waiting_is_whole_or_absent() -> None:
     async with through_proxy() as (_, storage, _proxy):
         for n in range(20):
-            records = [sample(f"{n}.{m}", tag="t") for m in range(3)]
-            task = asyncio.create_task(put(storage, *records))
+            records = [make_record(f"{n}.{m}", tag="t") for m in range(3)]
+            task = asyncio.create_task(insert_each(storage, *records))
             await asyncio.sleep(n / 1000)
             task.cancel()
             await asyncio.wait([task])
-        await put(storage, sample("last"))  # behind all that is still under way in its line
+        await insert_each(storage, make_record("last"))  # behind all that is still under way in its line
         assert (await storage.maintain()).findings == ()
 
 
 async def test_callers_that_stop_waiting_leave_the_client_usable() -> None:
     async with storage_on(servers.dynoxide(), "&connections=2") as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
         for n in range(30):
             task = asyncio.create_task(storage.page(SPACE, limit=9, now=NOW))
             await asyncio.sleep(n / 2000)
             task.cancel()
             await asyncio.wait([task])
         async with asyncio.timeout(PATIENCE):
-            assert await storage.page(SPACE, PARTITION, limit=9, now=NOW) == [sample()]
+            assert await storage.page(SPACE, PARTITION, limit=9, now=NOW) == [make_record()]
 
 
 async def test_watches_of_others_are_woken_within_a_while_and_no_task_is_left() -> None:
     async with through_proxy() as (url, storage, _):
         async with await open_storage(url) as other, storage.watch(SPACE, PARTITION, "k") as watch:
-            await put(other, sample("k"))
+            await insert_each(other, make_record("k"))
             async with asyncio.timeout(PATIENCE):
                 await watch.changed()
         await asyncio.sleep(0)

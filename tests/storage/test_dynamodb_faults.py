@@ -36,7 +36,15 @@ from perdure.storage.errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.kit.sample_records import (
+    NOW,
+    PARTITION,
+    SPACE,
+    commit_changes,
+    insert_each,
+    insert_many,
+    make_record,
+)
 
 from .. import servers
 from ..markers import row
@@ -74,8 +82,8 @@ PASSING: list[Fault] = [
 async def test_a_transaction_gets_over_what_passes_and_is_done_once(fault: Fault) -> None:
     async with through_proxy() as (storage, proxy):
         proxy.fail("TransactWriteItems", fault, fault)
-        record = sample(tag="t")
-        assert await do(storage, Insert(record=record)) == Committed((Done(1),))
+        record = make_record(tag="t")
+        assert await commit_changes(storage, Insert(record=record)) == Committed((Done(1),))
         assert proxy.asked["TransactWriteItems"] == 3
         assert await storage.get(record.address, now=NOW) == record
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
@@ -85,12 +93,12 @@ async def test_a_transaction_gets_over_what_passes_and_is_done_once(fault: Fault
 @pytest.mark.parametrize("fault", [THROTTLED, BROKEN, Loss.REQUEST, Loss.ANSWER], ids=str)
 async def test_a_single_write_gets_over_what_passes_and_knows_itself(fault: Fault) -> None:
     async with through_proxy() as (storage, proxy):
-        record = sample()
-        await put(storage, record)
+        record = make_record()
+        await insert_each(storage, record)
         proxy.asked.clear()
         proxy.fail("PutItem", fault, fault)
         change = record.becoming(body="2", tag="")
-        assert await do(storage, change) == Committed((Done(2),))
+        assert await commit_changes(storage, change) == Committed((Done(2),))
         assert proxy.asked["PutItem"] == 3
         assert await storage.get(record.address, now=NOW) == change.after
 
@@ -98,8 +106,8 @@ async def test_a_single_write_gets_over_what_passes_and_knows_itself(fault: Faul
 @pytest.mark.parametrize("fault", [THROTTLED, BROKEN, Loss.REQUEST, Loss.ANSWER], ids=str)
 async def test_reads_get_over_what_passes(fault: Fault) -> None:
     async with through_proxy() as (storage, proxy):
-        record = sample()
-        await put(storage, record)
+        record = make_record()
+        await insert_each(storage, record)
         proxy.fail("BatchGetItem", fault, fault)
         assert await storage.get(record.address, now=NOW) == record
         proxy.fail("Query", fault, fault)
@@ -124,10 +132,10 @@ async def test_what_does_not_pass_is_told_by_its_type(fault: Fault, kind: type[E
     async with through_proxy("&attempts=2") as (storage, proxy):
         proxy.fail("TransactWriteItems", fault, fault)
         with pytest.raises(kind) as raised:
-            await put(storage, sample())
+            await insert_each(storage, make_record())
         assert type(raised.value) is kind
         assert raised.value.__cause__ is not None
-        is_written = await storage.get(sample().address, now=NOW) is not None
+        is_written = await storage.get(make_record().address, now=NOW) is not None
         assert is_written == (fault is Loss.ANSWER)
 
 
@@ -136,28 +144,28 @@ async def test_an_unreachable_server_is_unavailable_and_nothing_is_written() -> 
     async with proxy_to(server.port) as proxy, storage_on(proxy, "&attempts=2") as storage:
         proxy.rule = lambda _operation, _question: Loss.REQUEST
         with pytest.raises(StorageUnavailable):
-            await storage.get(sample().address, now=NOW)
+            await storage.get(make_record().address, now=NOW)
         with pytest.raises(OutcomeUnknown):  # the connection broke after the request was sent
-            await put(storage, sample())
+            await insert_each(storage, make_record())
 
 
 @row(95)
 async def test_a_failed_condition_names_what_stands_there() -> None:
     async with through_proxy() as (storage, _):
-        first = sample(tag="t")
-        await put(storage, first)
+        first = make_record(tag="t")
+        await insert_each(storage, first)
         for n in range(2, 5):
-            await do(storage, first.becoming(body=str(n), tag="t"))
+            await commit_changes(storage, first.becoming(body=str(n), tag="t"))
             first = first.becoming(body=str(n), tag="t").after
-        old = sample(tag="t")
+        old = make_record(tag="t")
         for change in (Insert(record=old), Delete(before=old), old.becoming(body="x", tag="t")):
             assert await storage.commit([change], now=NOW) == Refused((Conflict(4),))
 
 
 async def test_a_lost_answer_that_others_have_written_over_stays_unknown() -> None:
     async with through_proxy() as (storage, proxy):
-        record = sample()
-        await put(storage, record)
+        record = make_record()
+        await insert_each(storage, record)
         mine, theirs = record.becoming(body="mine", tag=""), record.becoming(body="theirs", tag="")
         is_first = True
 
@@ -180,8 +188,8 @@ async def test_a_lost_answer_that_others_have_written_over_stays_unknown() -> No
 
 async def test_a_single_write_refused_without_loss_is_a_conflict() -> None:
     async with through_proxy() as (storage, proxy):
-        record = sample()
-        await put(storage, record)
+        record = make_record()
+        await insert_each(storage, record)
         proxy.fail("PutItem", THROTTLED)
         results = await asyncio.gather(
             *[storage.commit([record.becoming(body=str(n), tag="")], now=NOW) for n in range(4)]
@@ -205,14 +213,14 @@ async def test_a_storm_of_faults_leaves_nothing_double_and_nothing_lost() -> Non
 
     async def write(storage: Storage, writer: int) -> None:
         for n in range(10):
-            record = sample(f"{writer}.{n}", partition=f"p{writer % 3}", tag=chance.choice("ab"))
-            await do(storage, Insert(record=record))
+            record = make_record(f"{writer}.{n}", partition=f"p{writer % 3}", tag=chance.choice("ab"))
+            await commit_changes(storage, Insert(record=record))
             change = record.becoming(body="2", tag=chance.choice("ab"), expires_at=NOW + 99)
             result = await storage.commit([change], guard=guard, now=NOW)
             assert result == Committed((Done(2),))
             told[record.key] = change.after
             if n % 3 == 0:
-                await do(storage, Delete(before=change.after))
+                await commit_changes(storage, Delete(before=change.after))
                 del told[record.key]
 
     async with through_proxy("&attempts=40") as (storage, proxy):
@@ -236,7 +244,8 @@ async def test_one_commit_that_fails_does_not_fail_its_neighbours() -> None:
 
         proxy.rule = rule
         outcomes = await asyncio.gather(
-            *[put(storage, sample(key)) for key in ("one", "spoilt", "two")], return_exceptions=True
+            *[insert_each(storage, make_record(key)) for key in ("one", "spoilt", "two")],
+            return_exceptions=True,
         )
         assert [type(outcome) for outcome in outcomes] == [type(None), StorageFailed, type(None)]
         found = await storage.page(SPACE, PARTITION, limit=9, now=NOW)
@@ -246,9 +255,9 @@ async def test_one_commit_that_fails_does_not_fail_its_neighbours() -> None:
 async def test_unprocessed_keys_are_asked_for_again() -> None:
     """An answer has 16 MB at the most; what does not fit is asked for again."""
     async with through_proxy() as (storage, proxy):
-        records = [sample(f"k{n:02}", order=n, body=str(n % 10) * 370_000) for n in range(50)]
+        records = [make_record(f"k{n:02}", order=n, body=str(n % 10) * 370_000) for n in range(50)]
         for record in records:
-            await put(storage, record)
+            await insert_each(storage, record)
         before = proxy.asked["BatchGetItem"]
         got = await storage.get_many([record.address for record in records], now=NOW)
         assert got == records
@@ -265,18 +274,18 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
     async with client_of(server.endpoint) as db:
         await db.create_table(TableName=table_of(url), **made)
     await migrate_storage(url)
-    records = [sample(f"k{n}") for n in range(20)]
+    records = [make_record(f"k{n}") for n in range(20)]
     told: list[object] = []
     async with (
         await open_storage(f"{url}&attempts=100") as patient,
         await open_storage(f"{url}&attempts=1") as storage,
     ):
-        await put_many(patient, records)
+        await insert_many(patient, records)
         async with asyncio.timeout(PATIENCE):
             while StorageUnavailable not in map(type, told):  # it lets some time pass before it counts
                 changes = [record.becoming(body="2" * 1000, tag="") for record in records]
                 told = await asyncio.gather(
-                    *[do(storage, change) for change in changes], return_exceptions=True
+                    *[commit_changes(storage, change) for change in changes], return_exceptions=True
                 )
                 records = [
                     change.after if isinstance(each, Committed) else change.before
@@ -284,13 +293,13 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
                 ]
         assert {type(each) for each in told} <= {Committed, StorageUnavailable}
         assert await patient.get_many([record.address for record in records], now=NOW) == records
-        await do(patient, records[0].becoming(body="3", tag=""))
+        await commit_changes(patient, records[0].becoming(body="3", tag=""))
 
 
 async def test_a_count_waits_for_a_transaction_that_is_half_to_be_seen() -> None:
     """AWS refuses to read what a transaction is just changing, if asked to read it settled."""
     async with through_proxy() as (storage, proxy):
-        await put(storage, sample(tag="t"))
+        await insert_each(storage, make_record(tag="t"))
         met = Error("TransactionCanceledException", reasons=("TransactionConflict",))
         proxy.fail("TransactGetItems", met, met)
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
@@ -300,7 +309,7 @@ async def test_a_count_waits_for_a_transaction_that_is_half_to_be_seen() -> None
 @pytest.mark.parametrize("attempts", [1, 10])
 async def test_a_look_up_that_finds_nothing_is_an_answer(attempts: int) -> None:
     async with through_proxy(f"&attempts={attempts}") as (storage, proxy):
-        assert await storage.get(sample().address, now=NOW) is None
+        assert await storage.get(make_record().address, now=NOW) is None
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {}
         assert proxy.asked["BatchGetItem"] == 2
 
@@ -308,10 +317,10 @@ async def test_a_look_up_that_finds_nothing_is_an_answer(attempts: int) -> None:
 async def test_what_dynamodb_did_not_look_at_is_read_before_a_refusal_is_told() -> None:
     """Of a refused transaction, some items may have met their condition, and others only other writers."""
     async with through_proxy() as (storage, proxy):
-        gone, changed = sample("gone", tag="a"), sample("changed", tag="a")
-        await put(storage, gone, changed)
-        await do(storage, Delete(before=gone))
-        await do(storage, changed.becoming(body="2", tag="a"))
+        gone, changed = make_record("gone", tag="a"), make_record("changed", tag="a")
+        await insert_each(storage, gone, changed)
+        await commit_changes(storage, Delete(before=gone))
+        await commit_changes(storage, changed.becoming(body="2", tag="a"))
 
         def rule(operation: str, question: dict[str, Any]) -> Fault:
             if operation != "TransactWriteItems":
@@ -330,10 +339,10 @@ async def test_a_purge_that_fails_half_way_does_not_say_that_nothing_was_done(
 ) -> None:
     monkeypatch.setattr(engine, "LOOK_EVERY", 3600.0)
     async with through_proxy("&attempts=2") as (storage, proxy):
-        records = [sample(f"k{n:02}", tag="t", expires_at=NOW + 1) for n in range(MOST_REMOVED + 1)]
-        large = sample("k00-large", body="x" * (MOST_INLINE + 1), expires_at=NOW + 1)
-        await put(storage, large)
-        await put_many(storage, records)
+        records = [make_record(f"k{n:02}", tag="t", expires_at=NOW + 1) for n in range(MOST_REMOVED + 1)]
+        large = make_record("k00-large", body="x" * (MOST_INLINE + 1), expires_at=NOW + 1)
+        await insert_each(storage, large)
+        await insert_many(storage, records)
         async with storage.watch(SPACE, PARTITION, large.key) as watch:
             proxy.fail("TransactWriteItems", None, THROTTLED, THROTTLED)
             with pytest.raises(OutcomeUnknown) as raised:
@@ -349,7 +358,7 @@ async def test_a_purge_that_fails_half_way_does_not_say_that_nothing_was_done(
 
 async def test_a_purge_that_fails_at_once_says_that_nothing_was_done() -> None:
     async with through_proxy("&attempts=1") as (storage, proxy):
-        await put(storage, sample(expires_at=NOW + 1))
+        await insert_each(storage, make_record(expires_at=NOW + 1))
         proxy.fail("TransactWriteItems", THROTTLED)
         with pytest.raises(StorageUnavailable):
             await storage.purge(until=NOW + 1, limit=100)
@@ -363,5 +372,5 @@ async def test_a_token_is_not_used_for_longer_than_dynamodb_remembers_it(
     async with through_proxy() as (storage, proxy):
         proxy.fail("TransactWriteItems", Loss.ANSWER)
         with pytest.raises(OutcomeUnknown):
-            await put(storage, sample())
+            await insert_each(storage, make_record())
         assert proxy.asked["TransactWriteItems"] == 1

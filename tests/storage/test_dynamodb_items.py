@@ -25,7 +25,15 @@ from perdure.storage import (
     open_storage,
 )
 from perdure.storage.dynamodb.items import MOST_INLINE, split
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, must, put, sample
+from perdure.storage.kit.sample_records import (
+    NOW,
+    PARTITION,
+    SPACE,
+    commit_changes,
+    insert_each,
+    make_record,
+    require_committed,
+)
 from perdure.storage.port import (
     MOST_BYTES,
     MOST_KEY_BYTES,
@@ -69,7 +77,9 @@ async def opened() -> AsyncGenerator[Table]:
 
 async def test_items_can_be_read_by_people() -> None:
     async with opened() as table:
-        await put(table.storage, sample("k", tag="working", order=5, lane="l", wake_at=7, expires_at=NOW + 9))
+        await insert_each(
+            table.storage, make_record("k", tag="working", order=5, lane="l", wake_at=7, expires_at=NOW + 9)
+        )
         [item] = await table.items("record")
         assert (item["pk"]["S"], item["sk"]["S"]) == (f"record#{SPACE}#{PARTITION}", "k")
         assert (item["tag"]["S"], item["order"]["N"], item["version"]["N"]) == ("working", "5", "1")
@@ -82,8 +92,10 @@ async def test_items_can_be_read_by_people() -> None:
 async def test_dynamodb_itself_would_remove_a_record_a_week_after_its_end() -> None:
     async with opened() as table:
         end = NOW + 1_500_000
-        await put(
-            table.storage, sample("ends", expires_at=end, body="x" * (MOST_INLINE + 1)), sample("stays")
+        await insert_each(
+            table.storage,
+            make_record("ends", expires_at=end, body="x" * (MOST_INLINE + 1)),
+            make_record("stays"),
         )
         ends, stays = await table.items("record")
         if ends["sk"]["S"] != "ends":
@@ -99,24 +111,24 @@ async def test_dynamodb_itself_would_remove_a_record_a_week_after_its_end() -> N
 @pytest.mark.parametrize("after", SIZES)
 async def test_a_body_of_any_size_takes_the_place_of_another(before: int, after: int) -> None:
     async with opened() as table:
-        record = sample(body="a" * before)
-        await put(table.storage, record)
+        record = make_record(body="a" * before)
+        await insert_each(table.storage, record)
         assert await table.storage.get(record.address, now=NOW) == record
         change = record.becoming(body="b" * after, tag="")
-        await do(table.storage, change)
+        await commit_changes(table.storage, change)
         assert await table.storage.get(record.address, now=NOW) == change.after
         assert len(await table.items("body")) == (len(split(change.after.body)) if after > MOST_INLINE else 0)
-        await do(table.storage, Delete(before=change.after))
+        await commit_changes(table.storage, Delete(before=change.after))
         assert await table.items("body") == []
 
 
 async def test_a_large_body_that_is_no_longer_there_is_a_conflict_or_missing() -> None:
     async with opened() as table:
-        record = sample(body="a" * (MOST_INLINE + 1))
+        record = make_record(body="a" * (MOST_INLINE + 1))
         for change in (record.becoming(body="b", tag=""), Delete(before=record)):
             assert await table.storage.commit([change], now=NOW) == Refused((Missing(),))
-        await put(table.storage, record)
-        await do(table.storage, record.becoming(body="c" * (MOST_INLINE + 1), tag=""))
+        await insert_each(table.storage, record)
+        await commit_changes(table.storage, record.becoming(body="c" * (MOST_INLINE + 1), tag=""))
         for change in (record.becoming(body="b", tag=""), Delete(before=record)):
             assert await table.storage.commit([change], now=NOW) == Refused((Conflict(2),))
 
@@ -124,13 +136,13 @@ async def test_a_large_body_that_is_no_longer_there_is_a_conflict_or_missing() -
 async def test_a_record_born_again_with_another_size_is_still_the_same_to_its_writer() -> None:
     async with opened() as table:
         for read, stands in (("a", "b" * (MOST_INLINE + 1)), ("a" * (MOST_INLINE + 1), "b")):
-            record = sample(body=read)
-            await put(table.storage, sample(body=stands))
+            record = make_record(body=read)
+            await insert_each(table.storage, make_record(body=stands))
             change = record.becoming(body="c", tag="")
-            assert await do(table.storage, change) == Committed((Done(2),))
+            assert await commit_changes(table.storage, change) == Committed((Done(2),))
             assert await table.storage.get(record.address, now=NOW) == change.after
             assert await table.items("body") == []
-            await do(table.storage, Delete(before=change.after))
+            await commit_changes(table.storage, Delete(before=change.after))
 
 
 async def test_no_character_is_cut() -> None:
@@ -143,7 +155,9 @@ async def test_no_character_is_cut() -> None:
 async def test_large_bodies_are_purged_with_their_records() -> None:
     async with opened() as table:
         body = "x" * (MOST_INLINE + 1)
-        await put(table.storage, *[sample(f"k{n}", body=body, expires_at=NOW + 1) for n in range(3)])
+        await insert_each(
+            table.storage, *[make_record(f"k{n}", body=body, expires_at=NOW + 1) for n in range(3)]
+        )
         assert len(await table.storage.purge(until=NOW + 1, limit=9)) == 3
         assert await table.items("body") == await table.items("record") == []
 
@@ -151,16 +165,16 @@ async def test_large_bodies_are_purged_with_their_records() -> None:
 async def test_a_large_body_born_over_an_expired_one_leaves_no_parts_behind() -> None:
     async with opened() as table:
         body = "x" * (MOST_INLINE + 1)
-        await put(table.storage, sample(body=body, expires_at=NOW + 1))
-        await do(table.storage, Insert(record=sample(body="y" + body)), now=NOW + 1)
+        await insert_each(table.storage, make_record(body=body, expires_at=NOW + 1))
+        await commit_changes(table.storage, Insert(record=make_record(body="y" + body)), now=NOW + 1)
         assert len(await table.items("body")) == 2
 
 
 async def test_readers_never_see_half_of_one_body_and_half_of_another() -> None:
     async with opened() as table:
         storage = table.storage
-        record = sample(body="0" * (2 * MOST_INLINE))
-        await put(storage, record)
+        record = make_record(body="0" * (2 * MOST_INLINE))
+        await insert_each(storage, record)
         ended = False
 
         async def read() -> int:
@@ -175,7 +189,7 @@ async def test_readers_never_see_half_of_one_body_and_half_of_another() -> None:
         readers = [asyncio.create_task(read()) for _ in range(3)]
         for n in range(1, 10):
             change = record.becoming(body=str(n) * (2 * MOST_INLINE), tag="")
-            await do(storage, change)
+            await commit_changes(storage, change)
             record = change.after
         ended = True
         assert max(await asyncio.gather(*readers)) > 1
@@ -190,12 +204,14 @@ async def test_the_largest_commit_fits_into_one_transaction(start: Any) -> None:
         async with await open_storage(url) as storage:
             first = _largest("a")
             guard = Guard(space=Space("guarded"), tags=frozenset("abc"), at_most=3)
-            must(await storage.commit([Insert(record=each) for each in first], guard=guard, now=NOW))
+            require_committed(
+                await storage.commit([Insert(record=each) for each in first], guard=guard, now=NOW)
+            )
             changes = [
                 old.becoming(body=new.body, tag=new.tag, expires_at=new.expires_at, lane=new.lane, wake_at=3)
                 for old, new in zip(first, _largest("b"), strict=True)
             ]
-            must(await storage.commit(changes, guard=guard, now=NOW))
+            require_committed(await storage.commit(changes, guard=guard, now=NOW))
             got = await storage.get_many([change.address for change in changes], now=NOW)
             assert got == [change.after for change in changes]
         assert 45 < proxy.largest <= 100
@@ -207,7 +223,7 @@ def _largest(letter: str) -> list[Record]:
     rest = (MOST_BYTES - sum(sizes)) // (25 - len(sizes))
     sizes += [rest] * (25 - len(sizes))
     return [
-        sample(
+        make_record(
             f"{n:02}" + "k" * (MOST_KEY_BYTES - 2),
             partition="p" * MOST_PARTITION_BYTES,
             space=Space(f"{n % 8}" + "s" * 15),

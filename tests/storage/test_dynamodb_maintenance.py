@@ -12,7 +12,15 @@ import pytest
 from perdure.storage import Delete, Insert, Storage, migrate_storage, open_storage
 from perdure.storage.dynamodb.items import MOST_INLINE, record_key
 from perdure.storage.errors import StorageCorrupt
-from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import (
+    NOW,
+    OTHER_SPACE,
+    PARTITION,
+    SPACE,
+    commit_changes,
+    insert_each,
+    make_record,
+)
 from perdure.storage.shards import shard_of
 
 from .. import servers
@@ -32,7 +40,7 @@ class Behind:
 
     async def remove(self, record_of: str) -> None:
         """As DynamoDB's time to live does: the record goes, its counters stay."""
-        key = record_key(sample(record_of).address).item
+        key = record_key(make_record(record_of).address).item
         await self.db.delete_item(TableName=self.name, Key=key)
 
     async def miscount(self, pk: str, sk: str, tag: str, by: int) -> None:
@@ -57,15 +65,19 @@ async def opened() -> AsyncGenerator[tuple[Storage, Behind]]:
 async def test_a_sound_table_has_no_findings() -> None:
     async with opened() as (storage, _):
         assert (await storage.maintain()).findings == ()
-        await put(storage, *[sample(f"k{n}", partition=f"p{n % 9}", tag="ab"[n % 2]) for n in range(30)])
-        await put(storage, sample("large", body=LARGE, space=OTHER_SPACE))
+        await insert_each(
+            storage, *[make_record(f"k{n}", partition=f"p{n % 9}", tag="ab"[n % 2]) for n in range(30)]
+        )
+        await insert_each(storage, make_record("large", body=LARGE, space=OTHER_SPACE))
         done = await storage.maintain()
         assert (done.findings, done.reclaimed_bytes) == ((), 0)
 
 
 async def test_what_the_time_to_live_removed_is_told_and_set_right() -> None:
     async with opened() as (storage, behind):
-        await put(storage, sample("k1", tag="a"), sample("k2", tag="a"), sample("k3", tag="b"))
+        await insert_each(
+            storage, make_record("k1", tag="a"), make_record("k2", tag="a"), make_record("k3", tag="b")
+        )
         await behind.remove("k1")
         await behind.remove("k3")
         wanted = (
@@ -83,7 +95,7 @@ async def test_what_the_time_to_live_removed_is_told_and_set_right() -> None:
 
 async def test_a_partition_of_nothing_but_a_counter_is_set_right() -> None:
     async with opened() as (storage, behind):
-        await put(storage, sample("k1", tag="a"))
+        await insert_each(storage, make_record("k1", tag="a"))
         await behind.remove("k1")
         await storage.maintain(repair=True)
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {}
@@ -92,7 +104,7 @@ async def test_a_partition_of_nothing_but_a_counter_is_set_right() -> None:
 
 async def test_a_total_that_is_not_the_sum_is_told_and_set_right() -> None:
     async with opened() as (storage, behind):
-        await put(storage, sample("k1", tag="a"))
+        await insert_each(storage, make_record("k1", tag="a"))
         shard = shard_of(PARTITION)
         await behind.miscount(f"total#{shard:02}#{SPACE}", "total", "a", 4)
         wanted = (f"the counter of {SPACE}, shard {shard}, tagged 'a' says 5, there are 1",)
@@ -103,7 +115,7 @@ async def test_a_total_that_is_not_the_sum_is_told_and_set_right() -> None:
 
 async def test_a_counter_with_many_wrong_tags_is_set_right() -> None:
     async with opened() as (storage, behind):
-        await put(storage, sample("k1"))
+        await insert_each(storage, make_record("k1"))
         tags = [f"{n:03}" for n in range(250)]
         for tag in tags:
             await behind.miscount(f"count#{SPACE}#{PARTITION}", "count", tag, 2)
@@ -116,12 +128,14 @@ async def test_a_counter_with_many_wrong_tags_is_set_right() -> None:
 
 async def test_repairing_while_others_write_harms_nothing() -> None:
     async with opened() as (storage, behind):
-        await put(storage, *[sample(f"k{n}", tag="a") for n in range(5)])
+        await insert_each(storage, *[make_record(f"k{n}", tag="a") for n in range(5)])
         await behind.remove("k0")
 
         async def write(writer: int) -> None:
             for n in range(15):
-                await do(storage, Insert(record=sample(f"{writer}.{n}", partition=f"p{writer % 2}", tag="a")))
+                await commit_changes(
+                    storage, Insert(record=make_record(f"{writer}.{n}", partition=f"p{writer % 2}", tag="a"))
+                )
 
         writers = asyncio.gather(*[write(writer) for writer in range(4)])
         for _ in range(3):
@@ -134,32 +148,32 @@ async def test_repairing_while_others_write_harms_nothing() -> None:
 
 async def test_parts_that_nothing_refers_to_are_removed() -> None:
     async with opened() as (storage, behind):
-        await put(storage, sample("gone", body=LARGE), sample("stays", body=LARGE))
+        await insert_each(storage, make_record("gone", body=LARGE), make_record("stays", body=LARGE))
         await behind.remove("gone")
         assert (await storage.maintain(repair=True)).reclaimed_bytes == len(LARGE)
         assert len(await items_of(behind.db, behind.name, "body")) == 2
-        assert (await storage.get(sample("stays").address, now=NOW)) == sample("stays", body=LARGE)
+        assert (await storage.get(make_record("stays").address, now=NOW)) == make_record("stays", body=LARGE)
         assert (await storage.maintain()).reclaimed_bytes == 0
 
 
 async def test_a_body_that_lacks_a_part_is_told() -> None:
     async with opened() as (storage, behind):
-        await put(storage, sample(body=LARGE))
+        await insert_each(storage, make_record(body=LARGE))
         [part, _] = await items_of(behind.db, behind.name, "body")
         await behind.db.delete_item(TableName=behind.name, Key={"pk": part["pk"], "sk": part["sk"]})
         with pytest.raises(StorageCorrupt):
-            await storage.get(sample().address, now=NOW)
+            await storage.get(make_record().address, now=NOW)
 
 
 async def test_counters_of_partitions_that_are_empty_are_removed() -> None:
     async with opened() as (storage, behind):
-        records = [sample("k", partition=f"p{n}", tag="t") for n in range(5)]
-        await put(storage, *records)
+        records = [make_record("k", partition=f"p{n}", tag="t") for n in range(5)]
+        await insert_each(storage, *records)
         for record in records[1:]:
-            await do(storage, Delete(before=record))
+            await commit_changes(storage, Delete(before=record))
         assert len(await items_of(behind.db, behind.name, "count")) == 5
         assert (await storage.maintain()).findings == ()
         assert len(await items_of(behind.db, behind.name, "count")) == 1
-        await put(storage, records[1])
+        await insert_each(storage, records[1])
         assert dict(await storage.counts(SPACE, "p1", now=NOW)) == {"t": 1}
         assert (await storage.maintain()).findings == ()

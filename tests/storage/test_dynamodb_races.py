@@ -16,7 +16,15 @@ from perdure.storage.dynamodb.purge import MOST_REMOVED, remove
 from perdure.storage.dynamodb.table import EVERYTHING, RECORDS, Table
 from perdure.storage.dynamodb.transaction import Transaction
 from perdure.storage.errors import StorageBusy
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.kit.sample_records import (
+    NOW,
+    PARTITION,
+    SPACE,
+    commit_changes,
+    insert_each,
+    insert_many,
+    make_record,
+)
 from perdure.storage.shards import shard_of
 
 from .. import servers
@@ -76,14 +84,14 @@ async def test_a_counter_that_was_removed_and_made_again_meanwhile_is_not_remove
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shared() as table:
-        first = sample("first", tag="t")
-        await put(table.ours, first)
-        await do(table.ours, Delete(before=first))
+        first = make_record("first", tag="t")
+        await insert_each(table.ours, first)
+        await commit_changes(table.ours, Delete(before=first))
 
         async def begin_again() -> None:
             await table.theirs.maintain()
             for key in ("k1", "k2"):
-                await put(table.theirs, sample(key, tag="t"))
+                await insert_each(table.theirs, make_record(key, tag="t"))
 
         once_after(monkeypatch, maintenance, "survey", begin_again)
         await table.ours.maintain()
@@ -95,15 +103,17 @@ async def test_a_counter_that_begins_again_while_it_is_looked_at_is_looked_at_ag
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shared() as table:
-        expired, other = sample("expired", tag="t", expires_at=NOW + 10), sample("other", tag="t")
-        await put(table.ours, expired)
-        await put(table.ours, other)
-        await do(table.ours, Delete(before=other))
+        expired, other = make_record("expired", tag="t", expires_at=NOW + 10), make_record("other", tag="t")
+        await insert_each(table.ours, expired)
+        await insert_each(table.ours, other)
+        await commit_changes(table.ours, Delete(before=other))
 
         async def begin_again() -> None:
             await table.theirs.purge(until=NOW + 10, limit=9)
             await table.theirs.maintain()
-            await put(table.theirs, sample("new", tag="t", expires_at=NOW + 20))  # `expiries` is 1 once more
+            await insert_each(
+                table.theirs, make_record("new", tag="t", expires_at=NOW + 20)
+            )  # `expiries` is 1 once more
 
         once_after(monkeypatch, counters, "find_overdue", begin_again)
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 10)) == {"t": 1}
@@ -113,8 +123,8 @@ async def test_a_total_tells_that_its_counters_moved_even_if_it_did_not() -> Non
     async with shared() as table:
         one = PARTITION
         other = next(name for name in map(str, range(10_000)) if shard_of(name) == shard_of(one))
-        record = sample("k", partition=one, tag="t")
-        await put(table.ours, record)
+        record = make_record("k", partition=one, tag="t")
+        await insert_each(table.ours, record)
         key = total_key(SPACE, shard_of(one)).item
 
         async def total() -> Any:  # noqa: ANN401
@@ -137,8 +147,8 @@ async def test_a_record_that_ends_just_before_it_expires_is_subtracted_once(
     """The writer's clock is a little behind the reader's, to whom the record has expired already."""
     async with shared() as table:
         later = NOW + 1_000_000_000
-        record = sample(tag="t", expires_at=later)
-        await put(table.ours, record, sample("other", tag="t"))
+        record = make_record(tag="t", expires_at=later)
+        await insert_each(table.ours, record, make_record("other", tag="t"))
 
         async def end() -> None:
             change = (
@@ -155,8 +165,8 @@ async def test_a_record_that_ends_just_before_it_expires_is_subtracted_once(
 
 async def test_an_expired_record_whose_body_is_half_gone_is_only_expired() -> None:
     async with shared() as table:
-        record = sample(body="x" * (MOST_INLINE + 1), expires_at=NOW + 1, lane="l", wake_at=NOW)
-        await put(table.ours, record)
+        record = make_record(body="x" * (MOST_INLINE + 1), expires_at=NOW + 1, lane="l", wake_at=NOW)
+        await insert_each(table.ours, record)
         [part, _] = await items_of(table.db, table.name, "body")
         await table.db.delete_item(TableName=table.name, Key={"pk": part["pk"], "sk": part["sk"]})
         assert await table.ours.get(record.address, now=NOW + 1) is None
@@ -168,19 +178,19 @@ async def test_an_expired_record_whose_body_is_half_gone_is_only_expired() -> No
 async def test_a_guard_makes_no_more_room_than_a_transaction_does() -> None:
     async with shared() as table:
         full = Guard(space=SPACE, tags=frozenset({"t"}), at_most=MOST_REMOVED * 3)
-        await put_many(
-            table.ours, [sample(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(full.at_most)]
+        await insert_many(
+            table.ours, [make_record(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(full.at_most)]
         )
-        change = Insert(record=sample("new", tag="t"))
+        change = Insert(record=make_record("new", tag="t"))
         assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Done(1),))
         assert len(await items_of(table.db, table.name, "record")) == MOST_REMOVED * 2 + 1
 
 
 async def test_a_guard_makes_as_much_room_as_it_takes() -> None:
     async with shared() as table:
-        await put_many(table.ours, [sample(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(100)])
+        await insert_many(table.ours, [make_record(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(100)])
         full = Guard(space=SPACE, tags=frozenset({"t"}), at_most=1)
-        change = Insert(record=sample("new", tag="t"))
+        change = Insert(record=make_record("new", tag="t"))
         assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Done(1),))
         assert len(await items_of(table.db, table.name, "record")) == 1
 
@@ -188,9 +198,9 @@ async def test_a_guard_makes_as_much_room_as_it_takes() -> None:
 async def test_a_purge_gets_over_an_index_that_is_behind() -> None:
     """It shows one record twice and another as it was; and requests are made once only."""
     async with shared("&attempts=1") as table:
-        twice = sample("twice", tag="t", expires_at=NOW + 2)
-        retagged = sample("retagged", tag="new", expires_at=NOW + 2)
-        await put(table.ours, twice, retagged)
+        twice = make_record("twice", tag="t", expires_at=NOW + 2)
+        retagged = make_record("retagged", tag="new", expires_at=NOW + 2)
+        await insert_each(table.ours, twice, retagged)
         shown = [
             Overdue(NOW + 1, twice.address, "t", None, 0),
             Overdue(NOW + 2, twice.address, "t", None, 0),
@@ -206,7 +216,9 @@ async def test_a_count_gets_over_a_purge_though_requests_are_made_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shared("&attempts=1") as table:
-        await put(table.ours, sample("k1", tag="t", expires_at=NOW + 1), sample("k2", tag="t"))
+        await insert_each(
+            table.ours, make_record("k1", tag="t", expires_at=NOW + 1), make_record("k2", tag="t")
+        )
 
         async def purge() -> None:
             assert len(await table.theirs.purge(until=NOW + 1, limit=9)) == 1
@@ -219,8 +231,8 @@ async def test_a_large_body_that_is_replaced_each_time_it_is_read_is_busy_and_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shared() as table:
-        newest = sample(body="0" * (MOST_INLINE + 1))
-        await put(table.ours, newest)
+        newest = make_record(body="0" * (MOST_INLINE + 1))
+        await insert_each(table.ours, newest)
         get = Table.get
 
         async def replaced_after(of: Table, keys: Any, only: Any = EVERYTHING) -> Any:  # noqa: ANN401
@@ -228,7 +240,7 @@ async def test_a_large_body_that_is_replaced_each_time_it_is_read_is_busy_and_no
             found = await get(of, keys, only)
             if only is RECORDS:
                 change = newest.becoming(body=newest.body, tag="")
-                await do(table.theirs, change)
+                await commit_changes(table.theirs, change)
                 newest = change.after
             return found
 

@@ -11,7 +11,15 @@ from typing import Any
 import pytest
 
 from perdure.storage import Delete, Guard, Insert, Keep, Storage, open_storage
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.kit.sample_records import (
+    NOW,
+    PARTITION,
+    SPACE,
+    commit_changes,
+    insert_each,
+    insert_many,
+    make_record,
+)
 from perdure.storage.shards import SHARDS
 
 from .. import servers
@@ -52,24 +60,24 @@ async def test_opening_takes_one() -> None:
 
 async def test_a_commit_takes_one() -> None:
     async with counted() as (storage, proxy):
-        record = sample(tag="a")
-        assert await asked(proxy, put(storage, record)) == TRANSACTION
+        record = make_record(tag="a")
+        assert await asked(proxy, insert_each(storage, record)) == TRANSACTION
         same_tag = record.becoming(body="2", tag="a")
-        assert await asked(proxy, do(storage, same_tag)) == {"PutItem": 1}
+        assert await asked(proxy, commit_changes(storage, same_tag)) == {"PutItem": 1}
         other_tag = same_tag.after.becoming(body="3", tag="b")
-        assert await asked(proxy, do(storage, other_tag)) == TRANSACTION
-        assert await asked(proxy, do(storage, Delete(before=other_tag.after))) == TRANSACTION
-        many = [Insert(record=sample(f"k{n}", tag="c")) for n in range(25)]
-        assert await asked(proxy, do(storage, *many)) == TRANSACTION
-        guarded = storage.commit([Insert(record=sample("guarded", tag="a"))], guard=TWO, now=NOW)
+        assert await asked(proxy, commit_changes(storage, other_tag)) == TRANSACTION
+        assert await asked(proxy, commit_changes(storage, Delete(before=other_tag.after))) == TRANSACTION
+        many = [Insert(record=make_record(f"k{n}", tag="c")) for n in range(25)]
+        assert await asked(proxy, commit_changes(storage, *many)) == TRANSACTION
+        guarded = storage.commit([Insert(record=make_record("guarded", tag="a"))], guard=TWO, now=NOW)
         assert await asked(proxy, guarded) == TRANSACTION
 
 
 async def test_a_refusal_takes_no_more() -> None:
     async with counted() as (storage, proxy):
-        record, other = sample("k", tag="a"), sample("other", tag="a")
-        await put(storage, record, other)
-        await do(storage, record.becoming(body="2", tag="a"))
+        record, other = make_record("k", tag="a"), make_record("other", tag="a")
+        await insert_each(storage, record, other)
+        await commit_changes(storage, record.becoming(body="2", tag="a"))
         for change, wanted in (
             (Insert(record=record), TRANSACTION),
             (Delete(before=record), TRANSACTION),
@@ -78,26 +86,28 @@ async def test_a_refusal_takes_no_more() -> None:
             (Keep(record=record), TRANSACTION),
         ):
             assert await asked(proxy, storage.commit([change], now=NOW)) == wanted
-        full = storage.commit([Insert(record=sample("more", tag="b"))], guard=TWO, now=NOW)
+        full = storage.commit([Insert(record=make_record("more", tag="b"))], guard=TWO, now=NOW)
         assert await asked(proxy, full) == {**TRANSACTION, "Query": 1, "TransactGetItems": 1}
 
 
 async def test_what_stands_in_the_way_costs_another_try() -> None:
     async with counted() as (storage, proxy):
-        await put(storage, sample("kept"), sample("expired", expires_at=NOW + 1))
-        beside_kept = do(storage, Keep(record=sample("kept")), Insert(record=sample("new")))
+        await insert_each(storage, make_record("kept"), make_record("expired", expires_at=NOW + 1))
+        beside_kept = commit_changes(
+            storage, Keep(record=make_record("kept")), Insert(record=make_record("new"))
+        )
         assert await asked(proxy, beside_kept) == {"TransactWriteItems": 2}
-        over_expired = do(storage, Insert(record=sample("expired")), now=NOW + 1)
+        over_expired = commit_changes(storage, Insert(record=make_record("expired")), now=NOW + 1)
         assert await asked(proxy, over_expired) == {"TransactWriteItems": 2}
 
 
 async def test_a_body_in_parts_is_fetched_and_cleared_away() -> None:
     async with counted() as (storage, proxy):
-        record = sample(body=LARGE)
-        assert await asked(proxy, put(storage, record)) == TRANSACTION
+        record = make_record(body=LARGE)
+        assert await asked(proxy, insert_each(storage, record)) == TRANSACTION
         assert await asked(proxy, storage.get(record.address, now=NOW)) == {"BatchGetItem": 2}
         change = record.becoming(body="small", tag="")
-        assert await asked(proxy, do(storage, change)) == {
+        assert await asked(proxy, commit_changes(storage, change)) == {
             **TRANSACTION,
             "BatchGetItem": 1,
             "BatchWriteItem": 1,
@@ -106,8 +116,8 @@ async def test_a_body_in_parts_is_fetched_and_cleared_away() -> None:
 
 async def test_reads_of_a_partition() -> None:
     async with counted() as (storage, proxy):
-        await put_many(storage, [sample(f"k{n:03}", order=n) for n in range(150)])
-        addresses = [sample(f"k{n:03}").address for n in range(100)]
+        await insert_many(storage, [make_record(f"k{n:03}", order=n) for n in range(150)])
+        addresses = [make_record(f"k{n:03}").address for n in range(100)]
         assert await asked(proxy, storage.get(addresses[0], now=NOW)) == {"BatchGetItem": 1}
         assert await asked(proxy, storage.get_many(addresses, now=NOW)) == {"BatchGetItem": 1}
         page = storage.page(SPACE, PARTITION, limit=50, now=NOW)
@@ -121,7 +131,7 @@ async def test_reads_of_a_partition() -> None:
 @row(95)
 async def test_reads_of_a_partition_are_consistent() -> None:
     async with counted() as (storage, proxy):
-        await put(storage, sample(tag="t", body=LARGE))
+        await insert_each(storage, make_record(tag="t", body=LARGE))
         seen: list[bool] = []
 
         def note(_: str, question: dict[str, Any]) -> None:
@@ -129,7 +139,7 @@ async def test_reads_of_a_partition_are_consistent() -> None:
             seen.extend(bool(each.get("ConsistentRead")) for each in batches or [question])
 
         proxy.rule = note
-        await storage.get(sample().address, now=NOW)
+        await storage.get(make_record().address, now=NOW)
         await storage.page(SPACE, PARTITION, limit=9, now=NOW)
         await storage.page(SPACE, PARTITION, tag="t", limit=9, now=NOW)
         assert seen == [True] * 8  # each record is read, then its body; each page is looked up first
@@ -137,7 +147,9 @@ async def test_reads_of_a_partition_are_consistent() -> None:
 
 async def test_verbs_across_partitions_ask_every_shard() -> None:
     async with counted() as (storage, proxy):
-        await put(storage, *[sample("k", partition=f"p{n}", expires_at=NOW + 5) for n in range(30)])
+        await insert_each(
+            storage, *[make_record("k", partition=f"p{n}", expires_at=NOW + 5) for n in range(30)]
+        )
         page = storage.page(SPACE, limit=20, now=NOW)
         assert await asked(proxy, page) == {"Query": SHARDS, "BatchGetItem": 1}
         assert await asked(proxy, storage.counts(SPACE, now=NOW)) == {"Query": SHARDS, "BatchGetItem": 1}
@@ -150,26 +162,29 @@ async def test_a_look_at_a_lane_asks_eight() -> None:
     async with counted() as (storage, proxy):
         idle = storage.due("l", until=NOW, limit=10, now=NOW)
         assert await asked(proxy, idle) == {"Query": TIMER_SHARDS}
-        await put(storage, *[sample("k", partition=f"p{n}", lane="l", wake_at=n) for n in range(20)])
+        await insert_each(
+            storage, *[make_record("k", partition=f"p{n}", lane="l", wake_at=n) for n in range(20)]
+        )
         busy = storage.due("l", until=NOW, limit=10, now=NOW)
         assert await asked(proxy, busy) == {"Query": TIMER_SHARDS, "BatchGetItem": 1}
 
 
 async def test_look_ups_that_come_together_go_together() -> None:
     async with counted() as (storage, proxy):
-        records = [sample(f"k{n}") for n in range(64)]
-        await put_many(storage, records)
+        records = [make_record(f"k{n}") for n in range(64)]
+        await insert_many(storage, records)
         reads = asyncio.gather(*[storage.get(record.address, now=NOW) for record in records])
         assert await asked(proxy, reads) == {"BatchGetItem": 1}
 
 
 async def test_commits_of_a_partition_that_come_together_go_together() -> None:
     async with counted() as (storage, proxy):
-        inserts = asyncio.gather(*[put(storage, sample(f"k{n}")) for n in range(20)])
+        inserts = asyncio.gather(*[insert_each(storage, make_record(f"k{n}")) for n in range(20)])
         assert await asked(proxy, inserts) == {"TransactWriteItems": 1}
         guard = Guard(space=SPACE, tags=frozenset({"", "a"}), at_most=30)
         guarded = [
-            storage.commit([Insert(record=sample(f"g{n}", tag="a"))], guard=guard, now=NOW) for n in range(10)
+            storage.commit([Insert(record=make_record(f"g{n}", tag="a"))], guard=guard, now=NOW)
+            for n in range(10)
         ]
         assert (await asked(proxy, asyncio.gather(*guarded)))["TransactWriteItems"] == 2
 

@@ -23,7 +23,7 @@ from perdure.storage.errors import (
     NewerSchema,
     StorageUnavailable,
 )
-from perdure.storage.kit.sample_records import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.kit.servers.process import free_port
 
 from .. import servers
@@ -116,7 +116,7 @@ async def test_migrate_makes_the_table_once_and_opening_never_does(start: Any) -
     assert answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "ENABLED"
     assert stands["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     async with await open_storage(url) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
 
 
 async def test_two_who_migrate_at_once_both_succeed() -> None:
@@ -135,7 +135,7 @@ async def test_a_table_that_is_being_deleted_is_waited_for_and_made_again() -> N
         async with asyncio.timeout(PATIENCE):
             await migrate_storage(url)
         async with await open_storage(url) as storage:
-            await put(storage, sample())
+            await insert_each(storage, make_record())
 
 
 async def test_a_table_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -183,7 +183,7 @@ async def test_opening_gets_over_what_passes() -> None:
         await migrate_storage(url)
         proxy.fail("DescribeTable", Error("ThrottlingException"), Loss.ANSWER)
         async with await open_storage(url) as storage:
-            await put(storage, sample())
+            await insert_each(storage, make_record())
 
 
 async def test_a_table_of_somebody_else_is_refused_and_left_alone() -> None:
@@ -249,7 +249,7 @@ async def test_a_table_with_records_and_no_format_number_is_refused_and_left_alo
     url = server.new_url()
     await migrate_storage(url)
     async with await open_storage(url) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
     async with client_of(server.endpoint) as db:
         await db.delete_item(TableName=table_of(url), Key=FORMAT_KEY.item)
         await expect_refused_and_left_alone(db, url, CannotOpen, "earlier development version")
@@ -261,7 +261,7 @@ async def test_several_clients_may_be_the_first_to_open_a_table_made_by_other_me
     async with client_of(server.endpoint) as db:
         await db.create_table(TableName=table_of(url), **description())
         storages = await asyncio.gather(*[open_storage(url) for _ in range(4)])
-        await asyncio.gather(*[put(each, sample(f"k{n}")) for n, each in enumerate(storages)])
+        await asyncio.gather(*[insert_each(each, make_record(f"k{n}")) for n, each in enumerate(storages)])
         for storage in storages:
             await storage.close()
         [item] = [each for each in await everything_in(db, table_of(url)) if each["pk"] == {"S": "format"}]
@@ -322,4 +322,4 @@ async def test_the_template_in_the_docs_makes_the_same_table() -> None:
     async with client_of(server.endpoint) as db:
         await db.create_table(TableName=table_of(url), **properties)
     async with await open_storage(url) as storage:
-        await storage.commit([Insert(record=sample())], now=NOW)
+        await storage.commit([Insert(record=make_record())], now=NOW)

@@ -13,7 +13,7 @@ from perdure.storage import Change, Committed, Done, Insert, Record, Storage
 from perdure.storage.dynamodb.items import MOST_INLINE, Key, count_key, part_keys, record_key, total_key
 from perdure.storage.dynamodb.writer import LINES
 from perdure.storage.errors import StorageBusy, StorageError, StorageUnavailable
-from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.shards import shard_of
 
 from .. import servers
@@ -66,14 +66,16 @@ async def together(storage: Storage, *commits: list[Change]) -> list[Any]:
 
 
 def inserting(*tenants: str) -> list[list[Change]]:
-    return [[Insert(record=sample(partition=tenant, tag="t"))] for tenant in tenants]
+    return [[Insert(record=make_record(partition=tenant, tag="t"))] for tenant in tenants]
 
 
 async def expect_only_the_busy_one_fails(storage: Storage, kind: type[StorageError]) -> None:
     busy, *others = await together(storage, *inserting(BUSY, *OTHERS))
     assert isinstance(busy, kind)
     assert others == [Committed((Done(1),))] * len(OTHERS)
-    stored = await storage.get_many([sample(partition=each).address for each in (BUSY, *OTHERS)], now=NOW)
+    stored = await storage.get_many(
+        [make_record(partition=each).address for each in (BUSY, *OTHERS)], now=NOW
+    )
     assert [record is not None for record in stored] == [False, *[True] * len(OTHERS)]
 
 
@@ -82,7 +84,7 @@ async def expect_only_the_busy_one_fails(storage: Storage, kind: type[StorageErr
 @pytest.mark.parametrize(
     ("code", "kind"), [("TransactionConflict", StorageBusy), ("ThrottlingError", StorageUnavailable)]
 )
-@pytest.mark.parametrize("item", [count_key(SPACE, BUSY), record_key(sample(partition=BUSY).address)])
+@pytest.mark.parametrize("item", [count_key(SPACE, BUSY), record_key(make_record(partition=BUSY).address)])
 async def test_a_tenant_whose_items_are_contended_fails_alone(
     item: Key,
     code: str,
@@ -133,7 +135,7 @@ async def test_a_total_that_stays_contended_is_tried_for_each_tenant_alone() -> 
 async def test_a_contended_part_of_a_body_concerns_its_record() -> None:
     async with through_proxy() as (storage, proxy):
         contend(proxy, part_keys("", 1)[0].pk)
-        large: Record = sample("large", partition=BUSY, body="x" * (MOST_INLINE + 1))
+        large: Record = make_record("large", partition=BUSY, body="x" * (MOST_INLINE + 1))
         changes: list[Change] = [Insert(record=large)]
         busy, *others = await together(storage, changes, *inserting(*OTHERS))
         assert isinstance(busy, StorageBusy)
@@ -145,5 +147,5 @@ async def test_a_conflict_that_passes_fails_nobody() -> None:
         contend(proxy, count_key(SPACE, BUSY).pk, times=2)
         results = await together(storage, *inserting(BUSY, *OTHERS))
         assert results == [Committed((Done(1),))] * (1 + len(OTHERS))
-        await put(storage, sample("more", partition=BUSY))
+        await insert_each(storage, make_record("more", partition=BUSY))
         assert (await storage.maintain()).findings == ()

@@ -31,7 +31,7 @@ from perdure.storage import (
     Tag,
     Watch,
 )
-from perdure.storage.kit import CHECKS, ContractBroken, Factory, Subject, run
+from perdure.storage.kit import CHECKS, ContractViolation, Factory, Subject, run
 from perdure.storage.kit.state_machine import state_machine
 from perdure.storage.record import Answer, Conflict, Done, Kept, Missing
 from perdure.storage.signals import LocalWatch, Signals
@@ -356,30 +356,31 @@ async def test_the_kit_catches_a_broken_engine(
     monkeypatch.setattr("perdure.storage.kit.suite.PATIENCE", 0.2)
     for check in CHECKS:
         report = await run(subject_of(engine), [check])
-        if report.broken:
+        if report.failed:
             break
     else:
         pytest.fail(f"{engine.__name__} passed every check")
-    with pytest.raises(ContractBroken):
-        report.raise_if_broken()
+    with pytest.raises(ContractViolation):
+        report.raise_if_failed()
 
 
-async def test_the_report_of_a_broken_engine_goes_on_after_the_first_that_it_breaks() -> None:
+async def test_the_report_of_a_broken_engine_continues_after_the_first_failure() -> None:
     report = await run(subject_of(OverwritingInsert))
     assert len(report.results) == len(CHECKS)
-    assert 1 < len(report.broken) < len(CHECKS) - len(report.skipped)
+    assert 1 < len(report.failed) < len(CHECKS) - len(report.skipped)
 
 
 async def test_the_kit_passes_the_plainest_right_engine() -> None:
     report = await run(subject_of(NaiveEngine))
-    report.raise_if_broken()
-    assert "kept    03-an_insert_never_overwrites" in str(report)
+    report.raise_if_failed()
+    assert "passed  03-an_insert_never_overwrites" in str(report)
 
 
 async def test_a_missing_seam_is_a_visible_skip() -> None:
     report = await run(subject_of(NaiveEngine))
     assert {result.check.needs[0] for result in report.skipped} == {"reopen", "url", "damage"}
-    assert "skipped 20-everything_is_there_after_reopening: the subject has no seam 'reopen'" in str(report)
+    skipped = "skipped 20-everything_is_stored_after_reopening: the subject has no capability 'reopen'"
+    assert skipped in str(report)
 
 
 def test_the_model_of_the_other_engines_agrees_with_one_that_searches() -> None:
@@ -392,7 +393,7 @@ def test_the_model_of_the_other_engines_agrees_with_one_that_searches() -> None:
 @row(98)
 @pytest.mark.parametrize("engine", MACHINE_CATCHES, ids=lambda engine: engine.__name__)
 def test_random_histories_catch_a_broken_engine(engine: type[NaiveEngine]) -> None:
-    with pytest.raises(ContractBroken):
+    with pytest.raises(ContractViolation):
         run_state_machine_as_test(
             state_machine(subject_of(engine)),
             settings=settings(

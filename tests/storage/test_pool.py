@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from perdure.storage import Space, open_storage
-from perdure.storage.kit.sample_records import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 
 from .. import engines
 from ..markers import server
@@ -18,8 +18,8 @@ pytestmark = pytest.mark.anyio
 @pytest.mark.parametrize("kind", [each for each in engines.SERVERS if each != "redis"])
 async def test_a_storage_of_the_pool_is_used_again_and_empty(kind: str) -> None:
     async with pooled(kind) as first, await open_storage(first) as storage:
-        records = [sample(f"k{n}", partition=f"p{n % 7}", lane="lane", wake_at=1) for n in range(60)]
-        await put(storage, *records, sample("large", body='"' + "x" * 900_000 + '"'))
+        records = [make_record(f"k{n}", partition=f"p{n % 7}", lane="lane", wake_at=1) for n in range(60)]
+        await insert_each(storage, *records, make_record("large", body='"' + "x" * 900_000 + '"'))
     async with pooled(kind) as second, await open_storage(second) as storage:
         assert second == first
         assert await storage.get_many([each.address for each in records], now=NOW) == [None] * len(records)

@@ -20,12 +20,12 @@ from perdure.storage import (
     Storage,
 )
 from perdure.storage.errors import InvalidArgument
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, make_record
 from perdure.storage.memory import MemoryEngine
 
 pytestmark = pytest.mark.anyio
 
-RECORD = sample()
+RECORD = make_record()
 MANY = 2**53
 NEGATIVE = Guard(space=SPACE, tags=frozenset("a"), at_most=-1)
 
@@ -41,11 +41,11 @@ def replacement(**changes: object) -> list[Change]:
 
 COMMITS: list[tuple[str, list[Change]]] = [
     ("changes", []),
-    ("changes", [Insert(record=sample(f"k{n}")) for n in range(26)]),
+    ("changes", [Insert(record=make_record(f"k{n}")) for n in range(26)]),
     ("changes", [Insert(record=RECORD), Delete(before=RECORD)]),
-    ("changes", [Insert(record=RECORD), Insert(record=sample(partition="q"))]),
-    ("changes", [Insert(record=sample(space=Space(f"s{n}"))) for n in range(9)]),
-    ("changes", [Insert(record=sample(f"k{n}", body="x" * 1_100_000)) for n in range(2)]),
+    ("changes", [Insert(record=RECORD), Insert(record=make_record(partition="q"))]),
+    ("changes", [Insert(record=make_record(space=Space(f"s{n}"))) for n in range(9)]),
+    ("changes", [Insert(record=make_record(f"k{n}", body="x" * 1_100_000)) for n in range(2)]),
     ("body", insert(body="x" * (2 * 1024 * 1024 + 1))),
     ("body", insert(body="")),
     ("body", insert(body="a\0b")),

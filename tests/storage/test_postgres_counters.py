@@ -21,7 +21,7 @@ from perdure.storage import (
     Refused,
     open_storage,
 )
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, put_many, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, insert_many, make_record
 
 from .. import servers
 from .postgres_helpers import in_time, inserting, outcomes, partition_locked, session
@@ -54,17 +54,17 @@ async def test_totals_are_exact_after_a_storm_from_several_processes() -> None:
 async def test_each_commit_of_a_group_sees_those_before_it_and_has_its_own_outcome() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
-        taken = sample("taken", tag="t")
-        await put(storage, taken)
+        taken = make_record("taken", tag="t")
+        await insert_each(storage, taken)
         guard = Guard(space=SPACE, tags=frozenset({"t"}), at_most=2)
         changes: list[tuple[Change, Guard | None]] = [
             (Insert(record=taken), None),
             (taken.becoming(body="1", tag="t"), None),
             (taken.becoming(body="2", tag="t"), None),
-            (Keep(record=sample("a", tag="t")), guard),
-            (Keep(record=sample("b", tag="t")), guard),
-            (Keep(record=sample("a", tag="u")), None),
-            (Insert(record=sample("c")), None),
+            (Keep(record=make_record("a", tag="t")), guard),
+            (Keep(record=make_record("b", tag="t")), guard),
+            (Keep(record=make_record("a", tag="u")), None),
+            (Insert(record=make_record("c")), None),
         ]
         results = await asyncio.gather(
             *[storage.commit([change], guard=guard, now=NOW) for change, guard in changes]
@@ -79,7 +79,9 @@ async def test_each_commit_of_a_group_sees_those_before_it_and_has_its_own_outco
 async def test_wrong_counters_are_found_and_set_right() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
-        await put(storage, sample("a", tag="t"), sample("b", tag="t"), sample("c", tag="u"))
+        await insert_each(
+            storage, make_record("a", tag="t"), make_record("b", tag="t"), make_record("c", tag="u")
+        )
         async with session(url) as db:
             await db.execute("UPDATE counts SET n = 7 WHERE tag = 't'; DELETE FROM counts WHERE tag = 'u'")
             await db.execute("INSERT INTO counts VALUES ('kit', 'nobody', 'v', 3)")
@@ -101,7 +103,7 @@ async def test_wrong_counters_are_found_and_set_right() -> None:
 async def test_a_repair_among_commits_leaves_every_counter_right() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage, await open_storage(url) as other:
-        commits = [storage.commit(inserting(sample(f"k{n}", tag="t")), now=NOW) for n in range(300)]
+        commits = [storage.commit(inserting(make_record(f"k{n}", tag="t")), now=NOW) for n in range(300)]
         repairs = [other.maintain(repair=True) for _ in range(3)]
         results = await outcomes([*commits, *repairs])
         assert [result for result in results if isinstance(result, BaseException)] == []
@@ -112,8 +114,8 @@ async def test_a_repair_among_commits_leaves_every_counter_right() -> None:
 async def test_two_purges_at_once_tell_of_each_record_once() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage, await open_storage(url) as other:
-        records = [sample(f"k{n}", tag="t", expires_at=NOW + n) for n in range(200)]
-        await put_many(storage, records)
+        records = [make_record(f"k{n}", tag="t", expires_at=NOW + n) for n in range(200)]
+        await insert_many(storage, records)
         told: list[Purged] = []
         purges = [(storage, other)[n % 2].purge(until=NOW + 999, limit=30) for n in range(8)]
         for purged in await asyncio.gather(*purges):
@@ -126,7 +128,9 @@ async def test_a_purge_that_was_outrun_begins_anew() -> None:
     """It has found a record, and waits for the partition; whoever holds that gives the record more time."""
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
-        await put(storage, sample("kept", expires_at=NOW + 5), sample("gone", expires_at=NOW + 6))
+        await insert_each(
+            storage, make_record("kept", expires_at=NOW + 5), make_record("gone", expires_at=NOW + 6)
+        )
         async with partition_locked(url) as writer:
             purge = asyncio.ensure_future(storage.purge(until=NOW + 9, limit=9))
             await asyncio.sleep(0.2)

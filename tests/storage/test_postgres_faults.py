@@ -15,7 +15,7 @@ from perdure.storage.errors import (
     StorageFull,
     StorageUnavailable,
 )
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import connections
 from perdure.storage.postgres.location import parse
@@ -60,7 +60,7 @@ async def commit_many(storage: Storage, prefix: str, number: int) -> tuple[set[s
     told: list[Committed | Refused | BaseException] = []
     for start in range(0, number, 10):
         part = keys[start : start + 10]
-        calls = [storage.commit(inserting(sample(key, tag="t")), now=NOW) for key in part]
+        calls = [storage.commit(inserting(make_record(key, tag="t")), now=NOW) for key in part]
         told += await outcomes(calls)
         await asyncio.sleep(0.005)
     done = {key for key, each in zip(keys, told, strict=True) if isinstance(each, Committed)}
@@ -80,10 +80,10 @@ async def expect_whole(storage: Storage, acknowledged: set[str]) -> None:
 async def test_a_restart_between_calls_goes_unnoticed(own: Postgres) -> None:
     async with await open_storage(own.new_url()) as storage:
         await asyncio.gather(*[storage.page(SPACE, limit=1, now=NOW) for _ in range(8)])  # fill the pool
-        await put(storage, sample("before", tag="t"))
+        await insert_each(storage, make_record("before", tag="t"))
         await asyncio.to_thread(own.restart)
-        assert await storage.get(sample("before").address, now=NOW) is not None
-        await put(storage, sample("after", tag="t"))
+        assert await storage.get(make_record("before").address, now=NOW) is not None
+        await insert_each(storage, make_record("after", tag="t"))
         await expect_whole(storage, {"before", "after"})
 
 
@@ -104,12 +104,12 @@ async def test_a_restart_during_a_storm_loses_nothing_acknowledged(own: Postgres
 
 async def test_a_server_that_is_down_is_unavailable_until_it_is_back(own: Postgres) -> None:
     async with await open_storage(own.new_url()) as storage:
-        await put(storage, sample("k", tag="t"))
+        await insert_each(storage, make_record("k", tag="t"))
         await asyncio.to_thread(own.stop)
         try:
             for call in (
-                storage.get(sample("k").address, now=NOW),
-                storage.commit(inserting(sample("l", tag="t")), now=NOW),
+                storage.get(make_record("k").address, now=NOW),
+                storage.commit(inserting(make_record("l", tag="t")), now=NOW),
                 storage.page(SPACE, limit=1, now=NOW),
                 storage.purge(until=NOW, limit=1),
                 storage.maintain(),
@@ -119,7 +119,7 @@ async def test_a_server_that_is_down_is_unavailable_until_it_is_back(own: Postgr
                 assert caught.value.retryable
         finally:
             await asyncio.to_thread(own.start)
-        await put(storage, sample("m", tag="t"))
+        await insert_each(storage, make_record("m", tag="t"))
         await expect_whole(storage, {"k", "m"})
 
 
@@ -139,24 +139,24 @@ async def test_sessions_ended_during_a_storm_lose_nothing_acknowledged() -> None
 async def test_a_read_does_not_notice_that_sessions_were_ended() -> None:
     url, name = named(servers.postgres())
     async with await open_storage(url) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
         for _ in range(5):
             await asyncio.gather(*[storage.page(SPACE, limit=1, now=NOW) for _ in range(8)])
             await end_sessions(url, name)
-            assert await storage.get(sample("k").address, now=NOW) is not None
+            assert await storage.get(make_record("k").address, now=NOW) is not None
 
 
 async def test_a_commit_whose_session_was_ended_in_the_middle_is_unknown() -> None:
     url, name = named(servers.postgres())
     async with await open_storage(url) as storage:
         async with partition_locked(url.partition("&")[0]):
-            commit = asyncio.ensure_future(storage.commit(inserting(sample("k")), now=NOW))
+            commit = asyncio.ensure_future(storage.commit(inserting(make_record("k")), now=NOW))
             await until_waiting(url, name)
             await end_sessions(url, name)
             with pytest.raises(OutcomeUnknown):
                 await in_time(commit)
-        assert await storage.get(sample("k").address, now=NOW) is None
-        await put(storage, sample("k"))
+        assert await storage.get(make_record("k").address, now=NOW) is None
+        await insert_each(storage, make_record("k"))
 
 
 # Waiting
@@ -168,23 +168,23 @@ async def test_who_waits_too_long_is_told_and_nothing_is_written(option: str) ->
     async with await at_last(lambda: open_storage(url)) as storage:
         async with partition_locked(url):
             with pytest.raises(StorageBusy) as caught:
-                await in_time(storage.commit(inserting(sample("k")), now=NOW))
+                await in_time(storage.commit(inserting(make_record("k")), now=NOW))
             assert caught.value.retryable
-            assert await at_last(lambda: storage.get(sample("k").address, now=NOW)) is None
-            await at_last(lambda: put(storage, sample("k", partition="another")))
-        await at_last(lambda: put(storage, sample("k")))
+            assert await at_last(lambda: storage.get(make_record("k").address, now=NOW)) is None
+            await at_last(lambda: insert_each(storage, make_record("k", partition="another")))
+        await at_last(lambda: insert_each(storage, make_record("k")))
 
 
 @pytest.mark.parametrize("pool", [1, 8])
 async def test_a_server_that_stalls_is_given_up(pool: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "GRACE", 0.5)
     url, name = named(servers.postgres(), f"&pool={pool}&statement_timeout=0.5")
-    before, after = [Keep(record=sample("before"))], [Keep(record=sample("after"))]
+    before, after = [Keep(record=make_record("before"))], [Keep(record=make_record("after"))]
     async with await at_last(lambda: open_storage(url)) as storage:
         await at_last(lambda: storage.commit(before, now=NOW))
         async with stalled(url, name):
             with pytest.raises(OutcomeUnknown):
-                await in_time(storage.commit(inserting(sample("k")), now=NOW))
+                await in_time(storage.commit(inserting(make_record("k")), now=NOW))
             await at_last(lambda: storage.commit(after, now=NOW))  # on another connection
         assert {"before", "after"} <= await at_last(lambda: keys_of(storage))
 
@@ -216,7 +216,9 @@ async def test_a_commit_that_does_not_fit_leaves_its_neighbours_alone() -> None:
         async with session(url) as db:
             await db.execute(RAISE.format(code="53100"))
         keys = ["a", "bad", "b"]
-        results = await outcomes([storage.commit(inserting(sample(key, tag="t")), now=NOW) for key in keys])
+        results = await outcomes(
+            [storage.commit(inserting(make_record(key, tag="t")), now=NOW) for key in keys]
+        )
         assert [type(result) for result in results] == [Committed, StorageFull, Committed]
         await expect_whole(storage, {"a", "b"})
 
@@ -224,7 +226,8 @@ async def test_a_commit_that_does_not_fit_leaves_its_neighbours_alone() -> None:
 async def test_a_partition_that_others_hold_leaves_its_neighbours_alone() -> None:
     url = servers.postgres().new_url("&lock_timeout=1")
     records = [
-        sample(f"k{n}", partition=partition) for n, partition in enumerate(["held", "a", "held", "b", "a"])
+        make_record(f"k{n}", partition=partition)
+        for n, partition in enumerate(["held", "a", "held", "b", "a"])
     ]
     async with await open_storage(url) as storage:
         async with partition_locked(url, "held"):
@@ -241,7 +244,7 @@ async def test_a_schema_that_was_dropped_is_missing() -> None:
         async with session(url) as db:
             await db.execute(f"DROP SCHEMA {parse(url).schema} CASCADE")
         with pytest.raises(MissingSchema, match="run: perdure migrate"):
-            await storage.commit(inserting(sample("k")), now=NOW)
+            await storage.commit(inserting(make_record("k")), now=NOW)
 
 
 async def test_what_is_acknowledged_is_on_disk_though_the_server_need_not_wait_for_it() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.storage import Committed, open_storage
 from perdure.storage.errors import StorageClosed
-from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.postgres import connections
 
 from .. import servers
@@ -43,10 +43,10 @@ async def test_callers_that_stop_waiting_leave_nothing_behind(pool: int) -> None
             with anyio.move_on_after(0.001 * (n % 5)):
                 async with anyio.create_task_group() as group:
                     for m in range(4):
-                        group.start_soon(put, storage, sample(f"k{n}.{m}", tag="t"))
+                        group.start_soon(insert_each, storage, make_record(f"k{n}.{m}", tag="t"))
                         group.start_soon(keys_of, storage)
                     group.start_soon(partial(storage.maintain, repair=n % 2 == 0))
-        await put(storage, sample("last", tag="t"))
+        await insert_each(storage, make_record("last", tag="t"))
         assert len(await keys_of(storage)) == 81  # a commit goes on without its caller
         async with session(url.partition("&")[0]) as db:
             await until(db, f"SELECT count(*) <= {pool} {OURS}", name)
@@ -60,7 +60,7 @@ async def test_who_stops_opening_leaves_nothing_behind() -> None:
             async with await open_storage(url):
                 pass
     async with await open_storage(url) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
     async with session(url.partition("&")[0]) as db:
         await until_none(db, name)
 
@@ -102,7 +102,7 @@ async def test_closing_finishes_what_is_under_way() -> None:
     url, name = named(servers.postgres(), "&pool=1")
     storage = await open_storage(url)
     async with partition_locked(url.partition("&")[0]):
-        commit = asyncio.ensure_future(storage.commit(inserting(sample("k")), now=NOW))
+        commit = asyncio.ensure_future(storage.commit(inserting(make_record("k")), now=NOW))
         await until_waiting(url, name)
         page = asyncio.ensure_future(storage.page(SPACE, limit=1, now=NOW))
         purge = asyncio.ensure_future(storage.purge(until=NOW, limit=1))
@@ -116,6 +116,6 @@ async def test_closing_finishes_what_is_under_way() -> None:
     await in_time(closing)
     await storage.close()
     with pytest.raises(StorageClosed):
-        await storage.get(sample("k").address, now=NOW)
+        await storage.get(make_record("k").address, now=NOW)
     async with session(url.partition("&")[0]) as db:
         await until_none(db, name)

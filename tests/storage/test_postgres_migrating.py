@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage import migrate_storage, open_storage
 from perdure.storage.errors import ForeignStorage, MissingSchema, NewerSchema
-from perdure.storage.kit.sample_records import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.postgres.connections import Connections
 from perdure.storage.postgres.location import parse
 from perdure.storage.postgres.schema import prepare
@@ -45,8 +45,8 @@ def url_of(schema: str, options: str = "") -> str:
 async def test_several_clients_may_open_what_is_not_there_yet() -> None:
     url = servers.postgres().new_url()
     storages = await asyncio.gather(*[open_storage(url) for _ in range(8)])
-    await asyncio.gather(*[put(each, sample(f"k{n}")) for n, each in enumerate(storages)])
-    assert [await storages[0].get(sample(f"k{n}").address, now=NOW) for n in range(8)].count(None) == 0
+    await asyncio.gather(*[insert_each(each, make_record(f"k{n}")) for n, each in enumerate(storages)])
+    assert [await storages[0].get(make_record(f"k{n}").address, now=NOW) for n in range(8)].count(None) == 0
     for storage in storages:
         await storage.close()
 
@@ -58,7 +58,7 @@ async def test_a_client_may_be_told_not_to_make_tables() -> None:
     assert "perdure@" not in str(caught.value)
     await migrate_storage(f"{url}&migrate=never")
     async with await open_storage(f"{url}&migrate=never") as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
 
 
 async def test_an_older_schema_is_migrated_once_and_only_by_who_may() -> None:
@@ -87,7 +87,7 @@ async def test_a_schema_whose_commits_do_not_say_whether_they_were_written_is_mi
     finally:
         await connections.close()
     async with await open_storage(url) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
 
 
 async def test_a_migration_that_fails_leaves_nothing_behind() -> None:
@@ -131,7 +131,7 @@ async def test_a_schema_may_hold_other_things_beside_ours() -> None:
     async with session(url) as db:
         await db.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.customers (id int)")
     async with await open_storage(url) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
 
 
 async def test_a_table_of_the_session_does_not_hide_ours() -> None:
@@ -149,8 +149,8 @@ async def test_a_table_of_the_session_does_not_hide_ours() -> None:
 async def test_any_name_is_a_schema(name: str) -> None:
     schema = name if len(name) == 63 else f"{name}{uuid4().hex[:6]}"
     async with await open_storage(url_of(schema)) as storage, await open_storage(url_of(schema)) as other:
-        await put(storage, sample("k", tag="t", expires_at=NOW + 1))
-        assert await other.get(sample("k").address, now=NOW) is not None
+        await insert_each(storage, make_record("k", tag="t", expires_at=NOW + 1))
+        assert await other.get(make_record("k").address, now=NOW) is not None
         assert (await other.maintain(repair=True)).findings == ()
         assert len(await other.purge(until=NOW + 1, limit=9)) == 1
     async with session(servers.postgres().url) as db:

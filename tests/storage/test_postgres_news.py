@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from perdure.storage import Insert, Keep, Storage, Watch, open_storage
-from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import news
 from perdure.storage.postgres.location import parse
@@ -59,15 +59,15 @@ async def test_a_group_of_commits_is_notified_once() -> None:
             await asyncio.sleep(0.2)
             return len(heard) == count
 
-        await asyncio.gather(*[storage.commit(inserting(sample(f"k{n}")), now=NOW) for n in range(50)])
+        await asyncio.gather(*[storage.commit(inserting(make_record(f"k{n}")), now=NOW) for n in range(50)])
         assert await heard_of(1)
-        await put(storage, sample("alone"))
+        await insert_each(storage, make_record("alone"))
         assert await heard_of(2)
-        await storage.commit([Insert(record=sample("alone"))], now=NOW)  # refused
-        await storage.commit([Keep(record=sample("alone"))], now=NOW)  # kept
+        await storage.commit([Insert(record=make_record("alone"))], now=NOW)  # refused
+        await storage.commit([Keep(record=make_record("alone"))], now=NOW)  # kept
         await storage.purge(until=NOW, limit=9)  # of nothing
         assert await heard_of(2)
-        await put(storage, sample("short", expires_at=NOW + 1))
+        await insert_each(storage, make_record("short", expires_at=NOW + 1))
         await storage.purge(until=NOW + 1, limit=9)
         assert await heard_of(4)
 
@@ -81,9 +81,9 @@ async def test_nobody_is_notified_unless_somebody_has_said_to_listen() -> None:
 
     async with await open_storage(url) as storage, session(url) as db:
         await db.add_listener(parse(url).channel, hear)
-        await put(storage, sample("unheard"))
+        await insert_each(storage, make_record("unheard"))
         await db.execute("SELECT announce_listener()")
-        await put(storage, sample("heard"))
+        await insert_each(storage, make_record("heard"))
         assert '"heard"' in await in_time(heard.get())
         assert heard.empty()
 
@@ -95,7 +95,7 @@ async def test_commits_of_which_nobody_hears_do_not_wait_for_each_other() -> Non
             await db.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
             await db.execute("SELECT pg_reload_conf()")
             await until(db, "SELECT current_setting('synchronous_standby_names') = 'nobody'")
-            commits = [asyncio.ensure_future(put(each, sample("k"))) for each in (a, b)]
+            commits = [asyncio.ensure_future(insert_each(each, make_record("k"))) for each in (a, b)]
             try:
                 await until(db, "SELECT count(*) = 2 FROM pg_stat_activity WHERE wait_event = 'SyncRep'")
             finally:
@@ -128,7 +128,7 @@ async def test_only_what_is_covered_wakes_in_another_client() -> None:
     ):
         await until_listening(url)
         await asyncio.gather(quiet(mine), quiet(beside))
-        await put(other, sample("k", partition="p"))
+        await insert_each(other, make_record("k", partition="p"))
         await in_time(mine.changed())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(beside.changed(), 0.3)
@@ -139,7 +139,7 @@ async def test_ones_own_commit_wakes_once() -> None:
     async with await open_storage(url) as storage, storage.watch(SPACE) as watch:
         await until_listening(url)
         await quiet(watch)
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
         await in_time(watch.changed())
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(watch.changed(), 0.3)
@@ -154,7 +154,7 @@ async def test_more_than_a_notification_holds_wakes_everybody() -> None:
     ):
         await until_listening(url)
         await quiet(watch)
-        records = [sample(str(n), partition="long" * 100) for n in range(100)]
+        records = [make_record(str(n), partition="long" * 100) for n in range(100)]
         await asyncio.gather(*[other.commit(inserting(record), now=NOW) for record in records])
         await in_time(watch.changed())
 
@@ -184,7 +184,7 @@ async def test_a_lost_listening_connection_comes_back(monkeypatch: pytest.Monkey
             assert await db.fetchval(STOP_LISTENING, parse(url).channel)
         await quiet(watch)  # once it is back: anything may have happened
         await until_listening(url)
-        await put(other, sample("k"))
+        await insert_each(other, make_record("k"))
         await in_time(watch.changed())
 
 

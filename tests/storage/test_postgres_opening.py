@@ -12,7 +12,7 @@ import pytest
 
 from perdure.storage import migrate_storage, open_storage
 from perdure.storage.errors import CannotOpen, StorageReadOnly, StorageUnavailable, UnsafeServer
-from perdure.storage.kit.sample_records import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse
 
@@ -54,7 +54,7 @@ def as_user(server: Postgres, name: str, password: str = ANY_CHARACTERS, databas
 
 async def test_a_password_may_hold_any_character(guarded: Postgres) -> None:
     async with await open_storage(as_user(guarded, await new_user(guarded))) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
         assert (await storage.maintain(repair=True)).findings == ()
 
 
@@ -73,13 +73,13 @@ async def test_a_full_server_is_unavailable(guarded: Postgres) -> None:
         with pytest.raises(StorageUnavailable):
             await open_storage(url)
     async with await open_storage(url) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
 
 
 async def test_who_may_only_read_reads(guarded: Postgres) -> None:
     url = as_user(guarded, await new_user(guarded))
     async with await open_storage(url) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
     reader = await new_user(guarded)
     schema = parse(url).schema
     async with session(url) as db:
@@ -87,18 +87,18 @@ async def test_who_may_only_read_reads(guarded: Postgres) -> None:
         await db.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO "{reader}"')
     url = as_user(guarded, reader).partition("?")[0] + "?" + url.partition("?")[2]
     async with await open_storage(url) as storage:
-        assert await storage.get(sample("k").address, now=NOW) is not None
+        assert await storage.get(make_record("k").address, now=NOW) is not None
         with pytest.raises(StorageReadOnly):
-            await storage.commit(inserting(sample("l")), now=NOW)
+            await storage.commit(inserting(make_record("l")), now=NOW)
 
 
 async def test_a_server_that_only_reads_is_read() -> None:
     url = servers.postgres().new_url()
     await migrate_storage(url)
     async with await open_storage(f"{url}&default_transaction_read_only=on") as storage:
-        assert await storage.get(sample("k").address, now=NOW) is None
+        assert await storage.get(make_record("k").address, now=NOW) is None
         with pytest.raises(StorageReadOnly):
-            await storage.commit(inserting(sample("k")), now=NOW)
+            await storage.commit(inserting(make_record("k")), now=NOW)
 
 
 async def test_what_cannot_be_reached_may_be_there_later() -> None:
@@ -130,7 +130,7 @@ async def test_a_server_that_does_not_flush_its_writes_is_refused_unless_accepte
             await open_storage(url)
         with caplog.at_level(logging.WARNING):
             async with await open_storage(f"{url}&persistence=any") as storage:
-                await put(storage, sample("k"))
+                await insert_each(storage, make_record("k"))
         assert "acknowledged writes may be lost" in caplog.text
 
 
@@ -140,4 +140,4 @@ async def test_a_server_that_a_power_cut_may_damage_is_refused_on_demand() -> No
         with pytest.raises(UnsafeServer, match="full_page_writes"):
             await open_storage(f"{url}&persistence=always")
         async with await open_storage(url) as storage:
-            await put(storage, sample("k"))
+            await insert_each(storage, make_record("k"))

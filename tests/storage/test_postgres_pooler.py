@@ -11,7 +11,7 @@ import pytest
 from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen
 from perdure.storage.kit import Subject
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
 from .. import servers
 from .postgres_pooler import Pooler, pooler
@@ -33,8 +33,8 @@ async def behind_pooler() -> AsyncGenerator[tuple[Pooler, Subject]]:
 async def test_nothing_is_left_in_a_session() -> None:
     async with behind_pooler() as (one, subject):
         storage = subject.storage
-        await put(storage, sample("k"))
-        await storage.get(sample("k").address, now=NOW)
+        await insert_each(storage, make_record("k"))
+        await storage.get(make_record("k").address, now=NOW)
         await storage.page(SPACE, PARTITION, limit=1, now=NOW)
         await storage.due("lane", until=NOW, limit=1, now=NOW)
         await storage.counts(SPACE, now=NOW)
@@ -48,9 +48,9 @@ async def test_nothing_is_left_in_a_session() -> None:
 
 async def test_a_commit_is_one_transaction_behind_a_pooler() -> None:
     async with behind_pooler() as (one, subject):
-        await put(subject.storage, sample("first"))
+        await insert_each(subject.storage, make_record("first"))
         before = one.transactions
-        await put(subject.storage, sample("second"))
+        await insert_each(subject.storage, make_record("second"))
         assert one.transactions == before + 1
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import StorageReadOnly, StorageUnavailable
-from perdure.storage.kit.sample_records import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import connections
 from perdure.storage.postgres.location import parse
@@ -62,7 +62,7 @@ async def silent_host() -> AsyncGenerator[int]:
 async def test_a_standby_is_not_read(primary: Postgres, standby: Standby) -> None:
     url = primary.new_url()
     async with await open_storage(url) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
     for option in ("", "&target_session_attrs=any", "&target_session_attrs=standby"):
         with pytest.raises(StorageUnavailable, match="standbys") as caught:
             await open_storage(at_hosts(url, standby.port) + option)
@@ -75,7 +75,7 @@ async def test_the_primary_is_found_behind_a_standby(
 ) -> None:
     url = primary.new_url(option)
     async with await open_storage(at_hosts(url, standby.port, primary.port)) as storage:
-        await put(storage, sample("k"))
+        await insert_each(storage, make_record("k"))
         assert await keys_of(storage) == {"k"}
 
 
@@ -85,7 +85,7 @@ async def test_hosts_behind_a_silent_one_are_reached(monkeypatch: pytest.MonkeyP
     async with silent_host() as silent:
         url = at_hosts(server.new_url(), silent, server.port)
         async with await at_last(lambda: open_storage(url)) as storage:
-            await put(storage, sample("k"))
+            await insert_each(storage, make_record("k"))
         with pytest.raises(StorageUnavailable):
             await in_time(open_storage(at_hosts(url, silent)))
 
@@ -99,6 +99,6 @@ async def test_sessions_that_may_only_read_are_not_kept() -> None:
         async with await open_storage(url.replace("perdure@", f"{parse(url).options.schema}@")) as storage:
             await db.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
             with pytest.raises(StorageReadOnly):
-                await storage.commit(inserting(sample("k")), now=NOW)
-            await put(storage, sample("k"))
+                await storage.commit(inserting(make_record("k")), now=NOW)
+            await insert_each(storage, make_record("k"))
         await db.execute(f"DROP ROLE {role}")

@@ -11,7 +11,7 @@ from redis.crc import key_slot
 
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import CannotOpen, OutcomeUnknown
-from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey, ValkeyCluster
 from perdure.storage.redis import topology as layouts
 from perdure.storage.redis.location import parse
@@ -36,7 +36,7 @@ def cluster() -> Generator[ValkeyCluster]:
 @pytest.fixture(autouse=True)
 def empty(cluster: ValkeyCluster) -> None:
     for node in cluster.nodes:
-        node.ask("FLUSHALL")
+        node.send_command("FLUSHALL")
 
 
 @pytest.fixture
@@ -51,10 +51,12 @@ async def test_the_keys_of_a_partition_are_in_one_slot(cluster: ValkeyCluster) -
     async with await open_storage(url) as storage:
         for name in ("p", "{p}", "}{", "a" * 512):
             records = [
-                sample(f"k{n}", partition=name, tag=f"t{n}", lane=f"l{n}", wake_at=n, expires_at=NOW + n + 1)
+                make_record(
+                    f"k{n}", partition=name, tag=f"t{n}", lane=f"l{n}", wake_at=n, expires_at=NOW + n + 1
+                )
                 for n in range(3)
             ]
-            await put(storage, *records)
+            await insert_each(storage, *records)
             held = [await keys_of(node) for node in cluster.nodes]
             mine = [key for keys in held for key in keys if key.startswith(b"{" + prefix)]
             assert len({key_slot(key) for key in mine if b"format" not in key}) == 1
@@ -69,7 +71,7 @@ async def test_the_keys_of_a_partition_are_in_one_slot(cluster: ValkeyCluster) -
 
 
 async def test_shards_are_spread_over_all_nodes(cluster: ValkeyCluster, storage: Storage) -> None:
-    await put(storage, *(sample(partition=f"p{n}") for n in range(50)))
+    await insert_each(storage, *(make_record(partition=f"p{n}") for n in range(50)))
     assert all([await keys_of(node) for node in cluster.nodes])
     assert len(await storage.page(SPACE, limit=99, now=NOW)) == 50
 
@@ -142,15 +144,15 @@ def ports_of(cluster: ValkeyCluster) -> set[int]:
 async def test_a_purge_that_fails_on_one_node_does_not_say_that_nothing_was_removed(
     cluster: ValkeyCluster, storage: Storage
 ) -> None:
-    await put(storage, *(sample(partition=f"p{n}", expires_at=NOW + 1) for n in range(50)))
+    await insert_each(storage, *(make_record(partition=f"p{n}", expires_at=NOW + 1) for n in range(50)))
     async with storage.watch(SPACE) as watch, asyncio.timeout(PATIENCE):
         await watch.changed()  # once the subscription stands
-        cluster.nodes[2].ask("CONFIG", "SET", "min-replicas-to-write", "1")
+        cluster.nodes[2].send_command("CONFIG", "SET", "min-replicas-to-write", "1")
         try:
             with pytest.raises(OutcomeUnknown, match="records were removed"):
                 await storage.purge(until=NOW + 1, limit=99)
         finally:
-            cluster.nodes[2].ask("CONFIG", "SET", "min-replicas-to-write", "0")
+            cluster.nodes[2].send_command("CONFIG", "SET", "min-replicas-to-write", "0")
         await watch.changed()
     assert 0 < len(await storage.purge(until=NOW + 1, limit=99)) < 50
 
@@ -173,7 +175,7 @@ async def test_the_map_of_a_node_that_was_left_behind_is_not_believed(
 ) -> None:
     monkeypatch.setattr(layouts, "GRACE", PATIENCE)  # in which all of them answer
     with ValkeyCluster(1) as behind:
-        cluster.nodes[0].ask("CLUSTER", "BUMPEPOCH")
+        cluster.nodes[0].send_command("CLUSTER", "BUMPEPOCH")
         for seeds in ((*behind.nodes, *cluster.nodes), (*cluster.nodes, *behind.nodes)):
             hosts = ",".join(f"127.0.0.1:{node.port}" for node in seeds)
             async with layout_on(f"redis+cluster://{hosts}/") as layout:

@@ -19,7 +19,7 @@ from perdure.storage.errors import (
     StorageReadOnly,
     StorageUnavailable,
 )
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey
 from perdure.storage.redis.location import parse
 from perdure.storage.redis.router import PAUSES, Router
@@ -95,13 +95,13 @@ async def test_a_connection_that_the_server_closed_while_idle_is_not_used(
         for number in range(20):
             assert await client.client_kill_filter(_type="normal", skipme=True)
             await asyncio.sleep(0.02)
-            await put(storage, sample(f"k{number}"))
+            await insert_each(storage, make_record(f"k{number}"))
 
 
 async def test_a_frozen_server_is_unavailable_to_readers_and_leaves_writers_in_doubt(
     server: Valkey, storage: Storage, hasty: Storage
 ) -> None:
-    record = sample("k")
+    record = make_record("k")
     server.pause()
     writing = asyncio.create_task(hasty.commit([Insert(record=record)], now=NOW))
     for _ in range(50):  # turns, in which it leaves, on the one connection that there is
@@ -119,13 +119,13 @@ async def test_a_frozen_server_is_unavailable_to_readers_and_leaves_writers_in_d
 async def test_a_pause_shorter_than_the_patience_is_only_slow(server: Valkey, storage: Storage) -> None:
     async with client_of(server) as client:
         await client.client_pause(500, all=True)
-    await put(storage, sample("k"))
+    await insert_each(storage, make_record("k"))
 
 
 async def test_a_server_that_is_gone_is_unavailable(server: Valkey, hasty: Storage) -> None:
     server.stop()
     with pytest.raises(StorageUnavailable):
-        await hasty.commit([Insert(record=sample())], now=NOW)
+        await hasty.commit([Insert(record=make_record())], now=NOW)
     with pytest.raises(StorageUnavailable):
         await hasty.page(SPACE, limit=1, now=NOW)
 
@@ -133,15 +133,15 @@ async def test_a_server_that_is_gone_is_unavailable(server: Valkey, hasty: Stora
 async def test_a_full_memory_refuses_what_grows_and_lets_go_what_shrinks(
     server: Valkey, storage: Storage
 ) -> None:
-    first = sample("first", tag="t")
-    await put(storage, first)
+    first = make_record("first", tag="t")
+    await insert_each(storage, first)
     async with client_of(server) as client:
         await client.config_set("maxmemory", "1mb")
     with pytest.raises(StorageFull):
-        await put(storage, *(sample(f"k{number}", body="x" * 100_000) for number in range(100)))
+        await insert_each(storage, *(make_record(f"k{number}", body="x" * 100_000) for number in range(100)))
     with pytest.raises(StorageFull):
         await storage.commit(
-            [first.becoming(body="x" * 1000, tag="u"), Insert(record=sample("new"))], now=NOW
+            [first.becoming(body="x" * 1000, tag="u"), Insert(record=make_record("new"))], now=NOW
         )
     assert await storage.get(first.address, now=NOW) == first
     assert (await storage.maintain()).findings == ()
@@ -152,50 +152,50 @@ async def test_a_full_memory_refuses_what_grows_and_lets_go_what_shrinks(
 async def test_a_server_that_became_a_replica_is_unavailable(
     server: Valkey, storage: Storage, hasty: Storage
 ) -> None:
-    server.ask("REPLICAOF", "127.0.0.1", "1")
+    server.send_command("REPLICAOF", "127.0.0.1", "1")
     with pytest.raises(StorageUnavailable):
-        await put(hasty, sample())
-    server.ask("REPLICAOF", "NO", "ONE")
-    await put(storage, sample())
+        await insert_each(hasty, make_record())
+    server.send_command("REPLICAOF", "NO", "ONE")
+    await insert_each(storage, make_record())
 
 
 async def test_a_server_without_the_replicas_it_needs_is_unavailable(server: Valkey, hasty: Storage) -> None:
-    server.ask("CONFIG", "SET", "min-replicas-to-write", "1")
+    server.send_command("CONFIG", "SET", "min-replicas-to-write", "1")
     with pytest.raises(StorageUnavailable):
-        await put(hasty, sample())
+        await insert_each(hasty, make_record())
 
 
 async def test_a_server_that_cannot_save_is_read_only() -> None:
     with Valkey({"appendonly": "no", "save": "3600 100000"}) as server:
         async with storage_on(server, "&persistence=any") as storage:
             shutil.rmtree(server.folder)
-            server.ask("BGSAVE")
+            server.send_command("BGSAVE")
 
             async def has_failed() -> bool:
-                return "rdb_last_bgsave_status:err" in server.ask("INFO", "persistence")
+                return "rdb_last_bgsave_status:err" in server.send_command("INFO", "persistence")
 
             await eventually(has_failed)
             with pytest.raises(StorageReadOnly):
-                await put(storage, sample())
-            assert await storage.get(sample().address, now=NOW) is None
-            server.ask("CONFIG", "SET", "save", "")  # or it would not end without having saved
+                await insert_each(storage, make_record())
+            assert await storage.get(make_record().address, now=NOW) is None
+            server.send_command("CONFIG", "SET", "save", "")  # or it would not end without having saved
 
 
 async def test_who_may_not_publish_may_still_write(server: Valkey) -> None:
-    server.ask("ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all", "-publish")
+    server.send_command("ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all", "-publish")
     url = server.new_url().replace("redis://", "redis://mute:secret@")
     async with await open_storage(url) as storage:
-        await put(storage, sample(tag="t"))
+        await insert_each(storage, make_record(tag="t"))
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
 
 
 async def test_callers_who_stop_waiting_leave_nothing_behind(server: Valkey, storage: Storage) -> None:
     async def write(number: int) -> None:
         async with asyncio.timeout(number % 7 / 1000):
-            await put(storage, sample(f"k{number}", tag="t"))
+            await insert_each(storage, make_record(f"k{number}", tag="t"))
 
     await asyncio.gather(*(write(number) for number in range(500)), return_exceptions=True)
-    await put(storage, sample("last", tag="t"))  # behind all that is still under way
+    await insert_each(storage, make_record("last", tag="t"))  # behind all that is still under way
     counts = await storage.counts(SPACE, PARTITION, now=NOW)
     listed = await storage.page(SPACE, PARTITION, limit=1000, now=NOW)
     assert sum(counts.values()) == len(listed)
@@ -210,44 +210,44 @@ async def test_callers_who_stop_waiting_leave_nothing_behind(server: Valkey, sto
 
 async def test_what_is_refused_is_tried_again_for_as_long_as_the_timeout_allows(server: Valkey) -> None:
     async with storage_on(server, f"&timeout={PATIENCE}") as storage:
-        server.ask("REPLICAOF", "127.0.0.1", "1")
-        writing = asyncio.create_task(put(storage, sample()))
+        server.send_command("REPLICAOF", "127.0.0.1", "1")
+        writing = asyncio.create_task(insert_each(storage, make_record()))
         await asyncio.sleep(2 * sum(PAUSES))  # longer than one round of pauses
         assert not writing.done()
-        server.ask("REPLICAOF", "NO", "ONE")
+        server.send_command("REPLICAOF", "NO", "ONE")
         await writing
 
 
 async def test_a_commit_to_a_server_that_loads_is_done_when_it_has() -> None:
     with Valkey({"enable-debug-command": "yes"}) as server:
         async with storage_on(server, f"&timeout={PATIENCE}") as storage, client_of(server) as client:
-            await put(storage, sample("before"))
-            server.ask("DEBUG", "POPULATE", "2000", "other", "100")
-            server.ask(
+            await insert_each(storage, make_record("before"))
+            server.send_command("DEBUG", "POPULATE", "2000", "other", "100")
+            server.send_command(
                 "CONFIG", "SET", "key-load-delay", "5000", "loading-process-events-interval-bytes", "1024"
             )
 
             async def loads() -> bool:
-                return server.ask("GET", "k").startswith("-LOADING")
+                return server.send_command("GET", "k").startswith("-LOADING")
 
             loading = asyncio.create_task(client.execute_command("DEBUG", "RELOAD"))
             await eventually(loads)
-            writing = asyncio.create_task(put(storage, sample("while it loads")))
+            writing = asyncio.create_task(insert_each(storage, make_record("while it loads")))
             await asyncio.sleep(0.5)
             assert not writing.done()
-            server.ask("CONFIG", "SET", "key-load-delay", "0")
+            server.send_command("CONFIG", "SET", "key-load-delay", "0")
             await writing
             await loading
             assert len(await storage.page(SPACE, limit=9, now=NOW)) == 2
 
 
 async def test_a_connection_without_its_user_does_nothing_and_is_made_anew(server: Valkey) -> None:
-    server.ask("CONFIG", "SET", "requirepass", "secret")
+    server.send_command("CONFIG", "SET", "requirepass", "secret")
     location = parse(server.new_url(f"&timeout={PATIENCE}").replace("redis://", "redis://:secret@"))
     layout = layout_of(location, Keys(location.options.prefix))
     router = Router(layout, location.name, location.options.timeout)
     node = (await layout.places())[0]
-    assert await node.ask(("RESET",)) == [b"RESET"]
+    assert await node.send_command(("RESET",)) == [b"RESET"]
     first, second = await router.write([(0, ("SET", "k", "v")), (1, ("SET", "k", "v"))])
     for reply in (first, second):
         assert isinstance(reply, StorageFailed)
@@ -259,12 +259,12 @@ async def test_a_connection_without_its_user_does_nothing_and_is_made_anew(serve
 async def test_a_script_that_stops_half_way_is_not_said_to_have_done_nothing(
     server: Valkey, storage: Storage
 ) -> None:
-    await put(storage, sample("first", lane="l", wake_at=1))
+    await insert_each(storage, make_record("first", lane="l", wake_at=1))
     async with client_of(server) as client:
         (timers,) = [key for key in await client.keys("*") if key.endswith(b"}T")]
         await client.set(timers, "not ours")
     with pytest.raises(StorageFailed):
-        await storage.commit([Insert(record=sample("second", lane="l", wake_at=1))], now=NOW)
+        await storage.commit([Insert(record=make_record("second", lane="l", wake_at=1))], now=NOW)
     with pytest.raises(StorageCorrupt):
         await storage.due("l", until=1, limit=9, now=NOW)
 
@@ -272,4 +272,4 @@ async def test_a_script_that_stops_half_way_is_not_said_to_have_done_nothing(
 async def test_a_wait_for_replicas_always_has_an_end(server: Valkey) -> None:
     async with storage_on(server, "&replicas=1&replica_timeout=0.0001") as storage:
         with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
-            await storage.commit([Insert(record=sample())], now=NOW)
+            await storage.commit([Insert(record=make_record())], now=NOW)

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Insert, Storage, Watch, open_storage
 from perdure.storage.errors import StorageClosed
-from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey
 from perdure.storage.redis import notifications
 
@@ -46,9 +46,11 @@ async def test_a_watch_wakes_for_another_client_and_only_for_what_it_covers(
     first, second = pair
     async with first.watch(SPACE, PARTITION, "k") as watch:
         assert await woken(watch)  # once the subscription stands
-        await put(second, sample("other"), sample("k", partition="q"), sample("k", space=OTHER_SPACE))
+        await insert_each(
+            second, make_record("other"), make_record("k", partition="q"), make_record("k", space=OTHER_SPACE)
+        )
         assert not await woken(watch, 0.2)
-        await put(second, sample("k"))
+        await insert_each(second, make_record("k"))
         assert await woken(watch)
 
 
@@ -56,7 +58,7 @@ async def test_ones_own_commit_wakes_once(pair: tuple[Storage, Storage]) -> None
     first, _ = pair
     async with first.watch(SPACE) as watch:
         assert await woken(watch)
-        await put(first, sample("k"))
+        await insert_each(first, make_record("k"))
         assert await woken(watch)
         assert not await woken(watch, 0.2)
 
@@ -65,7 +67,7 @@ async def test_a_large_commit_wakes_everybody(pair: tuple[Storage, Storage]) -> 
     first, second = pair
     async with first.watch(OTHER_SPACE) as watch:
         assert await woken(watch)
-        changes = [Insert(record=sample(f"{n}" * 100)) for n in range(10, 30)]
+        changes = [Insert(record=make_record(f"{n}" * 100)) for n in range(10, 30)]
         await second.commit(changes, now=NOW)
         assert await woken(watch)
 
@@ -79,7 +81,7 @@ async def test_a_broken_subscription_is_made_anew_and_wakes(
         async with client_of(server) as client:
             assert await client.client_kill_filter(_type="pubsub")
         assert await woken(watch)
-        await put(second, sample("k"))
+        await insert_each(second, make_record("k"))
         assert await woken(watch)
 
 
@@ -98,7 +100,7 @@ async def test_a_message_that_makes_no_sense_wakes_everybody_and_is_not_the_last
         assert await woken(watch)
         assert await client.publish(f"{prefix}:changes", message) == 1
         assert await woken(watch)
-        await put(second, sample("k"))
+        await insert_each(second, make_record("k"))
         assert await woken(watch)
 
 
@@ -121,7 +123,7 @@ async def test_a_silent_server_is_asked_whether_it_is_there(
             await asyncio.sleep(0.01)
         server.resume()
         assert await woken(watch)
-        await put(second, sample("k"))
+        await insert_each(second, make_record("k"))
         assert await woken(watch)
 
 
@@ -159,7 +161,7 @@ async def test_closing_finishes_what_is_under_way_and_leaves_no_connection(serve
     url = server.new_url()
     storage = await open_storage(url)
     watch = storage.watch(SPACE)
-    commits = [asyncio.create_task(put(storage, sample(f"k{n}"))) for n in range(20)]
+    commits = [asyncio.create_task(insert_each(storage, make_record(f"k{n}"))) for n in range(20)]
     await asyncio.sleep(0)
     await storage.close()
     await storage.close()
@@ -177,10 +179,10 @@ async def test_closing_finishes_what_is_under_way_and_leaves_no_connection(serve
 
 
 async def test_what_is_damaged_is_found_and_repaired(server: Valkey) -> None:
-    server.ask("FLUSHALL")
+    server.send_command("FLUSHALL")
     async with storage_on(server) as storage, client_of(server) as client:
-        record = sample(tag="t", expires_at=NOW + 9, lane="l", wake_at=1)
-        await put(storage, record, sample("other"))
+        record = make_record(tag="t", expires_at=NOW + 9, lane="l", wake_at=1)
+        await insert_each(storage, record, make_record("other"))
         assert (await storage.maintain()).findings == ()
         indexes = [key for key in await client.keys("*") if await client.type(key) == b"zset"]
         assert len(indexes) == 8

@@ -18,7 +18,7 @@ from perdure.storage.errors import (
     StorageUnavailable,
     UnsafeServer,
 )
-from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey
 from perdure.storage.redis.location import parse
 
@@ -128,11 +128,11 @@ async def test_a_server_that_evicts_is_refused_unless_accepted(caplog: pytest.Lo
             await open_storage(server.new_url())
         with caplog.at_level(logging.WARNING):
             async with storage_on(server, "&eviction=accept") as storage:
-                await put(storage, sample())
+                await insert_each(storage, make_record())
         assert "allkeys-lru" in caplog.text
-        server.ask("CONFIG", "SET", "maxmemory-policy", "noeviction")
+        server.send_command("CONFIG", "SET", "maxmemory-policy", "noeviction")
         async with storage_on(server) as storage:
-            await put(storage, sample())
+            await insert_each(storage, make_record())
 
 
 @row(108)
@@ -142,26 +142,26 @@ async def test_a_server_without_a_log_is_refused_unless_accepted(caplog: pytest.
             await open_storage(server.new_url())
         with caplog.at_level(logging.WARNING):
             async with storage_on(server, "&persistence=any") as storage:
-                await put(storage, sample())
+                await insert_each(storage, make_record())
         assert "acknowledged writes may be lost" in caplog.text
 
 
 async def test_a_server_that_flushes_its_log_later_is_refused_on_demand() -> None:
     with Valkey({"appendfsync": "everysec"}) as server:
         async with storage_on(server) as storage:
-            await put(storage, sample())
+            await insert_each(storage, make_record())
         with pytest.raises(UnsafeServer, match="set appendfsync always"):
             await open_storage(server.new_url("&persistence=always"))
-        server.ask("CONFIG", "SET", "appendfsync", "always")
+        server.send_command("CONFIG", "SET", "appendfsync", "always")
         async with storage_on(server, "&persistence=always") as storage:
-            await put(storage, sample())
+            await insert_each(storage, make_record())
 
 
 async def test_a_server_that_does_not_say_when_it_flushes_is_refused_on_demand(server: Valkey) -> None:
-    server.ask("ACL", "SETUSER", "half", "on", ">secret", "~*", "&*", "+@all", "-config")
+    server.send_command("ACL", "SETUSER", "half", "on", ">secret", "~*", "&*", "+@all", "-config")
     url = server.new_url().replace("redis://", "redis://half:secret@")
     async with await open_storage(url) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
     with pytest.raises(UnsafeServer, match="or does not say so"):
         await open_storage(f"{url}&persistence=always")
 
@@ -176,24 +176,24 @@ async def test_a_good_server_is_opened_in_silence(server: Valkey, caplog: pytest
 async def test_a_server_that_does_not_say_how_it_is_set_up_is_refused_unless_accepted(
     server: Valkey, caplog: pytest.LogCaptureFixture
 ) -> None:
-    server.ask("ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all", "-info")
+    server.send_command("ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all", "-info")
     url = server.new_url().replace("redis://", "redis://blind:secret@")
     with pytest.raises(UnsafeServer, match="allow the command INFO, or write persistence=any"):
         await open_storage(url)
     with caplog.at_level(logging.WARNING):
         async with await open_storage(f"{url}&persistence=any") as storage:
-            await put(storage, sample())
+            await insert_each(storage, make_record())
     assert "does not allow INFO: acknowledged writes may be lost" in caplog.text
 
 
 async def test_a_wrong_password_is_no_reason_to_try_again(server: Valkey) -> None:
-    server.ask("ACL", "SETUSER", "known", "on", ">secret", "~*", "&*", "+@all")
+    server.send_command("ACL", "SETUSER", "known", "on", ">secret", "~*", "&*", "+@all")
     with pytest.raises(CannotOpen, match="user and password"):
         await open_storage(server.new_url().replace("redis://", "redis://known:wrong@"))
 
 
 async def test_a_user_who_may_do_little_is_told_so(server: Valkey) -> None:
-    server.ask("ACL", "SETUSER", "reader", "on", ">secret", "~*", "&*", "+@all", "-@write")
+    server.send_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "&*", "+@all", "-@write")
     with pytest.raises(CannotOpen, match="what its user may do"):
         await open_storage(server.new_url().replace("redis://", "redis://reader:secret@"))
 
@@ -208,25 +208,27 @@ async def test_a_server_that_is_no_cluster_is_not_opened_as_one(server: Valkey) 
 async def test_a_replica_is_not_taken_for_a_master(server: Valkey, right: str, options: str) -> None:
     if right == "-hello" and options != "&protocol=2":
         right = "-role"  # without HELLO the driver speaks only the older protocol
-    server.ask("ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all", right)
+    server.send_command("ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all", right)
     url = server.new_url(options).replace("redis://", "redis://some:secret@")
     async with await open_storage(url) as storage:
-        await put(storage, sample())
-    server.ask("REPLICAOF", "127.0.0.1", "1")
+        await insert_each(storage, make_record())
+    server.send_command("REPLICAOF", "127.0.0.1", "1")
     try:
         with pytest.raises(StorageUnavailable, match="not a master"):
             await open_storage(url)
     finally:
-        server.ask("REPLICAOF", "NO", "ONE")
+        server.send_command("REPLICAOF", "NO", "ONE")
 
 
 async def test_a_user_with_no_more_than_is_written_in_the_docs(server: Valkey) -> None:
     rights = ("+@read", "+@write", "+@scripting", "+@connection", "+@pubsub", "+info")
-    server.ask("ACL", "SETUSER", "modest", "on", ">secret", "~{modest:*", "&modest:changes", "-@all", *rights)
+    server.send_command(
+        "ACL", "SETUSER", "modest", "on", ">secret", "~{modest:*", "&modest:changes", "-@all", *rights
+    )
     url = f"redis://modest:secret@127.0.0.1:{server.port}/0?prefix=modest&replicas=0"
     async with await open_storage(url) as storage, storage.watch(SPACE) as watch:
         await watch.changed()
-        await put(storage, sample(tag="t", expires_at=NOW + 1))
+        await insert_each(storage, make_record(tag="t", expires_at=NOW + 1))
         assert (await storage.maintain()).findings == ()
         assert len(await storage.page(SPACE, limit=9, now=NOW)) == 1
         assert len(await storage.purge(until=NOW + 1, limit=9)) == 1
@@ -251,7 +253,7 @@ async def test_prefixes_and_databases_keep_storages_apart(server: Valkey) -> Non
     urls = (f"{server.url}?prefix=a", f"{server.url}?prefix=b", f"redis://127.0.0.1:{server.port}/1?prefix=a")
     for url in urls:
         async with await open_storage(url) as storage:
-            await put(storage, sample(body=f'"{url}"'))
+            await insert_each(storage, make_record(body=f'"{url}"'))
     for url in urls:
         async with await open_storage(url) as storage:
             (found,) = await storage.page(SPACE, limit=9, now=NOW)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture(scope="module")
 def sentinel() -> Generator[ValkeySentinel]:
-    with ValkeySentinel(patience=PATIENCE) as servers:
+    with ValkeySentinel(failure_timeout=PATIENCE) as servers:
         yield servers
 
 

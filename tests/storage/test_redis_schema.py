@@ -9,7 +9,16 @@ from typing import Any
 import pytest
 
 from perdure.storage import Delete, Guard, Insert, Keep, Storage
-from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, put_many, sample
+from perdure.storage.kit.sample_records import (
+    NOW,
+    OTHER_SPACE,
+    PARTITION,
+    SPACE,
+    commit_changes,
+    insert_each,
+    insert_many,
+    make_record,
+)
 from perdure.storage.kit.servers import Valkey, ValkeyCluster
 from perdure.storage.redis.node import Node, Reply
 
@@ -26,7 +35,7 @@ def server() -> Generator[Valkey]:
 
 @pytest.fixture
 async def storage(server: Valkey) -> AsyncGenerator[Storage]:
-    server.ask("FLUSHALL")
+    server.send_command("FLUSHALL")
     async with storage_on(server) as storage:
         yield storage
 
@@ -49,21 +58,25 @@ async def test_nothing_is_left_of_records_that_are_gone(server: Valkey, storage:
     empty = await keys_of(server)
     assert [key.rpartition(b"}")[2] for key in empty] == [b"format"]
     records = [
-        sample(f"k{n}", partition=f"p{n % 3}", tag=f"t{n % 4}", lane="l", wake_at=n, expires_at=NOW + n + 1)
+        make_record(
+            f"k{n}", partition=f"p{n % 3}", tag=f"t{n % 4}", lane="l", wake_at=n, expires_at=NOW + n + 1
+        )
         for n in range(20)
     ]
-    await put(storage, *records)
-    await put(storage, sample(space=OTHER_SPACE, partition="p0"))
+    await insert_each(storage, *records)
+    await insert_each(storage, make_record(space=OTHER_SPACE, partition="p0"))
     for record in records[:8]:
         change = record.becoming(body="2", tag="new", expires_at=None if record.order else NOW + 1)
-        await do(storage, change)
-        await do(storage, Delete(before=change.after))
+        await commit_changes(storage, change)
+        await commit_changes(storage, Delete(before=change.after))
     for record in records[8:12]:
-        await do(storage, record.becoming(body="2", tag="", expires_at=NOW + 2))
-    await do(
-        storage, Insert(record=sample("k12", partition="p0", tag="again", expires_at=NOW + 50)), now=NOW + 15
+        await commit_changes(storage, record.becoming(body="2", tag="", expires_at=NOW + 2))
+    await commit_changes(
+        storage,
+        Insert(record=make_record("k12", partition="p0", tag="again", expires_at=NOW + 50)),
+        now=NOW + 15,
     )
-    await do(storage, Delete(before=sample(space=OTHER_SPACE, partition="p0")))
+    await commit_changes(storage, Delete(before=make_record(space=OTHER_SPACE, partition="p0")))
     while await storage.purge(until=NOW + 99, limit=5):
         pass
     assert await keys_of(server) == empty
@@ -72,10 +85,10 @@ async def test_nothing_is_left_of_records_that_are_gone(server: Valkey, storage:
 async def test_a_guard_leaves_the_overdue_to_the_purge_and_counts_without_them(
     server: Valkey, storage: Storage, trips: list[int]
 ) -> None:
-    await put_many(storage, [sample(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(300)])
+    await insert_many(storage, [make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(300)])
     del trips[:]
     one = Guard(space=SPACE, tags=frozenset({"a"}), at_most=1)
-    await storage.commit([Insert(record=sample("new", tag="a"))], guard=one, now=NOW + 5)
+    await storage.commit([Insert(record=make_record("new", tag="a"))], guard=one, now=NOW + 5)
     assert trips == [1]
     assert len(await storage.purge(until=NOW + 5, limit=1000)) == 300
 
@@ -89,24 +102,24 @@ COMMITS: Mapping[str, tuple[dict[str, int], bool]] = {
 @pytest.mark.parametrize("kind", COMMITS)
 async def test_what_an_insert_costs_in_the_server(server: Valkey, storage: Storage, kind: str) -> None:
     wanted, everything = COMMITS[kind]
-    await put(storage, sample("other"))
-    record = sample(expires_at=NOW + 9, lane="l", wake_at=1) if everything else sample()
+    await insert_each(storage, make_record("other"))
+    record = make_record(expires_at=NOW + 9, lane="l", wake_at=1) if everything else make_record()
     async with client_of(server) as client:
         await client.config_resetstat()
-        await put(storage, record)
+        await insert_each(storage, record)
         assert await calls_in(client) == {"evalsha": 1, **wanted}
 
 
 async def test_what_a_replace_costs_in_the_server(server: Valkey, storage: Storage) -> None:
-    record = sample(tag="t", expires_at=NOW + 9)
-    await put(storage, record)
+    record = make_record(tag="t", expires_at=NOW + 9)
+    await insert_each(storage, record)
     change = record.becoming(body="2", tag="t", expires_at=NOW + 9)
     async with client_of(server) as client:
         await client.config_resetstat()
-        await do(storage, change)
+        await commit_changes(storage, change)
         assert await calls_in(client) == {"evalsha": 1, "getrange": 1, "set": 1, "publish": 1}
         await client.config_resetstat()
-        await do(storage, change.after.becoming(body="3", tag="u", expires_at=NOW + 9))
+        await commit_changes(storage, change.after.becoming(body="3", tag="u", expires_at=NOW + 9))
         changed = {"evalsha": 1, "getrange": 1, "set": 1, "publish": 1, "zadd": 4, "zrem": 4}
         assert await calls_in(client) == changed
 
@@ -120,9 +133,10 @@ async def calls_in(client: Any) -> dict[str, int]:  # noqa: ANN401 - the driver'
 
 async def test_how_many_round_trips_each_verb_takes(storage: Storage, trips: list[int]) -> None:
     records = [
-        sample(f"k{n}", partition=f"p{n % 9}", lane="l", wake_at=n, expires_at=NOW + 5) for n in range(90)
+        make_record(f"k{n}", partition=f"p{n % 9}", lane="l", wake_at=n, expires_at=NOW + 5)
+        for n in range(90)
     ]
-    await put(storage, *records)
+    await insert_each(storage, *records)
     assert await trips_of(storage, trips) == {
         "get": [1],
         "get of 90": [1],
@@ -145,10 +159,10 @@ async def test_how_many_round_trips_each_verb_takes_on_a_cluster(trips: list[int
     with ValkeyCluster() as cluster:
         async with storage_on(cluster) as storage:
             records = [
-                sample(f"k{n}", partition=f"p{n % 9}", lane="l", wake_at=n, expires_at=NOW + 5)
+                make_record(f"k{n}", partition=f"p{n % 9}", lane="l", wake_at=n, expires_at=NOW + 5)
                 for n in range(90)
             ]
-            await put(storage, *records)
+            await insert_each(storage, *records)
             taken = await trips_of(storage, trips)
     nodes = len(cluster.nodes)
     one = ("get", "insert", "keep", "guarded", "counts of a partition")
@@ -165,13 +179,15 @@ async def test_how_many_round_trips_each_verb_takes_on_a_cluster(trips: list[int
 async def trips_of(storage: Storage, trips: list[int]) -> dict[str, list[int]]:
     """The round trips that each verb takes, as the numbers of their commands."""
     guard = Guard(space=SPACE, tags=frozenset({""}), at_most=1000)
-    many = [sample(f"k{n}", partition=f"p{n % 9}").address for n in range(90)]
+    many = [make_record(f"k{n}", partition=f"p{n % 9}").address for n in range(90)]
     verbs = {
-        "get": lambda: storage.get(sample("k0", partition="p0").address, now=NOW),
+        "get": lambda: storage.get(make_record("k0", partition="p0").address, now=NOW),
         "get of 90": lambda: storage.get_many(many, now=NOW),
-        "insert": lambda: storage.commit([Insert(record=sample("a"))], now=NOW),
-        "keep": lambda: storage.commit([Keep(record=sample("a")), Keep(record=sample("b"))], now=NOW),
-        "guarded": lambda: storage.commit([Insert(record=sample("c"))], guard=guard, now=NOW),
+        "insert": lambda: storage.commit([Insert(record=make_record("a"))], now=NOW),
+        "keep": lambda: storage.commit(
+            [Keep(record=make_record("a")), Keep(record=make_record("b"))], now=NOW
+        ),
+        "guarded": lambda: storage.commit([Insert(record=make_record("c"))], guard=guard, now=NOW),
         "page of a partition": lambda: storage.page(SPACE, "p0", limit=5, now=NOW),
         "page of all": lambda: storage.page(SPACE, limit=50, now=NOW),
         "page of none": lambda: storage.page(SPACE, tag="none", limit=50, now=NOW),

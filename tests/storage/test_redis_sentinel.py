@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Insert, Refused, open_storage
 from perdure.storage.errors import CannotOpen, OutcomeUnknown, StorageUnavailable
-from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey, ValkeySentinel
 
 from .redis_helpers import PATIENCE, eventually, is_usable, opened, storm
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 def servers() -> Generator[ValkeySentinel]:
-    with ValkeySentinel(patience=PATIENCE) as servers:
+    with ValkeySentinel(failure_timeout=PATIENCE) as servers:
         yield servers
 
 
@@ -29,7 +29,7 @@ async def replica_leads(servers: ValkeySentinel) -> bool:
 
 async def has_role(server: Valkey, role: str) -> bool:
     try:
-        return f"role:{role}" in await asyncio.to_thread(server.ask, "INFO", "replication")
+        return f"role:{role}" in await asyncio.to_thread(server.send_command, "INFO", "replication")
     except ConnectionError:  # sentinels end the connections of a server whose role they change
         return False
 
@@ -41,7 +41,7 @@ async def fail_over(servers: ValkeySentinel) -> None:
 
 async def replica_takes_over(servers: ValkeySentinel) -> None:
     """Once the master is gone, or silent."""
-    await asyncio.to_thread(servers.lose_patience)
+    await asyncio.to_thread(servers.shorten_failure_timeout)
     await eventually(lambda: replica_leads(servers))
 
 
@@ -80,12 +80,12 @@ async def test_what_the_replica_did_not_have_is_lost_and_was_not_acknowledged_to
         await open_storage(f"{url}&replicas=1&replica_timeout={PATIENCE}") as patient,
         await open_storage(f"{url}&replicas=1&replica_timeout=0.2") as careful,
     ):
-        await put(patient, sample("before"))
+        await insert_each(patient, make_record("before"))
         servers.replica.pause()
-        servers.master.ask("CLIENT", "KILL", "TYPE", "replica")
-        await put(careless, sample("lost"))
+        servers.master.send_command("CLIENT", "KILL", "TYPE", "replica")
+        await insert_each(careless, make_record("lost"))
         with pytest.raises(OutcomeUnknown):
-            await careful.commit([Insert(record=sample("in doubt"))], now=NOW)
+            await careful.commit([Insert(record=make_record("in doubt"))], now=NOW)
         await asyncio.to_thread(servers.master.kill)
         servers.replica.resume()
         await replica_takes_over(servers)
@@ -101,16 +101,16 @@ async def test_the_new_master_is_found_when_the_old_one_falls_silent(
     async def is_served() -> bool:
         try:
             if writes:
-                await storage.commit([Insert(record=sample("after"))], now=NOW)
+                await storage.commit([Insert(record=make_record("after"))], now=NOW)
             else:
-                await storage.get(sample("before").address, now=NOW)
+                await storage.get(make_record("before").address, now=NOW)
         except (StorageUnavailable, OutcomeUnknown):
             return False
         return True
 
     url = servers.new_url()
     async with await open_storage(url) as patient, await opened(f"{url}&timeout=0.5") as storage:
-        await put(patient, sample("before"))
+        await insert_each(patient, make_record("before"))
         servers.master.pause()
         try:
             await replica_takes_over(servers)
@@ -122,14 +122,14 @@ async def test_the_new_master_is_found_when_the_old_one_falls_silent(
 async def test_a_master_that_has_become_a_replica_is_not_read(servers: ValkeySentinel) -> None:
     url = servers.new_url(f"&timeout={PATIENCE}")
     async with await open_storage(url) as reader, await open_storage(url) as writer:
-        assert await reader.get(sample().address, now=NOW) is None
-        servers.sentinels[0].ask("SENTINEL", "FAILOVER", "perdure")
+        assert await reader.get(make_record().address, now=NOW) is None
+        servers.sentinels[0].send_command("SENTINEL", "FAILOVER", "perdure")
         await eventually(lambda: replica_leads(servers))
         # as sentinels do sooner or later; here of a server that is not there, so that it stays behind
-        servers.master.ask("REPLICAOF", "127.0.0.1", "1")
-        servers.master.ask("CLIENT", "KILL", "TYPE", "normal")
-        await put(writer, sample())
-        assert await reader.get(sample().address, now=NOW) == sample()
+        servers.master.send_command("REPLICAOF", "127.0.0.1", "1")
+        servers.master.send_command("CLIENT", "KILL", "TYPE", "normal")
+        await insert_each(writer, make_record())
+        assert await reader.get(make_record().address, now=NOW) == make_record()
 
 
 async def test_a_refused_commit_needs_no_replica(servers: ValkeySentinel) -> None:
@@ -138,10 +138,10 @@ async def test_a_refused_commit_needs_no_replica(servers: ValkeySentinel) -> Non
         await open_storage(url) as careless,
         await open_storage(f"{url}&replicas=1&replica_timeout=0.1") as storage,
     ):
-        await put(careless, sample())
+        await insert_each(careless, make_record())
         servers.replica.pause()
         try:
-            refused = await storage.commit([Insert(record=sample())], now=NOW)
+            refused = await storage.commit([Insert(record=make_record())], now=NOW)
         finally:
             servers.replica.resume()
         assert isinstance(refused, Refused)

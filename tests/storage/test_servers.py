@@ -32,7 +32,7 @@ from perdure.storage.kit.servers import (
     ValkeyCluster,
     ValkeySentinel,
 )
-from perdure.storage.kit.servers.npm_packages import Package, installed
+from perdure.storage.kit.servers.npm_packages import Package, program_path
 from perdure.storage.kit.servers.process import package_folder
 from perdure.storage.kit.servers.valkey import SERVICE
 
@@ -88,11 +88,11 @@ async def get_row(server: Postgres) -> str:
 
 
 async def put_key(server: Valkey, text: str) -> None:
-    assert server.ask("SET", "thing", text) == "+OK\r\n"
+    assert server.send_command("SET", "thing", text) == "+OK\r\n"
 
 
 async def get_key(server: Valkey) -> str:
-    return server.ask("GET", "thing").split("\r\n")[1]
+    return server.send_command("GET", "thing").split("\r\n")[1]
 
 
 @asynccontextmanager
@@ -169,8 +169,8 @@ def test_two_servers_have_different_ports_folders_and_storages(valkey: Valkey) -
     with Valkey() as other:
         assert valkey.port != other.port
         assert valkey.folder != other.folder
-        assert valkey.ask("SET", "mine", "1") == "+OK\r\n"
-        assert other.ask("GET", "mine") == "$-1\r\n"
+        assert valkey.send_command("SET", "mine", "1") == "+OK\r\n"
+        assert other.send_command("GET", "mine") == "$-1\r\n"
     assert valkey.new_url() != valkey.new_url()
     until(valkey.is_ready)
 
@@ -233,7 +233,7 @@ def test_a_cluster_has_every_slot_once() -> None:
         pytest.skip("left out")
     with ValkeyCluster() as cluster:
         for key in ("a", "b", "c", "{tag}d"):
-            answers = [node.ask("SET", key, "1") for node in cluster.nodes]
+            answers = [node.send_command("SET", key, "1") for node in cluster.nodes]
             assert sum(answer == "+OK\r\n" for answer in answers) == 1
             assert sum(answer.startswith("-MOVED ") for answer in answers) == len(answers) - 1
     assert not any(is_running(node.pid) or node.folder.exists() for node in cluster.nodes)
@@ -242,14 +242,14 @@ def test_a_cluster_has_every_slot_once() -> None:
 def test_sentinels_name_the_replica_when_the_master_is_killed() -> None:
     if "redis" in LEFT_OUT:
         pytest.skip("left out")
-    with ValkeySentinel(patience=PATIENCE) as several:
-        assert several.master.ask("SET", "thing", "held") == "+OK\r\n"
-        until(lambda: several.replica.ask("GET", "thing") == "$4\r\nheld\r\n")
+    with ValkeySentinel(failure_timeout=PATIENCE) as several:
+        assert several.master.send_command("SET", "thing", "held") == "+OK\r\n"
+        until(lambda: several.replica.send_command("GET", "thing") == "$4\r\nheld\r\n")
         assert {named_by(each) for each in several.sentinels} == {several.master.port}
         several.master.kill()
-        several.lose_patience()
+        several.shorten_failure_timeout()
         until(lambda: {named_by(each) for each in several.sentinels} == {several.replica.port})
-        until(lambda: several.replica.ask("SET", "thing", "new") == "+OK\r\n")
+        until(lambda: several.replica.send_command("SET", "thing", "new") == "+OK\r\n")
     for server in (several.master, several.replica, *several.sentinels):
         assert not is_running(server.pid)
         assert not server.folder.exists()
@@ -257,7 +257,7 @@ def test_sentinels_name_the_replica_when_the_master_is_killed() -> None:
 
 def named_by(sentinel: Valkey) -> int:
     """The port of the master, as this sentinel knows it."""
-    answer = sentinel.ask("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
+    answer = sentinel.send_command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", SERVICE)
     return int(answer.split("\r\n")[4])
 
 
@@ -266,7 +266,7 @@ def named_by(sentinel: Valkey) -> int:
 
 def test_a_server_that_is_not_installed_is_told_with_how_to_get_it() -> None:
     with pytest.raises(MissingServer, match=r"python -m perdure\.storage\.kit\.servers"):
-        installed(Package("perdure-nobody", "nothing", "0.0.0"))
+        program_path(Package("perdure-nobody", "nothing", "0.0.0"))
     with pytest.raises(MissingServer, match=r"pip install 'perdure\[servers\]'"):
         package_folder("perdure_has_no_such_package")
 

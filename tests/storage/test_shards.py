@@ -9,7 +9,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from perdure.storage.kit.sample_records import HOSTILE_NAMES, sample
+from perdure.storage.kit.sample_records import HOSTILE_NAMES, make_record
 from perdure.storage.shards import SHARDS, merged, shard_of
 
 GOLDEN = {
@@ -65,7 +65,9 @@ def test_merged_answers_are_the_first_of_all_in_order(
 
 @given(st.permutations([(order, key) for order in (1, 2) for key in HOSTILE_NAMES[:6]]))
 def test_a_listing_is_in_order_of_time_then_key_then_partition(places: list[Item]) -> None:
-    records = [sample(key, order=order, partition=partition) for order, key in places for partition in "pq"]
+    records = [
+        make_record(key, order=order, partition=partition) for order, key in places for partition in "pq"
+    ]
     in_order = sorted(records, key=lambda each: each.position)
     assert [(each.order, each.key, each.partition) for each in in_order] == sorted(
         (order, key, partition) for order, key in places for partition in "pq"

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Committed, open_storage
 from perdure.storage.errors import StorageClosed
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
 from .sqlite_helpers import (
     engine_threads,
@@ -30,11 +30,11 @@ async def test_commits_in_flight_finish_or_are_told(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     storage = await open_storage(url_of(path))
     with locked(path) as release:
-        tasks = await queued(storage, [inserting(sample(f"k{n:02}")) for n in range(50)])
+        tasks = await queued(storage, [inserting(make_record(f"k{n:02}")) for n in range(50)])
         closing = asyncio.create_task(storage.close())
         await asyncio.sleep(0)
         with pytest.raises(StorageClosed):
-            await put(storage, sample("late"))
+            await insert_each(storage, make_record("late"))
         release()
         results = await outcomes(tasks)
         await closing
@@ -46,20 +46,20 @@ async def test_commits_in_flight_finish_or_are_told(tmp_path: Path) -> None:
 
 async def test_reads_in_flight_finish_or_are_told(tmp_path: Path) -> None:
     storage = await open_storage(url_of(tmp_path / "records.db"))
-    await put(storage, sample())
+    await insert_each(storage, make_record())
     reads = [asyncio.create_task(storage.page(SPACE, PARTITION, limit=1, now=NOW)) for _ in range(50)]
     await asyncio.sleep(0)
     await storage.close()
     results = await asyncio.gather(*reads, return_exceptions=True)
-    assert all(result == [sample()] or isinstance(result, StorageClosed) for result in results)
+    assert all(result == [make_record()] or isinstance(result, StorageClosed) for result in results)
 
 
 async def test_every_verb_is_told_after_closing(tmp_path: Path) -> None:
     storage = await open_storage(url_of(tmp_path / "records.db"))
     await storage.close()
     for call in (
-        lambda: storage.get(sample().address, now=NOW),
-        lambda: storage.commit(inserting(sample()), now=NOW),
+        lambda: storage.get(make_record().address, now=NOW),
+        lambda: storage.commit(inserting(make_record()), now=NOW),
         lambda: storage.page(SPACE, limit=1, now=NOW),
         lambda: storage.due("lane", until=NOW, limit=1, now=NOW),
         lambda: storage.counts(SPACE, now=NOW),
@@ -74,7 +74,7 @@ async def test_every_verb_is_told_after_closing(tmp_path: Path) -> None:
 
 async def test_closing_twice_is_fine_one_after_the_other_and_at_once(tmp_path: Path) -> None:
     storage = await open_storage(url_of(tmp_path / "records.db"))
-    await put(storage, sample())
+    await insert_each(storage, make_record())
     await asyncio.gather(storage.close(), storage.close())
     await storage.close()
     assert engine_threads() == []
@@ -85,7 +85,7 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     storage = await open_storage(url_of(path))
     watch = storage.watch(SPACE)
     await asyncio.gather(*[storage.page(SPACE, limit=1, now=NOW) for _ in range(10)])
-    await put(storage, sample())
+    await insert_each(storage, make_record())
     assert len(engine_threads()) == 3  # a writer and two readers
     await storage.close()
     await watch.close()

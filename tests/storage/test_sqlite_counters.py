@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Change, Committed, Delete, Guard, Record, Refused, open_storage
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
 from .sqlite_helpers import inserting, url_of
 
 pytestmark = pytest.mark.anyio
 
-READ = sample(tag="red")
-REBORN = sample(tag="green")
+READ = make_record(tag="red")
+REBORN = make_record(tag="green")
 CHANGES = [READ.becoming(body="2", tag="blue"), READ.becoming(body="2", tag="red"), Delete(before=READ)]
 
 
@@ -28,9 +28,9 @@ async def test_a_record_born_again_with_the_version_that_was_read_is_counted_rig
     tmp_path: Path, change: Change
 ) -> None:
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
-        await put(storage, READ)
-        await do(storage, Delete(before=READ))
-        await put(storage, REBORN)
+        await insert_each(storage, READ)
+        await commit_changes(storage, Delete(before=READ))
+        await insert_each(storage, REBORN)
         await storage.commit([change], now=NOW)  # refused or not, the counters must agree
         records = await storage.page(SPACE, PARTITION, limit=9, now=NOW)
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == count(records)
@@ -40,10 +40,10 @@ async def test_a_record_born_again_with_the_version_that_was_read_is_counted_rig
 async def test_a_guard_counts_the_tag_that_stands_there_and_not_the_one_that_was_read(tmp_path: Path) -> None:
     guard = Guard(space=SPACE, tags=frozenset({"red"}), at_most=1)
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
-        await put(storage, READ)
-        await do(storage, Delete(before=READ))
-        await put(storage, REBORN)
-        await put(storage, sample("other", tag="red"))
+        await insert_each(storage, READ)
+        await commit_changes(storage, Delete(before=READ))
+        await insert_each(storage, REBORN)
+        await insert_each(storage, make_record("other", tag="red"))
         await storage.commit([READ.becoming(body="2", tag="red")], guard=guard, now=NOW)
         assert (await storage.counts(SPACE, PARTITION, now=NOW))["red"] == 1
         assert (await storage.maintain()).findings == ()
@@ -66,7 +66,13 @@ async def test_repairing_sets_wrong_counters_right_of_a_partition_and_of_all(
 ) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path)) as storage:
-        await put(storage, READ, sample("2", tag="red"), sample("3", tag="green"), sample(partition="other"))
+        await insert_each(
+            storage,
+            READ,
+            make_record("2", tag="red"),
+            make_record("3", tag="green"),
+            make_record(partition="other"),
+        )
         execute(path, damage)
         found = (await storage.maintain()).findings
         assert found != ()
@@ -77,14 +83,14 @@ async def test_repairing_sets_wrong_counters_right_of_a_partition_and_of_all(
             assert dict(await storage.counts(SPACE, partition, now=NOW)) == count(records)
         guard = Guard(space=SPACE, tags=frozenset({"red"}), at_most=3)
         results = [
-            await storage.commit(inserting(sample(key, tag="red")), guard=guard, now=NOW) for key in "45"
+            await storage.commit(inserting(make_record(key, tag="red")), guard=guard, now=NOW) for key in "45"
         ]
         assert [type(result) for result in results] == [Committed, Refused]
 
 
 async def test_repairing_changes_nothing_where_all_is_well(tmp_path: Path) -> None:
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
-        await put(storage, READ, sample("expired", tag="green", expires_at=NOW + 1))
+        await insert_each(storage, READ, make_record("expired", tag="green", expires_at=NOW + 1))
         assert (await storage.maintain(repair=True)).findings == ()
         assert dict(await storage.counts(SPACE, now=NOW)) == {"red": 1, "green": 1}
         assert dict(await storage.counts(SPACE, now=NOW + 1)) == {"red": 1}

@@ -13,7 +13,7 @@ import pytest
 
 from perdure.storage import Storage, open_storage
 from perdure.storage.errors import StorageCorrupt, StorageError
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
 from ..markers import server
 from .sqlite_helpers import (
@@ -107,7 +107,7 @@ async def told_or_found(url: str) -> bool:
 
 def uses(storage: Storage) -> list[Awaitable[object]]:
     return [
-        *[storage.get(sample(key).address, now=NOW) for key in KEYS],
+        *[storage.get(make_record(key).address, now=NOW) for key in KEYS],
         storage.page(SPACE, PARTITION, limit=1000, now=NOW),
         storage.page(SPACE, limit=1000, now=NOW, descending=True),
         storage.due("lane", until=NOW, limit=100, now=NOW),
@@ -130,7 +130,7 @@ async def expect_everything(url: str) -> None:
     async with await open_storage(url) as storage:
         assert await keys_of(storage) == KEYS
         assert (await storage.maintain()).findings == ()
-        await put(storage, sample("new"))
+        await insert_each(storage, make_record("new"))
 
 
 async def test_a_header_that_was_overwritten_is_refused(tmp_path: Path) -> None:
@@ -147,9 +147,9 @@ async def test_text_that_is_no_longer_text_is_told_as_damage(tmp_path: Path) -> 
     execute(path, "UPDATE records SET body = CAST(x'ff' AS TEXT) WHERE key = 'k007'")
     async with await open_storage(url) as storage:
         with pytest.raises(StorageCorrupt, match="k007"):
-            await storage.get(sample("k007").address, now=NOW)
+            await storage.get(make_record("k007").address, now=NOW)
         assert await keys_of(storage) == [key for key in KEYS if key != "k007"]
-        assert await storage.get(sample("k008").address, now=NOW)
+        assert await storage.get(make_record("k008").address, now=NOW)
 
 
 @pytest.mark.parametrize("damage", ["DELETE FROM records WHERE key = 'k007'", "UPDATE counts SET n = n + 1"])
@@ -168,15 +168,17 @@ async def test_damage_that_a_watch_meets_does_not_leave_commits_waiting_for_ever
     path = tmp_path / "records.db"
     await make_file(path)
     async with await open_storage(url_of(path)) as watching, await open_storage(url_of(path)) as other:
-        record = sample("k000", body=padded("", 2000).body)
+        record = make_record("k000", body=padded("", 2000).body)
         change = record.becoming(body=record.body, tag="")
         await watching.maintain()  # the log is empty now
-        await do(other, change)
+        await commit_changes(other, change)
         async with watching.watch(SPACE) as watch:
             await in_time(watch.changed())
             await told_by("spoil_first_page", path)
-            await do(other, change.after.becoming(body=record.body, tag=""))  # still has the good page
+            await commit_changes(
+                other, change.after.becoming(body=record.body, tag="")
+            )  # still has the good page
             looks = trace(watching)
             await eventually(lambda: "PRAGMA data_version" in looks)
             with pytest.raises(StorageCorrupt):
-                await in_time(put(watching, sample("new")))
+                await in_time(insert_each(watching, make_record("new")))

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Change, Committed, Conflict, Done, Guard, Insert, Keep, Refused, open_storage
 from perdure.storage.errors import StorageBusy
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
 from ..markers import server
 from .sqlite_helpers import child, in_time, inserting, keys_of, locked, outcomes, queued, trace, url_of
@@ -24,7 +24,7 @@ async def test_concurrent_commits_share_transactions(tmp_path: Path) -> None:
     async with await open_storage(url_of(path)) as storage:
         statements = trace(storage)
         with locked(path) as release:
-            tasks = await queued(storage, [inserting(sample(f"k{n:03}")) for n in range(MANY)])
+            tasks = await queued(storage, [inserting(make_record(f"k{n:03}")) for n in range(MANY)])
             release()
             results = await outcomes(tasks)
         assert all(isinstance(result, Committed) for result in results)
@@ -36,24 +36,24 @@ async def test_a_commit_alone_is_a_transaction_alone(tmp_path: Path) -> None:
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
         statements = trace(storage)
         for n in range(5):
-            await put(storage, sample(f"k{n}"))
+            await insert_each(storage, make_record(f"k{n}"))
         assert statements.count("COMMIT") == 5
 
 
 async def test_each_commit_of_a_group_has_its_own_outcome(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path)) as storage:
-        taken = sample("taken", tag="t")
-        await put(storage, taken)
+        taken = make_record("taken", tag="t")
+        await insert_each(storage, taken)
         guard = Guard(space=SPACE, tags=frozenset({"t"}), at_most=2)
         with locked(path) as release:
             group = asyncio.gather(
                 storage.commit([Insert(record=taken)], now=NOW),
                 storage.commit([taken.becoming(body="1", tag="t")], now=NOW),
                 storage.commit([taken.becoming(body="2", tag="t")], now=NOW),
-                storage.commit([Keep(record=sample("a", tag="t"))], guard=guard, now=NOW),
-                storage.commit([Keep(record=sample("b", tag="t"))], guard=guard, now=NOW),
-                storage.commit(inserting(sample("c")), now=NOW),
+                storage.commit([Keep(record=make_record("a", tag="t"))], guard=guard, now=NOW),
+                storage.commit([Keep(record=make_record("b", tag="t"))], guard=guard, now=NOW),
+                storage.commit(inserting(make_record("c")), now=NOW),
                 storage.purge(until=NOW, limit=1),
             )
             await asyncio.sleep(0)
@@ -76,7 +76,7 @@ async def test_a_caller_cancelled_while_its_commit_is_queued_disturbs_nobody(tmp
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path)) as storage:
         with locked(path) as release:
-            tasks = await queued(storage, [inserting(sample(f"k{n}")) for n in range(9)])
+            tasks = await queued(storage, [inserting(make_record(f"k{n}")) for n in range(9)])
             for task in tasks[::4]:
                 task.cancel()
             await asyncio.wait(tasks[::4])
@@ -97,18 +97,18 @@ async def test_a_caller_cancelled_while_its_commit_is_queued_disturbs_nobody(tmp
 async def test_a_lock_held_for_too_long_is_busy_and_then_no_more(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path, busy_timeout=0.2)) as storage:
-        await put(storage, sample("before", tag="t"))
+        await insert_each(storage, make_record("before", tag="t"))
         async with child("lock", path) as holder:
             assert await holder.line() == "locked"
             with pytest.raises(StorageBusy) as refused:
-                await put(storage, sample("during"))
+                await insert_each(storage, make_record("during"))
             assert refused.value.retryable
             with pytest.raises(StorageBusy):
                 await storage.purge(until=NOW, limit=1)
             assert await keys_of(storage) == ["before"]
             await holder.tell("release")
             await holder.end()
-        await put(storage, sample("during"))
+        await insert_each(storage, make_record("during"))
         assert await keys_of(storage) == ["before", "during"]
 
 
@@ -116,11 +116,11 @@ async def test_a_lock_held_for_too_long_is_busy_and_then_no_more(tmp_path: Path)
 async def test_reads_go_on_while_others_hold_the_lock(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path)) as storage:
-        record = sample(tag="t", lane="lane", wake_at=NOW)
-        await put(storage, record)
+        record = make_record(tag="t", lane="lane", wake_at=NOW)
+        await insert_each(storage, record)
         async with child("lock", path) as holder:
             assert await holder.line() == "locked"
-            [waiting] = await queued(storage, [inserting(sample("waits"))])
+            [waiting] = await queued(storage, [inserting(make_record("waits"))])
             assert await storage.get(record.address, now=NOW) == record
             assert await storage.get_many([record.address] * 100, now=NOW) == [record] * 100
             assert await storage.page(SPACE, limit=9, now=NOW) == [record]
@@ -135,13 +135,13 @@ async def test_a_group_waits_for_a_lock_no_longer_than_one_commit_would(tmp_path
     path = tmp_path / "records.db"
     url = url_of(path, busy_timeout=0.2)
     async with await open_storage(url) as storage, await open_storage(url) as clock:
-        changes: list[Change] = [*inserting(sample("tick"))]
+        changes: list[Change] = [*inserting(make_record("tick"))]
         with locked(path):
-            tasks = await queued(storage, [inserting(sample(f"k{n}")) for n in range(MANY)])
+            tasks = await queued(storage, [inserting(make_record(f"k{n}")) for n in range(MANY)])
             ticks = 0
             while not all(task.done() for task in tasks):
                 with pytest.raises(StorageBusy):
-                    await do(clock, *changes)
+                    await commit_changes(clock, *changes)
                 ticks += 1
             results = await outcomes(tasks)
         assert all(isinstance(result, StorageBusy) for result in results)
@@ -152,6 +152,6 @@ async def test_what_was_busy_is_not_written_later(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path, busy_timeout=0.1)) as storage:
         with locked(path), pytest.raises(StorageBusy):
-            await put(storage, sample("busy"))
-        await put(storage, sample("later"))
+            await insert_each(storage, make_record("busy"))
+        await insert_each(storage, make_record("later"))
         assert await keys_of(storage) == ["later"]

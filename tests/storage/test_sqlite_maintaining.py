@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Delete, open_storage
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 from perdure.storage.sqlite import engine, file, reader
 from perdure.storage.sqlite.location import Location
 
@@ -47,7 +47,9 @@ async def test_counting_does_not_run_in_the_event_loop(
 
     trace(note)
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
-        await put(storage, *[sample(f"k{n}", expires_at=NOW - 1) for n in range(20)], sample("living"))
+        await insert_each(
+            storage, *[make_record(f"k{n}", expires_at=NOW - 1) for n in range(20)], make_record("living")
+        )
         threads.clear()
         assert await storage.counts(SPACE, PARTITION, now=NOW) == {"": 1}
         assert await storage.counts(SPACE, now=NOW) == {"": 1}
@@ -70,10 +72,10 @@ async def test_a_vacuum_lets_others_write_between_its_steps(
             steps.append(statement)
 
     async with await open_storage(url_of(path)) as storage:
-        records = [sample(f"k{n}", body='"' + "x" * 100_000 + '"') for n in range(40)]
-        await put(storage, *records)
+        records = [make_record(f"k{n}", body='"' + "x" * 100_000 + '"') for n in range(40)]
+        await insert_each(storage, *records)
         for record in records:
-            await do(storage, Delete(before=record))
+            await commit_changes(storage, Delete(before=record))
         trace(write_before)
         monkeypatch.setattr(engine, "VACUUM_PAGES", 50)
         done = await storage.maintain()

@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import NewerSchema
-from perdure.storage.kit.sample_records import NOW, put, sample
+from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.sqlite.file import prepare
 from perdure.storage.sqlite.location import parse
 from perdure.storage.sqlite.statements import migrations
@@ -32,7 +32,7 @@ def migrate(url: str, *steps: tuple[str, ...]) -> None:
 
 async def make_file(path: Path) -> str:
     async with await open_storage(url_of(path)) as storage:
-        await asyncio.gather(*[storage.commit(inserting(sample(key)), now=NOW) for key in KEYS])
+        await asyncio.gather(*[storage.commit(inserting(make_record(key)), now=NOW) for key in KEYS])
     return url_of(path)
 
 
@@ -78,7 +78,7 @@ async def test_a_step_that_fails_leaves_the_old_version_intact_and_usable(tmp_pa
     assert ask(path, "PRAGMA user_version") == [1]
     assert columns(path) == before
     async with await open_storage(url) as storage:
-        await put(storage, sample("new"))
+        await insert_each(storage, make_record("new"))
         assert await keys_of(storage) == [*KEYS, "new"]
         assert (await storage.maintain()).findings == ()
 
@@ -88,7 +88,7 @@ async def test_a_new_file_whose_step_fails_can_be_made_later(tmp_path: Path) -> 
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         migrate(url, FAILING)
     async with await open_storage(url) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
         assert await keys_of(storage) == ["k"]
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen, ForeignStorage, NewerSchema, StorageError
-from perdure.storage.kit.sample_records import put, sample
+from perdure.storage.kit.sample_records import insert_each, make_record
 from perdure.storage.sqlite.file import APPLICATION_ID
 
 from ..markers import server
@@ -121,7 +121,7 @@ async def test_a_file_of_a_newer_schema_is_refused_and_untouched(tmp_path: Path,
 
 async def test_a_missing_file_is_created(tmp_path: Path) -> None:
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
     assert names_in(tmp_path) == ["records.db"]
 
 
@@ -129,7 +129,7 @@ async def test_an_empty_file_becomes_ours(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     path.touch()
     async with await open_storage(url_of(path)) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
         assert await keys_of(storage) == ["k"]
 
 
@@ -201,5 +201,5 @@ async def test_a_process_that_died_while_creating_a_file_leaves_one_that_opens(
     async with child("die_making_the_file", url, pages * 4096) as one:
         assert await one.death() < 0
     async with await open_storage(url) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
         assert (await storage.maintain()).findings == ()

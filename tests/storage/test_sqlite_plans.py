@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import open_storage
-from perdure.storage.kit.sample_records import NOW, sample
+from perdure.storage.kit.sample_records import NOW, make_record
 from perdure.storage.sqlite.statements import statement
 
 from .sqlite_helpers import inserting, url_of
@@ -29,7 +29,7 @@ async def make_file(path: Path) -> None:
     """A file of which ANALYZE says that one partition and one tag hold almost everything."""
     async with await open_storage(url_of(path)) as storage:
         records = [
-            sample(f"k{n}", order=n, tag="ab"[n == 0], lane="lane", wake_at=n, expires_at=NOW + n)
+            make_record(f"k{n}", order=n, tag="ab"[n == 0], lane="lane", wake_at=n, expires_at=NOW + n)
             for n in range(300)
         ]
         await asyncio.gather(*[storage.commit(inserting(record), now=NOW) for record in records])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Storage, open_storage
-from perdure.storage.kit.sample_records import NOW, PARTITION, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, insert_each, make_record
 
 from .sqlite_hammer import OWN
 from .sqlite_helpers import child, keys_of, told_by, url_of
@@ -60,10 +60,10 @@ async def test_processes_may_come_and_go_all_the_time(tmp_path: Path) -> None:
 async def test_a_second_client_of_this_process_does_not_give_the_file_away_to_others(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
     async with await open_storage(url) as first, await open_storage(url) as second:
-        await put(first, sample("a"))
+        await insert_each(first, make_record("a"))
         assert await keys_in_another_process(url) == ["a"]  # which closes the file behind it
-        await put(first, sample("b"))
-        await put(second, sample("c"))
+        await insert_each(first, make_record("b"))
+        await insert_each(second, make_record("c"))
         assert await keys_in_another_process(url) == ["a", "b", "c"]
         assert await keys_of(first) == await keys_of(second) == ["a", "b", "c"]
 
@@ -73,8 +73,8 @@ async def test_a_second_client_that_is_closed_does_not_take_the_file_from_the_fi
     async with await open_storage(url) as storage:
         for n in range(5):
             async with await open_storage(url) as second:
-                await put(second, sample(f"second-{n}"))
-            await put(storage, sample(f"first-{n}"))
+                await insert_each(second, make_record(f"second-{n}"))
+            await insert_each(storage, make_record(f"first-{n}"))
             assert len(await keys_in_another_process(url)) == 2 * (n + 1)
         assert len(await keys_of(storage)) == 10
 
@@ -115,7 +115,7 @@ async def lines_until_killed(url: str, chance: random.Random) -> list[str]:
 async def test_a_process_killed_while_others_write_disturbs_none_of_them(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
     async with await open_storage(url) as storage:
-        writing = asyncio.create_task(put(storage, *[sample(f"k{n:03}") for n in range(300)]))
+        writing = asyncio.create_task(insert_each(storage, *[make_record(f"k{n:03}") for n in range(300)]))
         lines = await lines_until_killed(url, random.Random(1))
         await writing
         assert await keys_of(storage) == [f"k{n:03}" for n in range(300)]

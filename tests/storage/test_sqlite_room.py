@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from perdure.storage import Committed, Delete, Storage, open_storage
 from perdure.storage.errors import StorageFull
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, do, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
 from ..markers import server
 from .sqlite_child import fill
@@ -49,18 +49,18 @@ async def test_a_commit_that_does_not_fit_raises_and_everything_before_it_stays(
 
 async def test_a_commit_that_does_not_fit_leaves_nothing_of_itself(tmp_path: Path) -> None:
     async with await open_storage(url_of(tmp_path / "records.db", max_bytes=ROOM)) as storage:
-        small, large = sample("small"), padded("large", 2 * ROOM)
+        small, large = make_record("small"), padded("large", 2 * ROOM)
         with pytest.raises(StorageFull):
-            await do(storage, *inserting(small), *inserting(large))
+            await commit_changes(storage, *inserting(small), *inserting(large))
         assert await keys_of(storage) == []
         assert dict(await storage.counts(SPACE, now=NOW)) == {}
-        await put(storage, small)
+        await insert_each(storage, small)
 
 
 async def test_one_that_does_not_fit_fails_alone_in_its_group(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path, max_bytes=ROOM)) as storage:
-        records = [sample(f"k{n:02}") for n in range(30)]
+        records = [make_record(f"k{n:02}") for n in range(30)]
         records[17] = padded("large", 2 * ROOM)
         with locked(path) as release:
             tasks = await queued(storage, [inserting(record) for record in records])
@@ -76,9 +76,9 @@ async def test_after_deleting_there_is_room_again(tmp_path: Path) -> None:
     storage, count = await full_storage(url_of(tmp_path / "records.db", max_bytes=ROOM))
     async with storage:
         for n in range(20):
-            await do(storage, Delete(before=padded(f"first-{n}", 1000)))
+            await commit_changes(storage, Delete(before=padded(f"first-{n}", 1000)))
         for n in range(15):
-            await put(storage, padded(f"second-{n}", 1000))
+            await insert_each(storage, padded(f"second-{n}", 1000))
         assert len(await keys_of(storage)) == count - 5
         assert (await storage.maintain()).findings == ()
 
@@ -87,12 +87,12 @@ async def test_after_purging_there_is_room_again(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path, max_bytes=ROOM)) as storage:
         for n in range(20):
-            await put(storage, replace(padded(f"passing-{n}", 1000), expires_at=NOW + 1))
+            await insert_each(storage, replace(padded(f"passing-{n}", 1000), expires_at=NOW + 1))
         _, error = await fill(storage, "first")
         assert isinstance(error, StorageFull)
         assert len(await storage.purge(until=NOW + 1, limit=100)) == 20
         for n in range(15):
-            await put(storage, padded(f"second-{n}", 1000))
+            await insert_each(storage, padded(f"second-{n}", 1000))
         assert (await storage.maintain()).findings == ()
 
 
@@ -101,7 +101,7 @@ async def test_maintain_gives_room_back_to_the_file_system(tmp_path: Path) -> No
     async with storage:
         await storage.maintain()
         for n in range(count):
-            await do(storage, Delete(before=padded(f"first-{n}", 1000)))
+            await commit_changes(storage, Delete(before=padded(f"first-{n}", 1000)))
         assert (await storage.maintain()).reclaimed_bytes > ROOM / 2
         assert (await storage.maintain()).reclaimed_bytes == 0
 
@@ -146,7 +146,7 @@ def allow(path: Path, mode: int) -> None:
 
 async def make_file(path: Path) -> str:
     async with await open_storage(url_of(path)) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
     return url_of(path)
 
 

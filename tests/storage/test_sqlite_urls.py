@@ -8,7 +8,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen
-from perdure.storage.kit.sample_records import put, sample
+from perdure.storage.kit.sample_records import insert_each, make_record
 
 from .sqlite_helpers import keys_of, names_in, url_of
 
@@ -73,7 +73,7 @@ NAMES = [
 async def test_any_file_name_can_be_written_as_a_url(tmp_path: Path, name: str) -> None:
     url = url_of(tmp_path / name, synchronous="normal")
     async with await open_storage(url) as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
         assert len(await keys_of(storage)) == 1  # by a connection of its own
         assert (await storage.maintain()).findings == ()
     assert names_in(tmp_path) == [name]
@@ -81,7 +81,7 @@ async def test_any_file_name_can_be_written_as_a_url(tmp_path: Path, name: str) 
 
 async def test_a_path_that_begins_with_two_slashes_is_that_path(tmp_path: Path) -> None:
     async with await open_storage(f"sqlite:////{tmp_path}/records.db") as storage:
-        await put(storage, sample())
+        await insert_each(storage, make_record())
     assert names_in(tmp_path) == ["records.db"]
 
 
@@ -92,7 +92,7 @@ async def test_a_relative_path_stays_the_same_file_when_the_process_changes_its_
     monkeypatch.chdir(tmp_path)
     async with await open_storage("sqlite:///records.db") as storage:
         monkeypatch.chdir(tmp_path / "elsewhere")
-        await put(storage, sample())
+        await insert_each(storage, make_record())
         assert await keys_of(storage) == ["k"]
         assert (await storage.maintain()).findings == ()
     assert names_in(tmp_path / "elsewhere") == []

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Storage, open_storage
-from perdure.storage.kit.sample_records import NOW, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 
 from ..markers import server
 from .sqlite_helpers import child, eventually, in_time, trace, url_of
@@ -25,7 +25,7 @@ async def test_a_commit_of_another_process_wakes_a_watch(tmp_path: Path) -> None
         async with storage.watch(SPACE) as watch:
             for key in ("a", "b", "c"):
                 await other.tell(key)
-                while await storage.get(sample(key).address, now=NOW) is None:
+                while await storage.get(make_record(key).address, now=NOW) is None:
                     await in_time(watch.changed())
         assert [await other.line() for _ in range(3)] == ["a", "b", "c"]
         await other.end()
@@ -35,7 +35,7 @@ async def test_a_commit_of_this_process_wakes_a_watch(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
     async with await open_storage(url) as storage, storage.watch(SPACE, "someone", "k") as watch:
         await in_time(watch.changed())
-        await put(storage, sample())
+        await insert_each(storage, make_record())
         await in_time(watch.changed())
 
 
@@ -47,7 +47,7 @@ async def test_nobody_looks_for_others_once_the_last_watch_is_closed(tmp_path: P
         await first.close()
         await expect_looking(looks)
         await second.close()
-        await put(storage, sample())  # behind it, the writer has seen that nobody watches
+        await insert_each(storage, make_record())  # behind it, the writer has seen that nobody watches
         looks.clear()
         async with clock.watch(SPACE):
             await eventually(lambda: ticks.count(LOOK) > 10)

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage import Committed, Conflict, Done, Insert, Refused, Storage, open_storage
 from perdure.storage.errors import StorageFailed
-from perdure.storage.kit.sample_records import NOW, PARTITION, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, insert_each, make_record
 from perdure.storage.record import Standing
 from perdure.storage.redis import scripts
 from perdure.storage.verdict import result_of
@@ -41,7 +41,7 @@ def replace_in_script(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> No
 
 
 async def expect_an_error_for_what_was_not_written(storage: Storage) -> None:
-    record = sample("new")
+    record = make_record("new")
     with pytest.raises(StorageFailed, match="refused a commit that this client accepts"):
         await storage.commit([Insert(record=record)], now=NOW)
     assert await storage.get(record.address, now=NOW) is None
@@ -68,8 +68,8 @@ async def test_a_disagreement_about_one_commit_leaves_the_others_of_its_group_al
     async with await open_storage(url) as storage:
         await replace_in_function(url, *OF_POSTGRES)
         results = await asyncio.gather(
-            *[storage.commit([Insert(record=sample(partition=each))], now=NOW) for each in ("a", "b")],
-            put(storage, sample()),
+            *[storage.commit([Insert(record=make_record(partition=each))], now=NOW) for each in ("a", "b")],
+            insert_each(storage, make_record()),
             return_exceptions=True,
         )
         assert results[:2] == [Committed((Done(1),))] * 2
@@ -79,7 +79,7 @@ async def test_a_disagreement_about_one_commit_leaves_the_others_of_its_group_al
 def test_what_the_server_wrote_though_we_refuse_it_is_an_error() -> None:
     stored = [Standing(1, 1, "")]
     refused = Refused((Conflict(1),))
-    insert = [Insert(record=sample())]
+    insert = [Insert(record=make_record())]
     assert result_of(insert, stored, over=None, was_written=False) == refused
     assert isinstance(result_of(insert, stored, over=None, was_written=True), StorageFailed)
     assert isinstance(result_of(insert, [None], over=3, was_written=True), StorageFailed)

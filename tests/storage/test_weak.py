@@ -11,7 +11,7 @@ import pytest
 
 from perdure.storage import Insert, Storage
 from perdure.storage.errors import OutcomeUnknown
-from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, put, sample
+from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
 from .weak import LOST_ANSWERS, WeakMemoryEngine
 
@@ -23,7 +23,9 @@ ROUNDS = 400
 async def test_verbs_across_partitions_lag_and_catch_up() -> None:
     engine = WeakMemoryEngine("seed", lag=0.2)
     storage = Storage(engine)
-    await put(storage, *[sample(f"k{n}", lane="lane", wake_at=1, expires_at=NOW + 1) for n in range(50)])
+    await insert_each(
+        storage, *[make_record(f"k{n}", lane="lane", wake_at=1, expires_at=NOW + 1) for n in range(50)]
+    )
 
     async def seen() -> tuple[int, int, int]:
         return (
@@ -55,7 +57,7 @@ async def test_a_watch_misses_changes_and_wakes_for_nothing() -> None:
         for number in range(ROUNDS):
             waiting = asyncio.create_task(watch.changed())
             await asyncio.sleep(0)
-            await put(storage, sample(f"k{number}"))
+            await insert_each(storage, make_record(f"k{number}"))
             await asyncio.sleep(0)
             missed += not waiting.done()
             waiting.cancel()
@@ -68,7 +70,7 @@ async def outcomes(seed: str) -> list[tuple[str, bool]]:
     storage = Storage(WeakMemoryEngine(seed, may_lose=lambda changes: len(changes) == 1))
     seen: list[tuple[str, bool]] = []
     for number in range(ROUNDS):
-        record = sample(f"k{number}")
+        record = make_record(f"k{number}")
         try:
             await storage.commit([Insert(record=record)], now=NOW)
             told = "done"
@@ -92,5 +94,5 @@ async def test_the_seed_decides_what_is_lost() -> None:
 async def test_only_what_may_be_lost_is_lost() -> None:
     storage = Storage(WeakMemoryEngine("seed", may_lose=lambda changes: len(changes) == 1))
     for number in range(ROUNDS):
-        changes = [Insert(record=sample(f"{number}.{part}")) for part in range(2)]
+        changes = [Insert(record=make_record(f"{number}.{part}")) for part in range(2)]
         await storage.commit(changes, now=NOW)

@@ -117,7 +117,7 @@ async def test_only_the_global_maximum_applies_to_anonymous_tasks(subject: Subje
     config = StoreConfig(allow_anonymous=True, max_tasks_per_owner=1, max_tasks=3)
     store = TaskStore(subject.storage, config, clock=clock)
     await created(store, 3, NOBODY)
-    await subject.settled()
+    await subject.caught_up()
     with pytest.raises(QuotaExceeded) as caught:
         await store.create(NOBODY, CALL)
     assert caught.value.scope == "server"
@@ -147,12 +147,12 @@ async def test_the_owner_quota_is_refused_with_a_hint(store: TaskStore, clock: C
 async def test_the_global_maximum_counts_all_owners(subject: Subject, clock: Clock) -> None:
     store = TaskStore(subject.storage, StoreConfig(max_tasks=4), clock=clock)
     made = await created(store, 2) + await created(store, 2, BOB)
-    await subject.settled()
+    await subject.caught_up()
     with pytest.raises(QuotaExceeded, match="this server has 4") as caught:
         await store.create(Owner.local(), CALL)
     assert caught.value.scope == "server"
     await store.cancel(made[0])
-    await subject.settled()
+    await subject.caught_up()
     await store.create(Owner.local(), CALL)
 
 
@@ -160,7 +160,7 @@ async def test_the_global_maximum_counts_all_owners(subject: Subject, clock: Clo
 async def test_zero_is_no_global_maximum(subject: Subject, clock: Clock) -> None:
     store = TaskStore(subject.storage, StoreConfig(max_tasks=0), clock=clock)
     await created(store, 30)
-    await subject.settled()
+    await subject.caught_up()
     assert await store.counts() == {Status.WORKING: 30}
 
 

@@ -173,7 +173,7 @@ async def test_operators_list_all_owners_in_true_order(
         owner = [ANA, BOB, Owner.anonymous(), Owner.local()][n * 7 % 4]
         made.append((await store.create(owner, CALL)).task.task_id)
         clock.advance(SECOND)
-    await subject.settled()
+    await subject.caught_up()
     seen: list[str] = []
     cursor: str | None = None
     for _ in range(3):
@@ -246,7 +246,7 @@ async def test_counts_are_exact(subject: Subject, store: TaskStore, clock: Clock
     await store.delete(ANA, made[2].task.task_id)
     await store.hold(made[3])
     assert await store.counts(ANA) == {Status.WORKING: 3, Status.COMPLETED: 1, Status.CANCELLED: 1}
-    await subject.settled()
+    await subject.caught_up()
     assert await store.counts() == {Status.WORKING: 5, Status.COMPLETED: 2, Status.CANCELLED: 1}
     clock.advance(8 * DAY)
     assert await store.counts() == {Status.WORKING: 1}
@@ -264,12 +264,12 @@ async def test_a_corrupt_record_is_surfaced_and_quarantined(subject: Subject, st
     for task_id in bad:
         with pytest.raises(CorruptRecord):
             await store.get(ANA, task_id)
-    await subject.settled()
+    await subject.caught_up()
     upkeep = await store.maintain()
     assert (set(upkeep.quarantined), upkeep.examined) == (bad, 4)
     assert await store.counts(ANA) == {Status.WORKING: 2}  # out of the quota, and kept
     assert {each.task_id for each in (await store.list(ANA)).corrupt} == bad
-    await subject.settled()
+    await subject.caught_up()
     assert (await store.maintain()).quarantined == ()  # once is enough
     for task_id in bad:
         assert await store.delete(ANA, task_id) is True

@@ -157,7 +157,7 @@ async def test_a_task_of_a_newer_version_is_left_as_it_is_by_every_operation(
     for operation in operations:
         with pytest.raises(NewerFormat, match=task_id):
             await operation()
-    await subject.settled()
+    await subject.caught_up()
     for page in (await store.list(ANA), await store.list_all()):
         assert [each.task.task_id for each in page.tasks] == [other.task.task_id]
         assert ([each.key for each in page.newer], page.corrupt) == ([task_id], ())
@@ -173,7 +173,7 @@ async def test_a_task_of_a_newer_version_expires_when_its_own_record_says_so(
 ) -> None:
     [made] = await created(store, 1)
     record = await make_newer(store, made, {"format": FUTURE})
-    await subject.settled()
+    await subject.caught_up()
     assert record.expires_at is not None
     clock.now = record.expires_at - 1
     assert (await store.purge()).task_ids == ()
@@ -187,7 +187,7 @@ async def test_a_page_continues_behind_tasks_of_a_newer_version(subject: Subject
     made = await created(store, 5)
     for each in made[:3]:
         await make_newer(store, each, {"format": FUTURE})
-    await subject.settled()
+    await subject.caught_up()
     seen: list[str] = []
     page = await store.list(ANA, limit=2)
     while page.next_cursor is not None:
@@ -226,7 +226,7 @@ async def test_a_repeated_call_does_not_replace_a_first_task_of_a_newer_version(
 async def test_a_damaged_task_is_still_quarantined(subject: Subject, store: TaskStore, clock: Clock) -> None:
     [made] = await created(store, 1)
     await put(store.storage, made.record, changed(made.record.body, status=5), now=clock.now)
-    await subject.settled()
+    await subject.caught_up()
     assert (await store.maintain()).quarantined == (made.task.task_id,)
     kept = await stored(store.storage, made.record.address, now=clock.now + HOUR)
     assert (kept.tag, kept.lane, kept.expires_at) == (CORRUPT_TAG, None, None)

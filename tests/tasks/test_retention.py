@@ -192,7 +192,7 @@ async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(
     old |= {each.task.task_id for each in await created(store, 2, BOB)}
     clock.advance(DAY // 2)
     young = await created(store, 3)
-    await subject.settled()
+    await subject.caught_up()
     assert (await store.purge(now=START + DAY - 1)).purged == ()
     first = await store.purge(now=START + DAY, limit=4)
     second = await store.purge(now=START + DAY, limit=4)
@@ -211,7 +211,7 @@ async def test_a_sweep_changes_nothing_that_stays(subject: Subject, store: TaskS
     ]
     await created(store, 2, new=NewTask(method="m", ttl_ms=1))
     clock.advance(HOUR - 1)
-    await subject.settled()
+    await subject.caught_up()
     assert len((await store.purge()).task_ids) == 2
     for each in ended:
         assert await store.get(ANA, each.task.task_id) == each
@@ -223,9 +223,9 @@ async def test_maintain_purges_everything_overdue_and_reports(
     await created(store, 20)
     stays = await store.hold(await store.create(ANA, CALL))
     clock.advance(2 * DAY)
-    await subject.settled()
+    await subject.caught_up()
     upkeep = await store.maintain()
     assert (upkeep.swept, upkeep.examined, upkeep.quarantined, upkeep.findings) == (20, 1, (), ())
-    await subject.settled()
+    await subject.caught_up()
     assert await store.counts() == {Status.WORKING: 1}
     assert await store.get(ANA, stays.task.task_id) == stays

@@ -2,13 +2,13 @@
 
 `CHECKS` has one named check for each thing that the contract promises; `run` runs them and reports;
 `state_machine` (needs `perdure[kit]`) compares random histories with the model. How to use them is written
-at the top of `subject`.
+at the top of `suite`.
 """
 
 from importlib import import_module
 
 from .linearizability import Get, Operation, Recorder, Write, is_linearizable
-from .suite import CHECKS, Check, ContractBroken, Factory, MissingSeam, Report, Result, Subject, run
+from .suite import CHECKS, Check, ContractViolation, Factory, MissingCapability, Report, Result, Subject, run
 
 for _module in (
     "commit_checks",
@@ -24,10 +24,10 @@ for _module in (
 __all__ = [
     "CHECKS",
     "Check",
-    "ContractBroken",
+    "ContractViolation",
     "Factory",
     "Get",
-    "MissingSeam",
+    "MissingCapability",
     "Operation",
     "Recorder",
     "Report",

@@ -20,18 +20,18 @@ from .sample_records import (
     OTHER_SPACE,
     PARTITION,
     SPACE,
-    do,
-    must,
-    put,
-    sample,
+    commit_changes,
+    insert_each,
+    make_record,
+    require_committed,
 )
-from .suite import Subject, check, expect, expect_same
+from .suite import Subject, check, expect, expect_intact
 
 
 @check(1)
-async def get_answers_each_address_in_the_order_asked(subject: Subject) -> None:
-    records = [sample(f"k{n}", partition=f"p{n % 7}", order=n) for n in range(60)]
-    await put(subject.storage, *records)
+async def get_returns_each_address_in_the_order_given(subject: Subject) -> None:
+    records = [make_record(f"k{n}", partition=f"p{n % 7}", order=n) for n in range(60)]
+    await insert_each(subject.storage, *records)
     asked = [each for record in reversed(records) for each in (record.address, _absent(record))]
     wanted = [each for record in reversed(records) for each in (record, None)]
     got: list[Record | None] = []
@@ -45,9 +45,9 @@ def _absent(record: Record) -> Address:
 
 
 @check(1)
-async def get_answers_one_address_as_often_as_it_is_asked(subject: Subject) -> None:
-    record = sample()
-    await put(subject.storage, record)
+async def get_returns_an_address_as_often_as_it_is_given(subject: Subject) -> None:
+    record = make_record()
+    await insert_each(subject.storage, record)
     got = await subject.storage.get_many([record.address, record.address], now=NOW)
     expect(got, [record, record], "one address asked twice")
 
@@ -56,8 +56,8 @@ async def get_answers_one_address_as_often_as_it_is_asked(subject: Subject) -> N
 async def what_was_committed_is_read_at_once_by_every_verb(subject: Subject) -> None:
     storage = subject.storage
     for n in range(20):
-        record = sample(f"k{n}", order=n, tag="t")
-        await do(storage, Insert(record=record))
+        record = make_record(f"k{n}", order=n, tag="t")
+        await commit_changes(storage, Insert(record=record))
         expect(await storage.get(record.address, now=NOW), record, "get after the commit")
         last = await storage.page(SPACE, PARTITION, limit=1, descending=True, now=NOW)
         expect(last, [record], "the last page after the commit")
@@ -70,8 +70,8 @@ async def what_one_client_committed_the_other_reads_at_once(subject: Subject) ->
     second = await subject.another_client()
     try:
         for n in range(20):
-            record = sample(f"k{n}", order=n)
-            await do(first if n % 2 else second, Insert(record=record))
+            record = make_record(f"k{n}", order=n)
+            await commit_changes(first if n % 2 else second, Insert(record=record))
             got = await (second if n % 2 else first).get(record.address, now=NOW)
             expect(got, record, "the other client's record")
     finally:
@@ -80,58 +80,60 @@ async def what_one_client_committed_the_other_reads_at_once(subject: Subject) ->
 
 @check(3)
 async def an_insert_stores_every_field(subject: Subject) -> None:
-    record = sample(
+    record = make_record(
         "k", order=5, body='{"a":1}', tag="t", expires_at=NOW + 9, lane="l", wake_at=7, space=OTHER_SPACE
     )
-    expect(await do(subject.storage, Insert(record=record)), Committed((Done(1),)), "the answer")
+    expect(await commit_changes(subject.storage, Insert(record=record)), Committed((Done(1),)), "the answer")
     expect(await subject.storage.get(record.address, now=NOW), record, "the record read back")
 
 
 @check(3)
 async def an_insert_never_overwrites(subject: Subject) -> None:
-    storage, first = subject.storage, sample(body="1")
-    await do(storage, Insert(record=first))
-    second = (await do(storage, first.becoming(body="2", tag=""))).answers
+    storage, first = subject.storage, make_record(body="1")
+    await commit_changes(storage, Insert(record=first))
+    second = (await commit_changes(storage, first.becoming(body="2", tag=""))).answers
     expect(second, (Done(2),), "the answer to the replace")
-    result = await storage.commit([Insert(record=sample(body="3"))], now=NOW)
+    result = await storage.commit([Insert(record=make_record(body="3"))], now=NOW)
     expect(result, Refused((Conflict(2),)), "an insert where version 2 stands")
     got = await storage.get(first.address, now=NOW)
-    expect(got, sample(body="2", version=2), "the record after it")
+    expect(got, make_record(body="2", version=2), "the record after it")
 
 
 @check(3)
 async def an_insert_may_carry_its_version(subject: Subject) -> None:
-    record = sample(version=41)
-    expect(await do(subject.storage, Insert(record=record)), Committed((Done(41),)), "the answer")
-    replaced = await do(subject.storage, record.becoming(body="2", tag=""))
+    record = make_record(version=41)
+    expect(await commit_changes(subject.storage, Insert(record=record)), Committed((Done(41),)), "the answer")
+    replaced = await commit_changes(subject.storage, record.becoming(body="2", tag=""))
     expect(replaced, Committed((Done(42),)), "the answer to the replace after it")
 
 
 @check(4)
-async def a_keep_leaves_what_stands_there(subject: Subject) -> None:
-    storage, first = subject.storage, sample(body="1", tag="t")
-    expect(await do(storage, Keep(record=first)), Committed((Done(1),)), "the first keep")
-    again = await do(storage, Keep(record=sample(body="2", tag="u", order=9)))
+async def insert_if_absent_keeps_the_stored_record(subject: Subject) -> None:
+    storage, first = subject.storage, make_record(body="1", tag="t")
+    expect(await commit_changes(storage, Keep(record=first)), Committed((Done(1),)), "the first keep")
+    again = await commit_changes(storage, Keep(record=make_record(body="2", tag="u", order=9)))
     expect(again, Committed((Kept(1),)), "the second keep")
     expect(await storage.get(first.address, now=NOW), first, "the record after it")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"t": 1}, "the counts after it")
 
 
 @check(4)
-async def a_replayed_page_of_keeps_adds_only_what_is_new(subject: Subject) -> None:
+async def a_replayed_page_of_inserts_if_absent_adds_only_new_records(subject: Subject) -> None:
     storage = subject.storage
-    await do(storage, *[Keep(record=sample(f"k{n}", order=n)) for n in range(15)])
-    answers = (await do(storage, *[Keep(record=sample(f"k{n}", order=n)) for n in range(10, 25)])).answers
+    await commit_changes(storage, *[Keep(record=make_record(f"k{n}", order=n)) for n in range(15)])
+    answers = (
+        await commit_changes(storage, *[Keep(record=make_record(f"k{n}", order=n)) for n in range(10, 25)])
+    ).answers
     expect(answers, (Kept(1),) * 5 + (Done(1),) * 10, "the answers to the replay")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"": 25}, "the counts after it")
 
 
 @check(5)
-async def a_replace_needs_the_version_that_stands_there(subject: Subject) -> None:
-    storage, first = subject.storage, sample(order=3)
-    await put(storage, first)
+async def a_replace_needs_the_stored_version(subject: Subject) -> None:
+    storage, first = subject.storage, make_record(order=3)
+    await insert_each(storage, first)
     change = first.becoming(body="2", tag="t", lane="l", wake_at=4, expires_at=NOW + 5)
-    expect(await do(storage, change), Committed((Done(2),)), "the first replace")
+    expect(await commit_changes(storage, change), Committed((Done(2),)), "the first replace")
     expect(await storage.get(first.address, now=NOW), change.after, "the record after it")
     stale = await storage.commit([first.becoming(body="3", tag="")], now=NOW)
     expect(stale, Refused((Conflict(2),)), "a replace of version 1 where 2 stands")
@@ -140,32 +142,32 @@ async def a_replace_needs_the_version_that_stands_there(subject: Subject) -> Non
 
 @check(5)
 async def a_replace_of_nothing_is_missing(subject: Subject) -> None:
-    result = await subject.storage.commit([sample().becoming(body="2", tag="")], now=NOW)
+    result = await subject.storage.commit([make_record().becoming(body="2", tag="")], now=NOW)
     expect(result, Refused((Missing(),)), "a replace of nothing")
-    expect(await subject.storage.get(sample().address, now=NOW), None, "the record after it")
+    expect(await subject.storage.get(make_record().address, now=NOW), None, "the record after it")
 
 
-@check(5, "settle")
-async def a_replace_can_take_fields_away(subject: Subject) -> None:
+@check(5, "catch_up")
+async def a_replace_can_remove_fields(subject: Subject) -> None:
     storage = subject.storage
-    first = sample(tag="t", expires_at=NOW + 5, lane="l", wake_at=1)
-    await put(storage, first)
-    await do(storage, first.becoming(body="2", tag=""))
-    expect(await storage.get(first.address, now=NOW + 9), sample(body="2", version=2), "the bare record")
-    storage = await subject.settled()
+    first = make_record(tag="t", expires_at=NOW + 5, lane="l", wake_at=1)
+    await insert_each(storage, first)
+    await commit_changes(storage, first.becoming(body="2", tag=""))
+    expect(await storage.get(first.address, now=NOW + 9), make_record(body="2", version=2), "the bare record")
+    storage = await subject.caught_up()
     expect(await storage.due("l", until=NOW, limit=9, now=NOW), [], "the lane it has left")
     expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge finds expired")
 
 
 @check(6)
-async def a_delete_needs_the_version_that_stands_there(subject: Subject) -> None:
-    storage, first = subject.storage, sample(tag="t", lane="l", wake_at=1)
-    await put(storage, first)
+async def a_delete_needs_the_stored_version(subject: Subject) -> None:
+    storage, first = subject.storage, make_record(tag="t", lane="l", wake_at=1)
+    await insert_each(storage, first)
     second = first.becoming(body="2", tag="t")
-    await do(storage, second)
+    await commit_changes(storage, second)
     stale = await storage.commit([Delete(before=first)], now=NOW)
     expect(stale, Refused((Conflict(2),)), "a delete of version 1 where 2 stands")
-    expect(await do(storage, Delete(before=second.after)), Committed((Done(2),)), "the delete")
+    expect(await commit_changes(storage, Delete(before=second.after)), Committed((Done(2),)), "the delete")
     expect(await storage.get(first.address, now=NOW), None, "the record after it")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {}, "the counts after it")
     again = await storage.commit([Delete(before=second.after)], now=NOW)
@@ -173,13 +175,13 @@ async def a_delete_needs_the_version_that_stands_there(subject: Subject) -> None
 
 
 @check(5)
-async def a_record_born_again_is_not_the_one_that_was_read(subject: Subject) -> None:
+async def a_reinserted_record_is_not_the_one_that_was_read(subject: Subject) -> None:
     storage = subject.storage
-    for again in (sample("tag", tag="new", order=1), sample("order", tag="old", order=7)):
-        first = sample(again.key, tag="old", order=1)
-        await put(storage, first)
-        await do(storage, Delete(before=first))
-        await put(storage, again)
+    for again in (make_record("tag", tag="new", order=1), make_record("order", tag="old", order=7)):
+        first = make_record(again.key, tag="old", order=1)
+        await insert_each(storage, first)
+        await commit_changes(storage, Delete(before=first))
+        await insert_each(storage, again)
         for change in (first.becoming(body="2", tag="x"), Delete(before=first)):
             result = await storage.commit([change], now=NOW)
             expect(result, Refused((Conflict(1),)), f"a {type(change).__name__} of what stood there before")
@@ -188,21 +190,23 @@ async def a_record_born_again_is_not_the_one_that_was_read(subject: Subject) -> 
 
 
 @check(6)
-async def a_deleted_key_is_born_again_at_version_one(subject: Subject) -> None:
-    storage, record = subject.storage, sample()
-    await put(storage, record)
-    await do(storage, Delete(before=record))
-    expect(await do(storage, Insert(record=record)), Committed((Done(1),)), "the second birth")
+async def a_deleted_key_can_be_inserted_at_version_one(subject: Subject) -> None:
+    storage, record = subject.storage, make_record()
+    await insert_each(storage, record)
+    await commit_changes(storage, Delete(before=record))
+    expect(await commit_changes(storage, Insert(record=record)), Committed((Done(1),)), "the second birth")
 
 
 @check(7)
 async def a_commit_writes_all_its_changes_across_spaces(subject: Subject) -> None:
     storage = subject.storage
-    old, gone = sample("old", tag="t"), sample("gone", tag="t")
-    await put(storage, old, gone)
-    born, kept = sample("born", space=OTHER_SPACE), sample("kept")
+    old, gone = make_record("old", tag="t"), make_record("gone", tag="t")
+    await insert_each(storage, old, gone)
+    born, kept = make_record("born", space=OTHER_SPACE), make_record("kept")
     change = old.becoming(body="2", tag="u")
-    answers = await do(storage, Insert(record=born), change, Delete(before=gone), Keep(record=kept))
+    answers = await commit_changes(
+        storage, Insert(record=born), change, Delete(before=gone), Keep(record=kept)
+    )
     expect(answers, Committed((Done(1), Done(2), Done(1), Done(1))), "the answers")
     got = await storage.get_many([born.address, old.address, gone.address, kept.address], now=NOW)
     expect(got, [born, change.after, None, kept], "the records")
@@ -211,18 +215,18 @@ async def a_commit_writes_all_its_changes_across_spaces(subject: Subject) -> Non
 
 
 @check(7)
-async def a_commit_with_one_refusal_writes_nothing_and_answers_each(subject: Subject) -> None:
+async def a_commit_with_one_refusal_writes_nothing_and_reports_each(subject: Subject) -> None:
     storage = subject.storage
-    taken, other = sample("taken"), sample("other", tag="t")
-    await put(storage, taken, other)
-    new, kept = sample("new", space=OTHER_SPACE), sample("kept")
+    taken, other = make_record("taken"), make_record("other", tag="t")
+    await insert_each(storage, taken, other)
+    new, kept = make_record("new", space=OTHER_SPACE), make_record("kept")
     result = await storage.commit(
         [
             Insert(record=new),
             Keep(record=kept),
             Keep(record=other),
             Insert(record=taken),
-            sample("absent").becoming(body="2", tag=""),
+            make_record("absent").becoming(body="2", tag=""),
         ],
         now=NOW,
     )
@@ -234,11 +238,11 @@ async def a_commit_with_one_refusal_writes_nothing_and_answers_each(subject: Sub
 
 
 @check(7)
-async def a_refusal_in_any_place_undoes_the_whole(subject: Subject) -> None:
-    storage, taken = subject.storage, sample("taken")
-    await put(storage, taken)
+async def a_refusal_at_any_index_undoes_the_whole(subject: Subject) -> None:
+    storage, taken = subject.storage, make_record("taken")
+    await insert_each(storage, taken)
     for place in range(5):
-        changes = [Insert(record=sample(f"n{n}")) for n in range(4)]
+        changes = [Insert(record=make_record(f"n{n}")) for n in range(4)]
         changes.insert(place, Insert(record=taken))
         result = await storage.commit(changes, now=NOW)
         expect(type(result), Refused, f"the result with the conflict in place {place}")
@@ -246,11 +250,11 @@ async def a_refusal_in_any_place_undoes_the_whole(subject: Subject) -> None:
 
 
 @check(7)
-async def a_refusal_for_a_large_body_answers_its_neighbours_truly(subject: Subject) -> None:
+async def a_refusal_for_a_large_body_reports_its_neighbours_truly(subject: Subject) -> None:
     storage = subject.storage
-    large, taken = sample("large", body="x" * 900_000), sample("taken")
-    await put(storage, large, taken)
-    await do(storage, Delete(before=large))
+    large, taken = make_record("large", body="x" * 900_000), make_record("taken")
+    await insert_each(storage, large, taken)
+    await commit_changes(storage, Delete(before=large))
     result = await storage.commit([Delete(before=large), Insert(record=taken)], now=NOW)
     expect(result, Refused((Missing(), Conflict(1))), "the answers")
 
@@ -259,20 +263,20 @@ async def a_refusal_for_a_large_body_answers_its_neighbours_truly(subject: Subje
 async def a_commit_takes_25_changes_and_2_mib(subject: Subject) -> None:
     storage = subject.storage
     share = 2 * 1024 * 1024 // 25
-    records = [sample(f"k{n}", order=n, body=str(n % 10) * share) for n in range(25)]
-    await do(storage, *[Insert(record=record) for record in records])
+    records = [make_record(f"k{n}", order=n, body=str(n % 10) * share) for n in range(25)]
+    await commit_changes(storage, *[Insert(record=record) for record in records])
     got = await storage.get_many([record.address for record in records], now=NOW)
-    expect_same(got, records, "25 records of 2 MiB together")
+    expect_intact(got, records, "25 records of 2 MiB together")
 
 
 @check(7)
 async def one_body_takes_2_mib(subject: Subject) -> None:
-    record = sample(body="é" * (1024 * 1024))
-    await put(subject.storage, record)
+    record = make_record(body="é" * (1024 * 1024))
+    await insert_each(subject.storage, record)
     got = await subject.storage.get(record.address, now=NOW)
-    expect_same(got, record, "a record of 2 MiB")
+    expect_intact(got, record, "a record of 2 MiB")
     change = record.becoming(body="x" * (2 * 1024 * 1024), tag="")
-    await do(subject.storage, change)
+    await commit_changes(subject.storage, change)
     got = await subject.storage.get(record.address, now=NOW)
-    expect_same(got, change.after, "what replaced it")
-    must(await subject.storage.commit([change.after.becoming(body="small", tag="")], now=NOW))
+    expect_intact(got, change.after, "what replaced it")
+    require_committed(await subject.storage.commit([change.after.becoming(body="small", tag="")], now=NOW))

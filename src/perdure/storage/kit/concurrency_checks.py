@@ -9,14 +9,14 @@ from collections.abc import Sequence
 
 from ..port import Storage
 from ..record import Change, Committed, Delete, Guard, Insert, Keep, Record, Refused
-from .child_process import MOST_TRIES, Contest, contend, run_children
+from .child_process import MAX_ATTEMPTS, ChildJob, contend, run_children
 from .linearizability import Recorder, Write, is_linearizable
-from .sample_records import NOW, PARTITION, SPACE, put, sample
-from .suite import ContractBroken, Subject, check, expect
+from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record
+from .suite import ContractViolation, Subject, check, expect
 
-WRITERS = 8
+WRITER_COUNT = 8
 ROUNDS = 100
-ROUNDS_OF_PROCESSES = 20
+PROCESS_ROUNDS = 20
 """Fewer, because each round takes longer; processes begin together, and so contend in every one."""
 
 
@@ -26,44 +26,46 @@ def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
 
 
 @check(8)
-async def of_eight_writers_of_one_version_one_wins(subject: Subject) -> None:
-    await put(subject.storage, sample("contended"))
-    won = await asyncio.gather(*[contend(subject.storage, ROUNDS) for _ in range(WRITERS)])
+async def one_of_eight_writers_of_a_version_wins(subject: Subject) -> None:
+    await insert_each(subject.storage, make_record("contended"))
+    won = await asyncio.gather(*[contend(subject.storage, ROUNDS) for _ in range(WRITER_COUNT)])
     expect_one_winner_each(won, ROUNDS)
 
 
 @check(8)
-async def of_eight_inserts_of_one_key_one_wins(subject: Subject) -> None:
+async def one_of_eight_inserts_of_a_key_wins(subject: Subject) -> None:
     for key in range(20):
-        changes = [[Insert(record=sample(f"k{key}", body=str(writer)))] for writer in range(WRITERS)]
+        changes = [
+            [Insert(record=make_record(f"k{key}", body=str(writer)))] for writer in range(WRITER_COUNT)
+        ]
         results = await asyncio.gather(*[subject.storage.commit(change, now=NOW) for change in changes])
         winners = [n for n, result in enumerate(results) if isinstance(result, Committed)]
         expect(len(winners), 1, "winners")
-        got = await subject.storage.get(sample(f"k{key}").address, now=NOW)
+        got = await subject.storage.get(make_record(f"k{key}").address, now=NOW)
         expect(got and got.body, str(winners[0]), "whose record it is")
 
 
 @check(8)
 async def no_update_is_lost_between_interleaved_reads_and_writes(subject: Subject) -> None:
     storage = subject.storage
-    await put(storage, sample("sum", body="0"))
+    await insert_each(storage, make_record("sum", body="0"))
 
     async def add_ten() -> None:
         done = 0
-        for _ in range(MOST_TRIES):
+        for _ in range(MAX_ATTEMPTS):
             if done == 10:
                 return
-            record = await storage.get(sample("sum").address, now=NOW)
+            record = await storage.get(make_record("sum").address, now=NOW)
             if record is None:
-                raise ContractBroken("a record vanished under concurrent writers")
+                raise ContractViolation("a record vanished under concurrent writers")
             await asyncio.sleep(0)  # let the others read the same version
             change = record.becoming(body=str(int(record.body) + 1), tag="")
             done += isinstance(await storage.commit([change], now=NOW), Committed)
-        raise ContractBroken("ten additions were not done in as many tries as are reasonable")
+        raise ContractViolation("ten additions were not done in as many tries as are reasonable")
 
-    await asyncio.gather(*[add_ten() for _ in range(WRITERS)])
-    got = await storage.get(sample("sum").address, now=NOW)
-    expect(got and got.body, str(WRITERS * 10), "the sum")
+    await asyncio.gather(*[add_ten() for _ in range(WRITER_COUNT)])
+    got = await storage.get(make_record("sum").address, now=NOW)
+    expect(got and got.body, str(WRITER_COUNT * 10), "the sum")
 
 
 @check(8)
@@ -82,13 +84,15 @@ async def the_history_over_two_clients_is_linearizable(subject: Subject) -> None
 
 async def _expect_linearizable(clients: Sequence[Storage], seed: int) -> None:
     recorder = Recorder()
-    await asyncio.gather(*[_meddle(client, recorder, seed * 10 + n) for n, client in enumerate(clients)])
+    await asyncio.gather(
+        *[_random_operations(client, recorder, seed * 10 + n) for n, client in enumerate(clients)]
+    )
     if not is_linearizable(recorder.operations):
         lines = "\n".join(str(each) for each in sorted(recorder.operations, key=lambda each: each.called))
-        raise ContractBroken(f"no order of these operations explains their answers:\n{lines}")
+        raise ContractViolation(f"no order of these operations explains their answers:\n{lines}")
 
 
-async def _meddle(storage: Storage, recorder: Recorder, seed: int) -> None:
+async def _random_operations(storage: Storage, recorder: Recorder, seed: int) -> None:
     """Read, insert, replace and delete one record, often with a version that is no longer true."""
     chance = random.Random(seed)
     known: Record | None = None
@@ -96,10 +100,10 @@ async def _meddle(storage: Storage, recorder: Recorder, seed: int) -> None:
         body = f"{seed}.{n}"
         choice = chance.choice(("get", "get", "insert", "replace", "replace", "delete"))
         if choice == "insert" or (known is None and choice != "get"):
-            changes = [Insert(record=sample("h", body=body))]
+            changes = [Insert(record=make_record("h", body=body))]
             await recorder.write(Write("insert", 0, body), storage.commit(changes, now=NOW))
         elif choice == "get" or known is None:
-            known = await recorder.get(storage.get(sample("h").address, now=NOW)) or known
+            known = await recorder.get(storage.get(make_record("h").address, now=NOW)) or known
         else:
             change = known.becoming(body=body, tag="") if choice == "replace" else Delete(before=known)
             what = Write("replace" if choice == "replace" else "delete", known.version, body)
@@ -109,7 +113,7 @@ async def _meddle(storage: Storage, recorder: Recorder, seed: int) -> None:
 @check(9)
 async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
     guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=10)
-    changes = [[Insert(record=sample(f"k{n}", tag="ab"[n % 2]))] for n in range(40)]
+    changes = [[Insert(record=make_record(f"k{n}", tag="ab"[n % 2]))] for n in range(40)]
     results = await asyncio.gather(
         *[subject.storage.commit(change, guard=guard, now=NOW) for change in changes]
     )
@@ -122,13 +126,13 @@ async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
 
 
 @check(21, "url")
-async def of_eight_processes_writing_one_version_one_wins(subject: Subject) -> None:
-    await put(subject.storage, sample("contended"))
-    contest = Contest(url=subject.url or "", plugin=subject.plugin, rounds=ROUNDS_OF_PROCESSES)
-    won = await run_children(contest, WRITERS)
-    expect_one_winner_each(won, ROUNDS_OF_PROCESSES)
-    got = await subject.storage.get(sample("contended").address, now=NOW)
-    expect(got and got.version, ROUNDS_OF_PROCESSES + 1, "the version at the end")
+async def one_of_eight_processes_writing_a_version_wins(subject: Subject) -> None:
+    await insert_each(subject.storage, make_record("contended"))
+    contest = ChildJob(url=subject.url or "", plugin=subject.plugin, rounds=PROCESS_ROUNDS)
+    won = await run_children(contest, WRITER_COUNT)
+    expect_one_winner_each(won, PROCESS_ROUNDS)
+    got = await subject.storage.get(make_record("contended").address, now=NOW)
+    expect(got and got.version, PROCESS_ROUNDS + 1, "the version at the end")
 
 
 @check(21, "second_client")
@@ -136,7 +140,7 @@ async def a_guard_holds_against_two_clients(subject: Subject) -> None:
     guard = Guard(space=SPACE, tags=frozenset({"a"}), at_most=10)
     clients = [subject.storage, await subject.another_client()]
     try:
-        changes = [[Insert(record=sample(f"k{n}", tag="a"))] for n in range(40)]
+        changes = [[Insert(record=make_record(f"k{n}", tag="a"))] for n in range(40)]
         results = await asyncio.gather(
             *[clients[n % 2].commit(change, guard=guard, now=NOW) for n, change in enumerate(changes)]
         )
@@ -145,11 +149,11 @@ async def a_guard_holds_against_two_clients(subject: Subject) -> None:
     expect(sum(isinstance(result, Committed) for result in results), 10, "how many were admitted")
 
 
-@check(8, "settle")
-async def after_a_storm_every_index_agrees(subject: Subject) -> None:
+@check(8, "catch_up")
+async def after_concurrent_commits_every_index_agrees(subject: Subject) -> None:
     storage = subject.storage
-    await asyncio.gather(*[_storm(storage, f"p{seed % 2}", seed) for seed in range(6)])
-    storage = await subject.settled()
+    await asyncio.gather(*[_random_commits(storage, f"p{seed % 2}", seed) for seed in range(6)])
+    storage = await subject.caught_up()
     records = await storage.page(SPACE, limit=1000, now=NOW)
     parts = [
         record for part in ("p0", "p1") for record in await storage.page(SPACE, part, limit=999, now=NOW)
@@ -164,22 +168,24 @@ async def after_a_storm_every_index_agrees(subject: Subject) -> None:
     expect(due, timed, "the lane")
 
 
-async def _storm(storage: Storage, partition: str, seed: int) -> None:
+async def _random_commits(storage: Storage, partition: str, seed: int) -> None:
     """Commits of several changes to a few records that others change too."""
     chance = random.Random(seed)
     for n in range(30):
         keys = chance.sample("abcdefgh", 3)
-        addresses = [sample(key, partition=partition).address for key in keys]
+        addresses = [make_record(key, partition=partition).address for key in keys]
         found = await storage.get_many(addresses, now=NOW)
-        changes = [_any_change(chance, key, partition, n, old) for key, old in zip(keys, found, strict=True)]
+        changes = [
+            _random_change(chance, key, partition, n, old) for key, old in zip(keys, found, strict=True)
+        ]
         await storage.commit(changes, now=NOW)
 
 
-def _any_change(chance: random.Random, key: str, partition: str, order: int, old: Record | None) -> Change:
+def _random_change(chance: random.Random, key: str, partition: str, order: int, old: Record | None) -> Change:
     lane, wake_at = chance.choice([("l", order), (None, None)])
     tag = chance.choice("xyz")
     if old is None:
-        new = sample(key, partition=partition, order=order, tag=tag, lane=lane, wake_at=wake_at)
+        new = make_record(key, partition=partition, order=order, tag=tag, lane=lane, wake_at=wake_at)
         return chance.choice([Insert, Keep])(record=new)
     if chance.random() < 0.3:
         return Delete(before=old)

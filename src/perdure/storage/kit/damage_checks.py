@@ -9,26 +9,26 @@ from contextlib import contextmanager
 from ..errors import StorageCorrupt
 from ..port import Storage
 from ..record import Address, Delete, Insert, Keep, Record
-from .sample_records import NOW, PARTITION, SPACE, do, put, sample
-from .suite import ContractBroken, MissingSeam, Subject, check, expect
+from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
+from .suite import ContractViolation, MissingCapability, Subject, check, expect
 
 DAMAGED = "bad"
 
 
 def neighbours() -> list[Record]:
     """Records that a listing meets before and after the damaged one."""
-    return [sample(f"k{n}", order=n, tag="t", lane="l", wake_at=n) for n in (1, 2, 8, 9)]
+    return [make_record(f"k{n}", order=n, tag="t", lane="l", wake_at=n) for n in (1, 2, 8, 9)]
 
 
 async def with_damage(subject: Subject) -> tuple[Storage, Record]:
     """Store records, and damage the third of five."""
     if subject.damage is None:
-        raise MissingSeam("damage")
-    damaged = sample(DAMAGED, order=5, tag="t", lane="l", wake_at=5)
+        raise MissingCapability("damage")
+    damaged = make_record(DAMAGED, order=5, tag="t", lane="l", wake_at=5)
     first, second, *last = neighbours()
-    await put(subject.storage, first, second, damaged, *last)
+    await insert_each(subject.storage, first, second, damaged, *last)
     await subject.damage(damaged.address)
-    return await subject.settled(), damaged
+    return await subject.caught_up(), damaged
 
 
 class _Log(logging.Handler):
@@ -53,7 +53,7 @@ def logged() -> Generator[list[str]]:
 
 def expect_named(text: str, address: Address, what: str) -> None:
     if not all(name in text for name in address):
-        raise ContractBroken(f"{what} does not name {address}: {text}")
+        raise ContractViolation(f"{what} does not name {address}: {text}")
 
 
 @check(23, "damage")
@@ -65,12 +65,12 @@ async def a_damaged_record_is_an_error_that_names_it(subject: Subject) -> None:
         except StorageCorrupt as error:
             expect_named(str(error), damaged.address, "the error")
         else:
-            raise ContractBroken("a damaged record was read as if it were whole, or absent")
+            raise ContractViolation("a damaged record was read as if it were whole, or absent")
     expect(await storage.get(neighbours()[0].address, now=NOW), neighbours()[0], "its neighbour")
 
 
-@check(23, "damage", "settle")
-async def listings_leave_a_damaged_record_out_and_warn(subject: Subject) -> None:
+@check(23, "damage", "catch_up")
+async def listings_skip_a_damaged_record_and_warn(subject: Subject) -> None:
     storage, damaged = await with_damage(subject)
     await _expect_listings(storage, neighbours(), damaged.address)
 
@@ -93,10 +93,10 @@ async def _expect_listings(storage: Storage, wanted: Sequence[Record], damaged: 
     expect(page, [wanted[2]], "the page that starts at the damaged record")
 
 
-@check(23, "damage", "settle")
+@check(23, "damage", "catch_up")
 async def a_commit_that_meets_a_damaged_record_fails_alone(subject: Subject) -> None:
     storage, damaged = await with_damage(subject)
-    other = sample(DAMAGED, order=5, body="2", tag="t")
+    other = make_record(DAMAGED, order=5, body="2", tag="t")
     replace = damaged.becoming(body="2", tag="u")
     for change in (Insert(record=other), Keep(record=other), replace, Delete(before=replace.after)):
         try:
@@ -104,11 +104,11 @@ async def a_commit_that_meets_a_damaged_record_fails_alone(subject: Subject) -> 
         except StorageCorrupt as error:
             expect_named(str(error), damaged.address, "the error")
     change = neighbours()[0].becoming(body="2", tag="t", lane="l", wake_at=1)
-    await do(storage, change)
+    await commit_changes(storage, change)
     expect(await storage.get(change.address, now=NOW), change.after, "a neighbour that was replaced")
 
 
-@check(23, "damage", "settle")
+@check(23, "damage", "catch_up")
 async def maintenance_reports_a_damaged_record(subject: Subject) -> None:
     storage, damaged = await with_damage(subject)
     for repair in (False, True):

@@ -8,48 +8,49 @@ from collections.abc import Awaitable
 from ..contract import Watch
 from ..errors import StorageClosed
 from ..record import Delete, Insert
-from .child_process import Contest, read_line, read_rest, start_child
-from .sample_records import NOW, PARTITION, SPACE, do, put, sample
-from .suite import ContractBroken, Subject, check, expect, soon
+from .child_process import ChildJob, read_line, read_rest, start_child
+from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
+from .suite import ContractViolation, Subject, check, expect, within_timeout
 
 
-@check(20, "reopen", "settle")
-async def everything_is_there_after_reopening(subject: Subject) -> None:
+@check(20, "reopen", "catch_up")
+async def everything_is_stored_after_reopening(subject: Subject) -> None:
     storage = subject.storage
     records = [
-        sample(f"k{n}", order=n, tag="ab"[n % 2], lane="l", wake_at=n, body=f'{{"n":{n}}}') for n in range(20)
+        make_record(f"k{n}", order=n, tag="ab"[n % 2], lane="l", wake_at=n, body=f'{{"n":{n}}}')
+        for n in range(20)
     ]
-    await put(storage, *records)
+    await insert_each(storage, *records)
     change = records[0].becoming(body="2", tag="c", expires_at=NOW + 5)
-    await do(storage, change, Delete(before=records[1]))
+    await commit_changes(storage, change, Delete(before=records[1]))
     wanted = [change.after, *records[2:]]
     storage = await subject.reopened()
     expect(await storage.page(SPACE, PARTITION, limit=99, now=NOW), wanted, "the listing")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"a": 9, "b": 9, "c": 1}, "the counts")
-    await subject.settled()
+    await subject.caught_up()
     expect(await storage.due("l", until=99, limit=99, now=NOW), records[2:], "the lane")
     expect(len(await storage.purge(until=NOW + 5, limit=9)), 1, "what a purge finds")
 
 
 @check(20, "reopen")
-async def versions_go_on_after_reopening(subject: Subject) -> None:
-    first = sample()
-    await put(subject.storage, first)
+async def versions_continue_after_reopening(subject: Subject) -> None:
+    first = make_record()
+    await insert_each(subject.storage, first)
     change = first.becoming(body="2", tag="")
-    await do(subject.storage, change)
+    await commit_changes(subject.storage, change)
     storage = await subject.reopened()
-    await do(storage, change.after.becoming(body="3", tag=""))
+    await commit_changes(storage, change.after.becoming(body="3", tag=""))
     got = await storage.get(first.address, now=NOW)
-    expect(got, sample(body="3", version=3), "the record replaced across a reopening")
+    expect(got, make_record(body="3", version=3), "the record replaced across a reopening")
 
 
 @check(21, "second_client")
 async def two_clients_do_not_overwrite_each_other(subject: Subject) -> None:
     first, second = subject.storage, await subject.another_client()
     try:
-        record = sample()
-        await put(first, record)
-        await do(second, record.becoming(body="2", tag=""))
+        record = make_record()
+        await insert_each(first, record)
+        await commit_changes(second, record.becoming(body="2", tag=""))
         stale = await first.commit([record.becoming(body="3", tag="")], now=NOW)
         expect([answer.__class__.__name__ for answer in stale.answers], ["Conflict"], "the slower client")
     finally:
@@ -57,12 +58,12 @@ async def two_clients_do_not_overwrite_each_other(subject: Subject) -> None:
 
 
 @check(22)
-async def a_closed_storage_says_so(subject: Subject) -> None:
+async def a_closed_storage_raises(subject: Subject) -> None:
     storage = subject.storage
     await storage.close()
     await storage.close()  # once more is fine
-    await _expect_closed(storage.commit([Insert(record=sample())], now=NOW))
-    await _expect_closed(storage.get(sample().address, now=NOW))
+    await _expect_closed(storage.commit([Insert(record=make_record())], now=NOW))
+    await _expect_closed(storage.get(make_record().address, now=NOW))
     await _expect_closed(storage.page(SPACE, limit=1, now=NOW))
     await _expect_closed(storage.due("l", until=NOW, limit=1, now=NOW))
     await _expect_closed(storage.counts(SPACE, now=NOW))
@@ -73,23 +74,23 @@ async def a_closed_storage_says_so(subject: Subject) -> None:
 @check(22)
 async def closing_wakes_a_watch_that_waits(subject: Subject) -> None:
     watch = subject.storage.watch(SPACE)
-    waiting = asyncio.ensure_future(_wait_for_ever(watch))
+    waiting = asyncio.ensure_future(_wait_forever(watch))
     await asyncio.sleep(0)
     await subject.storage.close()
-    await _expect_closed(soon(waiting, "the end of a watch whose storage was closed"))
-    await _expect_closed(soon(watch.changed(), "the answer of a watch whose storage is closed"))
+    await _expect_closed(within_timeout(waiting, "the end of a watch whose storage was closed"))
+    await _expect_closed(within_timeout(watch.changed(), "the answer of a watch whose storage is closed"))
 
 
 @check(18)
-async def closing_a_watch_wakes_who_waits_for_it(subject: Subject) -> None:
+async def closing_a_watch_wakes_its_waiter(subject: Subject) -> None:
     watch = subject.storage.watch(SPACE)
-    waiting = asyncio.ensure_future(_wait_for_ever(watch))
+    waiting = asyncio.ensure_future(_wait_forever(watch))
     await asyncio.sleep(0)
     await watch.close()
-    await _expect_closed(soon(waiting, "the end of a watch that was closed"))
+    await _expect_closed(within_timeout(waiting, "the end of a watch that was closed"))
 
 
-async def _wait_for_ever(watch: Watch) -> None:
+async def _wait_forever(watch: Watch) -> None:
     while True:  # a wake-up for nothing is allowed
         await watch.changed()
 
@@ -99,20 +100,20 @@ async def _expect_closed(call: Awaitable[object]) -> None:
         await call
     except StorageClosed:
         return
-    raise ContractBroken("a verb after close did not raise StorageClosed")
+    raise ContractViolation("a verb after close did not raise StorageClosed")
 
 
 @check(20, "url", "reopen")
-async def what_a_killed_process_was_told_is_stored(subject: Subject) -> None:
-    process = await start_child(Contest(url=subject.url or "", plugin=subject.plugin, rounds=0))
+async def acknowledged_commits_of_a_killed_process_are_stored(subject: Subject) -> None:
+    process = await start_child(ChildJob(url=subject.url or "", plugin=subject.plugin, rounds=0))
     told = [await read_line(process) for _ in range(100)]
     process.kill()
     told += [line for line in (await read_rest(process)) if line.endswith("!")]
     storage = await subject.reopened()
     for line in told:
-        addresses = [sample(f"{line}{n}").address for n in range(3)]
+        addresses = [make_record(f"{line}{n}").address for n in range(3)]
         got = await storage.get_many(addresses, now=NOW)
         if None in got:
-            raise ContractBroken(f"the commit of {line!r} was told and is not wholly there")
+            raise ContractViolation(f"the commit of {line!r} was told and is not wholly there")
     counts = dict(await storage.counts(SPACE, PARTITION, now=NOW))
     expect(sum(counts.values()) % 3, 0, "the records beyond whole commits of three")

@@ -79,11 +79,11 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
         if node in seen:
             continue
         seen.add(node)
-        stack += _steps(ordered, pending, state)
+        stack += _next_states(ordered, pending, state)
     return False
 
 
-def _steps(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
+def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
     """What may come next: an operation that was called before any pending one returned."""
     first_return = min(
         (returned for at in _bits(pending) if (returned := ordered[at].returned) is not None),

@@ -16,57 +16,57 @@ from .sample_records import (
     OTHER_SPACE,
     PARTITION,
     SPACE,
-    do,
-    put,
-    sample,
+    commit_changes,
+    insert_each,
+    make_record,
 )
-from .suite import Subject, check, expect, expect_same
+from .suite import Subject, check, expect, expect_intact
 
 
 @check(17)
-async def bodies_come_back_to_the_byte(subject: Subject) -> None:
-    records = [sample(f"k{n}", order=n, body=body) for n, body in enumerate(HOSTILE_BODIES)]
-    await put(subject.storage, *records)
+async def bodies_are_returned_byte_for_byte(subject: Subject) -> None:
+    records = [make_record(f"k{n}", order=n, body=body) for n, body in enumerate(HOSTILE_BODIES)]
+    await insert_each(subject.storage, *records)
     got = await subject.storage.page(SPACE, PARTITION, limit=len(records), now=NOW)
     for record, back in zip(records, got, strict=True):
-        expect_same(back.body, record.body, f"{record.body[:40]!r}")
+        expect_intact(back.body, record.body, f"{record.body[:40]!r}")
 
 
-@check(17, "settle")
-async def hostile_names_stay_apart_as_partitions(subject: Subject) -> None:
+@check(17, "catch_up")
+async def hostile_partition_names_are_distinct(subject: Subject) -> None:
     records = [
-        sample(key, partition=name, order=n, tag=name[:16])
+        make_record(key, partition=name, order=n, tag=name[:16])
         for n, name in enumerate(HOSTILE_NAMES)
         for key in ("a", "b")
     ]
-    await put(subject.storage, *records)
+    await insert_each(subject.storage, *records)
     for name in HOSTILE_NAMES:
         mine = [record for record in records if record.partition == name]
         got = await subject.storage.page(SPACE, name, limit=9, now=NOW)
         expect(got, mine, f"the records of partition {name!r}")
         counts = dict(await subject.storage.counts(SPACE, name, now=NOW))
         expect(counts, {name[:16]: 2}, f"the counts of partition {name!r}")
-    storage = await subject.settled()
+    storage = await subject.caught_up()
     expect(await storage.page(SPACE, limit=99, now=NOW), _sorted(records), "all of them")
 
 
 @check(17)
-async def hostile_names_stay_apart_as_keys_and_sort_by_code_point(subject: Subject) -> None:
-    records = [sample(name) for name in HOSTILE_NAMES]
-    await put(subject.storage, *records)
+async def hostile_keys_are_distinct_and_sort_by_code_point(subject: Subject) -> None:
+    records = [make_record(name) for name in HOSTILE_NAMES]
+    await insert_each(subject.storage, *records)
     got = await subject.storage.get_many([record.address for record in records], now=NOW)
     expect(got, records, "the records of hostile keys")
     listed = await subject.storage.page(SPACE, PARTITION, limit=99, now=NOW)
     expect(listed, _sorted(records), "their listing")
 
 
-@check(17, "settle")
-async def hostile_names_stay_apart_as_lanes_and_tags(subject: Subject) -> None:
+@check(17, "catch_up")
+async def hostile_lanes_and_tags_are_distinct(subject: Subject) -> None:
     storage = subject.storage
     names = [name for name in HOSTILE_NAMES if len(name.encode()) <= 64]
-    records = [sample(f"k{n}", tag=name, lane=name, wake_at=n) for n, name in enumerate(names)]
-    await put(storage, *records)
-    storage = await subject.settled()
+    records = [make_record(f"k{n}", tag=name, lane=name, wake_at=n) for n, name in enumerate(names)]
+    await insert_each(storage, *records)
+    storage = await subject.caught_up()
     for record in records:
         tagged = await storage.page(SPACE, PARTITION, tag=record.tag, limit=9, now=NOW)
         expect(tagged, [record], f"what is tagged {record.tag!r}")
@@ -79,9 +79,9 @@ async def hostile_names_stay_apart_as_lanes_and_tags(subject: Subject) -> None:
     )
 
 
-@check(17, "settle")
+@check(17, "catch_up")
 async def the_longest_names_fit_together(subject: Subject) -> None:
-    record = sample(
+    record = make_record(
         "k" * MOST_KEY_BYTES,
         partition="p" * MOST_PARTITION_BYTES,
         space=Space("s" * MOST_SPACE_BYTES),
@@ -90,8 +90,8 @@ async def the_longest_names_fit_together(subject: Subject) -> None:
         wake_at=1,
         expires_at=NOW + 1,
     )
-    await put(subject.storage, record)
-    storage = await subject.settled()
+    await insert_each(subject.storage, record)
+    storage = await subject.caught_up()
     expect(await storage.get(record.address, now=NOW), record, "the record")
     listed = await storage.page(record.space, tag=record.tag, limit=9, now=NOW)
     expect(listed, [record], "the listing over all partitions")
@@ -99,28 +99,28 @@ async def the_longest_names_fit_together(subject: Subject) -> None:
     expect(len(await storage.purge(until=NOW + 1, limit=9)), 1, "what a purge finds")
 
 
-@check(17, "settle")
+@check(17, "catch_up")
 async def numbers_keep_all_their_bits(subject: Subject) -> None:
     records = [
-        sample(f"k{n}", order=number, version=max(1, number - 1), lane="l", wake_at=number)
+        make_record(f"k{n}", order=number, version=max(1, number - 1), lane="l", wake_at=number)
         for n, number in enumerate(NUMBERS)
     ]
-    await put(subject.storage, *records)
-    storage = await subject.settled()
+    await insert_each(subject.storage, *records)
+    storage = await subject.caught_up()
     expect(await storage.page(SPACE, PARTITION, limit=99, now=NOW), records, "the listing")
     for n, number in enumerate(NUMBERS):
         due = await storage.due("l", until=number, limit=99, now=NOW)
         expect(due, records[: n + 1], f"what is due at {number}")
     last = records[-1]
-    answers = (await do(storage, last.becoming(body="2", tag=""))).answers
+    answers = (await commit_changes(storage, last.becoming(body="2", tag=""))).answers
     expect(answers, (Done(last.version + 1),), "a version near the greatest")
 
 
 @check(17)
-async def spaces_stay_apart(subject: Subject) -> None:
+async def spaces_are_distinct(subject: Subject) -> None:
     storage = subject.storage
-    here, there = sample(tag="t"), sample(space=OTHER_SPACE, tag="u", body="2")
-    await put(storage, here, there)
+    here, there = make_record(tag="t"), make_record(space=OTHER_SPACE, tag="u", body="2")
+    await insert_each(storage, here, there)
     expect(await storage.get_many([here.address, there.address], now=NOW), [here, there], "both records")
     expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [here], "one listing")
     expect(dict(await storage.counts(OTHER_SPACE, PARTITION, now=NOW)), {"u": 1}, "the other counts")

@@ -7,14 +7,23 @@ import asyncio
 from ..page import MAX_PAGE_BYTES, is_last_page
 from ..port import Storage
 from ..record import Delete, Insert, Keep, Position, Record, Tag
-from .sample_records import NOW, OTHER_SPACE, PARTITION, SPACE, do, put, put_many, sample
-from .suite import ContractBroken, Subject, check, expect, expect_same, soon
+from .sample_records import (
+    NOW,
+    OTHER_SPACE,
+    PARTITION,
+    SPACE,
+    commit_changes,
+    insert_each,
+    insert_many,
+    make_record,
+)
+from .suite import ContractViolation, Subject, check, expect, expect_intact, within_timeout
 
-MOST_PAGES = 200
+MAX_PAGES = 200
 """More than any check fills."""
 
 
-async def walk(
+async def read_all_pages(
     storage: Storage,
     partition: str | None,
     *,
@@ -25,7 +34,7 @@ async def walk(
     """All records, page by page."""
     seen: list[Record] = []
     after: Position | None = None
-    for _ in range(MOST_PAGES):
+    for _ in range(MAX_PAGES):
         page = await storage.page(
             SPACE, partition, after=after, limit=limit, tag=tag, descending=descending, now=NOW
         )
@@ -33,52 +42,52 @@ async def walk(
         if is_last_page(page, limit):
             return seen
         after = page[-1].position
-    raise ContractBroken(f"a walk over the pages did not end after {MOST_PAGES}")
+    raise ContractViolation(f"a walk over the pages did not end after {MAX_PAGES}")
 
 
 @check(10)
 async def pages_are_in_order_then_key(subject: Subject) -> None:
-    records = [sample(f"k{n * 7 % 10}", order=n // 4) for n in range(10)]
-    await put(subject.storage, *records)
+    records = [make_record(f"k{n * 7 % 10}", order=n // 4) for n in range(10)]
+    await insert_each(subject.storage, *records)
     wanted = sorted(records, key=lambda record: record.position)
     for limit in (1, 3, 5, 10, 11):
-        expect(await walk(subject.storage, PARTITION, limit=limit), wanted, f"pages of {limit}")
-        backwards = await walk(subject.storage, PARTITION, limit=limit, descending=True)
+        expect(await read_all_pages(subject.storage, PARTITION, limit=limit), wanted, f"pages of {limit}")
+        backwards = await read_all_pages(subject.storage, PARTITION, limit=limit, descending=True)
         expect(backwards, wanted[::-1], f"pages of {limit}, backwards")
 
 
 @check(10)
 async def ten_records_of_one_instant_come_in_pages_of_three(subject: Subject) -> None:
-    records = [sample(f"k{n}", order=7) for n in range(10)]
-    await put(subject.storage, *reversed(records))
-    expect(await walk(subject.storage, PARTITION, limit=3), records, "ten records of equal order")
+    records = [make_record(f"k{n}", order=7) for n in range(10)]
+    await insert_each(subject.storage, *reversed(records))
+    expect(await read_all_pages(subject.storage, PARTITION, limit=3), records, "ten records of equal order")
 
 
 @check(10)
-async def pages_of_one_tag_hold_only_that_tag(subject: Subject) -> None:
-    records = [sample(f"k{n}", order=n, tag="ab"[n % 3 == 0]) for n in range(20)]
-    await put(subject.storage, *records)
+async def pages_of_one_tag_contain_only_that_tag(subject: Subject) -> None:
+    records = [make_record(f"k{n}", order=n, tag="ab"[n % 3 == 0]) for n in range(20)]
+    await insert_each(subject.storage, *records)
     wanted = [record for record in records if record.tag == "a"]
-    expect(await walk(subject.storage, PARTITION, limit=4, tag="a"), wanted, "what is tagged a")
-    backwards = await walk(subject.storage, PARTITION, limit=4, tag="a", descending=True)
+    expect(await read_all_pages(subject.storage, PARTITION, limit=4, tag="a"), wanted, "what is tagged a")
+    backwards = await read_all_pages(subject.storage, PARTITION, limit=4, tag="a", descending=True)
     expect(backwards, wanted[::-1], "what is tagged a, backwards")
-    expect(await walk(subject.storage, PARTITION, limit=4, tag="c"), [], "what is tagged c")
+    expect(await read_all_pages(subject.storage, PARTITION, limit=4, tag="c"), [], "what is tagged c")
 
 
 @check(10)
 async def a_retagged_record_moves_to_its_new_tag(subject: Subject) -> None:
-    storage, record = subject.storage, sample(tag="old")
-    await put(storage, record)
+    storage, record = subject.storage, make_record(tag="old")
+    await insert_each(storage, record)
     change = record.becoming(body="2", tag="new")
-    await do(storage, change)
-    expect(await walk(storage, PARTITION, limit=9, tag="old"), [], "the old tag")
-    expect(await walk(storage, PARTITION, limit=9, tag="new"), [change.after], "the new tag")
+    await commit_changes(storage, change)
+    expect(await read_all_pages(storage, PARTITION, limit=9, tag="old"), [], "the old tag")
+    expect(await read_all_pages(storage, PARTITION, limit=9, tag="new"), [change.after], "the new tag")
 
 
 @check(10)
 async def a_position_need_not_exist(subject: Subject) -> None:
-    records = [sample(f"k{n}", order=n) for n in (1, 2, 4, 5)]
-    await put(subject.storage, *records)
+    records = [make_record(f"k{n}", order=n) for n in (1, 2, 4, 5)]
+    await insert_each(subject.storage, *records)
     after = Position(3, "anything", PARTITION)
     ahead = await subject.storage.page(SPACE, PARTITION, after=after, limit=9, now=NOW)
     expect(ahead, records[2:], "what comes after a place between records")
@@ -87,11 +96,11 @@ async def a_position_need_not_exist(subject: Subject) -> None:
 
 
 @check(10)
-async def walking_meets_what_stays_once_while_others_come_and_go(subject: Subject) -> None:
+async def reading_all_pages_returns_each_lasting_record_once(subject: Subject) -> None:
     storage = subject.storage
-    stay = [sample(f"stay{n:02}", order=n * 10) for n in range(20)]
-    leave = [sample(f"leave{n:02}", order=n * 10 + 5) for n in range(20)]
-    await put(storage, *stay, *leave)
+    stay = [make_record(f"stay{n:02}", order=n * 10) for n in range(20)]
+    leave = [make_record(f"leave{n:02}", order=n * 10 + 5) for n in range(20)]
+    await insert_each(storage, *stay, *leave)
     seen: list[str] = []
     after: Position | None = None
     for step in range(40):
@@ -100,46 +109,53 @@ async def walking_meets_what_stays_once_while_others_come_and_go(subject: Subjec
             break
         seen += [record.key for record in page]
         after = page[-1].position
-        await do(storage, Delete(before=leave[step]), Insert(record=sample(f"new{step}", order=step * 7)))
+        await commit_changes(
+            storage, Delete(before=leave[step]), Insert(record=make_record(f"new{step}", order=step * 7))
+        )
     met = [key for key in seen if key.startswith("stay")]
     expect(met, [record.key for record in stay], "the records that stayed throughout")
     expect(len(seen), len(set(seen)), "each record was met once")
 
 
-@check(11, "settle")
+@check(11, "catch_up")
 async def pages_over_all_partitions_are_in_true_order(subject: Subject) -> None:
     records = [
-        sample(f"k{n % 7}", partition=f"p{n * 7 % 11}", order=n // 6, tag="ab"[n % 2]) for n in range(24)
+        make_record(f"k{n % 7}", partition=f"p{n * 7 % 11}", order=n // 6, tag="ab"[n % 2]) for n in range(24)
     ]
-    await put(subject.storage, *records)
+    await insert_each(subject.storage, *records)
     wanted = sorted(records, key=lambda record: record.position)
-    storage = await subject.settled()
+    storage = await subject.caught_up()
     for limit in (1, 7, 24):
-        expect(await walk(storage, None, limit=limit), wanted, f"pages of {limit}")
-        backwards = await walk(storage, None, limit=limit, descending=True)
+        expect(await read_all_pages(storage, None, limit=limit), wanted, f"pages of {limit}")
+        backwards = await read_all_pages(storage, None, limit=limit, descending=True)
         expect(backwards, wanted[::-1], f"pages of {limit}, backwards")
     tagged = [record for record in wanted if record.tag == "b"]
-    expect(await walk(storage, None, limit=7, tag="b"), tagged, "what is tagged b")
-    expect(await walk(storage, None, limit=7, tag="b", descending=True), tagged[::-1], "the same, backwards")
+    expect(await read_all_pages(storage, None, limit=7, tag="b"), tagged, "what is tagged b")
+    expect(
+        await read_all_pages(storage, None, limit=7, tag="b", descending=True),
+        tagged[::-1],
+        "the same, backwards",
+    )
 
 
-@check(11, "settle")
-async def equal_keys_of_one_instant_in_many_partitions_are_all_met(subject: Subject) -> None:
-    records = [sample("same", partition=f"p{n:02}", order=7) for n in range(10)]
-    await put(subject.storage, *records)
-    storage = await subject.settled()
-    expect(await walk(storage, None, limit=3), records, "ten partitions, one key, one order")
+@check(11, "catch_up")
+async def equal_keys_of_one_instant_in_many_partitions_are_all_returned(subject: Subject) -> None:
+    records = [make_record("same", partition=f"p{n:02}", order=7) for n in range(10)]
+    await insert_each(subject.storage, *records)
+    storage = await subject.caught_up()
+    expect(await read_all_pages(storage, None, limit=3), records, "ten partitions, one key, one order")
 
 
-@check(12, "settle")
-async def due_answers_what_should_have_woken_earliest_first(subject: Subject) -> None:
+@check(12, "catch_up")
+async def due_returns_what_should_have_woken_earliest_first(subject: Subject) -> None:
     records = [
-        sample(f"k{n}", partition=f"p{n % 3}", lane="l", wake_at=100 - n // 2, order=n) for n in range(20)
+        make_record(f"k{n}", partition=f"p{n % 3}", lane="l", wake_at=100 - n // 2, order=n)
+        for n in range(20)
     ]
-    other = [sample("other", lane="m", wake_at=1), sample("none", space=OTHER_SPACE)]
-    await put(subject.storage, *records, *other)
+    other = [make_record("other", lane="m", wake_at=1), make_record("none", space=OTHER_SPACE)]
+    await insert_each(subject.storage, *records, *other)
     wanted = sorted(records, key=lambda record: (record.wake_at, record.key, record.partition))
-    storage = await subject.settled()
+    storage = await subject.caught_up()
     expect(await storage.due("l", until=100, limit=99, now=NOW), wanted, "the whole lane")
     expect(await storage.due("l", until=100, limit=7, now=NOW), wanted[:7], "its first seven")
     expect(await storage.due("l", until=95, limit=99, now=NOW), wanted[:10], "what is due at 95")
@@ -147,114 +163,125 @@ async def due_answers_what_should_have_woken_earliest_first(subject: Subject) ->
     expect(await storage.due("x", until=100, limit=99, now=NOW), [], "a lane of nothing")
 
 
-@check(12, "settle")
-async def due_tells_apart_what_wakes_at_one_instant(subject: Subject) -> None:
+@check(12, "catch_up")
+async def due_orders_what_wakes_at_one_instant(subject: Subject) -> None:
     records = [
-        sample("same", partition=partition, space=space, lane="l", wake_at=5)
+        make_record("same", partition=partition, space=space, lane="l", wake_at=5)
         for partition in ("a", "b", "c")
         for space in (SPACE, OTHER_SPACE)
     ]
-    await put(subject.storage, *reversed(records))
-    storage = await subject.settled()
+    await insert_each(subject.storage, *reversed(records))
+    storage = await subject.caught_up()
     expect(await storage.due("l", until=5, limit=9, now=NOW), records, "six records of one key and time")
     expect(await storage.due("l", until=5, limit=3, now=NOW), records[:3], "the first three")
 
 
-@check(12, "settle")
+@check(12, "catch_up")
 async def a_record_leaves_its_lane_when_replaced_or_deleted(subject: Subject) -> None:
     storage = subject.storage
-    later, away, gone = (sample(key, lane="l", wake_at=5) for key in ("later", "away", "gone"))
-    await put(storage, later, away, gone)
+    later, away, gone = (make_record(key, lane="l", wake_at=5) for key in ("later", "away", "gone"))
+    await insert_each(storage, later, away, gone)
     change = later.becoming(body="2", tag="", lane="l", wake_at=9)
-    await do(storage, change, away.becoming(body="2", tag="", lane="m", wake_at=5), Delete(before=gone))
-    storage = await subject.settled()
+    await commit_changes(
+        storage, change, away.becoming(body="2", tag="", lane="m", wake_at=5), Delete(before=gone)
+    )
+    storage = await subject.caught_up()
     expect(await storage.due("l", until=8, limit=9, now=NOW), [], "the lane before the new time")
     expect(await storage.due("l", until=9, limit=9, now=NOW), [change.after], "the lane at the new time")
 
 
-@check(10, "settle")
+@check(10, "catch_up")
 async def a_thousand_records_come_in_one_answer(subject: Subject) -> None:
-    records = [sample(f"k{n:04}", order=n, tag="t", lane="l", wake_at=n) for n in range(1010)]
-    await put_many(subject.storage, records)
-    storage = await subject.settled()
-    expect_same(await storage.page(SPACE, PARTITION, limit=1000, now=NOW), records[:1000], "a page")
-    expect_same(await storage.page(SPACE, tag="t", limit=1000, now=NOW), records[:1000], "a page of all")
-    expect_same(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "what is due")
+    records = [make_record(f"k{n:04}", order=n, tag="t", lane="l", wake_at=n) for n in range(1010)]
+    await insert_many(subject.storage, records)
+    storage = await subject.caught_up()
+    expect_intact(await storage.page(SPACE, PARTITION, limit=1000, now=NOW), records[:1000], "a page")
+    expect_intact(await storage.page(SPACE, tag="t", limit=1000, now=NOW), records[:1000], "a page of all")
+    expect_intact(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "what is due")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"t": 1010}, "the counts")
 
 
-@check(10, "settle")
+@check(10, "catch_up")
 async def large_records_come_in_one_answer(subject: Subject) -> None:
-    records = [sample(f"k{n:02}", order=n, body=str(n) * 300_000, lane="l", wake_at=n) for n in range(10, 20)]
-    await put(subject.storage, *records)
-    storage = await subject.settled()
-    expect_same(await storage.page(SPACE, PARTITION, limit=99, now=NOW), records, "a page of 6 MB")
-    expect_same(await storage.due("l", until=99, limit=99, now=NOW), records, "6 MB that are due")
+    records = [
+        make_record(f"k{n:02}", order=n, body=str(n) * 300_000, lane="l", wake_at=n) for n in range(10, 20)
+    ]
+    await insert_each(subject.storage, *records)
+    storage = await subject.caught_up()
+    expect_intact(await storage.page(SPACE, PARTITION, limit=99, now=NOW), records, "a page of 6 MB")
+    expect_intact(await storage.due("l", until=99, limit=99, now=NOW), records, "6 MB that are due")
     got = await storage.get_many([record.address for record in records], now=NOW)
-    expect_same(got, records, "6 MB by address")
+    expect_intact(got, records, "6 MB by address")
 
 
-@check(10, "settle")
-async def a_page_ends_where_its_bodies_have_enough_bytes(subject: Subject) -> None:
+@check(10, "catch_up")
+async def a_page_ends_when_its_bodies_reach_the_byte_limit(subject: Subject) -> None:
     part = MAX_PAGE_BYTES // 5
     records = [
-        sample(f"k{n:02}", order=n, body=chr(97 + n) * part, tag="t", lane="l", wake_at=n) for n in range(8)
+        make_record(f"k{n:02}", order=n, body=chr(97 + n) * part, tag="t", lane="l", wake_at=n)
+        for n in range(8)
     ]
-    await put(subject.storage, *records)
-    storage = await subject.settled()
+    await insert_each(subject.storage, *records)
+    storage = await subject.caught_up()
     wanted = records[:6]  # five have a little less than enough
     for partition, tag in ((PARTITION, None), (PARTITION, "t"), (None, None), (None, "t")):
         page = await storage.page(SPACE, partition, tag=tag, limit=99, now=NOW)
-        expect_same(page, wanted, f"a page of large records ({partition}, {tag})")
+        expect_intact(page, wanted, f"a page of large records ({partition}, {tag})")
         backwards = await storage.page(SPACE, partition, tag=tag, limit=99, descending=True, now=NOW)
-        expect_same(backwards, records[:1:-1], f"the same, backwards ({partition}, {tag})")
-        expect_same(await walk(storage, partition, limit=99, tag=tag), records, "all pages of large records")
-    expect_same(await storage.page(SPACE, PARTITION, limit=6, now=NOW), wanted, "a page of six large records")
-    expect_same(await storage.due("l", until=99, limit=99, now=NOW), wanted, "large records that are due")
+        expect_intact(backwards, records[:1:-1], f"the same, backwards ({partition}, {tag})")
+        expect_intact(
+            await read_all_pages(storage, partition, limit=99, tag=tag), records, "all pages of large records"
+        )
+    expect_intact(
+        await storage.page(SPACE, PARTITION, limit=6, now=NOW), wanted, "a page of six large records"
+    )
+    expect_intact(await storage.due("l", until=99, limit=99, now=NOW), wanted, "large records that are due")
 
 
-@check(13, "settle")
+@check(13, "catch_up")
 async def counts_follow_every_change(subject: Subject) -> None:
     storage = subject.storage
-    records = [sample(f"k{n}", partition=f"p{n % 2}", tag="abc"[n % 3]) for n in range(12)]
-    await put(storage, *records)
+    records = [make_record(f"k{n}", partition=f"p{n % 2}", tag="abc"[n % 3]) for n in range(12)]
+    await insert_each(storage, *records)
     expect(dict(await storage.counts(SPACE, "p0", now=NOW)), {"a": 2, "b": 2, "c": 2}, "after inserts")
-    await do(storage, records[0].becoming(body="2", tag="b"))
-    await do(storage, Delete(before=records[2]))
-    await do(storage, Keep(record=records[4]))
+    await commit_changes(storage, records[0].becoming(body="2", tag="b"))
+    await commit_changes(storage, Delete(before=records[2]))
+    await commit_changes(storage, Keep(record=records[4]))
     await storage.commit([Insert(record=records[4])], now=NOW)
     expect(dict(await storage.counts(SPACE, "p0", now=NOW)), {"a": 1, "b": 3, "c": 1}, "after all of it")
-    storage = await subject.settled()
+    storage = await subject.caught_up()
     expect(dict(await storage.counts(SPACE, now=NOW)), {"a": 3, "b": 5, "c": 3}, "over all partitions")
     expect(dict(await storage.counts(OTHER_SPACE, now=NOW)), {}, "a space of nothing")
 
 
 @check(13)
-async def a_tag_of_none_is_absent_from_counts(subject: Subject) -> None:
-    storage, record = subject.storage, sample(tag="t")
-    await put(storage, record)
-    await do(storage, record.becoming(body="2", tag="u"))
+async def a_tag_without_records_is_absent_from_counts(subject: Subject) -> None:
+    storage, record = subject.storage, make_record(tag="t")
+    await insert_each(storage, record)
+    await commit_changes(storage, record.becoming(body="2", tag="u"))
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"u": 1}, "the counts")
 
 
 @check(18)
 async def a_watch_wakes_for_what_it_covers(subject: Subject) -> None:
-    storage, record = subject.storage, sample()
+    storage, record = subject.storage, make_record()
     change = record.becoming(body="2", tag="", expires_at=NOW + 5)
     for scope in ((SPACE, None, None), (SPACE, PARTITION, None), (SPACE, PARTITION, record.key)):
         async with storage.watch(*scope) as watch:
             for step in (Insert(record=record), change, Delete(before=change.after)):
                 waiting = asyncio.ensure_future(watch.changed())
                 await asyncio.sleep(0)
-                await do(storage, step)
-                await soon(waiting, f"the wake-up of {scope} for {type(step).__name__}")
+                await commit_changes(storage, step)
+                await within_timeout(waiting, f"the wake-up of {scope} for {type(step).__name__}")
 
 
 @check(18)
-async def a_watch_remembers_what_happened_while_nobody_waited(subject: Subject) -> None:
+async def a_watch_remembers_a_change_made_while_nothing_waited(subject: Subject) -> None:
     async with subject.storage.watch(SPACE, PARTITION, "k") as watch:
-        await put(subject.storage, sample("k"))
-        await soon(asyncio.ensure_future(watch.changed()), "the wake-up of a watch that was not waiting")
+        await insert_each(subject.storage, make_record("k"))
+        await within_timeout(
+            asyncio.ensure_future(watch.changed()), "the wake-up of a watch that was not waiting"
+        )
 
 
 @check(18, "second_client")
@@ -264,7 +291,7 @@ async def a_watch_wakes_for_another_clients_commit(subject: Subject) -> None:
         async with subject.storage.watch(SPACE, PARTITION, "k") as watch:
             waiting = asyncio.ensure_future(watch.changed())
             await asyncio.sleep(0)
-            await put(other, sample("k"))
-            await soon(waiting, "the wake-up for what another client wrote")
+            await insert_each(other, make_record("k"))
+            await within_timeout(waiting, "the wake-up for what another client wrote")
     finally:
         await other.close()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from ..port import MOST_NUMBER, Storage
 from ..record import Change, Committed, Insert, Micros, Record, Refused, Space, Tag
-from .suite import ContractBroken
+from .suite import ContractViolation
 
 SPACE = Space("kit")
 OTHER_SPACE = Space("kit2")
@@ -67,7 +67,7 @@ HOSTILE_BODIES = (
 )
 
 
-def sample(
+def make_record(
     key: str = "k",
     *,
     partition: str = PARTITION,
@@ -94,25 +94,25 @@ def sample(
     )
 
 
-async def put(storage: Storage, *records: Record, now: Micros = NOW) -> None:
+async def insert_each(storage: Storage, *records: Record, now: Micros = NOW) -> None:
     """Insert records one by one, all of which must succeed."""
     for record in records:
-        must(await storage.commit([Insert(record=record)], now=now))
+        require_committed(await storage.commit([Insert(record=record)], now=now))
 
 
-async def put_many(storage: Storage, records: Sequence[Record], now: Micros = NOW) -> None:
+async def insert_many(storage: Storage, records: Sequence[Record], now: Micros = NOW) -> None:
     """Insert many records of one partition, in commits of 25."""
     for start in range(0, len(records), 25):
         changes = [Insert(record=record) for record in records[start : start + 25]]
-        must(await storage.commit(changes, now=now))
+        require_committed(await storage.commit(changes, now=now))
 
 
-async def do(storage: Storage, *changes: Change, now: Micros = NOW) -> Committed:
+async def commit_changes(storage: Storage, *changes: Change, now: Micros = NOW) -> Committed:
     """Commit changes that must succeed."""
-    return must(await storage.commit(changes, now=now))
+    return require_committed(await storage.commit(changes, now=now))
 
 
-def must(result: Committed | Refused) -> Committed:
+def require_committed(result: Committed | Refused) -> Committed:
     if isinstance(result, Refused):
-        raise ContractBroken(f"a commit that should succeed was refused: {result}")
+        raise ContractViolation(f"a commit that should succeed was refused: {result}")
     return result

@@ -76,11 +76,11 @@ class _Machine(RuleBasedStateMachine):
             self.loop.run(_leave(self.context))
         self.loop.close()
 
-    def both(self, verb: Callable[[Storage], Awaitable[T]], what: str) -> T:
+    def run_on_both(self, verb: Callable[[Storage], Awaitable[T]], what: str) -> T:
         """Ask the engine and the model the same; they must answer the same."""
 
         async def ask() -> tuple[T, T]:
-            return await verb(await self.subject.settled()), await verb(self.model)
+            return await verb(await self.subject.caught_up()), await verb(self.model)
 
         actual, expected = self.loop.run(ask())
         expect(actual, expected, f"{what} at {self.now}")
@@ -106,7 +106,9 @@ class _Machine(RuleBasedStateMachine):
         chosen = data.draw(st.lists(places, min_size=1, max_size=4, unique=True))
         changes = [self._change(Address(space, partition, key), data) for space, key in chosen]
         now = self.now
-        self.both(lambda storage: storage.commit(changes, guard=guard, now=now), f"commit {changes} {guard}")
+        self.run_on_both(
+            lambda storage: storage.commit(changes, guard=guard, now=now), f"commit {changes} {guard}"
+        )
         for change in changes:
             if not isinstance(change, Delete):
                 after = change.record if isinstance(change, Insert | Keep) else change.after
@@ -138,7 +140,7 @@ class _Machine(RuleBasedStateMachine):
     @rule(addresses=st.lists(_addresses, min_size=1, max_size=10))
     def get(self, addresses: list[Address]) -> None:
         now = self.now
-        self.both(lambda storage: storage.get_many(addresses, now=now), f"get {addresses}")
+        self.run_on_both(lambda storage: storage.get_many(addresses, now=now), f"get {addresses}")
 
     @rule(
         space=st.sampled_from(SPACES),
@@ -160,7 +162,7 @@ class _Machine(RuleBasedStateMachine):
         if after is not None and partition is not None:
             after = after._replace(partition=partition)
         now = self.now
-        self.both(
+        self.run_on_both(
             lambda storage: storage.page(
                 space, partition, after=after, limit=limit, tag=tag, descending=descending, now=now
             ),
@@ -170,7 +172,9 @@ class _Machine(RuleBasedStateMachine):
     @rule(lane=st.sampled_from(LANES), until=_times, limit=_limits)
     def due(self, lane: str, until: Micros, limit: int) -> None:
         now = self.now
-        self.both(lambda storage: storage.due(lane, until=until, limit=limit, now=now), f"due {lane} {until}")
+        self.run_on_both(
+            lambda storage: storage.due(lane, until=until, limit=limit, now=now), f"due {lane} {until}"
+        )
 
     @rule(space=st.sampled_from(SPACES), partition=st.none() | st.sampled_from(PARTITIONS))
     def counts(self, space: Space, partition: str | None) -> None:
@@ -179,7 +183,7 @@ class _Machine(RuleBasedStateMachine):
         async def counts(storage: Storage) -> dict[str, int]:
             return dict(await storage.counts(space, partition, now=now))
 
-        self.both(counts, f"counts {space} {partition}")
+        self.run_on_both(counts, f"counts {space} {partition}")
 
     @rule(until=_times)
     def purge(self, until: Micros) -> None:
@@ -192,14 +196,14 @@ class _Machine(RuleBasedStateMachine):
             await purge(storage)
 
         is_open = self.guarded_at is not None
-        self.both(purge_silently if is_open else purge, f"purge {until}")
+        self.run_on_both(purge_silently if is_open else purge, f"purge {until}")
         if self.guarded_at is not None and until >= self.guarded_at:
             self.guarded_at = None
 
     @rule(space=st.sampled_from(SPACES))
     def everything(self, space: Space) -> None:
         now = self.now
-        self.both(lambda storage: storage.page(space, limit=1000, now=now), f"everything of {space}")
+        self.run_on_both(lambda storage: storage.page(space, limit=1000, now=now), f"everything of {space}")
         for lane in LANES:
             self.due(lane, 12 * STEP, 1000)
 

@@ -6,14 +6,15 @@
             yield Subject(storage, second_client=lambda: open_storage("mine://..."))
 
     report = await run(my_engine)          # as plain functions
-    report.raise_if_broken()
+    report.raise_if_failed()
 
     @pytest.mark.parametrize("check", CHECKS, ids=str)              # or from pytest
     async def test_my_engine_keeps_the_contract(check):
         async with my_engine() as subject:
             await check(subject)
 
-A seam that an engine lacks leaves out the checks that need it; the report, and pytest, show each as skipped.
+Checks that need a capability which the subject lacks are skipped, and are shown as such by the report and by
+pytest.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from ..record import Address, Micros
 
 T = TypeVar("T")
 
-Seam: TypeAlias = Literal["reopen", "second_client", "advance_time", "settle", "url", "damage"]
+Capability: TypeAlias = Literal["reopen", "second_client", "advance_time", "catch_up", "url", "damage"]
 Opener: TypeAlias = Callable[[], Awaitable[Storage]]
 
 
 class Subject(msgspec.Struct):
-    """A fresh, empty storage under test, and the seams through which the kit reaches around it."""
+    """A fresh, empty storage under test, and the capabilitys through which the kit reaches around it."""
 
     storage: Storage
     reopen: Opener | None = None
@@ -44,7 +45,7 @@ class Subject(msgspec.Struct):
     """Open another client of the same data, while the first goes on. The kit closes it."""
     advance_time: Callable[[Micros], Awaitable[None]] | None = None
     """Let so much time pass for the engine's own clock, if it has one."""
-    settle: Callable[[], Awaitable[None]] | None = None
+    catch_up: Callable[[], Awaitable[None]] | None = None
     """Return when verbs across partitions see everything. An engine without lag needs none."""
     url: str | None = None
     """What another process opens to reach the same data."""
@@ -53,84 +54,84 @@ class Subject(msgspec.Struct):
     plugin: str | None = None
     """The module that such a process imports first, where the URL's scheme must be registered."""
 
-    def has(self, seam: Seam) -> bool:
-        if seam == "settle" and self.storage.lag == 0:
+    def has(self, capability: Capability) -> bool:
+        if capability == "catch_up" and self.storage.lag == 0:
             return True
-        return getattr(self, seam) is not None
+        return getattr(self, capability) is not None
 
-    async def settled(self) -> Storage:
+    async def caught_up(self) -> Storage:
         """The storage, once verbs across partitions see everything."""
-        if self.settle is not None:
-            await self.settle()
+        if self.catch_up is not None:
+            await self.catch_up()
         return self.storage
 
     async def reopened(self) -> Storage:
         """The storage, closed and opened again."""
         if self.reopen is None:
-            raise MissingSeam("reopen")
+            raise MissingCapability("reopen")
         await self.storage.close()
         self.storage = await self.reopen()
         return self.storage
 
     async def another_client(self) -> Storage:
         if self.second_client is None:
-            raise MissingSeam("second_client")
+            raise MissingCapability("second_client")
         return await self.second_client()
 
 
 Factory: TypeAlias = Callable[[], AbstractAsyncContextManager[Subject]]
 
 
-class ContractBroken(AssertionError):
+class ContractViolation(AssertionError):
     """The engine did something that the contract excludes."""
 
 
-class MissingSeam(Exception):
-    """A check needs a seam that its subject does not have: a reason to skip it."""
+class MissingCapability(Exception):
+    """A check needs a capability that its subject does not have: a reason to skip it."""
 
-    def __init__(self, seam: Seam) -> None:
-        super().__init__(f"the subject has no seam {seam!r}")
-        self.seam = seam
+    def __init__(self, capability: Capability) -> None:
+        super().__init__(f"the subject has no capability {capability!r}")
+        self.capability = capability
 
 
-def expect_same(actual: object, expected: object, what: str) -> None:
+def expect_intact(actual: object, expected: object, what: str) -> None:
     """Like `expect`, for values too large to be shown."""
     if actual != expected:
-        raise ContractBroken(f"{what}: came back changed")
+        raise ContractViolation(f"{what}: came back changed")
 
 
-PATIENCE = 30.0
+WAKE_TIMEOUT = 30.0
 """Seconds after which a watch that was not woken is called deaf. Not a measure of speed."""
 
 
-async def soon(waiting: Awaitable[T], what: str) -> T:
+async def within_timeout(waiting: Awaitable[T], what: str) -> T:
     """The answer of something that should come at once."""
     try:
-        return await asyncio.wait_for(waiting, PATIENCE)
+        return await asyncio.wait_for(waiting, WAKE_TIMEOUT)
     except TimeoutError as error:
-        raise ContractBroken(f"{what} did not come within {PATIENCE:g} seconds") from error
+        raise ContractViolation(f"{what} did not come within {WAKE_TIMEOUT:g} seconds") from error
 
 
 def expect(actual: object, expected: object, what: str) -> None:
     if actual != expected:
-        raise ContractBroken(f"{what}: expected {expected!r}, got {actual!r}")
+        raise ContractViolation(f"{what}: expected {expected!r}, got {actual!r}")
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One promise of the contract, or a part of it, as a function that raises ContractBroken."""
+    """One promise of the contract, or a part of it, as a function that raises ContractViolation."""
 
     name: str
     promise: int
-    needs: tuple[Seam, ...]
+    needs: tuple[Capability, ...]
     function: Callable[[Subject], Awaitable[None]]
 
     def __str__(self) -> str:
         return f"{self.promise:02}-{self.name}"
 
     async def __call__(self, subject: Subject) -> None:
-        for seam in self.needs:
-            if not subject.has(seam):
-                raise MissingSeam(seam)
+        for capability in self.needs:
+            if not subject.has(capability):
+                raise MissingCapability(capability)
         await self.function(subject)
 
 
@@ -139,7 +140,7 @@ CHECKS: list[Check] = []
 
 
 def check(
-    promise: int, *needs: Seam
+    promise: int, *needs: Capability
 ) -> Callable[[Callable[[Subject], Awaitable[None]]], Callable[[Subject], Awaitable[None]]]:
     """Make a function a check of the kit, named after it."""
 
@@ -153,7 +154,7 @@ def check(
 
 class Result(msgspec.Struct, frozen=True):
     check: Check
-    verdict: Literal["kept", "broken", "skipped"]
+    verdict: Literal["passed", "failed", "skipped"]
     reason: str = ""
 
     def __str__(self) -> str:
@@ -166,16 +167,16 @@ class Report(msgspec.Struct, frozen=True):
     results: tuple[Result, ...]
 
     @property
-    def broken(self) -> tuple[Result, ...]:
-        return tuple(each for each in self.results if each.verdict == "broken")
+    def failed(self) -> tuple[Result, ...]:
+        return tuple(each for each in self.results if each.verdict == "failed")
 
     @property
     def skipped(self) -> tuple[Result, ...]:
         return tuple(each for each in self.results if each.verdict == "skipped")
 
-    def raise_if_broken(self) -> None:
-        if self.broken:
-            raise ContractBroken("\n".join(str(each) for each in self.broken))
+    def raise_if_failed(self) -> None:
+        if self.failed:
+            raise ContractViolation("\n".join(str(each) for each in self.failed))
 
     def __str__(self) -> str:
         return "\n".join(str(each) for each in self.results)
@@ -190,8 +191,8 @@ async def _run_one(factory: Factory, check: Check) -> Result:
     async with factory() as subject:
         try:
             await check(subject)
-        except MissingSeam as missing:
+        except MissingCapability as missing:
             return Result(check, "skipped", str(missing))
         except Exception as error:  # an engine under test may raise anything
-            return Result(check, "broken", f"{type(error).__name__}: {error}")
-        return Result(check, "kept")
+            return Result(check, "failed", f"{type(error).__name__}: {error}")
+        return Result(check, "passed")

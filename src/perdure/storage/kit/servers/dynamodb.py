@@ -14,8 +14,8 @@ from pathlib import Path
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from .npm_packages import PACKAGES, installed
-from .process import MissingServer, Server, answers
+from .npm_packages import PACKAGES, program_path
+from .process import MissingServer, Server, port_responds
 
 REGION = "us-east-1"
 CREDENTIALS: Mapping[str, str] = {
@@ -37,14 +37,14 @@ class _DynamoDb(Server):
         return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
 
     def is_ready(self) -> bool:
-        return answers(self.port)
+        return port_responds(self.port)
 
 
 class Dynoxide(_DynamoDb):
     """Keeps everything in one file."""
 
     def command(self) -> list[str]:
-        program = str(installed(PACKAGES["dynoxide"]))
+        program = str(program_path(PACKAGES["dynoxide"]))
         return [program, "--port", str(self.port), "--db-path", str(self.folder / "tables.db")]
 
 
@@ -73,7 +73,7 @@ class ExtendDb(_DynamoDb):
 
     @property
     def _program(self) -> Path:
-        return installed(PACKAGES["extenddb"])
+        return program_path(PACKAGES["extenddb"])
 
     @property
     def _configuration(self) -> Path:

@@ -30,7 +30,7 @@ PACKAGES = {
 }
 
 
-def installed(package: Package) -> Path:
+def program_path(package: Package) -> Path:
     """The program of a package."""
     path = FOLDER / "node_modules" / package.name / package.program
     if not path.exists():

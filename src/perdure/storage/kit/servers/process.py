@@ -20,10 +20,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, cast
 
-LEASH = Path(__file__).with_name("supervisor.py")
-READY_WITHIN = 60.0
+SUPERVISOR = Path(__file__).with_name("supervisor.py")
+START_TIMEOUT = 60.0
 """Seconds until a server that does not answer is given up. Not a measure of speed."""
-NOBODY = 65534
+NOBODY_UID = 65534
 """The user that servers run as which refuse to run as root."""
 
 
@@ -35,7 +35,7 @@ class ServerFailed(Exception):
     """The server did not start; the message has the end of its log."""
 
 
-class Running(ABC):
+class ManagedServer(ABC):
     """What is started and closed, by hand or for a block of `with`."""
 
     @abstractmethod
@@ -58,14 +58,14 @@ class Running(ABC):
         self.close()
 
 
-class Server(Running):
+class Server(ManagedServer):
     """One server process, made ready by `start` and ended by `stop`."""
 
     run_as: int | None = None
 
     def __init__(self) -> None:
         self.port = free_port()
-        self._leash: subprocess.Popen[bytes] | None = None
+        self._supervisor: subprocess.Popen[bytes] | None = None
         self.pid = 0
 
     @cached_property
@@ -97,24 +97,24 @@ class Server(Running):
             self.prepare()
         user = "-" if self.run_as is None else str(self.run_as)
         with self._log().open("ab") as log:
-            self._leash = subprocess.Popen(  # noqa: S603 - our own command
-                [sys.executable, "-I", "-S", str(LEASH), user, *self.command()],
+            self._supervisor = subprocess.Popen(  # noqa: S603 - our own command
+                [sys.executable, "-I", "-S", str(SUPERVISOR), user, *self.command()],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 env={**os.environ, **self.environment()}, start_new_session=True, cwd=self.folder,
             )  # fmt: skip
-        self.pid = int(cast("IO[bytes]", self._leash.stdout).readline() or 0)
-        deadline = time.monotonic() + READY_WITHIN
+        self.pid = int(cast("IO[bytes]", self._supervisor.stdout).readline() or 0)
+        deadline = time.monotonic() + START_TIMEOUT
         while not self.is_ready():
-            if self._leash.poll() is not None or time.monotonic() > deadline:
-                raise ServerFailed(f"{self.name} did not start:\n{self._last_words()}")
+            if self._supervisor.poll() is not None or time.monotonic() > deadline:
+                raise ServerFailed(f"{self.name} did not start:\n{self._log_tail()}")
             time.sleep(0.01)
 
     def stop(self) -> None:
         """An orderly end. Calling it again does nothing."""
-        if self._leash is None:
+        if self._supervisor is None:
             return
-        self._leash.communicate()  # closes its input, and waits
-        self._leash = None
+        self._supervisor.communicate()  # closes its input, and waits
+        self._supervisor = None
 
     def kill(self) -> None:
         """The hard way, as a crash would be."""
@@ -142,14 +142,14 @@ class Server(Running):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _send(self, number: signal.Signals) -> None:
-        if self._leash is None or not self.pid:  # 0 would be everybody in our process group
+        if self._supervisor is None or not self.pid:  # 0 would be everybody in our process group
             raise ServerFailed(f"{self.name} is not running")
         os.kill(self.pid, number)
 
     def _log(self) -> Path:
         return self.folder / "server.log"
 
-    def _last_words(self) -> str:
+    def _log_tail(self) -> str:
         return self._log().read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
@@ -174,7 +174,7 @@ def free_port() -> int:
             return port
 
 
-def answers(port: int, question: bytes = b"", answer: bytes = b"") -> bool:
+def port_responds(port: int, question: bytes = b"", answer: bytes = b"") -> bool:
     """Whether something listens there, and answers so."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
@@ -186,7 +186,7 @@ def answers(port: int, question: bytes = b"", answer: bytes = b"") -> bool:
 
 def wait_until(what: str, is_so: Callable[[], bool]) -> None:
     """Return when it is so; else fail with what is not."""
-    deadline = time.monotonic() + READY_WITHIN
+    deadline = time.monotonic() + START_TIMEOUT
     while not is_so():
         if time.monotonic() > deadline:
             raise ServerFailed(what)

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 
-PATIENCE = 30.0
+STOP_TIMEOUT = 30.0
 """Seconds for an orderly end before a hard one."""
 
 
@@ -29,18 +29,18 @@ def main(user: str, *command: str) -> int:
         start_new_session=True,
     )
     print(server.pid, flush=True)
-    threading.Thread(target=_hold, args=(server,), daemon=True).start()
+    threading.Thread(target=_stop_when_orphaned, args=(server,), daemon=True).start()
     return server.wait()
 
 
-def _hold(server: subprocess.Popen[bytes]) -> None:
+def _stop_when_orphaned(server: subprocess.Popen[bytes]) -> None:
     """Wait until nobody holds the other end; then let the server go."""
     while os.read(0, 1024):
         pass
     server.send_signal(signal.SIGCONT)
     server.send_signal(signal.SIGINT)  # of a PostgreSQL: roll back and go; others simply go
     try:
-        server.wait(PATIENCE)
+        server.wait(STOP_TIMEOUT)
     except subprocess.TimeoutExpired:
         server.kill()
 

@@ -8,12 +8,20 @@ from contextlib import ExitStack
 from pathlib import Path
 from uuid import uuid4
 
-from .process import READY_WITHIN, Running, Server, answers, free_port, package_folder, wait_until
+from .process import (
+    START_TIMEOUT,
+    ManagedServer,
+    Server,
+    free_port,
+    package_folder,
+    port_responds,
+    wait_until,
+)
 
 SLOTS = 16384
 SERVICE = "perdure"
 """What the sentinels call the master that they watch."""
-PACE = {"publish-period": 200, "info-period": 500, "ask-period": 200}
+SENTINEL_PERIODS_MS = {"publish-period": 200, "info-period": 500, "ask-period": 200}
 """Milliseconds between what sentinels tell each other and ask the others; by default up to ten seconds."""
 
 
@@ -41,11 +49,11 @@ class Valkey(Server):
         return [str(binary()), *(part for name, value in settings.items() for part in (f"--{name}", value))]
 
     def is_ready(self) -> bool:
-        return answers(self.port, b"PING\r\n", b"+PONG")
+        return port_responds(self.port, b"PING\r\n", b"+PONG")
 
-    def ask(self, *words: str) -> str:
+    def send_command(self, *words: str) -> str:
         """One command, and the first bytes of its answer as they come. For setting servers up."""
-        with socket.create_connection(("127.0.0.1", self.port), timeout=READY_WITHIN) as line:
+        with socket.create_connection(("127.0.0.1", self.port), timeout=START_TIMEOUT) as line:
             parts = "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
             line.sendall(f"*{len(words)}\r\n{parts}".encode())
             return line.recv(65536).decode()
@@ -54,11 +62,11 @@ class Valkey(Server):
 class _Sentinel(Valkey):
     """Watches a master, and puts a replica in its place when it is gone."""
 
-    def __init__(self, master: Valkey, quorum: int, patience: float) -> None:
+    def __init__(self, master: Valkey, quorum: int, failure_timeout: float) -> None:
         super().__init__()
         self._master = master
         self._quorum = quorum
-        self._patience = patience
+        self._failure_timeout = failure_timeout
 
     def prepare(self) -> None:
         """Sentinels keep their state in their configuration, so each has a file."""
@@ -67,7 +75,7 @@ class _Sentinel(Valkey):
             "bind 127.0.0.1",
             f"dir {self.folder}",
             f"sentinel monitor {SERVICE} 127.0.0.1 {self._master.port} {self._quorum}",
-            f"sentinel down-after-milliseconds {SERVICE} {round(self._patience * 1000)}",
+            f"sentinel down-after-milliseconds {SERVICE} {round(self._failure_timeout * 1000)}",
             f"sentinel failover-timeout {SERVICE} 3000",
         )
         self._file.write_text("\n".join(lines), encoding="utf-8")
@@ -81,11 +89,11 @@ class _Sentinel(Valkey):
 
     def start(self) -> None:
         super().start()
-        for name, period in PACE.items():
-            self.ask("SENTINEL", "DEBUG", name, str(period))
+        for name, period in SENTINEL_PERIODS_MS.items():
+            self.send_command("SENTINEL", "DEBUG", name, str(period))
 
 
-class _Several(Running):
+class _ServerGroup(ManagedServer):
     """Servers that belong together."""
 
     def __init__(self) -> None:
@@ -98,26 +106,27 @@ class _Several(Running):
 class _Node(Valkey):
     """One node of a cluster. The port on which it talks to the others is by default 10000 above its own."""
 
-    def __init__(self, patience: float) -> None:
+    def __init__(self, failure_timeout: float) -> None:
         self.bus = free_port()
         super().__init__(
             {
                 "cluster-enabled": "yes",
-                "cluster-node-timeout": str(round(patience * 1000)),
+                "cluster-node-timeout": str(round(failure_timeout * 1000)),
                 "cluster-port": str(self.bus),
             }
         )
 
 
-class ValkeyCluster(_Several):
+class ValkeyCluster(_ServerGroup):
     """Three nodes, each with a third of the slots, and no replicas.
 
-    A node that is silent for longer than `patience` seconds is taken for gone, and the whole cluster with it.
+    A node that is silent for longer than `failure_timeout` seconds is considered failed, and with it the
+    whole cluster.
     """
 
-    def __init__(self, nodes: int = 3, *, patience: float = 15.0) -> None:
+    def __init__(self, nodes: int = 3, *, failure_timeout: float = 15.0) -> None:
         super().__init__()
-        self.nodes = [_Node(patience) for _ in range(nodes)]
+        self.nodes = [_Node(failure_timeout) for _ in range(nodes)]
 
     @property
     def url(self) -> str:
@@ -133,29 +142,29 @@ class ValkeyCluster(_Several):
         first_node = self.nodes[0]
         for at, node in enumerate(self.nodes):
             first, last = (SLOTS * edge // len(self.nodes) for edge in (at, at + 1))
-            node.ask("CLUSTER", "ADDSLOTSRANGE", str(first), str(last - 1))
-            node.ask("CLUSTER", "MEET", "127.0.0.1", str(first_node.port), str(first_node.bus))
-        wait_until("the cluster did not form", self._is_whole)
+            node.send_command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last - 1))
+            node.send_command("CLUSTER", "MEET", "127.0.0.1", str(first_node.port), str(first_node.bus))
+        wait_until("the cluster did not form", self._is_formed)
 
-    def _is_whole(self) -> bool:
-        states = [node.ask("CLUSTER", "INFO") for node in self.nodes]
+    def _is_formed(self) -> bool:
+        states = [node.send_command("CLUSTER", "INFO") for node in self.nodes]
         wanted = "cluster_state:ok", f"cluster_known_nodes:{len(self.nodes)}", f"cluster_slots_ok:{SLOTS}"
         return all(word in state for state in states for word in wanted)
 
 
-class ValkeySentinel(_Several):
+class ValkeySentinel(_ServerGroup):
     """A master, a replica, and three sentinels that put the one in the other's place.
 
-    They do so when the master is silent for longer than `patience` seconds.
+    They do so when the master is silent for longer than `failure_timeout` seconds.
     """
 
-    def __init__(self, sentinels: int = 3, *, patience: float = 1.0) -> None:
+    def __init__(self, sentinels: int = 3, *, failure_timeout: float = 1.0) -> None:
         super().__init__()
         at_once = {"repl-diskless-sync-delay": "0"}  # the one that leads would wait for more replicas
         self.master = Valkey(at_once)
         self.replica = Valkey({**at_once, "replicaof": f"127.0.0.1 {self.master.port}"})
         quorum = sentinels // 2 + 1
-        self.sentinels = [_Sentinel(self.master, quorum, patience) for _ in range(sentinels)]
+        self.sentinels = [_Sentinel(self.master, quorum, failure_timeout) for _ in range(sentinels)]
 
     @property
     def url(self) -> str:
@@ -169,17 +178,20 @@ class ValkeySentinel(_Several):
         """Return when the replica follows the master and the sentinels know both, and each other."""
         for server in (self.master, self.replica, *self.sentinels):
             self._stack.enter_context(server)
-        wait_until("the replica does not follow", lambda: self._says(self.replica, "master_link_status:up"))
+        wait_until(
+            "the replica does not follow", lambda: self._info_contains(self.replica, "master_link_status:up")
+        )
         known = f"slaves=1,sentinels={len(self.sentinels)}"
         wait_until(
-            "the sentinels do not agree", lambda: all(self._says(each, known) for each in self.sentinels)
+            "the sentinels do not agree",
+            lambda: all(self._info_contains(each, known) for each in self.sentinels),
         )
 
-    def lose_patience(self) -> None:
+    def shorten_failure_timeout(self) -> None:
         """From now on one second of silence is enough, so that a test need not wait for what it has done."""
         for sentinel in self.sentinels:
-            sentinel.ask("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "1000")
+            sentinel.send_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "1000")
 
     @staticmethod
-    def _says(server: Valkey, words: str) -> bool:
-        return words in server.ask("INFO", "replication") + server.ask("INFO", "sentinel")
+    def _info_contains(server: Valkey, words: str) -> bool:
+        return words in server.send_command("INFO", "replication") + server.send_command("INFO", "sentinel")
