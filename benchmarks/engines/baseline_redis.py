@@ -14,7 +14,7 @@ from redis.asyncio import BlockingConnectionPool, Redis
 from redis.typing import EncodableT, FieldT
 
 from perdure.storage import Record
-from perdure.storage.redis.location import parse
+from perdure.storage.redis.location import parse_url
 
 from .copies import Life
 from .floor import Floor
@@ -27,7 +27,7 @@ class BareRedis(Floor):
 
     def __init__(self, url: str, lives: Iterator[Life]) -> None:
         super().__init__(lives)
-        self._location = parse(url)
+        self._location = parse_url(url)
         self._prefix = self._location.options.prefix
 
     async def open(self) -> None:

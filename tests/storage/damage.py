@@ -8,10 +8,10 @@ from contextlib import closing
 from perdure.storage import Address
 from perdure.storage.dynamodb.items import record_key
 from perdure.storage.dynamodb.location import parse as parse_dynamodb
-from perdure.storage.redis.location import parse as parse_redis
+from perdure.storage.redis.location import parse_url as parse_redis
 from perdure.storage.redis.router import Router
 from perdure.storage.redis.schema import Keys
-from perdure.storage.redis.topology import layout_of
+from perdure.storage.redis.topology import topology_for
 from perdure.storage.shards import shard_of
 from perdure.storage.sqlite.location import parse as parse_sqlite
 
@@ -60,10 +60,10 @@ async def damage_dynamodb(url: str, address: Address, update: str) -> None:
 async def damage_redis(url: str, address: Address, value: bytes) -> None:
     location = parse_redis(url)
     keys = Keys(location.options.prefix)
-    layout = layout_of(location, keys)
-    router = Router(layout, location.name, location.options.timeout)
+    topology = topology_for(location, keys)
+    router = Router(topology, location.display_name, location.options.timeout)
     try:
-        command = ("SET", keys.record(address), value)
+        command = ("SET", keys.record_key(address), value)
         assert await router.write([(shard_of(address.partition), command)]) == [b"OK"]
     finally:
-        await layout.close()
+        await topology.close()

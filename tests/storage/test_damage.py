@@ -18,7 +18,7 @@ from perdure.storage.errors import CopyDiffers, StorageCorrupt
 from perdure.storage.kit import CHECKS, Check
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.redis.location import parse as parse_redis
+from perdure.storage.redis.location import parse_url as parse_redis
 from perdure.storage.redis.schema import Keys
 
 from .. import servers
@@ -144,7 +144,7 @@ async def test_redis_key_of_another_type() -> None:
     url = server.new_url()
     async with await open_storage(url) as storage, redis_client_of(server) as client:
         await insert_each(storage, RECORD, OTHER)
-        key = Keys(parse_redis(url).options.prefix).record(RECORD.address)
+        key = Keys(parse_redis(url).options.prefix).record_key(RECORD.address)
         await client.delete(key)
         await client.hset(key, "field", "value")
         with pytest.raises(StorageCorrupt, match="'bad'"):

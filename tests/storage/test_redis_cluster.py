@@ -13,10 +13,10 @@ from perdure.storage import Storage, open_storage
 from perdure.storage.errors import CannotOpen, OutcomeUnknown
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey, ValkeyCluster
-from perdure.storage.redis import topology as layouts
-from perdure.storage.redis.location import parse
+from perdure.storage.redis import topology as topologies
+from perdure.storage.redis.location import parse_url
 from perdure.storage.redis.schema import Keys
-from perdure.storage.redis.topology import Layout, layout_of
+from perdure.storage.redis.topology import Topology, topology_for
 
 from ..markers import row
 from .redis_helpers import PATIENCE, client_of, eventually, hasty, keys_of, storage, storm
@@ -128,13 +128,13 @@ async def test_a_node_of_a_cluster_is_not_a_server_by_itself(cluster: ValkeyClus
 
 
 @asynccontextmanager
-async def layout_on(url: str) -> AsyncGenerator[Layout]:
-    location = parse(url)
-    layout = layout_of(location, Keys(location.options.prefix))
+async def topology_on(url: str) -> AsyncGenerator[Topology]:
+    location = parse_url(url)
+    topology = topology_for(location, Keys(location.options.prefix))
     try:
-        yield layout
+        yield topology
     finally:
-        await layout.close()
+        await topology.close()
 
 
 def ports_of(cluster: ValkeyCluster) -> set[int]:
@@ -149,7 +149,7 @@ async def test_a_purge_that_fails_on_one_node_does_not_say_that_nothing_was_remo
         await watch.changed()  # once the subscription stands
         cluster.nodes[2].send_command("CONFIG", "SET", "min-replicas-to-write", "1")
         try:
-            with pytest.raises(OutcomeUnknown, match="records were removed"):
+            with pytest.raises(OutcomeUnknown, match="records were purged"):
                 await storage.purge(until=NOW + 1, limit=99)
         finally:
             cluster.nodes[2].send_command("CONFIG", "SET", "min-replicas-to-write", "0")
@@ -158,28 +158,28 @@ async def test_a_purge_that_fails_on_one_node_does_not_say_that_nothing_was_remo
 
 
 async def test_a_frozen_node_keeps_nobody_from_learning_the_map(cluster: ValkeyCluster) -> None:
-    async with layout_on(cluster.new_url("&timeout=1000")) as layout:
+    async with topology_on(cluster.new_url("&timeout=1000")) as topology:
         for node in cluster.nodes:
             node.pause()
             try:
                 async with asyncio.timeout(PATIENCE):
-                    places = await layout.places()
+                    nodes = await topology.nodes_by_shard()
             finally:
                 node.resume()
-            assert {place.host[1] for place in places} == ports_of(cluster)
-            layout.doubt()
+            assert {node.host[1] for node in nodes} == ports_of(cluster)
+            topology.invalidate()
 
 
 async def test_the_map_of_a_node_that_was_left_behind_is_not_believed(
     cluster: ValkeyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(layouts, "GRACE", PATIENCE)  # in which all of them answer
+    monkeypatch.setattr(topologies, "DISCOVERY_GRACE", PATIENCE)  # in which all of them answer
     with ValkeyCluster(1) as behind:
         cluster.nodes[0].send_command("CLUSTER", "BUMPEPOCH")
         for seeds in ((*behind.nodes, *cluster.nodes), (*cluster.nodes, *behind.nodes)):
             hosts = ",".join(f"127.0.0.1:{node.port}" for node in seeds)
-            async with layout_on(f"redis+cluster://{hosts}/") as layout:
-                assert {place.host[1] for place in await layout.places()} == ports_of(cluster)
+            async with topology_on(f"redis+cluster://{hosts}/") as topology:
+                assert {node.host[1] for node in await topology.nodes_by_shard()} == ports_of(cluster)
 
 
 async def test_a_node_that_is_no_longer_in_the_map_is_let_go(cluster: ValkeyCluster) -> None:
@@ -189,8 +189,8 @@ async def test_a_node_that_is_no_longer_in_the_map_is_let_go(cluster: ValkeyClus
             async with client_of(former) as client:
                 return len(await client.client_list()) == 1
 
-        async with layout_on(cluster.new_url()) as layout:
-            await layout.node(("127.0.0.1", former.port)).ask(("PING",))
+        async with topology_on(cluster.new_url()) as topology:
+            await topology.node(("127.0.0.1", former.port)).send_now(("PING",))
             assert not await is_alone()
-            await layout.places()
+            await topology.nodes_by_shard()
             await eventually(is_alone)

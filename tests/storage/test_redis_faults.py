@@ -21,10 +21,10 @@ from perdure.storage.errors import (
 )
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey
-from perdure.storage.redis.location import parse
-from perdure.storage.redis.router import PAUSES, Router
+from perdure.storage.redis.location import parse_url
+from perdure.storage.redis.router import RETRY_DELAYS, Router
 from perdure.storage.redis.schema import Keys
-from perdure.storage.redis.topology import layout_of
+from perdure.storage.redis.topology import topology_for
 
 from .redis_helpers import (
     PATIENCE,
@@ -212,7 +212,7 @@ async def test_what_is_refused_is_tried_again_for_as_long_as_the_timeout_allows(
     async with storage_on(server, f"&timeout={PATIENCE}") as storage:
         server.send_command("REPLICAOF", "127.0.0.1", "1")
         writing = asyncio.create_task(insert_each(storage, make_record()))
-        await asyncio.sleep(2 * sum(PAUSES))  # longer than one round of pauses
+        await asyncio.sleep(2 * sum(RETRY_DELAYS))  # longer than all delays together
         assert not writing.done()
         server.send_command("REPLICAOF", "NO", "ONE")
         await writing
@@ -243,17 +243,17 @@ async def test_a_commit_to_a_server_that_loads_is_done_when_it_has() -> None:
 
 async def test_a_connection_without_its_user_does_nothing_and_is_made_anew(server: Valkey) -> None:
     server.send_command("CONFIG", "SET", "requirepass", "secret")
-    location = parse(server.new_url(f"&timeout={PATIENCE}").replace("redis://", "redis://:secret@"))
-    layout = layout_of(location, Keys(location.options.prefix))
-    router = Router(layout, location.name, location.options.timeout)
-    node = (await layout.places())[0]
-    assert await node.send_command(("RESET",)) == [b"RESET"]
+    location = parse_url(server.new_url(f"&timeout={PATIENCE}").replace("redis://", "redis://:secret@"))
+    topology = topology_for(location, Keys(location.options.prefix))
+    router = Router(topology, location.display_name, location.options.timeout)
+    node = (await topology.nodes_by_shard())[0]
+    assert await node.send_now(("RESET",)) == [b"RESET"]
     first, second = await router.write([(0, ("SET", "k", "v")), (1, ("SET", "k", "v"))])
     for reply in (first, second):
         assert isinstance(reply, StorageFailed)
         assert not isinstance(reply, OutcomeUnknown)
     assert await router.write([(0, ("GET", "k"))]) == [None]
-    await layout.close()
+    await topology.close()
 
 
 async def test_a_script_that_stops_half_way_is_not_said_to_have_done_nothing(
@@ -271,5 +271,5 @@ async def test_a_script_that_stops_half_way_is_not_said_to_have_done_nothing(
 
 async def test_a_wait_for_replicas_always_has_an_end(server: Valkey) -> None:
     async with storage_on(server, "&replicas=1&replica_timeout=0.0001") as storage:
-        with pytest.raises(OutcomeUnknown, match="0 of 1 replicas"):
+        with pytest.raises(OutcomeUnknown, match="only 0 of 1 replicas"):
             await storage.commit([Insert(record=make_record())], now=NOW)

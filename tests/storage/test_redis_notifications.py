@@ -107,7 +107,7 @@ async def test_a_message_that_makes_no_sense_wakes_everybody_and_is_not_the_last
 async def test_a_silent_server_is_asked_whether_it_is_there(
     server: Valkey, pair: tuple[Storage, Storage], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(notifications, "QUIET", 0.05)
+    monkeypatch.setattr(notifications, "KEEPALIVE_SECONDS", 0.05)
     first, second = pair
 
     async def is_asked_in_peace() -> bool:

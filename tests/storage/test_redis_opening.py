@@ -20,7 +20,7 @@ from perdure.storage.errors import (
 )
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey
-from perdure.storage.redis.location import parse
+from perdure.storage.redis.location import parse_url
 
 from ..markers import row
 from .redis_helpers import client_of, storage_on
@@ -63,7 +63,7 @@ URLS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("url", URLS)
 def test_what_a_url_says(url: str) -> None:
-    location = parse(url)
+    location = parse_url(url)
     for name, value in URLS[url].items():
         found = getattr(location, name, None) or getattr(location.options, name, location.driver.get(name))
         assert found == value, name
@@ -138,7 +138,7 @@ async def test_a_server_that_evicts_is_refused_unless_accepted(caplog: pytest.Lo
 @row(108)
 async def test_a_server_without_a_log_is_refused_unless_accepted(caplog: pytest.LogCaptureFixture) -> None:
     with Valkey({"appendonly": "no"}) as server:
-        with pytest.raises(UnsafeServer, match="set appendonly yes, or write persistence=any"):
+        with pytest.raises(UnsafeServer, match="set appendonly yes, or add persistence=any"):
             await open_storage(server.new_url())
         with caplog.at_level(logging.WARNING):
             async with storage_on(server, "&persistence=any") as storage:
@@ -162,7 +162,7 @@ async def test_a_server_that_does_not_say_when_it_flushes_is_refused_on_demand(s
     url = server.new_url().replace("redis://", "redis://half:secret@")
     async with await open_storage(url) as storage:
         await insert_each(storage, make_record())
-    with pytest.raises(UnsafeServer, match="or does not say so"):
+    with pytest.raises(UnsafeServer, match="or its appendfsync cannot be read"):
         await open_storage(f"{url}&persistence=always")
 
 
@@ -178,7 +178,7 @@ async def test_a_server_that_does_not_say_how_it_is_set_up_is_refused_unless_acc
 ) -> None:
     server.send_command("ACL", "SETUSER", "blind", "on", ">secret", "~*", "&*", "+@all", "-info")
     url = server.new_url().replace("redis://", "redis://blind:secret@")
-    with pytest.raises(UnsafeServer, match="allow the command INFO, or write persistence=any"):
+    with pytest.raises(UnsafeServer, match="allow the command INFO, or add persistence=any"):
         await open_storage(url)
     with caplog.at_level(logging.WARNING):
         async with await open_storage(f"{url}&persistence=any") as storage:
@@ -194,7 +194,7 @@ async def test_a_wrong_password_is_no_reason_to_try_again(server: Valkey) -> Non
 
 async def test_a_user_who_may_do_little_is_told_so(server: Valkey) -> None:
     server.send_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "&*", "+@all", "-@write")
-    with pytest.raises(CannotOpen, match="what its user may do"):
+    with pytest.raises(CannotOpen, match="the user's permissions"):
         await open_storage(server.new_url().replace("redis://", "redis://reader:secret@"))
 
 

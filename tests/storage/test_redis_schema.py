@@ -44,13 +44,13 @@ async def storage(server: Valkey) -> AsyncGenerator[Storage]:
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of commands of each round trip from now on."""
     seen: list[int] = []
-    exchange = Node._exchange
+    send_and_receive = Node._send_and_receive
 
-    async def counted(node: Node, commands: Sequence[bytes], patience: float = 0) -> list[Reply]:
+    async def counted(node: Node, commands: Sequence[bytes], extra_seconds: float = 0) -> list[Reply]:
         seen.append(len(commands))
-        return await exchange(node, commands, patience)
+        return await send_and_receive(node, commands, extra_seconds)
 
-    monkeypatch.setattr(Node, "_exchange", counted)
+    monkeypatch.setattr(Node, "_send_and_receive", counted)
     return seen
 
 

@@ -22,7 +22,7 @@ from .redis_helpers import storage_on
 pytestmark = pytest.mark.anyio
 
 OF_POSTGRES = ("is_accepted := true;", f"is_accepted := my_partition <> '{PARTITION}';")
-OF_REDIS = ("local accepted, grows = true, 0", "local accepted, grows = false, 0")
+OF_REDIS = ("local accepted, delta = true, 0", "local accepted, delta = false, 0")
 
 
 async def replace_in_function(url: str, old: str, new: str) -> None:
@@ -33,11 +33,11 @@ async def replace_in_function(url: str, old: str, new: str) -> None:
 
 
 def replace_in_script(monkeypatch: pytest.MonkeyPatch, old: str, new: str) -> None:
-    """The server does not know the script that we call, and is sent another in its place."""
-    text = scripts.WRITE.text
+    """Call a script that the server does not know, and send it another text instead."""
+    text = scripts.WRITE_SCRIPT.text
     assert old in text
-    monkeypatch.setitem(scripts._TEXTS, "0" * 40, text.replace(old, new))
-    monkeypatch.setattr("perdure.storage.redis.writer.WRITE", scripts.Script(text, "0" * 40))
+    monkeypatch.setitem(scripts._TEXT_BY_SHA, "0" * 40, text.replace(old, new))
+    monkeypatch.setattr("perdure.storage.redis.writer.WRITE_SCRIPT", scripts.Script(text, "0" * 40))
 
 
 async def expect_an_error_for_what_was_not_written(storage: Storage) -> None:

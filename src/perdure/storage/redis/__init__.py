@@ -1,4 +1,4 @@
-"""Records in Redis or Valkey: one server, a master that sentinels watch, or a cluster."""
+"""The Redis and Valkey engine: one server, a master watched by sentinels, or a cluster."""
 
 from .engine import RedisEngine, open_engine
 

@@ -1,7 +1,7 @@
-"""The Redis engine: the seven verbs on one server, on a master and its replicas, or on a cluster.
+"""The Redis engine: the seven verbs on one server, on a master with replicas, or on a cluster.
 
-Writes are put together in `writer`, reads in `reader`; `router` brings them to the right node, and `node`
-keeps apart what was not sent, what was refused, and what nobody knows.
+`writer` and `reader` build the calls, `router` sends them to the right node and retries them if that is safe,
+and `node` distinguishes commands that were not sent, were rejected, or have an unknown outcome.
 """
 
 from __future__ import annotations
@@ -24,45 +24,45 @@ from ..record import (
     Tag,
 )
 from ..signals import Signals
-from .location import parse
-from .maintenance import Upkeep
+from .location import parse_url
+from .maintenance import maintain, server_info
 from .notifications import Listener
 from .reader import Reader
 from .router import Router
 from .schema import Keys
 from .server_checks import check_servers
-from .topology import Layout, layout_of
+from .topology import Topology, topology_for
 from .writer import Writer
 
 
 async def open_engine(url: str) -> RedisEngine:
-    """Open the storage that the URL names, on servers that are fit to keep it."""
-    location = parse(url)
+    """Open the storage at this URL, after checking that its servers are safe to use."""
+    location = parse_url(url)
     keys = Keys(location.options.prefix)
-    layout = layout_of(location, keys)
-    router = Router(layout, location.name, location.options.timeout)
+    topology = topology_for(location, keys)
+    router = Router(topology, location.display_name, location.options.timeout)
     try:
-        await check_servers(location, layout, router, keys)
+        await check_servers(location, topology, router, keys)
     except BaseException:
-        await layout.close()
+        await topology.close()
         raise
-    return RedisEngine(layout, router, keys)
+    return RedisEngine(topology, router, keys)
 
 
 class RedisEngine(Engine):
-    """Open connections to the servers. Belongs to the event loop that opened it."""
+    """An open storage on Redis. Belongs to the event loop that opened it."""
 
     name = "redis"
 
-    def __init__(self, layout: Layout, router: Router, keys: Keys) -> None:
+    def __init__(self, topology: Topology, router: Router, keys: Keys) -> None:
         client = uuid4().hex.encode()
-        self._layout = layout
+        self._topology = topology
         self._router = router
         self._reader = Reader(router, keys)
         self._writer = Writer(router, keys, client)
-        self._upkeep = Upkeep(layout, router, keys)
-        self._signals = Signals(on_interest=self._attend)
-        self._listener = Listener(layout, keys.channel, client, self._signals)
+        self._keys = keys
+        self._signals = Signals(on_interest=self._update_listener)
+        self._listener = Listener(topology, keys.channel, client, self._signals)
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         return await self._reader.get(addresses, now)
@@ -91,16 +91,16 @@ class RedisEngine(Engine):
         return self._signals.watch((space, partition, key))
 
     async def maintain(self, *, repair: bool) -> Maintenance:
-        return await self._upkeep.run(repair=repair)
+        return await maintain(self._topology, self._router, self._keys, repair=repair)
 
     async def about(self) -> About:
-        return await self._upkeep.about()
+        return await server_info(self._topology)
 
     async def close(self) -> None:
         self._signals.close()
         await self._listener.close()
         await self._router.close()
-        await self._layout.close()
+        await self._topology.close()
 
-    def _attend(self) -> None:
-        self._listener.attend()
+    def _update_listener(self) -> None:
+        self._listener.update()

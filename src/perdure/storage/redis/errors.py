@@ -1,6 +1,4 @@
-"""What went wrong, as the driver and the server tell it, in the errors of the contract. By type and by code,
-never by text.
-"""
+"""Translation of the driver's and the server's errors to storage errors, by type and code, never by text."""
 
 from __future__ import annotations
 
@@ -20,26 +18,26 @@ from ..errors import (
 
 _E = TypeVar("_E", bound=StorageError)
 
-_KINDS: dict[str, tuple[type[StorageError], str]] = {
+_ERRORS_BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "OOM": (StorageFull, "the server's memory is full"),
-    "MISCONF": (StorageReadOnly, "the server cannot write to its disk, and so refuses to change anything"),
-    "WRONGTYPE": (StorageCorrupt, "something else stands in the place of our records"),
-    "NOAUTH": (StorageFailed, "the server does not know this connection's user, and did nothing"),
-    "READONLY": (StorageUnavailable, "this server is a replica now"),
+    "MISCONF": (StorageReadOnly, "the server cannot write to its disk and rejects writes"),
+    "WRONGTYPE": (StorageCorrupt, "a key has the wrong type; is the prefix used by another application?"),
+    "NOAUTH": (StorageFailed, "authentication required; nothing was done"),
+    "READONLY": (StorageUnavailable, "the server has become a replica"),
     "LOADING": (StorageUnavailable, "the server is still loading its data"),
     "MASTERDOWN": (StorageUnavailable, "the server has lost its master"),
-    "NOREPLICAS": (StorageUnavailable, "the server has fewer replicas than it was told to need"),
-    "CLUSTERDOWN": (StorageUnavailable, "the cluster is down, or a part of it"),
-    "TRYAGAIN": (StorageUnavailable, "these keys are on their way to another node"),
-    "MOVED": (StorageUnavailable, "the nodes do not agree on who has these keys"),
-    "ASK": (StorageUnavailable, "these keys are on their way to another node"),
-    "NOSCRIPT": (StorageUnavailable, "the server has just begun anew"),
-    "BUSY": (StorageUnavailable, "the server runs somebody's long script"),
+    "NOREPLICAS": (StorageUnavailable, "fewer replicas are connected than min-replicas-to-write"),
+    "CLUSTERDOWN": (StorageUnavailable, "the cluster, or a part of it, is down"),
+    "TRYAGAIN": (StorageUnavailable, "the keys are being moved to another node"),
+    "MOVED": (StorageUnavailable, "the nodes disagree about who has the keys"),
+    "ASK": (StorageUnavailable, "the keys are being moved to another node"),
+    "NOSCRIPT": (StorageUnavailable, "the server has restarted and forgotten its scripts"),
+    "BUSY": (StorageUnavailable, "the server is busy with a long script"),
 }
 
 
-def code_of(error: RedisError) -> str:
-    """The first word of what the server said; empty where it said nothing."""
+def error_code(error: RedisError) -> str:
+    """Return the code that starts the server's error message, or an empty string."""
     known = cast("str | None", error.status_code)
     if known is not None:
         return known
@@ -47,33 +45,37 @@ def code_of(error: RedisError) -> str:
     return first if first.isupper() else ""
 
 
-def refused(error: RedisError, where: str, *, writes: bool = False) -> StorageError:
-    """The server's own refusal. Of what it refuses it has done nothing, but for a script that has begun to
-    write when it meets what is not ours.
+def server_error(error: RedisError, where: str, *, writes: bool = False) -> StorageError:
+    """Return the storage error for an error of the server.
+
+    A command that fails has changed nothing, with one exception: the write script may fail after its first
+    writes, at a key of the wrong type.
     """
-    kind, what = _KINDS.get(code_of(error), (StorageFailed, "the server failed"))
+    kind, what = _ERRORS_BY_CODE.get(error_code(error), (StorageFailed, "the server failed"))
     if writes and kind is StorageCorrupt:
         kind = StorageFailed
-    return _caused(kind(f"{where}: {what} ({error})"), error)
+    return _with_cause(kind(f"{where}: {what} ({error})"), error)
 
 
-def not_sent(error: Exception, where: str) -> StorageUnavailable:
-    return _caused(StorageUnavailable(f"{where}: cannot be reached ({_reason(error)})"), error)
+def unreachable_error(error: Exception, where: str) -> StorageUnavailable:
+    return _with_cause(StorageUnavailable(f"{where}: cannot be reached ({_reason(error)})"), error)
 
 
-def lost(error: Exception, where: str) -> OutcomeUnknown:
-    return _caused(OutcomeUnknown(f"{where}: no answer came to what was sent ({_reason(error)})"), error)
+def unknown_outcome_error(error: Exception, where: str) -> OutcomeUnknown:
+    return _with_cause(
+        OutcomeUnknown(f"{where}: no reply to a command that was sent ({_reason(error)})"), error
+    )
 
 
-def unread(error: StorageError) -> StorageUnavailable:
-    """A read whose answer was lost has changed nothing."""
-    return _caused(StorageUnavailable(*error.args), error.__cause__)
+def failed_read_error(error: StorageError) -> StorageUnavailable:
+    """Return the error of a read whose reply was lost: it has changed nothing."""
+    return _with_cause(StorageUnavailable(*error.args), error.__cause__)
 
 
 def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _caused(error: _E, cause: BaseException | None) -> _E:
+def _with_cause(error: _E, cause: BaseException | None) -> _E:
     error.__cause__ = cause
     return error

@@ -1,7 +1,7 @@
-"""Walking along indexes: of one shard, or of all of them in their common order.
+"""Scans of index ranges: of one shard, or merged over all shards.
 
-With many shards each is first asked for its share of what is wanted, so that not every one sends all of it;
-who turns out to have more of what comes next is asked for more.
+A merged scan first reads only a share of the entries from each shard, so that not every shard sends as many
+as the caller needs. It then reads more from the shards whose entries were all used.
 """
 
 from __future__ import annotations
@@ -13,95 +13,83 @@ from typing import cast
 
 from ..shards import merged
 from .router import Call, Router
-from .schema import Range
-from .scripts import RANGES
+from .schema import LexRange
+from .scripts import RANGES_SCRIPT
 
 
-class Shelf:
-    """An index, and how far it was read."""
+class ShardScan:
+    """The index of one shard, and the part of its range that is not read yet."""
 
-    def __init__(self, shard: int, key: bytes, stretch: Range) -> None:
+    def __init__(self, shard: int, key: bytes, lex_range: LexRange) -> None:
         self.shard = shard
         self.key = key
-        self.rest = stretch
-        self.ended = False
+        self.remaining = lex_range
+        self.is_exhausted = False
         self.entries: list[bytes] = []
 
     def call(self, limit: int) -> Call:
-        rest = self.rest
-        backwards = (b"REV",) if rest.descending else ()
-        return self.shard, (
-            b"ZRANGE",
-            self.key,
-            rest.first,
-            rest.last,
-            b"BYLEX",
-            *backwards,
-            b"LIMIT",
-            0,
-            limit,
-        )
+        bounds = (self.remaining.first, self.remaining.last)
+        reverse = (b"REV",) if self.remaining.descending else ()
+        return self.shard, (b"ZRANGE", self.key, *bounds, b"BYLEX", *reverse, b"LIMIT", 0, limit)
 
     def add(self, entries: list[bytes], limit: int) -> None:
         self.entries += entries
-        self.ended = len(entries) < limit
+        self.is_exhausted = len(entries) < limit
         if entries:
-            self.rest = self.rest.after(entries[-1])
+            self.remaining = self.remaining.starting_after(entries[-1])
 
 
-class Walk:
-    """One way along shelves that are in the same order."""
+class MergedScan:
+    """A scan over several shards, whose entries it returns in one order."""
 
-    def __init__(self, router: Router, shelves: Sequence[Shelf], *, descending: bool = False) -> None:
+    def __init__(self, router: Router, scans: Sequence[ShardScan], *, descending: bool = False) -> None:
         self._router = router
-        self._shelves = shelves
+        self._scans = scans
         self._descending = descending
-        self._began = False
+        self._is_started = False
 
-    async def next(self, count: int) -> list[tuple[int, bytes]]:
-        """The next entries, each with its shard: so many, or fewer at the end."""
+    async def take(self, count: int) -> list[tuple[int, bytes]]:
+        """Return the next `count` entries, each with its shard; fewer only at the end."""
         found: list[tuple[int, bytes]] = []
         while len(found) < count:
-            await self._fill(count)
-            found += self._take(count - len(found))
-            if all(shelf.ended and not shelf.entries for shelf in self._shelves):
+            await self._refill(count)
+            found += self._pop_sorted(count - len(found))
+            if all(scan.is_exhausted and not scan.entries for scan in self._scans):
                 break
         return found
 
-    async def _fill(self, count: int) -> None:
-        """Let no shelf be empty that has more."""
-        starved = [shelf for shelf in self._shelves if not shelf.entries and not shelf.ended]
-        is_first = not self._began and len(self._shelves) > 1
+    async def _refill(self, count: int) -> None:
+        """Read more entries for each shard that has none left but is not exhausted."""
+        empty = [scan for scan in self._scans if not scan.entries and not scan.is_exhausted]
+        is_first = not self._is_started and len(self._scans) > 1
         limit = min(count, count // 16 + 8) if is_first else count
-        self._began = True
-        if starved:
-            for shelf, entries in zip(starved, await self._read(starved, limit), strict=True):
-                shelf.add(entries, limit)
+        self._is_started = True
+        if empty:
+            for scan, entries in zip(empty, await self._read(empty, limit), strict=True):
+                scan.add(entries, limit)
 
-    async def _read(self, shelves: Sequence[Shelf], limit: int) -> list[list[bytes]]:
-        if len(shelves) == 1 or not self._router.is_one:
-            answers = await self._router.read([shelf.call(limit) for shelf in shelves])
-            return cast("list[list[bytes]]", answers)
-        bounds = [shelf.rest.first for shelf in shelves]
-        words = [shelves[0].rest.last, limit, int(self._descending), *bounds]
-        call = RANGES.call([shelf.key for shelf in shelves], words)
-        (answer,) = await self._router.read([(shelves[0].shard, call)])
-        return cast("list[list[bytes]]", answer)
+    async def _read(self, scans: Sequence[ShardScan], limit: int) -> list[list[bytes]]:
+        if len(scans) == 1 or not self._router.is_single_server:
+            replies = await self._router.read([scan.call(limit) for scan in scans])
+            return cast("list[list[bytes]]", replies)
+        bounds = [scan.remaining.first for scan in scans]
+        arguments = [scans[0].remaining.last, limit, int(self._descending), *bounds]
+        call = RANGES_SCRIPT.call([scan.key for scan in scans], arguments)
+        (reply,) = await self._router.read([(scans[0].shard, call)])
+        return cast("list[list[bytes]]", reply)
 
-    def _take(self, count: int) -> list[tuple[int, bytes]]:
-        """What is certainly next: nothing beyond the last known entry of a shelf that has more."""
-        edges = [shelf.entries[-1] for shelf in self._shelves if not shelf.ended]
-        parts = [
-            [(entry, shelf.shard) for entry in shelf.entries] for shelf in self._shelves if shelf.entries
-        ]
+    def _pop_sorted(self, count: int) -> list[tuple[int, bytes]]:
+        """Remove and return the next entries, up to the last one read of any shard that has more."""
+        last_read = [scan.entries[-1] for scan in self._scans if not scan.is_exhausted]
+        parts = [[(entry, scan.shard) for entry in scan.entries] for scan in self._scans if scan.entries]
         ahead = merged(parts, lambda each: each, count, descending=self._descending)
-        if edges:
-            edge = max(edges) if self._descending else min(edges)
+        if last_read:
+            bound = max(last_read) if self._descending else min(last_read)
             is_known: Callable[[tuple[bytes, int]], bool] = (
-                (lambda each: each[0] >= edge) if self._descending else (lambda each: each[0] <= edge)
+                (lambda each: each[0] >= bound) if self._descending else (lambda each: each[0] <= bound)
             )
             ahead = list(takewhile(is_known, ahead))
         taken = Counter(shard for _, shard in ahead)
-        for shelf in self._shelves:
-            del shelf.entries[: taken[shelf.shard]]
+        for scan in self._scans:
+            del scan.entries[: taken[scan.shard]]
         return [(shard, entry) for entry, shard in ahead]

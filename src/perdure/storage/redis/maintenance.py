@@ -1,7 +1,7 @@
-"""Looking for damage: whether every record is in its indexes, and every entry of an index has its record.
+"""Maintenance: check that every record is in its indexes, and that every index entry has its record.
 
-There are no counters that could disagree: what is counted is the length of a stretch of an index. So the
-indexes are compared with the records, batch by batch, each in one script: nothing can come in between.
+There are no counters to check: a count is the length of a range of an index. Each batch of records or entries
+is compared by one script, so no write can come in between.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from ..contract import About, Maintenance
 from ..damage import Damaged
 from ..errors import StorageCorrupt, StorageError
 from ..record import Address, Space
-from .index_scan import Shelf, Walk
-from .node import Node
+from .index_scan import MergedScan, ShardScan
+from .node import Node, parse_info
 from .router import Call, Router
-from .schema import NUL, Keys, Range, decode, names_in
-from .scripts import MISSING, STALE, Word
-from .topology import Layout
+from .schema import NUL, Keys, LexRange, decode_record, entry_names
+from .scripts import MISSING_SCRIPT, STALE_SCRIPT, Argument
+from .topology import Topology
 
-BATCH = 100
-"""Records or entries that one call looks at, so that the server is soon free for others."""
-READ_AT_ONCE = 16
-"""Records that are read whole to see whether they are damaged; each may have 2 MiB."""
-INDEXES = {
+BATCH_SIZE = 100
+"""Records or entries that one call checks. More would block the server for too long."""
+MAX_RECORDS_PER_READ = 16
+"""Records decoded together to find damaged ones; each may have 2 MiB."""
+INDEX_NAMES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
     b"e": "the expiries by tag of their partition",
@@ -35,151 +35,158 @@ INDEXES = {
     b"T": "the timers",
     b"X": "the expiries",
 }
-"""The eight kinds, in the order that the scripts know."""
-_NAME_FIRST = b"geGET"
-"""The kinds whose entries begin with a tag or a lane."""
+"""The eight kinds of index, in the order that the scripts expect."""
+_PREFIXED_KINDS = b"geGET"
+"""The kinds whose entries start with a tag or a lane."""
 
 
-class _Key(NamedTuple):
-    """A key, taken apart."""
+class _ParsedKey(NamedTuple):
+    """A key and its parts."""
 
     shard: int
     kind: bytes
     names: list[str]
-    whole: bytes
+    key: bytes
+
+    @property
+    def address(self) -> Address:
+        """The address of the record, if the key is one of a record."""
+        space, partition, key = self.names
+        return Address(Space(space), partition, key)
 
 
-class Upkeep:
-    """Walks over all keys of all nodes. Others may go on writing meanwhile."""
-
-    def __init__(self, layout: Layout, router: Router, keys: Keys) -> None:
-        self._layout = layout
-        self._router = router
-        self._keys = keys
-
-    async def run(self, *, repair: bool) -> Maintenance:
-        """Compare everything with everything, and set right what disagrees if asked to."""
-        missing: Counter[bytes] = Counter()
-        stale: Counter[bytes] = Counter()
-        damaged: list[Damaged] = []
-        for node in dict.fromkeys(await self._layout.places()):
-            async for keys in self._scan(node):
-                records = [key for key in keys if key.kind == b"R"]
-                missing.update(await self._missing(records, repair=repair))
-                damaged += await self._damaged(records)
-                for key in keys:
-                    if key.kind in INDEXES:
-                        stale[key.kind] += await self._stale(key, repair=repair)
-        return Maintenance(findings=(*_findings(missing, stale), *map(str, damaged)))
-
-    async def about(self) -> About:
-        """What the first node tells of itself, as far as this user may ask it."""
-        node = (await self._layout.places())[0]
-        info, told = await node.ask(("INFO", "server"), ("TIME",))
-        if not (isinstance(info, bytes) and isinstance(told, list)):
-            return About()
-        seconds, micros = (int(part) for part in cast("list[bytes]", told))
-        return About(server=_version_in(info), time=seconds * 1_000_000 + micros)
-
-    async def _scan(self, node: Node) -> AsyncIterator[list[_Key]]:
-        """All keys of a node, some at a time."""
-        cursor = b"0"
-        while True:
-            (reply,) = await node.read([("SCAN", cursor, "MATCH", self._keys.pattern, "COUNT", 10 * BATCH)])
-            if isinstance(reply, StorageError):
-                raise reply
-            cursor, found = cast("tuple[bytes, list[bytes]]", reply)
-            yield [self._take_apart(key) for key in dict.fromkeys(found)]
-            if cursor == b"0":
-                return
-
-    def _take_apart(self, key: bytes) -> _Key:
-        shard, rest = self._keys.shard_in(key)
-        return _Key(shard, rest[:1], rest[1:].decode().split("\0"), key)
-
-    async def _missing(self, records: Sequence[_Key], *, repair: bool) -> Mapping[bytes, int]:
-        """How many of these records each kind of index lacks."""
-        of_shard: defaultdict[int, list[Address]] = defaultdict(list)
-        for record in records:
-            of_shard[record.shard].append(_address_of(record))
-        calls = [
-            self._missing_call(shard, group[start : start + BATCH], repair=repair)
-            for shard, group in of_shard.items()
-            for start in range(0, len(group), BATCH)
-        ]
-        total: Counter[bytes] = Counter()
-        for answer in cast("list[list[int]]", await self._router.read(calls) if calls else []):
-            total.update(dict(zip(INDEXES, answer, strict=True)))
-        return total
-
-    def _missing_call(self, shard: int, records: Sequence[Address], *, repair: bool) -> Call:
-        scopes = {scope: at for at, scope in enumerate(dict.fromkeys(each[:2] for each in records), 1)}
-        indexes = [key for space, partition in scopes for key in self._keys.scope(space, partition)]
-        keys = [self._keys.timers(shard), self._keys.expiries(shard), *indexes]
-        words: list[Word] = [int(repair), len(scopes)]
-        words += [name for space, partition in scopes for name in (partition, space)]
-        words += [word for each in records for word in (scopes[each[:2]], each.key)]
-        return shard, MISSING.call([*keys, *map(self._keys.record, records)], words)
-
-    async def _damaged(self, records: Sequence[_Key]) -> list[Damaged]:
-        """Return those of these records that cannot be read."""
-        damaged: list[Damaged] = []
-        for start in range(0, len(records), READ_AT_ONCE):
-            some = records[start : start + READ_AT_ONCE]
-            values = await self._router.read([(each.shard, ("MGET", each.whole)) for each in some])
-            for record, (value,) in zip(some, cast("list[list[bytes | None]]", values), strict=True):
-                read = await self._of_what(record) if value is None else decode(_address_of(record), value)
-                damaged += [read] if isinstance(read, Damaged) else []
-        return damaged
-
-    async def _of_what(self, record: _Key) -> Damaged | None:
-        """Return what is wrong with a record that is not a string, unless it was only deleted meanwhile."""
-        (kind,) = await self._router.read([(record.shard, ("TYPE", record.whole))])
-        is_ours = kind in (b"none", b"string")
-        return None if is_ours else Damaged(_address_of(record), "its key holds another type of value")
-
-    async def _stale(self, index: _Key, *, repair: bool) -> int:
-        """How many entries of this index belong to no record."""
-        walk = Walk(self._router, [Shelf(index.shard, index.whole, Range(b"-", b"+"))])
-        kind = list(INDEXES).index(index.kind) + 1
-        total = 0
-        while entries := [entry for _, entry in await walk.next(BATCH)]:
-            places = [_place(index, entry) for entry in entries]
-            words: list[Word] = [int(repair), kind]
-            for entry, place in zip(entries, places, strict=True):
-                words += [entry, place.key, place.partition, place.space]
-            call = STALE.call([index.whole, *map(self._keys.record, places)], words)
-            (number,) = await self._router.read([(index.shard, call)])
-            total += cast("int", number)
-        return total
+async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bool) -> Maintenance:
+    """Compare all records and indexes of all nodes. Other clients may write at the same time."""
+    missing: Counter[bytes] = Counter()
+    stale: Counter[bytes] = Counter()
+    damaged: list[Damaged] = []
+    for node in dict.fromkeys(await topology.nodes_by_shard()):
+        async for parsed in _scan(node, keys):
+            records = [each for each in parsed if each.kind == b"R"]
+            missing.update(await _count_missing(router, keys, records, repair=repair))
+            damaged += await _damaged(router, records)
+            for each in parsed:
+                if each.kind in INDEX_NAMES:
+                    stale[each.kind] += await _count_stale(router, keys, each, repair=repair)
+    return Maintenance(findings=(*_findings(missing, stale), *map(str, damaged)))
 
 
-def _address_of(record: _Key) -> Address:
-    space, partition, key = record.names
-    return Address(Space(space), partition, key)
+async def server_info(topology: Topology) -> About:
+    """Return the version and the clock of the first node, if the user is allowed to read them."""
+    node = (await topology.nodes_by_shard())[0]
+    info, time = await node.send_now(("INFO", "server"), ("TIME",))
+    if not (isinstance(info, bytes) and isinstance(time, list)):
+        return About()
+    seconds, micros = (int(part) for part in cast("list[bytes]", time))
+    return About(server=_server_version(info), time=seconds * 1_000_000 + micros)
 
 
-def _place(index: _Key, entry: bytes) -> Address:
-    """The record that an entry is about: what the entry does not say, the key of its index does."""
+async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
+    """Yield all keys of a node, in batches."""
+    cursor = b"0"
+    while True:
+        command = ("SCAN", cursor, "MATCH", keys.scan_pattern, "COUNT", 10 * BATCH_SIZE)
+        (reply,) = await node.read([command])
+        if isinstance(reply, StorageError):
+            raise reply
+        cursor, found = cast("tuple[bytes, list[bytes]]", reply)
+        yield [_parse_key(keys, key) for key in dict.fromkeys(found)]
+        if cursor == b"0":
+            return
+
+
+def _parse_key(keys: Keys, key: bytes) -> _ParsedKey:
+    shard, rest = keys.split_key(key)
+    return _ParsedKey(shard, rest[:1], rest[1:].decode().split("\0"), key)
+
+
+async def _count_missing(
+    router: Router, keys: Keys, records: Sequence[_ParsedKey], *, repair: bool
+) -> Mapping[bytes, int]:
+    """Return, for each kind of index, how many of these records are missing from it."""
+    by_shard: defaultdict[int, list[Address]] = defaultdict(list)
+    for record in records:
+        by_shard[record.shard].append(record.address)
+    calls = [
+        _missing_call(keys, shard, addresses[start : start + BATCH_SIZE], repair=repair)
+        for shard, addresses in by_shard.items()
+        for start in range(0, len(addresses), BATCH_SIZE)
+    ]
+    total: Counter[bytes] = Counter()
+    for reply in cast("list[list[int]]", await router.read(calls) if calls else []):
+        total.update(dict(zip(INDEX_NAMES, reply, strict=True)))
+    return total
+
+
+def _missing_call(keys: Keys, shard: int, records: Sequence[Address], *, repair: bool) -> Call:
+    partitions = {each: n for n, each in enumerate(dict.fromkeys(record[:2] for record in records), 1)}
+    indexes = [key for space, partition in partitions for key in keys.partition_indexes(space, partition)]
+    arguments: list[Argument] = [int(repair), len(partitions)]
+    arguments += [name for space, partition in partitions for name in (partition, space)]
+    arguments += [argument for record in records for argument in (partitions[record[:2]], record.key)]
+    used = [keys.timer_index(shard), keys.expiry_index(shard), *indexes, *map(keys.record_key, records)]
+    return shard, MISSING_SCRIPT.call(used, arguments)
+
+
+async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damaged]:
+    """Return those of these records that cannot be decoded."""
+    damaged: list[Damaged] = []
+    for start in range(0, len(records), MAX_RECORDS_PER_READ):
+        batch = records[start : start + MAX_RECORDS_PER_READ]
+        values = await router.read([(each.shard, ("MGET", each.key)) for each in batch])
+        for record, (value,) in zip(batch, cast("list[list[bytes | None]]", values), strict=True):
+            if value is None:
+                decoded = await _wrong_type(router, record)
+            else:
+                decoded = decode_record(record.address, value)
+            damaged += [decoded] if isinstance(decoded, Damaged) else []
+    return damaged
+
+
+async def _wrong_type(router: Router, record: _ParsedKey) -> Damaged | None:
+    """Return the damage of a key that is not a string, or None if it was deleted meanwhile."""
+    (kind,) = await router.read([(record.shard, ("TYPE", record.key))])
+    is_valid = kind in (b"none", b"string")
+    return None if is_valid else Damaged(record.address, "its key has a value of another type")
+
+
+async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair: bool) -> int:
+    """Return how many entries of this index have no record."""
+    scan = MergedScan(router, [ShardScan(index.shard, index.key, LexRange(b"-", b"+"))])
+    kind = list(INDEX_NAMES).index(index.kind) + 1
+    total = 0
+    while entries := [entry for _, entry in await scan.take(BATCH_SIZE)]:
+        addresses = [_entry_address(index, entry) for entry in entries]
+        arguments: list[Argument] = [int(repair), kind]
+        for entry, address in zip(entries, addresses, strict=True):
+            arguments += [entry, address.key, address.partition, address.space]
+        call = STALE_SCRIPT.call([index.key, *map(keys.record_key, addresses)], arguments)
+        (number,) = await router.read([(index.shard, call)])
+        total += cast("int", number)
+    return total
+
+
+def _entry_address(index: _ParsedKey, entry: bytes) -> Address:
+    """Return the address of an entry's record. Names that the entry lacks are in the key of its index."""
     try:
-        prefix = entry.index(NUL) + 1 if index.kind in _NAME_FIRST else 0
-        key, *rest = names_in(entry, prefix)
+        prefix = entry.index(NUL) + 1 if index.kind in _PREFIXED_KINDS else 0
+        key, *rest = entry_names(entry, prefix)
         partition, space = (rest + index.names[::-1])[:2] if index.kind not in b"TX" else rest
     except ValueError as error:
-        raise StorageCorrupt(f"{index.whole!r} holds {entry!r}, which is no entry of ours") from error
+        raise StorageCorrupt(f"{index.key!r} contains an invalid entry {entry!r}") from error
     return Address(Space(space), partition, key)
 
 
 def _findings(missing: Mapping[bytes, int], stale: Mapping[bytes, int]) -> Iterator[str]:
-    for kind, name in INDEXES.items():
+    for kind, name in INDEX_NAMES.items():
         if missing[kind]:
-            yield f"{missing[kind]} records are not in {name}"
+            yield f"{missing[kind]} records are missing from {name}"
         if stale[kind]:
-            yield f"{stale[kind]} entries in {name} belong to no record"
+            yield f"{stale[kind]} entries in {name} have no record"
 
 
-def _version_in(info: bytes) -> str:
-    facts = dict(line.split(":", 1) for line in info.decode().splitlines() if ":" in line)
-    if "valkey_version" in facts:
-        return f"Valkey {facts['valkey_version']}"
-    return f"Redis {facts.get('redis_version', '')}".strip()
+def _server_version(reply: bytes) -> str:
+    info = parse_info(reply)
+    if "valkey_version" in info:
+        return f"Valkey {info['valkey_version']}"
+    return f"Redis {info.get('redis_version', '')}".strip()

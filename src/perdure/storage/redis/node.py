@@ -1,8 +1,8 @@
-"""One server: commands go to it in groups; each gets its answer, its refusal, or the truth that none came.
+"""One server and its connections. Concurrent commands share a round trip.
 
-The driver's own clients repeat what failed. A commit must not be repeated when its answer was lost, so only
-the driver's connections are used here, and the three ways to fail are kept apart: nothing was sent, the
-server refused, or the answer is lost.
+The driver's own clients retry failed commands. A commit must not be retried if its reply was lost, so this
+module uses only the driver's connections and distinguishes three failures: the command was not sent, the
+server rejected it, or its reply was lost.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyErro
 
 from ..errors import OutcomeUnknown
 from ..grouping import Grouping
-from .errors import lost, not_sent
+from .errors import unknown_outcome_error, unreachable_error
 from .scripts import Command
 
 Host: TypeAlias = tuple[str, int]
 Reply: TypeAlias = object
-"""What a command came to: an answer, or the error to be raised."""
+"""The server's reply to a command, or the error to raise."""
 
-MOST_TOGETHER = 256
-"""Calls that share a round trip."""
-HEAVIEST = 4 * 1024 * 1024
-"""Bytes of commands that do, unless one call alone has more."""
-READS_AT_ONCE = 4
-"""Round trips of reads under way. Writes have one: a second was not measured to be quicker."""
+MAX_CALLS_PER_BATCH = 256
+"""Calls that share one round trip."""
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+"""Bytes of commands in one round trip, unless a single call has more."""
+MAX_CONCURRENT_READS = 4
+"""Concurrent round trips of reads. Writes have one: a second was not faster when measured."""
 
 
 class Connection(Protocol):
-    """As much of the driver's connection as is used."""
+    """The methods of the driver's connection that are used here."""
 
     async def on_connect(self) -> None: ...
     async def send_packed_command(self, command: Sequence[bytes], *, check_health: bool) -> None: ...
@@ -46,23 +46,23 @@ class Connection(Protocol):
 _pack = cast("Callable[[Command], bytes]", cast("Any", hiredis).pack_command)
 
 
-async def greet(connection: Connection) -> None:
-    """Begin a connection. A server that is not ready says so here, before anything is sent to it."""
+async def ping_on_connect(connection: Connection) -> None:
+    """Set up a connection. A server that is not ready fails here, before a command is sent to it."""
     await connection.on_connect()
     await connection.send_packed_command([_pack(("PING",))], check_health=False)
     await connection.read_response()
 
 
-async def greet_master(connection: Connection) -> None:
-    """The same where a replica must not be asked: it may be one since a moment ago, and behind."""
-    await greet(connection)
-    answer = await _told(connection, ("HELLO",)) or await _told(connection, ("ROLE",))
-    if answer is not None:
-        _check_role(cast("list[object] | dict[object, object]", answer))
+async def require_master_on_connect(connection: Connection) -> None:
+    """Set up a connection and check that the server is a master: a new replica may lag behind."""
+    await ping_on_connect(connection)
+    reply = await _try_command(connection, ("HELLO",)) or await _try_command(connection, ("ROLE",))
+    if reply is not None:
+        _check_role(cast("list[object] | dict[object, object]", reply))
 
 
-async def _told(connection: Connection, command: Command) -> object | None:
-    """None where this user may not ask it."""
+async def _try_command(connection: Connection, command: Command) -> object | None:
+    """Return the reply, or None if the server rejects the command, for example for lack of permission."""
     await connection.send_packed_command([_pack(command)], check_health=False)
     try:
         return await connection.read_response()
@@ -70,20 +70,21 @@ async def _told(connection: Connection, command: Command) -> object | None:
         return None
 
 
-def _check_role(answer: list[object] | dict[object, object]) -> None:
-    """`HELLO` tells it by name, as a map or as names and values in turn; `ROLE` tells it first."""
-    if isinstance(answer, dict):
-        role = answer.get(b"role")
+def _check_role(reply: list[object] | dict[object, object]) -> None:
+    """Check the role in a reply to HELLO, a map or a flat list of names and values, or to ROLE, a list."""
+    if isinstance(reply, dict):
+        role = reply.get(b"role")
     else:
-        role = answer[answer.index(b"role") + 1] if b"role" in answer else answer[0]
+        role = reply[reply.index(b"role") + 1] if b"role" in reply else reply[0]
     if role != b"master":
-        raise ReadOnlyError("it is not a master")
+        raise ReadOnlyError("the server is not a master")
 
 
 class Node:
     """A server and the connections to it. Belongs to one event loop.
 
-    With `replicas`, a write returns when so many replicas have it too, or after `replica_timeout` seconds.
+    With `replicas`, a write returns when that many replicas have confirmed it, or after `replica_timeout`
+    seconds.
     """
 
     def __init__(
@@ -96,11 +97,11 @@ class Node:
         self._replica_timeout = replica_timeout
         group = partial(
             Grouping[Sequence[bytes], Sequence[Reply]],
-            most=MOST_TOGETHER,
+            most=MAX_CALLS_PER_BATCH,
             weight=_weight,
-            heaviest=HEAVIEST,
+            heaviest=MAX_BATCH_BYTES,
         )
-        self._reads = group(self._read, at_once=READS_AT_ONCE)
+        self._reads = group(self._read, at_once=MAX_CONCURRENT_READS)
         self._writes = group(self._write)
 
     @property
@@ -112,43 +113,42 @@ class Node:
         return await self._reads.ask([_pack(command) for command in commands])
 
     async def write(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        """Calls of the script that writes. What too few replicas have is not yet safe: OutcomeUnknown."""
+        """Send calls of the write script; one that too few replicas confirm yields OutcomeUnknown."""
         return await self._writes.ask([_pack(command) for command in commands])
 
-    async def ask(self, *commands: Command) -> Sequence[Reply]:
-        """Ask at once, without company."""
-        return await self._exchange([_pack(command) for command in commands])
+    async def send_now(self, *commands: Command) -> Sequence[Reply]:
+        """Send commands immediately, in a round trip of their own."""
+        return await self._send_and_receive([_pack(command) for command in commands])
 
-    async def rest(self) -> None:
-        """Let go of the connections that nobody uses."""
+    async def close_idle_connections(self) -> None:
         with suppress(RedisError):
             await self.pool.disconnect(inuse_connections=False)
 
     async def close(self) -> None:
-        """Finish what is under way, then let go."""
+        """Wait for the commands in flight, then disconnect."""
         await self._writes.close()
         await self._reads.close()
-        with suppress(RedisError):  # what cannot be closed in good order is closed all the same
+        with suppress(RedisError):  # the connections are closed even if this fails
             await self.pool.disconnect()
 
-    async def _exchange(self, commands: Sequence[bytes], patience: float = 0) -> list[Reply]:
-        """Send commands together and read what comes back."""
+    async def _send_and_receive(self, commands: Sequence[bytes], extra_seconds: float = 0) -> list[Reply]:
+        """Send commands in one round trip, and return their replies or errors."""
         try:
             async with asyncio.timeout(self._timeout):
                 connection = cast("Connection", await self.pool.get_connection())
         except (RedisError, OSError) as error:  # a TimeoutError is an OSError
-            return [not_sent(error, self.name) for _ in commands]
+            return [unreachable_error(error, self.name) for _ in commands]
         replies: list[Reply] = []
         try:
-            async with asyncio.timeout(self._timeout + patience):
+            async with asyncio.timeout(self._timeout + extra_seconds):
                 await connection.send_packed_command(commands, check_health=False)
                 for _ in commands:
-                    replies.append(await _reply(connection))  # noqa: PERF401 - those that came must be kept
+                    replies.append(await _reply(connection))  # noqa: PERF401 - keep the replies before an error
             if any(isinstance(reply, AuthenticationError) for reply in replies):
-                await connection.disconnect(nowait=True)  # the next one says again who we are
+                await connection.disconnect(nowait=True)  # the next connection authenticates again
         except (RedisError, OSError) as error:
             await connection.disconnect(nowait=True)
-            replies += [lost(error, self.name) for _ in commands[len(replies) :]]
+            replies += [unknown_outcome_error(error, self.name) for _ in commands[len(replies) :]]
         except BaseException:
             await connection.disconnect(nowait=True)
             raise
@@ -156,29 +156,33 @@ class Node:
             await self.pool.release(cast("AbstractConnection", connection))
         return replies
 
-    async def _read(self, questions: Sequence[Sequence[bytes]]) -> Sequence[Sequence[Reply]]:
-        return _apart(await self._exchange(_together(questions)), questions)
+    async def _read(self, batches: Sequence[Sequence[bytes]]) -> Sequence[Sequence[Reply]]:
+        return _regroup(await self._send_and_receive(_flatten(batches)), batches)
 
-    async def _write(self, questions: Sequence[Sequence[bytes]]) -> Sequence[Sequence[Reply]]:
+    async def _write(self, batches: Sequence[Sequence[bytes]]) -> Sequence[Sequence[Reply]]:
         if not self._replicas:
-            return await self._read(questions)
-        wait = _pack(("WAIT", self._replicas, max(1, int(self._replica_timeout * 1000))))  # 0 has no end
-        commands = [*_together(questions), wait]
-        *replies, reached = await self._exchange(commands, self._replica_timeout)
-        if not isinstance(reached, int) or reached < self._replicas:
-            replies = [self._unsafe(reply, reached) for reply in replies]
-        return _apart(replies, questions)
+            return await self._read(batches)
+        milliseconds = max(1, int(self._replica_timeout * 1000))  # 0 would wait forever
+        wait = _pack(("WAIT", self._replicas, milliseconds))
+        commands = [*_flatten(batches), wait]
+        *replies, confirmed = await self._send_and_receive(commands, self._replica_timeout)
+        if not isinstance(confirmed, int) or confirmed < self._replicas:
+            replies = [self._under_replicated(reply, confirmed) for reply in replies]
+        return _regroup(replies, batches)
 
-    def _unsafe(self, reply: Reply, reached: Reply) -> Reply:
+    def _under_replicated(self, reply: Reply, confirmed: Reply) -> Reply:
         if not isinstance(reply, list) or not cast("list[object]", reply)[0]:
-            return cast("Reply", reply)  # it has written nothing
-        number = reached if isinstance(reached, int) else "an unknown number"
-        return OutcomeUnknown(f"{self.name}: written, but {number} of {self._replicas} replicas have it")
+            return cast("Reply", reply)  # the call wrote nothing
+        number = confirmed if isinstance(confirmed, int) else "an unknown number"
+        what = f"only {number} of {self._replicas} replicas confirmed it"
+        return OutcomeUnknown(f"{self.name}: written, but {what}")
 
 
 async def _reply(connection: Connection) -> Reply:
-    """An answer, or what the server has against the command. Other errors are the connection's, though the
-    driver counts two of the server's among them.
+    """Return the server's reply or its error. Errors of the connection are raised.
+
+    The driver treats two errors of the server, BusyLoadingError and AuthenticationError, as connection
+    errors.
     """
     try:
         return await connection.read_response(disconnect_on_error=False)
@@ -186,19 +190,25 @@ async def _reply(connection: Connection) -> Reply:
         return error
 
 
-def _together(questions: Iterable[Sequence[bytes]]) -> list[bytes]:
-    return [command for question in questions for command in question]
+def _flatten(batches: Iterable[Sequence[bytes]]) -> list[bytes]:
+    return [command for batch in batches for command in batch]
 
 
-def _apart(replies: Sequence[Reply], questions: Iterable[Sequence[bytes]]) -> list[Sequence[Reply]]:
-    """The replies of each question."""
+def _regroup(replies: Sequence[Reply], batches: Iterable[Sequence[bytes]]) -> list[Sequence[Reply]]:
+    """Return the replies of each batch."""
     parts: list[Sequence[Reply]] = []
     start = 0
-    for question in questions:
-        parts.append(replies[start : start + len(question)])
-        start += len(question)
+    for batch in batches:
+        parts.append(replies[start : start + len(batch)])
+        start += len(batch)
     return parts
 
 
-def _weight(question: Sequence[bytes]) -> int:
-    return sum(map(len, question))
+def _weight(batch: Sequence[bytes]) -> int:
+    return sum(map(len, batch))
+
+
+def parse_info(reply: bytes) -> dict[str, str]:
+    """Parse a reply to INFO or CLUSTER INFO: lines of name, colon and value, and headings."""
+    lines = (line.partition(":") for line in reply.decode().splitlines())
+    return {name: value for name, colon, value in lines if colon}

@@ -1,7 +1,7 @@
-"""Hearing of what other clients change: a subscription, held as long as somebody watches.
+"""Notifications of other clients' changes: a subscription that exists while there are watches.
 
-A message is a hint, and may be lost with its connection. So everybody is woken once a subscription stands,
-the first time as well as after each break.
+A message is a hint and may be lost with its connection. All watches are therefore woken after each successful
+subscription, the first one as well as those after a broken connection.
 """
 
 from __future__ import annotations
@@ -16,71 +16,75 @@ from redis.exceptions import RedisError
 from ..errors import StorageError
 from ..record import Address, Space
 from ..signals import Signals
-from .topology import Layout
+from .topology import Topology
 
-QUIET = 10.0
-"""Seconds of silence after which the server is asked whether it is still there."""
-PAUSE = 0.5
-"""Seconds before a broken subscription is tried again."""
+KEEPALIVE_SECONDS = 10.0
+"""Seconds without a message after which the server is pinged."""
+RESUBSCRIBE_DELAY = 0.5
+"""Seconds before a broken subscription is renewed."""
 
 
 class Listener:
-    """Wakes the signals of this client for the changes of all others. Belongs to one event loop."""
+    """Wakes the watches of this client when another client changes something. Belongs to one event loop."""
 
-    def __init__(self, layout: Layout, channel: bytes, client: bytes, signals: Signals) -> None:
-        self._layout = layout
+    def __init__(self, topology: Topology, channel: bytes, client: bytes, signals: Signals) -> None:
+        self._topology = topology
         self._channel = channel
         self._client = client
         self._signals = signals
         self._task: asyncio.Task[None] | None = None
-        self._ending: set[asyncio.Task[None]] = set()
+        self._stopping: set[asyncio.Task[None]] = set()
 
-    def attend(self) -> None:
-        """Begin, or end, as there is somebody to wake or not."""
+    def update(self) -> None:
+        """Start or stop listening, depending on whether there are watches."""
         if self._signals.is_watched and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
         elif not self._signals.is_watched:
-            self._end()
+            self._stop()
 
     async def close(self) -> None:
-        self._end()
-        if self._ending:
-            await asyncio.wait(self._ending)
+        self._stop()
+        if self._stopping:
+            await asyncio.wait(self._stopping)
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         task, self._task = self._task, None
         if task is not None:
-            self._ending.add(task)
-            task.add_done_callback(self._ending.discard)
+            self._stopping.add(task)
+            task.add_done_callback(self._stopping.discard)
             task.cancel()
 
     async def _run(self) -> None:
         while True:
             with suppress(RedisError, StorageError, OSError):
                 await self._listen()
-            self._layout.doubt()
-            await asyncio.sleep(PAUSE)
+            self._topology.invalidate()
+            await asyncio.sleep(RESUBSCRIBE_DELAY)
 
     async def _listen(self) -> None:
-        """Until the connection breaks, or its node is no longer the one to ask."""
-        node = (await self._layout.places())[0]
+        """Listen until the connection breaks, or another node has the first shard."""
+        node = (await self._topology.nodes_by_shard())[0]
         async with PubSub(node.pool) as subscription:
-            async with asyncio.timeout(QUIET):
+            async with asyncio.timeout(KEEPALIVE_SECONDS):
                 await subscription.subscribe(self._channel)
-            is_asked = False
-            while not (is_asked and (await self._layout.places())[0] is not node):
-                async with asyncio.timeout(2 * QUIET):  # the driver may begin to connect here, without end
-                    message = cast("dict[str, Any] | None", await subscription.get_message(timeout=QUIET))
+            is_pinged = False
+            while not (is_pinged and (await self._topology.nodes_by_shard())[0] is not node):
+                async with asyncio.timeout(
+                    2 * KEEPALIVE_SECONDS
+                ):  # the driver may reconnect here without a limit
+                    message = cast(
+                        "dict[str, Any] | None", await subscription.get_message(timeout=KEEPALIVE_SECONDS)
+                    )
                 if message is not None:
-                    is_asked = False
-                    self._hear(message["type"], message["data"])
-                elif is_asked:
+                    is_pinged = False
+                    self._on_message(message["type"], message["data"])
+                elif is_pinged:
                     return
                 else:
-                    is_asked = True
+                    is_pinged = True
                     await cast("Any", subscription).ping()
 
-    def _hear(self, kind: str, data: bytes | int) -> None:
+    def _on_message(self, kind: str, data: bytes | int) -> None:
         if kind == "subscribe":
             self._signals.wake_all()
         if kind != "message" or not isinstance(data, bytes):
@@ -90,11 +94,11 @@ class Listener:
             return
         try:
             self._signals.wake(_addresses(names))
-        except ValueError:  # too much was changed to be told, or somebody else speaks here
+        except ValueError:  # a message without addresses, or of another application
             self._signals.wake_all()
 
 
 def _addresses(names: bytes) -> list[Address]:
     parts = names.decode().split("\0")
-    places = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    return [Address(Space(space), partition, key) for space, partition, key in places]
+    addresses = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+    return [Address(Space(space), partition, key) for space, partition, key in addresses]

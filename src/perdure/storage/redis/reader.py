@@ -1,7 +1,7 @@
-"""Reading records: by address, or by what an index says of them.
+"""Reads: by address, by an index, and counts.
 
-Entries come first, then the records that they name. A record that has moved in the meantime, is gone or has
-expired is left out and the walk goes on, so an answer is short only at the end.
+A listing first reads index entries, then the records that they name. A record that was moved or deleted in
+between, or has expired, is skipped and further entries are read, so a page is short only at the end.
 """
 
 from __future__ import annotations
@@ -15,13 +15,23 @@ from ..damage import Damaged, checked
 from ..page import MAX_PAGE_BYTES, Page
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARDS, shard_of
-from .index_scan import Shelf, Walk
+from .index_scan import MergedScan, ShardScan
 from .router import Call, Router
-from .schema import Keys, after, awake, decode, digits, listed, names_in, number_in, tag_prefix
-from .scripts import COUNTS, RECORDS
+from .schema import (
+    Keys,
+    decode_record,
+    due_range,
+    encode_number,
+    entry_names,
+    entry_number,
+    listing_range,
+    position_entry,
+    tag_prefix,
+)
+from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT
 
-MOST_AT_ONCE = 1000
-"""Records that are asked for together, where many turn out to have expired."""
+MAX_RECORDS_PER_READ = 1000
+"""Entries read together when many of their records turn out to have expired."""
 
 
 class Reader:
@@ -30,121 +40,135 @@ class Reader:
         self._keys = keys
 
     async def get(self, addresses: Sequence[Address], now: Micros) -> list[Record | None]:
-        together = self._together(addresses)
+        groups = self._group_by_call(addresses)
         calls: list[Call] = [
-            (shard, (b"MGET", *(self._keys.record(addresses[at]) for at in group)))
-            for shard, group in together.items()
+            (shard, (b"MGET", *(self._keys.record_key(addresses[index]) for index in group)))
+            for shard, group in groups.items()
         ]
         values = cast("list[list[bytes | None]]", await self._router.read(calls))
         found: dict[int, Record | Damaged | None] = {}
-        for group, answers in zip(together.values(), values, strict=True):
+        for group, replies in zip(groups.values(), values, strict=True):
             found.update(
-                (at, _live(addresses[at], value, now)) for at, value in zip(group, answers, strict=True)
+                (index, _live(addresses[index], value, now))
+                for index, value in zip(group, replies, strict=True)
             )
-        return checked(found[at] for at in range(len(addresses)))
+        return checked(found[index] for index in range(len(addresses)))
 
     async def _read_some(self, addresses: Sequence[Address], now: Micros) -> list[Record | Damaged | None]:
-        """Return the first of these records, at least one, as many as have the bytes of a page."""
-        together = self._together(addresses)
+        """Return the first of these records: as many as fit the bytes of a page, and at least one."""
+        groups = self._group_by_call(addresses)
         calls = [
-            (shard, RECORDS.call([self._keys.record(addresses[at]) for at in group], [MAX_PAGE_BYTES]))
-            for shard, group in together.items()
+            (
+                shard,
+                RECORDS_SCRIPT.call(
+                    [self._keys.record_key(addresses[index]) for index in group], [MAX_PAGE_BYTES]
+                ),
+            )
+            for shard, group in groups.items()
         ]
         values = cast("list[list[bytes | None]]", await self._router.read(calls))
         found: dict[int, Record | Damaged | None] = {}
-        for group, answers in zip(together.values(), values, strict=True):
+        for group, replies in zip(groups.values(), values, strict=True):
             found.update(
-                (at, _live(addresses[at], value, now)) for at, value in zip(group, answers, strict=False)
+                (index, _live(addresses[index], value, now))
+                for index, value in zip(group, replies, strict=False)
             )
-        return [found[at] for at in takewhile(found.__contains__, range(len(addresses)))]
+        return [found[index] for index in takewhile(found.__contains__, range(len(addresses)))]
 
-    def _together(self, addresses: Sequence[Address]) -> dict[int, list[int]]:
-        """Return the places of those addresses that one call may ask for, by shard."""
-        together: defaultdict[int, list[int]] = defaultdict(list)
-        for at, address in enumerate(addresses):
-            together[0 if self._router.is_one else shard_of(address.partition)].append(at)
-        return together
+    def _group_by_call(self, addresses: Sequence[Address]) -> dict[int, list[int]]:
+        """Return, by shard, the indexes of the addresses that one call can read."""
+        groups: defaultdict[int, list[int]] = defaultdict(list)
+        for index, address in enumerate(addresses):
+            groups[0 if self._router.is_single_server else shard_of(address.partition)].append(index)
+        return groups
 
-    async def page(self, wanted: PageRequest, now: Micros) -> list[Record]:
-        space, partition, tag = wanted.space, wanted.partition, wanted.tag
-        stretch = listed(tag, descending=wanted.descending)
-        if wanted.after is not None:
-            stretch = stretch.after(after(wanted.after, partition, tag))
+    async def page(self, request: PageRequest, now: Micros) -> list[Record]:
+        space, partition, tag = request.space, request.partition, request.tag
+        lex_range = listing_range(tag, descending=request.descending)
+        if request.after is not None:
+            lex_range = lex_range.starting_after(position_entry(request.after, partition, tag))
         prefix = len(tag_prefix(tag))
-        shelves = [
-            Shelf(shard, self._keys.listing(space, partition, shard, by_tag=tag is not None), stretch)
+        scans = [
+            ShardScan(
+                shard, self._keys.listing_index(space, partition, shard, by_tag=tag is not None), lex_range
+            )
             for shard in _shards(partition)
         ]
 
         def address(entry: bytes) -> Address:
-            key, *rest = names_in(entry, prefix)
+            key, *rest = entry_names(entry, prefix)
             return Address(space, partition if partition is not None else rest[0], key)
 
-        def is_there(record: Record, entry: bytes) -> bool:
-            return record.order == number_in(entry, prefix) and tag in (None, record.tag)
+        def is_current(record: Record, entry: bytes) -> bool:
+            return record.order == entry_number(entry, prefix) and tag in (None, record.tag)
 
-        walk = Walk(self._router, shelves, descending=wanted.descending)
-        return await self._follow(walk, address, is_there, wanted.limit, now)
+        scan = MergedScan(self._router, scans, descending=request.descending)
+        return await self._read_entries(scan, address, is_current, request.limit, now)
 
     async def due(self, lane: str, until: Micros, limit: int, now: Micros) -> list[Record]:
         prefix = len(lane.encode()) + 1
-        stretch = awake(lane, until)
-        shelves = [Shelf(shard, self._keys.timers(shard), stretch) for shard in range(SHARDS)]
+        lex_range = due_range(lane, until)
+        scans = [ShardScan(shard, self._keys.timer_index(shard), lex_range) for shard in range(SHARDS)]
 
         def address(entry: bytes) -> Address:
-            key, partition, space = names_in(entry, prefix)
+            key, partition, space = entry_names(entry, prefix)
             return Address(Space(space), partition, key)
 
-        def is_there(record: Record, entry: bytes) -> bool:
-            return record.lane == lane and record.wake_at == number_in(entry, prefix)
+        def is_current(record: Record, entry: bytes) -> bool:
+            return record.lane == lane and record.wake_at == entry_number(entry, prefix)
 
-        return await self._follow(Walk(self._router, shelves), address, is_there, limit, now)
+        return await self._read_entries(MergedScan(self._router, scans), address, is_current, limit, now)
 
     async def counts(self, space: Space, partition: str | None, now: Micros) -> dict[Tag, int]:
         shards = _shards(partition)
-        groups = [shards] if self._router.is_one else [(shard,) for shard in shards]
+        groups = [shards] if self._router.is_single_server else [(shard,) for shard in shards]
         calls = [
-            (group[0], COUNTS.call(self._counted(space, partition, group), [digits(now + 1)]))
+            (
+                group[0],
+                COUNTS_SCRIPT.call(self._count_keys(space, partition, group), [encode_number(now + 1)]),
+            )
             for group in groups
         ]
         totals: dict[Tag, int] = {}
-        for answer in cast("list[list[bytes | int]]", await self._router.read(calls)):
-            for tag, number in zip(answer[::2], answer[1::2], strict=True):
-                name = cast("bytes", tag).decode(errors="replace")  # that of a damaged record may be anything
+        for reply in cast("list[list[bytes | int]]", await self._router.read(calls)):
+            for tag, number in zip(reply[::2], reply[1::2], strict=True):
+                name = cast("bytes", tag).decode(
+                    errors="replace"
+                )  # the tag of a damaged record may be invalid
                 totals[name] = totals.get(name, 0) + cast("int", number)
         return totals
 
-    def _counted(self, space: Space, partition: str | None, shards: Sequence[int]) -> list[bytes]:
-        return [key for shard in shards for key in self._keys.counted(space, partition, shard)]
+    def _count_keys(self, space: Space, partition: str | None, shards: Sequence[int]) -> list[bytes]:
+        return [key for shard in shards for key in self._keys.count_indexes(space, partition, shard)]
 
-    async def _follow(
+    async def _read_entries(
         self,
-        walk: Walk,
+        scan: MergedScan,
         address: Callable[[bytes], Address],
-        is_there: Callable[[Record, bytes], bool],
+        is_current: Callable[[Record, bytes], bool],
         limit: int,
         now: Micros,
     ) -> list[Record]:
-        """The first records of a walk that are still where their entries say."""
+        """Return the first records of a scan that still match their entries."""
         page = Page(limit)
-        wanted = limit
+        count = limit
         while not page.is_full:
-            entries = [entry for _, entry in await walk.next(wanted)]
-            is_end = len(entries) < wanted
+            entries = [entry for _, entry in await scan.take(count)]
+            is_end = len(entries) < count
             while entries and not page.is_full:
                 records = await self._read_some([address(entry) for entry in entries], now)
                 for record, entry in zip(records, entries, strict=False):
-                    if not page.is_full and (not isinstance(record, Record) or is_there(record, entry)):
+                    if not page.is_full and (not isinstance(record, Record) or is_current(record, entry)):
                         page.add(record)
                 del entries[: len(records)]
             if is_end:
                 break
-            wanted = min(2 * wanted, MOST_AT_ONCE)
+            count = min(2 * count, MAX_RECORDS_PER_READ)
         return page.records
 
 
 def _live(address: Address, value: bytes | None, now: Micros) -> Record | Damaged | None:
-    record = None if value is None else decode(address, value)
+    record = None if value is None else decode_record(address, value)
     return None if isinstance(record, Record) and not record.is_live(now) else record
 
 

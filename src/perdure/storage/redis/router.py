@@ -1,8 +1,8 @@
-"""Calls find their way: to the node that has the shard, after it when it moves, and again where that is safe.
+"""Routing of calls: to the node that has the shard, with redirects, and with retries if that is safe.
 
-Repeated is what was certainly not done: what could not be sent, what a server refused because it is not (or
-no longer) the one, and what it did not know the script of. A read is repeated also when its answer was lost;
-a write never.
+A call is retried if it was certainly not executed: it could not be sent, the server does not have the shard
+(any more), or the server does not know the script. A read is also retried if its reply was lost; a write
+never.
 """
 
 from __future__ import annotations
@@ -25,122 +25,127 @@ from redis.exceptions import (
 )
 
 from ..errors import OutcomeUnknown, StorageClosed, StorageUnavailable
-from .errors import refused, unread
+from .errors import failed_read_error, server_error
 from .node import Host, Node, Reply
-from .scripts import Command, in_full
-from .topology import Layout
+from .scripts import Command, with_script_text
+from .topology import Topology
 
 Call: TypeAlias = tuple[int, Command]
-"""A command, and the shard that it is about."""
+"""A shard, and a command that uses its keys."""
 
-PAUSES = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
-"""Seconds before each repetition; the last is that of all further ones."""
-_ELSEWHERE = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
-"""What was not done, by a node that may no longer be the one to ask."""
-_NOT_DONE = (AskError, NoScriptError, TryAgainError, *_ELSEWHERE)
+RETRY_DELAYS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
+"""Seconds before each retry; the last value applies to all further retries."""
+_WRONG_NODE_ERRORS = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
+"""The call was not executed, and its node may no longer have the shard."""
+_NOT_EXECUTED_ERRORS = (AskError, NoScriptError, TryAgainError, *_WRONG_NODE_ERRORS)
 
 
 class Router:
-    """Asks the nodes of a layout. `name` is for people, `timeout` bounds the repetitions."""
+    """Sends calls to the nodes of a topology.
 
-    def __init__(self, layout: Layout, name: str, timeout: float) -> None:
-        self._layout = layout
+    Errors contain `name`. Retries stop after `timeout` seconds.
+    """
+
+    def __init__(self, topology: Topology, name: str, timeout: float) -> None:
+        self._topology = topology
         self._name = name
         self._timeout = timeout
         self._closed = False
-        self._under_way = 0
+        self._in_flight = 0
         self._is_idle = asyncio.Event()
 
     @property
-    def is_one(self) -> bool:
-        """Whether a call may be about several shards."""
-        return self._layout.is_one
+    def is_single_server(self) -> bool:
+        """Whether one call can use keys of several shards."""
+        return self._topology.is_single_server
 
     async def read(self, calls: Sequence[Call]) -> list[Reply]:
-        """The answers to calls that change nothing. Raises where one has none."""
-        replies = await self._ask(calls, writes=False)
+        """Return the replies to calls that change nothing. Raise if a call fails."""
+        replies = await self._call(calls, writes=False)
         for reply in replies:
             if isinstance(reply, OutcomeUnknown):
-                raise unread(reply)
+                raise failed_read_error(reply)
             if isinstance(reply, Exception):
                 raise reply
         return replies
 
     async def write(self, calls: Sequence[Call]) -> list[Reply]:
-        """The answer or the error of each call of the script that writes."""
-        return await self._ask(calls, writes=True)
+        """Return the reply or the error of each call of the write script."""
+        return await self._call(calls, writes=True)
 
     async def close(self) -> None:
-        """Finish what was asked, repetitions included, then refuse."""
+        """Refuse further calls, and wait for those in flight, with their retries."""
         self._closed = True
-        while self._under_way:
+        while self._in_flight:
             self._is_idle.clear()
             await self._is_idle.wait()
 
-    async def _ask(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
+    async def _call(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
         if self._closed:
-            raise StorageClosed("this storage was closed")
-        self._under_way += 1
+            raise StorageClosed("this storage is closed")
+        self._in_flight += 1
         try:
-            return await self._repeat(calls, writes=writes)
+            return await self._call_with_retry(calls, writes=writes)
         finally:
-            self._under_way -= 1
-            if not self._under_way:
+            self._in_flight -= 1
+            if not self._in_flight:
                 self._is_idle.set()
 
-    async def _repeat(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
+    async def _call_with_retry(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._timeout
         calls = list(calls)
-        replies = await self._round(calls, writes=writes)
-        for pause in chain(PAUSES, repeat(PAUSES[-1])):
-            again = [at for at, reply in enumerate(replies) if _may_be_repeated(reply, writes=writes)]
-            if not again or clock() + pause > deadline:
+        replies = await self._call_once(calls, writes=writes)
+        for delay in chain(RETRY_DELAYS, repeat(RETRY_DELAYS[-1])):
+            retried = [index for index, reply in enumerate(replies) if _is_retryable(reply, writes=writes)]
+            if not retried or clock() + delay > deadline:
                 break
-            for at in again:
-                calls[at] = _heeding(calls[at], replies[at])
-            await asyncio.sleep(pause)
-            repeated = await self._round([calls[at] for at in again], writes=writes)
-            for at, reply in zip(again, repeated, strict=True):
-                replies[at] = reply
+            for index in retried:
+                calls[index] = _retry_call(calls[index], replies[index])
+            await asyncio.sleep(delay)
+            repeated = await self._call_once([calls[index] for index in retried], writes=writes)
+            for index, reply in zip(retried, repeated, strict=True):
+                replies[index] = reply
         return [
-            refused(reply, self._name, writes=writes) if isinstance(reply, RedisError) else reply
+            server_error(reply, self._name, writes=writes) if isinstance(reply, RedisError) else reply
             for reply in replies
         ]
 
-    async def _round(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        """Ask every call once, and doubt what is known of the nodes if one of them did not do its part."""
-        replies = await self._ask_nodes(calls, writes=writes)
-        if any(isinstance(reply, (*_ELSEWHERE, OutcomeUnknown)) for reply in replies):
-            self._layout.doubt()
+    async def _call_once(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
+        """Send each call once. Invalidate the topology if an error suggests that it is out of date."""
+        replies = await self._send_to_nodes(calls, writes=writes)
+        if any(isinstance(reply, (*_WRONG_NODE_ERRORS, OutcomeUnknown)) for reply in replies):
+            self._topology.invalidate()
         return replies
 
-    async def _ask_nodes(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        """Each node in one go."""
+    async def _send_to_nodes(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
+        """Send each node its calls in one batch."""
         try:
-            places = await self._layout.places()
+            nodes_by_shard = await self._topology.nodes_by_shard()
         except StorageUnavailable as error:
             return [error] * len(calls)
-        of_node: defaultdict[Node, list[int]] = defaultdict(list)
-        for at, (shard, _) in enumerate(calls):
-            of_node[places[shard]].append(at)
+        by_node: defaultdict[Node, list[int]] = defaultdict(list)
+        for index, (shard, _) in enumerate(calls):
+            by_node[nodes_by_shard[shard]].append(index)
         replies: list[Reply] = [None] * len(calls)
 
-        async def ask(node: Node, group: Sequence[int]) -> None:
-            commands = [calls[at][1] for at in group]
-            told = await (node.write(commands) if writes else node.read(commands))
-            for at, reply in zip(group, told, strict=True):
-                replies[at] = await self._follow(calls[at], reply, node, writes=writes)
+        async def send(node: Node, group: Sequence[int]) -> None:
+            commands = [calls[index][1] for index in group]
+            received = await (node.write(commands) if writes else node.read(commands))
+            for index, reply in zip(group, received, strict=True):
+                replies[index] = await self._follow_redirect(calls[index], reply, node, writes=writes)
 
-        if len(of_node) == 1:
-            await ask(*of_node.popitem())
+        if len(by_node) == 1:
+            await send(*by_node.popitem())
         else:
-            await asyncio.gather(*(ask(node, group) for node, group in of_node.items()))
+            await asyncio.gather(*(send(node, group) for node, group in by_node.items()))
         return replies
 
-    async def _follow(self, call: Call, reply: Reply, node: Node, *, writes: bool) -> Reply:
-        """Where a node names another: of a slot that has moved, remember it; of one that is just being moved,
-        ask this once there, and go on asking here.
+    async def _follow_redirect(self, call: Call, reply: Reply, node: Node, *, writes: bool) -> Reply:
+        """Follow a redirect to another node.
+
+        MOVED: the slot has moved, so remember its new node. ASK: the slot is being moved, so send only this
+        call to the other node.
         """
         if not isinstance(reply, AskError):
             return reply
@@ -148,18 +153,18 @@ class Router:
         name, port = cast("Host", reply.node_addr)  # pyright: ignore[reportUnknownMemberType]
         host = name or node.host[0], port
         if isinstance(reply, MovedError):
-            self._layout.learn(shard, host)
+            self._topology.move_shard(shard, host)
             return reply
-        there = self._layout.node(host)
+        other = self._topology.node(host)
         commands: list[Command] = [("ASKING",), command]
-        return (await (there.write(commands) if writes else there.read(commands)))[1]
+        return (await (other.write(commands) if writes else other.read(commands)))[1]
 
 
-def _heeding(call: Call, reply: Reply) -> Call:
-    """The call as it should be repeated, after what was said to it."""
+def _retry_call(call: Call, reply: Reply) -> Call:
+    """Return the call to retry: with the text of its script if the server does not know it."""
     shard, command = call
-    return (shard, in_full(command)) if isinstance(reply, NoScriptError) else call
+    return (shard, with_script_text(command)) if isinstance(reply, NoScriptError) else call
 
 
-def _may_be_repeated(reply: Reply, *, writes: bool) -> bool:
-    return isinstance(reply, _NOT_DONE) or (isinstance(reply, OutcomeUnknown) and not writes)
+def _is_retryable(reply: Reply, *, writes: bool) -> bool:
+    return isinstance(reply, _NOT_EXECUTED_ERRORS) or (isinstance(reply, OutcomeUnknown) and not writes)

@@ -1,19 +1,23 @@
-"""Where things stand: the names of keys, and the entries of the indexes.
+"""The names of keys, the entries of indexes, and the stored form of a record.
 
-All keys of a shard carry one hash tag, so they are in one slot of a cluster and one script may touch them.
-Names stand between NULs, which no name holds. Every index is a sorted set of equal scores, that is, in the
-order of its entries' bytes; numbers have 16 digits in it, so this is the order that the contract wants. No
-index knows a number of its own: what is counted is the length of a range, and cannot be wrong by itself.
+All keys of a shard have the same hash tag, so they are in one slot of a cluster and one script can use them.
+Names are separated by NUL, which no name contains. Every index is a sorted set whose scores are all equal, so
+its entries are ordered by their bytes; numbers have 16 digits, which makes this the order of the contract. No
+counters are stored: a count is the length of a range of an index.
 
-    record     R space partition key            the record, see `stored`
-    scope      o space partition                order key
-               g space partition                tag order key
-               e space partition                tag expiry key
-               O space                          order key partition
-               G space                          tag order key partition
-               E space                          tag expiry key partition
-    shard      T                                lane wake-up key partition space
-               X                                expiry key partition space
+    key                                         entries of the index
+    R space partition key                       (a record, stored as one string)
+    o space partition                           order key
+    g space partition                           tag order key
+    e space partition                           tag expiry key
+    O space                                     order key partition
+    G space                                     tag order key partition
+    E space                                     tag expiry key partition
+    T                                           lane wake-up key partition space
+    X                                           expiry key partition space
+
+The string of a record starts with its version, order, expiry and wake-up time in 16 digits each; tag, lane
+and body follow, with a NUL after the first two. The scripts read all of it but the body (`lua/record.lua`).
 """
 
 from __future__ import annotations
@@ -25,16 +29,16 @@ from ..record import Address, Micros, Position, Record, Space, Standing, Tag
 from ..shards import SHARDS, shard_of
 
 NUL = b"\0"
-DIGITS = 16
-NEVER = b"9" * DIGITS
-"""Later than any time, and in the place of one that there is not."""
+NUMBER_WIDTH = 16
+NEVER = b"9" * NUMBER_WIDTH
+"""Stored if a record has no expiry or no wake-up time; sorts after every time."""
 
 
-def digits(number: Micros) -> bytes:
+def encode_number(number: Micros) -> bytes:
     return b"%016d" % number
 
 
-def joined(*names: str) -> bytes:
+def join_names(*names: str) -> bytes:
     return "\0".join(names).encode()
 
 
@@ -46,114 +50,113 @@ class Keys:
         self._tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARDS))
 
     @property
-    def format(self) -> bytes:
-        """Says which version of perdure's format this is; the only key that is always there."""
+    def format_key(self) -> bytes:
+        """The key that contains the format version, the only one that always exists."""
         return self._tags[0] + b"format"
 
     @property
-    def pattern(self) -> bytes:
-        """What all keys look like, as the server matches them."""
+    def scan_pattern(self) -> bytes:
+        """The glob pattern that matches all keys."""
         return self._tags[0].replace(b":00}", b":[0-9][0-9]}*")
 
-    def tag(self, shard: int) -> bytes:
+    def hash_tag(self, shard: int) -> bytes:
         return self._tags[shard]
 
-    def shard_in(self, key: bytes) -> tuple[int, bytes]:
-        """The shard that a key is of, and what comes after its tag."""
+    def split_key(self, key: bytes) -> tuple[int, bytes]:
+        """Return the shard of a key, and the rest of the key after its hash tag."""
         length = len(self._tags[0])
         return int(key[length - 3 : length - 1]), key[length:]
 
-    def record(self, address: Address) -> bytes:
-        return self._tags[shard_of(address.partition)] + b"R" + joined(*address)
+    def record_key(self, address: Address) -> bytes:
+        return self._tags[shard_of(address.partition)] + b"R" + join_names(*address)
 
-    def timers(self, shard: int) -> bytes:
+    def timer_index(self, shard: int) -> bytes:
         return self._tags[shard] + b"T"
 
-    def expiries(self, shard: int) -> bytes:
+    def expiry_index(self, shard: int) -> bytes:
         return self._tags[shard] + b"X"
 
-    def listing(self, space: Space, partition: str | None, shard: int, *, by_tag: bool) -> bytes:
+    def listing_index(self, space: Space, partition: str | None, shard: int, *, by_tag: bool) -> bytes:
         if partition is None:
             return self._tags[shard] + (b"G" if by_tag else b"O") + space.encode()
-        return self._tags[shard] + (b"g" if by_tag else b"o") + joined(space, partition)
+        return self._tags[shard] + (b"g" if by_tag else b"o") + join_names(space, partition)
 
-    def counted(self, space: Space, partition: str | None, shard: int) -> tuple[bytes, bytes]:
-        """What is counted by tag, and what of it expires."""
-        ends = b"E" + space.encode() if partition is None else b"e" + joined(space, partition)
-        return self.listing(space, partition, shard, by_tag=True), self._tags[shard] + ends
+    def count_indexes(self, space: Space, partition: str | None, shard: int) -> tuple[bytes, bytes]:
+        """Return the index of all records by tag, and that of the records that can expire."""
+        expiries = b"E" + space.encode() if partition is None else b"e" + join_names(space, partition)
+        return self.listing_index(space, partition, shard, by_tag=True), self._tags[shard] + expiries
 
-    def scope(self, space: Space, partition: str) -> tuple[bytes, ...]:
-        """The six indexes of a partition's records of one space, in the order that the scripts know."""
-        tag, of_space, of_both = self._tags[shard_of(partition)], space.encode(), joined(space, partition)
-        kinds = ((b"o", of_both), (b"g", of_both), (b"e", of_both))
-        wide = ((b"O", of_space), (b"G", of_space), (b"E", of_space))
-        return tuple(tag + kind + names for kind, names in (*kinds, *wide))
-
-
-def number_in(entry: bytes, prefix: int) -> Micros:
-    """The number that an entry has after a prefix of so many bytes."""
-    return int(entry[prefix : prefix + DIGITS])
+    def partition_indexes(self, space: Space, partition: str) -> tuple[bytes, ...]:
+        """Return the six indexes of one space and partition, in the order that the scripts expect."""
+        tag = self._tags[shard_of(partition)]
+        local = [tag + kind + join_names(space, partition) for kind in (b"o", b"g", b"e")]
+        return (*local, *(tag + kind + space.encode() for kind in (b"O", b"G", b"E")))
 
 
-def names_in(entry: bytes, prefix: int) -> list[str]:
-    """The names after that number."""
-    return entry[prefix + DIGITS :].decode().split("\0")
+def entry_number(entry: bytes, prefix: int) -> Micros:
+    """Return the number that follows a prefix of this many bytes."""
+    return int(entry[prefix : prefix + NUMBER_WIDTH])
 
 
-class Range(msgspec.Struct, frozen=True):
-    """A stretch of an index: between two bounds, in the notation of the server."""
+def entry_names(entry: bytes, prefix: int) -> list[str]:
+    """Return the names that follow that number."""
+    return entry[prefix + NUMBER_WIDTH :].decode().split("\0")
+
+
+class LexRange(msgspec.Struct, frozen=True):
+    """A range of an index between two bounds, in the notation of ZRANGE BYLEX."""
 
     first: bytes
     last: bytes
     descending: bool = False
 
-    def after(self, entry: bytes | None) -> Range:
-        """What of it comes after an entry."""
-        return self if entry is None else Range(b"(" + entry, self.last, self.descending)
+    def starting_after(self, entry: bytes) -> LexRange:
+        """Return the rest of the range, without this entry."""
+        return LexRange(b"(" + entry, self.last, self.descending)
 
 
-def after(position: Position, partition: str | None, tag: Tag | None) -> bytes:
-    """The entry of a position in a listing."""
-    names = joined(position.key) if partition is not None else joined(position.key, position.partition)
-    return tag_prefix(tag) + digits(position.order) + names
+def position_entry(position: Position, partition: str | None, tag: Tag | None) -> bytes:
+    """Return the entry of a position in the listing of a partition, or of all partitions."""
+    names = [position.key] if partition is not None else [position.key, position.partition]
+    return tag_prefix(tag) + encode_number(position.order) + join_names(*names)
 
 
 def tag_prefix(tag: Tag | None) -> bytes:
     return b"" if tag is None else tag.encode() + NUL
 
 
-def listed(tag: Tag | None, *, descending: bool) -> Range:
-    """A whole listing, or what of it has one tag."""
+def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
+    """Return the range of a whole listing, or of the records with one tag."""
     low, high = b"-", b"+"
     if tag is not None:
         low, high = b"[" + tag.encode() + NUL, b"(" + tag.encode() + b"\1"
-    return Range(high, low, descending=True) if descending else Range(low, high)
+    return LexRange(high, low, descending=True) if descending else LexRange(low, high)
 
 
-def awake(lane: str, until: Micros) -> Range:
-    """The timers of a lane that have come by then."""
+def due_range(lane: str, until: Micros) -> LexRange:
+    """Return the range of the timers of a lane up to and including a time."""
     prefix = lane.encode() + NUL
-    return Range(b"[" + prefix, b"(" + prefix + digits(until + 1))
+    return LexRange(b"[" + prefix, b"(" + prefix + encode_number(until + 1))
 
 
-def overdue(until: Micros) -> Range:
-    """What has expired by then."""
-    return Range(b"-", b"(" + digits(until + 1))
+def expired_range(until: Micros) -> LexRange:
+    """Return the range of the expiries up to and including a time."""
+    return LexRange(b"-", b"(" + encode_number(until + 1))
 
 
 DAMAGED = b"!"
-"""What the scripts answer in the place of the standing of a record whose head they cannot read."""
-_EXPIRY, _WAKE, _TAG = 2 * DIGITS, 3 * DIGITS, 4 * DIGITS
+"""Returned by the scripts instead of the state of a record that they cannot decode."""
+_EXPIRY, _WAKE, _TAG = 2 * NUMBER_WIDTH, 3 * NUMBER_WIDTH, 4 * NUMBER_WIDTH
 
 
-def encode(record: Record) -> bytes:
-    expires = NEVER if record.expires_at is None else digits(record.expires_at)
-    wake = NEVER if record.wake_at is None else digits(record.wake_at)
-    numbers = digits(record.version) + digits(record.order) + expires + wake
+def encode_record(record: Record) -> bytes:
+    expires = NEVER if record.expires_at is None else encode_number(record.expires_at)
+    wake = NEVER if record.wake_at is None else encode_number(record.wake_at)
+    numbers = encode_number(record.version) + encode_number(record.order) + expires + wake
     return numbers + f"{record.tag}\0{record.lane or ''}\0{record.body}".encode()
 
 
-def decode(address: Address, value: bytes) -> Record | Damaged:
+def decode_record(address: Address, value: bytes) -> Record | Damaged:
     try:
         return _decode(address, value)
     except ValueError as error:
@@ -167,9 +170,9 @@ def _decode(address: Address, value: bytes) -> Record:
         space=address.space,
         partition=address.partition,
         key=address.key,
-        order=int(value[DIGITS:_EXPIRY]),
+        order=int(value[NUMBER_WIDTH:_EXPIRY]),
         body=body.decode(),
-        version=int(value[:DIGITS]),
+        version=int(value[:NUMBER_WIDTH]),
         tag=tag.decode(),
         expires_at=None if expires == NEVER else int(expires),
         lane=None if wake == NEVER else lane.decode(),
@@ -177,23 +180,23 @@ def _decode(address: Address, value: bytes) -> Record:
     )
 
 
-def standing(record: Record) -> bytes:
-    """What decides about a change, as the scripts compare it: version, order and tag."""
-    return digits(record.version) + digits(record.order) + record.tag.encode()
+def encode_state(record: Record) -> bytes:
+    """Encode version, order and tag, which the scripts compare to decide a change."""
+    return encode_number(record.version) + encode_number(record.order) + record.tag.encode()
 
 
-def decode_standing(address: Address, value: bytes) -> Standing | None:
-    """Return what a change met at this address; raise StorageCorrupt if that is damaged."""
+def decode_state(address: Address, value: bytes) -> Standing | None:
+    """Return the state that a change found at this address; raise StorageCorrupt if it is damaged."""
     if not value:
         return None
     if value == DAMAGED:
         raise Damaged(address, "its value cannot be decoded").error()
     try:
-        return Standing(int(value[:DIGITS]), int(value[DIGITS:_EXPIRY]), value[_EXPIRY:].decode())
+        return Standing(int(value[:NUMBER_WIDTH]), int(value[NUMBER_WIDTH:_EXPIRY]), value[_EXPIRY:].decode())
     except ValueError as error:
         raise Damaged(address, f"its value cannot be decoded ({error})").error() from error
 
 
 def decode_tag(value: bytes) -> Tag:
-    """Return the tag in the standing of a record that was removed, whatever is left of it."""
+    """Return the tag in the state of a purged record. If it is not valid UTF-8, replace the invalid bytes."""
     return value[_EXPIRY:].decode(errors="replace")

@@ -1,6 +1,6 @@
-"""The scripts that run in the server: one per file, each after what all of them share.
+"""The Lua scripts that run in the server, each preceded by the functions of `lua/record.lua`.
 
-The server knows a script by its hash, and may forget it at any time; then the text goes along.
+A script is called by its hash. The server may forget it at any time; then it is called with its text.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import TypeAlias
 
 import msgspec
 
-Word: TypeAlias = bytes | str | int
-Command: TypeAlias = tuple[Word, ...]
+Argument: TypeAlias = bytes | str | int
+Command: TypeAlias = tuple[Argument, ...]
 
 _FOLDER = files(__package__ or "") / "lua"
 
 
 class Script(msgspec.Struct, frozen=True):
-    """A script as the server takes it."""
+    """A script and the SHA-1 hash of its text, by which the server caches it."""
 
     text: str
-    name: str
+    sha: str
 
-    def call(self, keys: Sequence[bytes], words: Sequence[Word]) -> Command:
-        return ("EVALSHA", self.name, len(keys), *keys, *words)
+    def call(self, keys: Sequence[bytes], arguments: Sequence[Argument]) -> Command:
+        return ("EVALSHA", self.sha, len(keys), *keys, *arguments)
 
 
 def _load(name: str) -> Script:
@@ -33,17 +33,18 @@ def _load(name: str) -> Script:
     return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
 
 
-WRITE = _load("write")
-COUNTS = _load("counts")
-RANGES = _load("ranges")
-MISSING = _load("missing")
-STALE = _load("stale")
-RECORDS = _load("records")
-_TEXTS: dict[Word, str] = {
-    script.name: script.text for script in (WRITE, COUNTS, RANGES, MISSING, STALE, RECORDS)
+WRITE_SCRIPT = _load("write")
+COUNTS_SCRIPT = _load("counts")
+RANGES_SCRIPT = _load("ranges")
+MISSING_SCRIPT = _load("missing")
+STALE_SCRIPT = _load("stale")
+RECORDS_SCRIPT = _load("records")
+_TEXT_BY_SHA: dict[Argument, str] = {
+    script.sha: script.text
+    for script in (WRITE_SCRIPT, COUNTS_SCRIPT, RANGES_SCRIPT, MISSING_SCRIPT, STALE_SCRIPT, RECORDS_SCRIPT)
 }
 
 
-def in_full(command: Command) -> Command:
-    """The same call for a server that has forgotten the script."""
-    return ("EVAL", _TEXTS[command[1]], *command[2:])
+def with_script_text(command: Command) -> Command:
+    """Return the same call with the text of the script, for a server that does not know it."""
+    return ("EVAL", _TEXT_BY_SHA[command[1]], *command[2:])

@@ -1,9 +1,9 @@
-"""What is looked at before a storage is opened: whether the servers keep what they acknowledge, and whether
-what stands there is ours.
+"""Checks before a storage is opened: whether the servers keep acknowledged writes, and the format of the
+data.
 
-A server with a bound on its memory may be set up to drop keys when it is full, and one without a log forgets
-its newest writes when its process is killed. Both are refused unless the options say otherwise, and so is a
-server that does not say how it is set up.
+A server with a memory limit may be configured to evict keys when it is full, and a server without an
+append-only file loses its newest writes when its process is killed. Both are refused unless the URL's options
+accept them, and so is a server whose configuration cannot be read.
 """
 
 from __future__ import annotations
@@ -24,95 +24,96 @@ from ..errors import (
     UnsafeServer,
 )
 from .location import Location
-from .node import Node
+from .node import Node, parse_info
 from .router import Router
 from .schema import Keys
-from .topology import Layout
+from .topology import Topology
 
-FORMAT = 1
-"""The version of how records are stored."""
-_SECTIONS = ("memory", "persistence", "cluster")
+FORMAT_VERSION = 1
+"""The version of the stored format."""
+_INFO_SECTIONS = ("memory", "persistence", "cluster")
 
 log = logging.getLogger(__name__)
 
 
-async def check_servers(location: Location, layout: Layout, router: Router, keys: Keys) -> None:
-    """Return if the storage may be opened."""
+async def check_servers(location: Location, topology: Topology, router: Router, keys: Keys) -> None:
+    """Return if the storage can be opened; raise the reason otherwise."""
     try:
-        for node in dict.fromkeys(await layout.places()):
+        for node in dict.fromkeys(await topology.nodes_by_shard()):
             await _check_node(location, node)
         await _check_format(location, router, keys)
     except StorageUnavailable as error:
         if isinstance(error.__cause__, (AuthenticationError, AuthorizationError)):
-            reason = "the server does not let this user in"
-            raise CannotOpen(location.name, reason, "check user and password in the URL") from error.__cause__
+            reason = "authentication failed"
+            raise CannotOpen(
+                location.display_name, reason, "check user and password in the URL"
+            ) from error.__cause__
         raise
     except StorageFailed as error:
-        remedy = "check that the URL says what kind of server it is, and what its user may do"
-        raise CannotOpen(location.name, str(error.__cause__), remedy) from error.__cause__
+        remedy = (
+            "check that the URL scheme fits the server (redis, redis+sentinel, redis+cluster), and the "
+            "user's permissions"
+        )
+        raise CannotOpen(location.display_name, str(error.__cause__), remedy) from error.__cause__
 
 
 async def _check_node(location: Location, node: Node) -> None:
-    facts: dict[str, str] = {}
-    for reply in await node.ask(*(("INFO", section) for section in _SECTIONS)):
+    info: dict[str, str] = {}
+    for reply in await node.send_now(*(("INFO", section) for section in _INFO_SECTIONS)):
         if isinstance(reply, StorageError):
             raise reply
         if isinstance(reply, bytes):
-            facts |= _facts(reply)
-    if not facts:
+            info |= parse_info(reply)
+    if not info:
         _refuse_unless_accepted(location, f"{node.name} does not allow INFO", "allow the command INFO")
         return
-    if facts.get("cluster_enabled") == "1" and location.kind != "cluster":
-        raise CannotOpen(
-            location.name, "it is a node of a cluster", "write redis+cluster:// before its address"
-        )
-    _check_eviction(location, node, facts)
-    await _check_persistence(location, node, facts)
+    if info.get("cluster_enabled") == "1" and location.kind != "cluster":
+        raise CannotOpen(location.display_name, "the server is a cluster node", "use redis+cluster://")
+    _check_eviction(location, node, info)
+    await _check_persistence(location, node, info)
 
 
-def _check_eviction(location: Location, node: Node, facts: dict[str, str]) -> None:
-    policy = facts.get("maxmemory_policy", "noeviction")
-    if facts.get("maxmemory", "0") == "0" or policy == "noeviction":
+def _check_eviction(location: Location, node: Node, info: dict[str, str]) -> None:
+    policy = info.get("maxmemory_policy", "noeviction")
+    if info.get("maxmemory", "0") == "0" or policy == "noeviction":
         return
     if location.options.eviction == "refuse":
-        reason = f"{node.name} drops records when its memory is full (maxmemory-policy {policy})"
-        raise UnsafeServer(location.name, reason, "set maxmemory-policy noeviction, or write eviction=accept")
-    log.warning("%s drops records when its memory is full: maxmemory-policy is %s", node.name, policy)
+        reason = f"{node.name} evicts records when its memory is full (maxmemory-policy {policy})"
+        raise UnsafeServer(
+            location.display_name, reason, "set maxmemory-policy noeviction, or add eviction=accept"
+        )
+    log.warning("%s evicts records when its memory is full: maxmemory-policy is %s", node.name, policy)
 
 
-async def _check_persistence(location: Location, node: Node, facts: dict[str, str]) -> None:
-    if facts.get("aof_enabled") != "1":
-        _refuse_unless_accepted(location, f"{node.name} keeps no log of its writes", "set appendonly yes")
+async def _check_persistence(location: Location, node: Node, info: dict[str, str]) -> None:
+    if info.get("aof_enabled") != "1":
+        _refuse_unless_accepted(location, f"{node.name} has no append-only file", "set appendonly yes")
     elif location.options.persistence == "always":
-        [reply] = await node.ask(("CONFIG", "GET", "appendfsync"))
+        [reply] = await node.send_now(("CONFIG", "GET", "appendfsync"))
         if reply not in ([b"appendfsync", b"always"], {b"appendfsync": b"always"}):
-            reason = f"{node.name} does not flush its log with each write, or does not say so"
+            reason = f"{node.name} does not flush each write to disk, or its appendfsync cannot be read"
             raise UnsafeServer(
-                location.name, reason, "set appendfsync always, or leave out persistence=always"
+                location.display_name, reason, "set appendfsync always, or remove persistence=always"
             )
 
 
 def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> None:
     """Refuse a server that may lose acknowledged writes, or warn if the URL accepts it."""
     if location.options.persistence != "any":
-        raise UnsafeServer(location.name, reason, f"{remedy}, or write persistence=any to accept the loss")
-    log.warning("%s: acknowledged writes may be lost when the server ends", reason)
+        raise UnsafeServer(
+            location.display_name, reason, f"{remedy}, or add persistence=any to accept the loss"
+        )
+    log.warning("%s: acknowledged writes may be lost when the server stops", reason)
 
 
 async def _check_format(location: Location, router: Router, keys: Keys) -> None:
-    """Leave our mark, or see who has left theirs. Twice is as good as once, so it may be repeated."""
+    """Store the format version, or check the stored one. Idempotent, so it is sent as a read."""
     try:
-        (mark,) = await router.read([(0, ("SET", keys.format, FORMAT, "NX", "GET"))])
-        version = FORMAT if mark is None else int(cast("bytes", mark))
+        (stored,) = await router.read([(0, ("SET", keys.format_key, FORMAT_VERSION, "NX", "GET"))])
+        version = FORMAT_VERSION if stored is None else int(cast("bytes", stored))
     except (ValueError, StorageCorrupt) as error:
-        reason = f"its key {keys.format.decode()} is not perdure's"
-        raise ForeignStorage(location.name, reason, "choose another prefix") from error
-    if version > FORMAT:
-        reason = f"it is of format {version}, and this perdure knows {FORMAT}"
-        raise NewerSchema(location.name, reason, "upgrade perdure")
-
-
-def _facts(text: bytes) -> dict[str, str]:
-    """`INFO` as it comes: a name, a colon and a value in each line, but for headings."""
-    lines = (line.partition(":") for line in text.decode().splitlines())
-    return {name: value for name, colon, value in lines if colon}
+        reason = f"the key {keys.format_key.decode()} was not written by perdure"
+        raise ForeignStorage(location.display_name, reason, "use another prefix") from error
+    if version > FORMAT_VERSION:
+        reason = f"its format is {version}, this version of perdure supports {FORMAT_VERSION}"
+        raise NewerSchema(location.display_name, reason, "upgrade perdure")

@@ -1,6 +1,6 @@
-"""Which node has which shard: one server has all, sentinels know who is master, a cluster has a map.
+"""Which node has which shard: one server has all, sentinels know the master, a cluster has a slot map.
 
-What is known may be out of date. Whoever notices says `doubt`, and it is looked up before the next use.
+The known topology may be out of date. After `invalidate` it is discovered again before its next use.
 """
 
 from __future__ import annotations
@@ -20,44 +20,44 @@ from redis.exceptions import RedisError
 
 from ..errors import StorageClosed, StorageUnavailable
 from ..shards import SHARDS
-from .errors import not_sent, refused
+from .errors import server_error, unreachable_error
 from .location import Location
-from .node import Host, Node
+from .node import Host, Node, parse_info
 from .schema import Keys
 
-GRACE = 0.1
-"""Seconds in which nodes may know better than the one that answered first."""
+DISCOVERY_GRACE = 0.1
+"""Seconds to wait for slot maps that may be newer than the first one received."""
 
 
-class Layout(ABC):
-    """The nodes, and the shards on them. Belongs to one event loop."""
+class Topology(ABC):
+    """The nodes, and the node of each shard. Belongs to one event loop."""
 
-    is_one: ClassVar[bool] = True
-    """Whether one server has all shards, so that one command may be about several of them."""
+    is_single_server: ClassVar[bool] = True
+    """Whether one server has all shards, so that one command can use keys of several."""
 
     def __init__(self, location: Location) -> None:
         self._location = location
         self._nodes: dict[Host, Node] = {}
-        self._places: list[Node] | None = None
-        self._looking = asyncio.Lock()
+        self._nodes_by_shard: list[Node] | None = None
+        self._discovery_lock = asyncio.Lock()
         self._closed = False
 
-    async def places(self) -> Sequence[Node]:
-        """The node of each shard."""
-        if self._places is None:
-            async with self._looking:
+    async def nodes_by_shard(self) -> Sequence[Node]:
+        """Return the node of each shard."""
+        if self._nodes_by_shard is None:
+            async with self._discovery_lock:
                 self._check_open()
-                if self._places is None:  # another may have looked while we waited
-                    self._places = [self.node(host) for host in await self._look()]
-        return self._places
+                if self._nodes_by_shard is None:  # not discovered while this call waited
+                    self._nodes_by_shard = [self.node(host) for host in await self._discover()]
+        return self._nodes_by_shard
 
-    def doubt(self) -> None:
-        self._places = None
+    def invalidate(self) -> None:
+        self._nodes_by_shard = None
 
-    def learn(self, shard: int, host: Host) -> None:
-        """A node said who has this shard."""
-        if self._places is not None:
-            self._places[shard] = self.node(host)
+    def move_shard(self, shard: int, host: Host) -> None:
+        """Record that another node has this shard, as a redirect says."""
+        if self._nodes_by_shard is not None:
+            self._nodes_by_shard[shard] = self.node(host)
 
     def node(self, host: Host) -> Node:
         self._check_open()
@@ -76,28 +76,28 @@ class Layout(ABC):
 
     async def close(self) -> None:
         self._closed = True
-        async with self._looking:  # whoever looks has connections of these nodes
-            self._places = None
+        async with self._discovery_lock:  # a discovery uses connections of these nodes
+            self._nodes_by_shard = None
         await asyncio.gather(*(node.close() for node in self._nodes.values()))
 
     def _check_open(self) -> None:
         if self._closed:
-            raise StorageClosed("this storage was closed")
+            raise StorageClosed("this storage is closed")
 
     @abstractmethod
-    async def _look(self) -> Sequence[Host]:
-        """The host of each shard."""
+    async def _discover(self) -> Sequence[Host]:
+        """Return the host of each shard."""
 
 
-class SingleLayout(Layout):
-    """One server."""
+class SingleTopology(Topology):
+    """One server that has all shards."""
 
-    async def _look(self) -> Sequence[Host]:
+    async def _discover(self) -> Sequence[Host]:
         return self._location.hosts * SHARDS
 
 
-class SentinelLayout(Layout):
-    """The server that the sentinels call master."""
+class SentinelTopology(Topology):
+    """The master that the sentinels name."""
 
     def __init__(self, location: Location) -> None:
         super().__init__(location)
@@ -105,16 +105,16 @@ class SentinelLayout(Layout):
         options: dict[str, Any] = {
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
-            "retry": Retry(NoBackoff(), 0),  # another sentinel is asked, which is better
+            "retry": Retry(NoBackoff(), 0),  # trying the next sentinel is better
             **location.sentinel,
         }
         self._sentinel = Sentinel(location.hosts, sentinel_kwargs=options)
 
-    async def _look(self) -> Sequence[Host]:
+    async def _discover(self) -> Sequence[Host]:
         try:
             master = cast("Host", await self._sentinel.discover_master(self._location.service))
         except (RedisError, OSError) as error:
-            raise not_sent(error, self._location.name) from error
+            raise unreachable_error(error, self._location.display_name) from error
         return (master,) * SHARDS
 
     async def close(self) -> None:
@@ -122,86 +122,88 @@ class SentinelLayout(Layout):
         await asyncio.gather(*(sentinel.aclose() for sentinel in self._sentinel.sentinels))
 
 
-class ClusterLayout(Layout):
-    """The nodes of a cluster, which all know the map of slots."""
+class ClusterTopology(Topology):
+    """The nodes of a cluster, each of which has a slot map."""
 
-    is_one = False
+    is_single_server = False
 
     def __init__(self, location: Location, keys: Keys) -> None:
         super().__init__(location)
-        self._slots = [key_slot(keys.tag(shard)) for shard in range(SHARDS)]
-        self._known: set[Host] = set()
+        self._slots = [key_slot(keys.hash_tag(shard)) for shard in range(SHARDS)]
+        self._known_hosts: set[Host] = set()
 
-    def learn(self, shard: int, host: Host) -> None:
-        super().learn(shard, host)
-        self._known.add(host)
+    def move_shard(self, shard: int, host: Host) -> None:
+        super().move_shard(shard, host)
+        self._known_hosts.add(host)
 
-    async def _look(self) -> Sequence[Host]:
-        nodes = [self.node(host) for host in dict.fromkeys((*self._known, *self._location.hosts))]
-        asking = [asyncio.create_task(_ask_map(node, self._slots)) for node in nodes]
+    async def _discover(self) -> Sequence[Host]:
+        nodes = [self.node(host) for host in dict.fromkeys((*self._known_hosts, *self._location.hosts))]
+        requests = [asyncio.create_task(_fetch_slot_map(node, self._slots)) for node in nodes]
         try:
-            best = await _best(asking)
+            best = await _best_slot_map(requests)
         finally:
-            for task in asking:
+            for task in requests:
                 task.cancel()
-            await asyncio.wait(asking)
+            await asyncio.wait(requests)
         if best.hosts:
-            await self._forget_others(best.hosts)
+            await self._disconnect_others(best.hosts)
             return best.hosts
         if isinstance(best.error, RedisError):
-            raise refused(best.error, self._location.name) from best.error
-        raise best.error or StorageUnavailable(f"{self._location.name}: no node knows who has every slot")
+            raise server_error(best.error, self._location.display_name) from best.error
+        name = self._location.display_name
+        raise best.error or StorageUnavailable(f"{name}: no node knows the owners of all slots")
 
-    async def _forget_others(self, hosts: Iterable[Host]) -> None:
-        """Ask no longer, and hold no connection to, what is neither in the map nor in the URL."""
-        self._known = set(hosts)
+    async def _disconnect_others(self, hosts: Iterable[Host]) -> None:
+        """Forget and disconnect the nodes that are neither in the slot map nor in the URL."""
+        self._known_hosts = set(hosts)
         for host, node in self._nodes.items():
-            if host not in self._known and host not in self._location.hosts:
-                await node.rest()
+            if host not in self._known_hosts and host not in self._location.hosts:
+                await node.close_idle_connections()
 
 
-class _Map(msgspec.Struct, frozen=True):
-    """What a node says. One that is cut off from the others knows that it is, or is of an earlier epoch."""
+class _SlotMap(msgspec.Struct, frozen=True):
+    """The slot map of one node. A node that is cut off reports a failed state or an older epoch."""
 
     hosts: Sequence[Host] = ()
-    """Of each shard; none where it does not know them all."""
+    """The host of each shard; empty if the node does not know all of them."""
     rank: tuple[bool, int] = (False, 0)
+    """Whether the node considers the cluster healthy, and its epoch; the greatest rank is the best map."""
     error: Exception | None = None
 
 
-async def _best(asking: Sequence[asyncio.Task[_Map]]) -> _Map:
-    """The best map of those that come soon, or else the first that comes; if there is none, say why."""
-    done, waiting = await asyncio.wait(asking, timeout=GRACE)
+async def _best_slot_map(requests: Sequence[asyncio.Task[_SlotMap]]) -> _SlotMap:
+    """Return the best map received within the grace period, else the first one, else an error."""
+    done, waiting = await asyncio.wait(requests, timeout=DISCOVERY_GRACE)
     while waiting and not any(task.result().hosts for task in done):
-        came, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        done |= came
-    maps = [task.result() for task in asking if task in done]
+        arrived, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        done |= arrived
+    maps = [task.result() for task in requests if task in done]
     return max(maps, key=lambda each: (bool(each.hosts), *each.rank, each.error is not None))
 
 
-async def _ask_map(node: Node, slots: Sequence[int]) -> _Map:
-    reply, state = await node.ask(("CLUSTER", "SLOTS"), ("CLUSTER", "INFO"))
+async def _fetch_slot_map(node: Node, slots: Sequence[int]) -> _SlotMap:
+    reply, state = await node.send_now(("CLUSTER", "SLOTS"), ("CLUSTER", "INFO"))
     if isinstance(reply, Exception):
-        return _Map(error=reply)
-    hosts = _hosts(cast("list[list[Any]]", reply), slots, node.host) or ()
-    return _Map(hosts, _rank(state) if isinstance(state, bytes) else (False, 0))
+        return _SlotMap(error=reply)
+    hosts = _masters_of(cast("list[list[Any]]", reply), slots, node.host) or ()
+    return _SlotMap(hosts, _slot_map_rank(state) if isinstance(state, bytes) else (False, 0))
 
 
-def _rank(state: bytes) -> tuple[bool, int]:
-    facts = dict(line.split(b":", 1) for line in state.splitlines() if b":" in line)
-    return facts.get(b"cluster_state") == b"ok", int(facts.get(b"cluster_current_epoch", 0))
+def _slot_map_rank(state: bytes) -> tuple[bool, int]:
+    info = parse_info(state)
+    return info.get("cluster_state") == "ok", int(info.get("cluster_current_epoch", 0))
 
 
-def _hosts(ranges: Sequence[Sequence[Any]], slots: Sequence[int], asked: Host) -> list[Host] | None:
-    """The masters of these slots; None where one has none."""
+def _masters_of(ranges: Sequence[Sequence[Any]], slots: Sequence[int], sender: Host) -> list[Host] | None:
+    """Return the master of each of these slots, or None if one of them has no master."""
     masters: list[tuple[int, int, Host]] = []
     for first, last, (name, port, *_), *_ in ranges:
-        masters.append((first, last, ((name or b"").decode() or asked[0], port)))
+        masters.append((first, last, ((name or b"").decode() or sender[0], port)))
     found = [next((host for first, last, host in masters if first <= slot <= last), None) for slot in slots]
     return None if None in found else cast("list[Host]", found)
 
 
-def layout_of(location: Location, keys: Keys) -> Layout:
+def topology_for(location: Location, keys: Keys) -> Topology:
     if location.kind == "cluster":
-        return ClusterLayout(location, keys)
-    return SentinelLayout(location) if location.kind == "sentinel" else SingleLayout(location)
+        return ClusterTopology(location, keys)
+    return SentinelTopology(location) if location.kind == "sentinel" else SingleTopology(location)

@@ -1,8 +1,8 @@
-"""Writing: one call of one script for each commit, and for what is purged of a shard at a time.
+"""Writes: one call of the write script for each commit, and for each batch of a purge.
 
-Every key that the script may touch is among its keys. Were one not, a slot that is just being moved to
-another node would leave a commit half done. That is possible because the keys of all indexes follow from the
-address alone: tags, lanes and times are in the entries.
+Every key that the script can use is declared in its call; otherwise a slot that is being moved to another
+node could leave a commit half written. All keys can be declared because they follow from the address alone:
+tags, lanes and times are in the entries.
 """
 
 from __future__ import annotations
@@ -30,19 +30,28 @@ from ..record import (
 )
 from ..shards import SHARDS, shard_of
 from ..verdict import result_of
-from .index_scan import Shelf, Walk
+from .index_scan import MergedScan, ShardScan
 from .router import Call, Router
-from .schema import Keys, decode_standing, decode_tag, digits, encode, names_in, overdue, standing
-from .scripts import WRITE, Word
+from .schema import (
+    Keys,
+    decode_state,
+    decode_tag,
+    encode_number,
+    encode_record,
+    encode_state,
+    entry_names,
+    expired_range,
+)
+from .scripts import WRITE_SCRIPT, Argument
 
-MOST_TOLD = 1024
-"""Bytes of a message. One that would be longer says only that something has changed."""
-MOST_PURGED = 100
-"""Records that one call purges, so that the server is soon free for others."""
+MAX_MESSAGE_BYTES = 1024
+"""A longer notification is sent without addresses and only says that something has changed."""
+MAX_PURGED_PER_CALL = 100
+"""Records that one call purges. More would block the server for too long."""
 
 
 class Writer:
-    """Writes in the name of `client`, which its messages begin with."""
+    """Commits and purges. Its notifications start with `client`, so that the client ignores its own."""
 
     def __init__(self, router: Router, keys: Keys, client: bytes) -> None:
         self._router = router
@@ -52,14 +61,14 @@ class Writer:
     async def commit(
         self, changes: Sequence[Change], guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        call = _Call(self._keys, changes[0].address.partition)
+        call = _WriteCall(self._keys, changes[0].address.partition)
         for change in changes:
-            call.add(change, _growth(guard, change, now))
-        (reply,) = await self._router.write([call.made(now, guard, self._client)])
+            call.add(change, _guard_delta(guard, change, now))
+        (reply,) = await self._router.write([call.build(now, guard, self._client)])
         if isinstance(reply, Exception):
             raise reply
-        was_written, over, *met = cast("tuple[int, int, *tuple[bytes, ...]]", reply)
-        found = [decode_standing(change.address, was) for change, was in zip(changes, met, strict=True)]
+        was_written, over, *states = cast("tuple[int, int, *tuple[bytes, ...]]", reply)
+        found = [decode_state(change.address, state) for change, state in zip(changes, states, strict=True)]
         result = result_of(changes, found, over=over or None, was_written=bool(was_written))
         if isinstance(result, StorageFailed):
             raise result
@@ -68,124 +77,134 @@ class Writer:
     async def purge(
         self, until: Micros, limit: int, wake: Callable[[Iterable[Address]], None]
     ) -> list[Purged]:
-        """Remove what had expired, and wake whoever watches it. What was removed before an error stays so."""
+        """Delete expired records and wake their watches. Records deleted before an error stay deleted."""
         purged: list[Purged] = []
         try:
             await self._purge(until, limit, purged)
         except StorageError as error:
             if not purged:
                 raise
-            reason = f"{len(purged)} records were removed, and perhaps others ({error})"
+            reason = f"{len(purged)} records were purged, perhaps more ({error})"
             raise OutcomeUnknown(reason) from error
         finally:
             wake(Address(each.space, each.partition, each.key) for each in purged)
         return purged
 
     async def _purge(self, until: Micros, limit: int, purged: list[Purged]) -> None:
-        stretch = overdue(until)
-        shelves = [Shelf(shard, self._keys.expiries(shard), stretch) for shard in range(SHARDS)]
-        walk = Walk(self._router, shelves)
+        lex_range = expired_range(until)
+        scans = [ShardScan(shard, self._keys.expiry_index(shard), lex_range) for shard in range(SHARDS)]
+        scan = MergedScan(self._router, scans)
         while len(purged) < limit:
-            wanted = limit - len(purged)
-            found = [_address(entry) for _, entry in await walk.next(wanted)]
-            await self._remove(found, until, purged)
-            if len(found) < wanted:
+            count = limit - len(purged)
+            found = [_entry_address(entry) for _, entry in await scan.take(count)]
+            await self._delete_expired(found, until, purged)
+            if len(found) < count:
                 break
 
-    async def _remove(self, addresses: Sequence[Address], until: Micros, purged: list[Purged]) -> None:
-        """Remove those of these records that had expired by then, and add them to `purged` in this order."""
+    async def _delete_expired(
+        self, addresses: Sequence[Address], until: Micros, purged: list[Purged]
+    ) -> None:
+        """Delete those of these records that have expired, and append them to `purged` in this order."""
         batches = _batches(addresses)
         calls: list[Call] = []
         for batch in batches:
-            call = _Call(self._keys, batch[0].partition)
+            call = _WriteCall(self._keys, batch[0].partition)
             for address in batch:
                 call.add_purge(address)
-            calls.append(call.made(until, None, self._client))
+            calls.append(call.build(until, None, self._client))
         tags: dict[Address, str] = {}
         errors: list[StorageError] = []
         for batch, reply in zip(batches, await self._router.write(calls), strict=True):
             if isinstance(reply, StorageError):
                 errors.append(reply)
                 continue
-            met = cast("list[bytes]", reply)[2:]
-            tags.update((at, decode_tag(was)) for at, was in zip(batch, met, strict=True) if was)
+            states = cast("list[bytes]", reply)[2:]
+            deleted = [(address, state) for address, state in zip(batch, states, strict=True) if state]
+            tags.update((address, decode_tag(state)) for address, state in deleted)
         purged += [Purged(*address, tags[address]) for address in addresses if address in tags]
         if errors:
             raise errors[0]
 
 
-class _Call:
-    """A call of the script, put together change by change. All of it is in one shard."""
+class _WriteCall:
+    """A call of the write script, built change by change. All changes are in one shard."""
 
     def __init__(self, keys: Keys, partition: str) -> None:
         self._keys = keys
         self._shard = shard_of(partition)
         self._partition = partition
-        self._scopes: dict[tuple[Space, str], int] = {}
+        self._partitions: dict[tuple[Space, str], int] = {}
         self._addresses: list[Address] = []
-        self._words: list[Word] = []
+        self._arguments: list[Argument] = []
 
-    def add(self, change: Change, grows: int) -> None:
+    def add(self, change: Change, delta: int) -> None:
         match change:
             case Insert(record=record):
-                self._add("insert", change.address, b"", grows, encode(record))
+                self._add("insert", change.address, b"", delta, encode_record(record))
             case Keep(record=record):
-                self._add("keep", change.address, b"", grows, encode(record))
+                self._add("keep", change.address, b"", delta, encode_record(record))
             case Replace(before=before, after=after):
-                self._add("replace", change.address, standing(before), grows, encode(after))
+                self._add("replace", change.address, encode_state(before), delta, encode_record(after))
             case Delete(before=before):
-                self._add("delete", change.address, standing(before), grows, b"")
+                self._add("delete", change.address, encode_state(before), delta, b"")
 
     def add_purge(self, address: Address) -> None:
         self._add("purge", address, b"", 0, b"")
 
-    def made(self, now: Micros, guard: Guard | None, client: bytes) -> Call:
-        guarded: list[Word] = [0, 0, 0]
+    def build(self, now: Micros, guard: Guard | None, client: bytes) -> Call:
+        guarded: list[Argument] = [0, 0, 0]
         if guard is not None:
-            guarded = [self._scope(guard.space, self._partition), guard.at_most, len(guard.tags), *guard.tags]
-        names = [name for space, partition in self._scopes for name in (partition, space)]
-        words = [
-            *(digits(now), digits(now + 1), self._keys.channel, _message(client, self._addresses)),
-            *(len(self._scopes), *guarded, *names, *self._words),
+            number = self._partition_number(guard.space, self._partition)
+            guarded = [number, guard.at_most, len(guard.tags), *guard.tags]
+        names = [name for space, partition in self._partitions for name in (partition, space)]
+        arguments = [
+            encode_number(now),
+            encode_number(now + 1),
+            self._keys.channel,
+            _message(client, self._addresses),
+            len(self._partitions),
+            *guarded,
+            *names,
+            *self._arguments,
         ]
-        return self._shard, WRITE.call(self._touched(), words)
+        return self._shard, WRITE_SCRIPT.call(self._declared_keys(), arguments)
 
-    def _add(self, kind: str, address: Address, expected: bytes, grows: int, value: bytes) -> None:
-        scope = self._scope(address.space, address.partition)
+    def _add(self, kind: str, address: Address, expected: bytes, delta: int, value: bytes) -> None:
+        number = self._partition_number(address.space, address.partition)
         self._addresses.append(address)
-        self._words += (kind, scope, address.key, expected, grows, value)
+        self._arguments += (kind, number, address.key, expected, delta, value)
 
-    def _scope(self, space: Space, partition: str) -> int:
-        return self._scopes.setdefault((space, partition), len(self._scopes) + 1)
+    def _partition_number(self, space: Space, partition: str) -> int:
+        return self._partitions.setdefault((space, partition), len(self._partitions) + 1)
 
-    def _touched(self) -> list[bytes]:
-        indexes = [key for scope in self._scopes for key in self._keys.scope(*scope)]
-        records = map(self._keys.record, self._addresses)
-        return [self._keys.timers(self._shard), self._keys.expiries(self._shard), *indexes, *records]
+    def _declared_keys(self) -> list[bytes]:
+        indexes = [key for each in self._partitions for key in self._keys.partition_indexes(*each)]
+        records = map(self._keys.record_key, self._addresses)
+        return [self._keys.timer_index(self._shard), self._keys.expiry_index(self._shard), *indexes, *records]
 
 
-def _growth(guard: Guard | None, change: Change, now: Micros) -> int:
-    """What a change adds to the guarded count if it is done. The script knows whether it is."""
+def _guard_delta(guard: Guard | None, change: Change, now: Micros) -> int:
+    """Return by how much a change raises the guarded count, if the script accepts it."""
     return 0 if guard is None else growth(guard, [change], [Done(1)], now)
 
 
 def _message(client: bytes, addresses: Iterable[Address]) -> bytes:
     text = b"\0".join([client, *(name.encode() for address in addresses for name in address)])
-    return text if len(text) <= MOST_TOLD else client
+    return text if len(text) <= MAX_MESSAGE_BYTES else client
 
 
-def _address(entry: bytes) -> Address:
-    key, partition, space = names_in(entry, 0)
+def _entry_address(entry: bytes) -> Address:
+    key, partition, space = entry_names(entry, 0)
     return Address(Space(space), partition, key)
 
 
 def _batches(addresses: Iterable[Address]) -> list[list[Address]]:
-    """The addresses of each shard, in bunches that one call may take."""
+    """Group the addresses by shard, and split each group into batches for one call."""
     of_shard: defaultdict[int, list[Address]] = defaultdict(list)
     for address in addresses:
         of_shard[shard_of(address.partition)].append(address)
     return [
-        group[start : start + MOST_PURGED]
+        group[start : start + MAX_PURGED_PER_CALL]
         for group in of_shard.values()
-        for start in range(0, len(group), MOST_PURGED)
+        for start in range(0, len(group), MAX_PURGED_PER_CALL)
     ]

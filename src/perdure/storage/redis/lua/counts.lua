@@ -1,21 +1,21 @@
--- The live records of each tag.
+-- Count the live records of each tag.
 --
--- KEYS   pairs: an index by tag, and the one of those of its records that expire
--- ARGV   the instant after now
+-- KEYS   pairs: an index by tag, and the index of those of its records that can expire
+-- ARGV   the microsecond after now
 --
--- Answers tags and numbers in turn, a tag perhaps more than once. It steps from tag to tag, whatever the number
--- of records.
+-- Returns a flat list of tags and numbers; a tag may occur more than once. The script seeks from tag to tag, so
+-- its cost does not depend on the number of records.
 
-local answer = {}
+local result = {}
 
-local function add(tags, ends)
+local function add(tags, expiries)
     local entry = redis.call('ZRANGE', tags, '-', '+', 'BYLEX', 'LIMIT', 0, 1)[1]
     while entry do
         local tag = string.match(entry, '^[^%z]*')
-        local number = count(tags, ends, tag, ARGV[1])
+        local number = count(tags, expiries, tag, ARGV[1])
         if number > 0 then
-            answer[#answer + 1] = tag
-            answer[#answer + 1] = number
+            result[#result + 1] = tag
+            result[#result + 1] = number
         end
         entry = redis.call('ZRANGE', tags, '[' .. tag .. '\1', '+', 'BYLEX', 'LIMIT', 0, 1)[1]
     end
@@ -24,4 +24,4 @@ end
 for n = 1, #KEYS, 2 do
     add(KEYS[n], KEYS[n + 1])
 end
-return answer
+return result

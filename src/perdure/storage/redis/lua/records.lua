@@ -1,23 +1,23 @@
--- Records, as many as are read before they have so many bytes together; at least one.
+-- Read records until their values reach a number of bytes; at least one.
 --
 -- KEYS   records
 -- ARGV   the number of bytes
 --
--- Answers the values of the first of them, nil for one that is not there or not a string.
+-- Returns the values of the first records, nil for one that does not exist or is not a string.
 
 local left = tonumber(ARGV[1])
-local answer = {}
+local result = {}
 
 for n = 1, #KEYS do
     local value = redis.pcall('GET', KEYS[n])
     if type(value) == 'table' and not string.find(value.err, '^WRONGTYPE') then
         return redis.call('GET', KEYS[n])
     end
-    answer[n] = type(value) == 'string' and value
-    left = left - (answer[n] and #value or 0)
+    result[n] = type(value) == 'string' and value
+    left = left - (result[n] and #value or 0)
     if left <= 0 then
         break
     end
 end
 
-return answer
+return result

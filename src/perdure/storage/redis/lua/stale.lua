@@ -1,10 +1,11 @@
--- Entries of an index that no record has. Those of a damaged record stay: they may be right.
+-- Count, and remove if asked to, index entries without a record. Entries of damaged records are kept: they may be
+-- correct.
 --
 -- KEYS   the index; the record of each entry
 -- ARGV   1 to remove them, else 0; which of the eight kinds of index it is;
 --        for each entry: the entry, and the key, partition and space in it
 --
--- Answers how many there are.
+-- Returns how many there are.
 
 local repairs, index = ARGV[1] == '1', tonumber(ARGV[2])
 local number = 0

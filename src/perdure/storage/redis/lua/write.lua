@@ -1,70 +1,71 @@
--- A commit, or a purge of one shard: judge every change against what stands, then write all or nothing.
+-- Commit changes, or purge records, of one shard: decide every change against the stored state, then write all or
+-- nothing.
 --
--- KEYS   timers and expiries of the shard; six indexes for each scope; one record for each change
--- ARGV   now, the instant after now, channel, message, number of scopes,
---        guarded scope (0: none), most that it admits, number of guarded tags, those tags;
---        for each scope:  partition, space
---        for each change: kind, scope, key, expected standing, growth of the guarded count, new value
+-- KEYS   timer and expiry index of the shard; six indexes for each partition; one record for each change
+-- ARGV   now, the microsecond after now, channel, message, number of partitions,
+--        number of the guarded partition (0: none), its maximum count, number of guarded tags, those tags;
+--        for each partition: partition, space
+--        for each change:    kind, number of its partition, key, expected state, delta of the guarded count, value
 --
--- Answers whether it was written, the count that a guard refused (else 0), and what each change met: '!' is a
--- damaged record. A commit that meets one is refused; a purge leaves it.
+-- Returns whether it was written, the count that a guard refused (else 0), and the state that each change found:
+-- '!' is a damaged record. A commit that finds one is refused; a purge skips it.
 
 local now, instant, channel, message = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local scopes, guarded, at_most, tags = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
-local first_scope = 8 + tags
-local first_change = first_scope + 2 * scopes
-local first_record = 2 + 6 * scopes
+local partitions, guarded, max_count, tags = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
+local first_partition = 8 + tags
+local first_change = first_partition + 2 * partitions
+local first_record = 2 + 6 * partitions
 
-local answer, writes, stored = {0, 0}, {}, {}
-local accepted, grows = true, 0
+local result, writes, stored = {0, 0}, {}, {}
+local accepted, delta = true, 0
 
 for n = 1, #KEYS - first_record do
     local at = first_change + 6 * (n - 1)
     local kind, expected = ARGV[at + 1], ARGV[at + 4]
     local head = head_at(KEYS[first_record + n])
     local is_damaged = head and head.is_damaged
-    local lives = head and not is_damaged and head.expires > now
-    local stands = lives and head.standing or ''
+    local is_live = head and not is_damaged and head.expires > now
+    local state = is_live and head.state or ''
     if is_damaged then
         accepted = accepted and kind == 'purge'
-        stands = kind == 'purge' and '' or '!'
+        state = kind == 'purge' and '' or '!'
     elseif kind == 'purge' then
-        writes[n] = head and not lives
-        stands = writes[n] and head.standing or ''
+        writes[n] = head and not is_live
+        state = writes[n] and head.state or ''
     elseif kind == 'keep' then
-        writes[n] = not lives
+        writes[n] = not is_live
     else
-        writes[n] = stands == expected
+        writes[n] = state == expected
         accepted = accepted and writes[n]
     end
     if writes[n] then
-        grows = grows + tonumber(ARGV[at + 5])
+        delta = delta + tonumber(ARGV[at + 5])
     end
     stored[n] = head
-    answer[n + 2] = stands
+    result[n + 2] = state
 end
 
-if accepted and guarded > 0 and grows > 0 then
-    local total = grows
-    local place = 2 + 6 * (guarded - 1)
+if accepted and guarded > 0 and delta > 0 then
+    local total = delta
+    local first_index = 2 + 6 * (guarded - 1)
     for n = 1, tags do
-        total = total + count(KEYS[place + 2], KEYS[place + 3], ARGV[8 + n], instant)
+        total = total + count(KEYS[first_index + 2], KEYS[first_index + 3], ARGV[8 + n], instant)
     end
-    if total > at_most then
+    if total > max_count then
         accepted = false
-        answer[2] = total
+        result[2] = total
     end
 end
 
 if not accepted then
-    return answer
+    return result
 end
 
 for n = 1, #KEYS - first_record do
     if writes[n] then
         local at = first_change + 6 * (n - 1)
-        local scope, key, value = tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 6]
-        local partition, space = ARGV[first_scope + 2 * scope - 1], ARGV[first_scope + 2 * scope]
+        local number, key, value = tonumber(ARGV[at + 2]), ARGV[at + 3], ARGV[at + 6]
+        local partition, space = ARGV[first_partition + 2 * number - 1], ARGV[first_partition + 2 * number]
         local before, after = {}, {}
         if stored[n] then
             before = entries_of(stored[n], key, partition, space)
@@ -77,19 +78,19 @@ for n = 1, #KEYS - first_record do
         end
         for index = 1, 8 do
             if before[index] ~= after[index] then
-                local where = index > 6 and KEYS[index - 6] or KEYS[2 + 6 * (scope - 1) + index]
+                local index_key = index > 6 and KEYS[index - 6] or KEYS[2 + 6 * (number - 1) + index]
                 if before[index] then
-                    redis.call('ZREM', where, before[index])
+                    redis.call('ZREM', index_key, before[index])
                 end
                 if after[index] then
-                    redis.call('ZADD', where, 0, after[index])
+                    redis.call('ZADD', index_key, 0, after[index])
                 end
             end
         end
     end
 end
 
--- What is written stands, whether or not this user may publish.
+-- The commit is valid even if this user is not allowed to publish.
 redis.pcall('PUBLISH', channel, message)
-answer[1] = 1
-return answer
+result[1] = 1
+return result
