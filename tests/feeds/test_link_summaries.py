@@ -24,7 +24,7 @@ from perdure.feeds.link_summary import (
     summary_in,
 )
 from perdure.feeds.settings import HOUR
-from perdure.operating.records import inspect_records
+from perdure.operating.maintenance import inspect_records
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Storage
 from perdure.storage.memory import MemoryEngine
 

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.feeds import FeedStore, Polling, Profile, transitions
 from perdure.feeds.account import Hold
-from perdure.operating.claims import live_claims
+from perdure.operating.maintenance import live_claims
 from perdure.runtime.lease import Holder
 from perdure.storage import Micros, Storage, open_storage
 from perdure.tasks import TaskStore

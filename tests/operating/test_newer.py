@@ -15,7 +15,7 @@ from perdure.feeds.account import ACCOUNTS
 from perdure.feeds.item import ITEMS, Item
 from perdure.feeds.source import Profile
 from perdure.operating import Operator
-from perdure.operating.records import READERS, inspect_records
+from perdure.operating.maintenance import READERS, inspect_records
 from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
 from perdure.storage.body import number_of

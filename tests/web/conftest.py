@@ -11,7 +11,7 @@ from playwright.async_api import Browser, BrowserContext, Page
 from perdure.feeds import FeedStore
 from perdure.runtime import Again, App, Runtime, Task
 from perdure.tasks import Success
-from perdure.web import Dashboard, keeping, live
+from perdure.web import Dashboard, cache, live
 
 from . import feed_data
 from .browser import Keep, browsing
@@ -28,7 +28,7 @@ async def desk(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Desk]:
 def drawn_often() -> Generator[None]:
     """Pages are drawn as often as ever, though a look may take long on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(keeping, "SHARE", 1)
+        patch.setattr(cache, "SHARE", 1)
         patch.setattr(live, "SHARE", 1)
         yield
 

@@ -304,7 +304,7 @@ async def test_the_charts_are_drawn_and_drawn_again_when_something_ends(
     await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
     await expect(page.locator("#figures .failed .count")).to_have_text("1")
     await expect(page.locator("#ended .column.failed")).to_have_count(1, timeout=30_000)
-    await expect(page.locator("#underway .line.working")).to_have_count(1)
+    await expect(page.locator("#active_chart .line.working")).to_have_count(1)
     await page.locator("#ended summary").click()
     await expect(page.get_by_role("table", name="Tasks that ended")).to_be_visible()
     await keep(page, "overview")

@@ -16,10 +16,10 @@ from perdure.storage import Micros, PageRequest, Record, Space, Storage
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
-from perdure.web import Dashboard, feeds, items, keeping, links, live, tasks
-from perdure.web.keeping import Kept
-from perdure.web.screens import Screen
-from perdure.web.task import Shown
+from perdure.web import Dashboard, cache, feeds, items, links, live, tasks
+from perdure.web.cache import Kept
+from perdure.web.live import Screen
+from perdure.web.tasks import Shown
 
 from ..feeds.shared_links import item_at
 from . import feed_data
@@ -68,8 +68,8 @@ async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_pa
         time = store.clock() - days * 24 * feed_data.HOUR
         await store.keep("did:plc:anna", [item_at("did:plc:anna", time, f"https://{days}.example")])
     monkeypatch.setattr(links, "MAX_READ", 1)
-    monkeypatch.setattr(keeping, "LEAST", 0)
-    monkeypatch.setattr(keeping, "SHARE", 0)
+    monkeypatch.setattr(cache, "LEAST", 0)
+    monkeypatch.setattr(cache, "SHARE", 0)
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         seen: list[tuple[bool, bool]] = []
         while not seen or seen[-1][0]:
@@ -167,7 +167,7 @@ class Looking:
         self.now = 100.0
         self._takes = takes
         self._looks = 0
-        monkeypatch.setattr(keeping.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(cache.time, "monotonic", lambda: self.now)
         self.kept = Kept(self._look)
 
     async def _look(self) -> int:
@@ -186,9 +186,9 @@ async def test_what_takes_a_look_to_know_is_asked_once_for_all_and_again_after_a
 ) -> None:
     looking = Looking(0.1, monkeypatch)
     assert await asyncio.gather(*(looking.told(after=0) for _ in range(5))) == [1] * 5
-    assert await looking.told(after=keeping.LEAST - 1) == 1
+    assert await looking.told(after=cache.LEAST - 1) == 1
     assert await looking.told(after=1) == 2
-    assert await looking.told(after=0.1 * keeping.SHARE + 0.01, is_old=True) == 3
+    assert await looking.told(after=0.1 * cache.SHARE + 0.01, is_old=True) == 3
 
 
 async def test_a_look_that_took_long_is_kept_for_long_though_it_be_old(
@@ -196,13 +196,13 @@ async def test_a_look_that_took_long_is_kept_for_long_though_it_be_old(
 ) -> None:
     looking = Looking(3, monkeypatch)
     assert await looking.told(after=0) == 1
-    assert await looking.told(after=keeping.SHARE * 3 - 1, is_old=True) == 1
+    assert await looking.told(after=cache.SHARE * 3 - 1, is_old=True) == 1
     assert await looking.told(after=1) == 2
 
 
 def test_pages_that_take_long_to_draw_are_drawn_more_seldom() -> None:
     assert live.rest_after(0.001) == live.APART
-    assert live.rest_after(0.1) == pytest.approx(0.1 * keeping.SHARE)
+    assert live.rest_after(0.1) == pytest.approx(0.1 * cache.SHARE)
     assert live.rest_after(60) == live.LONGEST_APART
 
 

@@ -18,10 +18,9 @@ from perdure.storage.errors import StorageUnavailable
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
-from perdure.web import Dashboard, task
+from perdure.web import Dashboard, tasks
 from perdure.web import live as live_module
-from perdure.web.live import Live
-from perdure.web.screens import Screen
+from perdure.web.live import Live, Screen
 
 from .tool_dashboard import ME, Desk, form_key_in, path_of, served
 
@@ -56,7 +55,7 @@ async def test_an_open_list_is_sent_the_rows_that_changed_and_the_new_ones(desk:
         listening(client, "/events/tasks") as told,
     ):
         whole = await anext(told)
-        assert set(whole["pieces"]) == {"tabs", "more", f"task-{first}", f"task-{second}"}
+        assert set(whole["pieces"]) == {"tabs", "pagination", f"task-{first}", f"task-{second}"}
         seen: set[str] = set()
         desk.turn_page()
         async for change in told:
@@ -82,7 +81,7 @@ async def test_forms_that_are_sent_later_are_the_browsers_own(desk: Desk) -> Non
 async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(task, "RESTS", 0.0)
+    monkeypatch.setattr(tasks, "RESTS", 0.0)
     task_id = await desk.submit("print_report")
     await desk.runtime.wait(ME, task_id, 10)
     async with served(Dashboard(desk.storage).app) as address, httpx2.AsyncClient(base_url=address) as client:

@@ -13,7 +13,7 @@ import anyio
 import typer
 from msgspec.structs import asdict
 
-from ..operating.claims import LiveClaims
+from ..operating.maintenance import LiveClaims
 from ..runtime import App
 from ..storage import migrate_storage
 from ..storage.copying import Progress

@@ -10,8 +10,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..operating.claims import LiveClaims, live_claims
-from ..operating.records import READERS, inspect_records
+from ..operating.maintenance import READERS, LiveClaims, inspect_records, live_claims
 from ..runtime import RuntimeConfig
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
 from ..storage.copying import COPIES, Told, copy

@@ -3,14 +3,13 @@
 Read `operator` (all that can be done), then `rows` and `details` (what is shown of a task, and what is not).
 """
 
-from .details import Asked, Detail, Event, Held, Question, asked_in, outcome_of
 from .errors import AmbiguousId, NotAsked, TooShort
-from .figures import Bucket, Stats, Throughput, Worker
 from .listing import Rows
 from .operator import Operator
-from .purging import Purge
-from .rows import NewerTask, Row
-from .watching import Changes, Pace
+from .purge import Purge
+from .stats import Bucket, Stats, Throughput, Worker
+from .views import Asked, Detail, Event, Held, NewerTask, Question, Row, asked_in, outcome_of
+from .watch import Changes, Pace
 
 __all__ = [
     "AmbiguousId",

@@ -15,9 +15,8 @@ from ..tasks.owner import partition_of
 from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS, task_address
 from .errors import AmbiguousId, TooShort
-from .handles import Sealer
-from .reading import Budget
-from .rows import TAGS, NewerTask, Row, is_named
+from .locators import Sealer
+from .views import TAGS, NewerTask, Row, is_named
 
 LEAST_PREFIX = 6
 WHOLE_ID = 32
@@ -206,3 +205,34 @@ async def _newest_of_all(storage: Storage, most: int | None, now: Micros) -> Asy
             return
         seen += len(records)
         after = records[-1].position
+
+
+MOST_LETTERS = 16 * 1024 * 1024
+FIRST_PAGE = 20
+"""Records that are read before anybody knows how large they are."""
+
+
+class Budget:
+    """What is left of it. Ask for `size` records, then say which came."""
+
+    def __init__(self, records: int, page: int) -> None:
+        self._records = records
+        self._page = page
+        self._read = 0
+        self._letters = 0
+
+    @property
+    def is_spent(self) -> bool:
+        return self._read >= self._records or self._letters >= MOST_LETTERS
+
+    @property
+    def size(self) -> int:
+        """As many as there is room for, if the next ones are as large as those before."""
+        if not self._read:
+            return min(FIRST_PAGE, self._page)
+        room = (MOST_LETTERS - self._letters) * self._read // max(1, self._letters)
+        return max(1, min(self._page, room, self._records - self._read))
+
+    def take(self, records: Sequence[Record]) -> None:
+        self._read += len(records)
+        self._letters += sum(len(each.body) for each in records)

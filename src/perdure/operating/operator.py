@@ -20,15 +20,14 @@ from ..tasks.listing import DEFAULT_PAGE_SIZE
 from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS, lease_address, task_address
 from ..tasks.store import system_clock
-from . import figures, listing, watching
-from .details import Detail, Held, detail_of
+from . import listing, stats
 from .errors import NotAsked
-from .figures import HOUR, Stats, Throughput
-from .handles import Sealer, key_of
 from .listing import Rows, Wanted
-from .purging import Purge, purge
-from .rows import Row, newer_task_of, row_of
-from .watching import USUAL, Changes, Pace
+from .locators import Sealer, key_of
+from .purge import Purge, purge
+from .stats import HOUR, Stats, Throughput
+from .views import Detail, Held, Row, detail_of, newer_task_of, row_of
+from .watch import USUAL, Changes, Pace, watch_one, watch_rows
 
 
 class Operator:
@@ -91,16 +90,16 @@ class Operator:
 
     async def counts(self) -> dict[Status, int]:
         """How many tasks there are of each status, none left out. Cheap."""
-        return await figures.counts_of(self.storage, self.clock())
+        return await stats.counts_of(self.storage, self.clock())
 
     async def held(self) -> int:
         """How many tasks a worker has. Cheap."""
-        return await figures.held_in(self.storage, self.clock())
+        return await stats.held_in(self.storage, self.clock())
 
     async def leases(self) -> list[Held]:
         """Who holds which task, of the newest 1 000."""
         handles, _ = await self._seals()
-        return await figures.leases_in(self.storage, self.clock(), handles.seal)
+        return await stats.leases_in(self.storage, self.clock(), handles.seal)
 
     async def throughput(
         self, window: Micros = HOUR, *, parts: int = 60, until: Micros | None = None
@@ -108,17 +107,17 @@ class Operator:
         """What ended of late, in equal parts of the window, which ends now, or at a time that is said. Looks
         at up to 4 000 tasks.
         """
-        return await figures.throughput_of(
+        return await stats.throughput_of(
             self.storage, window=window, parts=parts, now=self.clock(), until=until
         )
 
     async def oldest_waiting(self) -> Row | None:
         """Who has waited for a worker longest."""
-        return await self._row_or_none(await figures.oldest_waiting(self.storage, self.clock()))
+        return await self._row_or_none(await stats.oldest_waiting(self.storage, self.clock()))
 
     async def oldest_asking(self) -> Row | None:
         """Who has waited for an answer longest."""
-        return await self._row_or_none(await figures.oldest_asking(self.storage, self.clock()))
+        return await self._row_or_none(await stats.oldest_asking(self.storage, self.clock()))
 
     async def stats(self, window: Micros = HOUR, *, parts: int = 60) -> Stats:
         """All figures at once."""
@@ -131,8 +130,8 @@ class Operator:
             waiting=max(0, sum(counts[status] for status in ACTIVE_STATUSES) - held),
             oldest_waiting=await self.oldest_waiting(),
             oldest_asking=await self.oldest_asking(),
-            workers=figures.workers_of(leases, now),
-            expired=await figures.expired_in(self.storage, now),
+            workers=stats.workers_of(leases, now),
+            expired=await stats.expired_in(self.storage, now),
             throughput=await self.throughput(window, parts=parts),
         )
 
@@ -145,7 +144,7 @@ class Operator:
         pace: Pace = USUAL,
     ) -> AsyncGenerator[Changes]:
         """The newest tasks, then each change of that page as it is seen. For ever; close it."""
-        return watching.watch_rows(
+        return watch_rows(
             self.storage.watch(TASKS),
             lambda: self.tasks(statuses=statuses, name=name, limit=limit),
             pace,
@@ -155,7 +154,7 @@ class Operator:
         """One task, and each newer state of it that is seen, up to its end. NotFound when it is gone."""
         place = (await self._snapshot(handle, task_id)).record.address
         watch = self.storage.watch(*place)
-        async with aclosing(watching.watch_one(watch, lambda: self.get(handle, task_id), pace)) as seen:
+        async with aclosing(watch_one(watch, lambda: self.get(handle, task_id), pace)) as seen:
             async for detail in seen:
                 yield detail
 

@@ -32,16 +32,14 @@ from ..tasks import StoreConfig
 from ..tasks.errors import TaskError
 from ..tasks.snapshot import TASKS
 from ..tasks.store import system_clock
+from .charts import Sampler
 from .feeds import FeedPages
 from .forms import Form, post
-from .guarding import LOOPBACK, SESSION, Guard, base_of, cookie_of
 from .live import Live
 from .overview import OverviewPages
-from .sampling import Sampler
-from .sessions import LASTS, Sessions
-from .site import Site
-from .task import TaskPages
-from .tasks import ListPages
+from .renderer import Site
+from .security import LASTS, LOOPBACK, SESSION, Guard, Sessions, base_of, cookie_of
+from .tasks import ListPages, TaskPages
 
 
 class Dashboard:

@@ -14,12 +14,12 @@ from starlette.routing import BaseRoute, Route
 from ..feeds import Account, FeedStore, Summary, summary_of
 from ..feeds.account import Stored
 from ..feeds.errors import UnknownAccount
-from .guarding import base_of
+from .cache import Kept
 from .items import KINDS, ItemList, Wanted
-from .keeping import Kept
 from .links import LinkPage
-from .screens import Screen, digest_of
-from .site import Site
+from .live import Screen, digest_of
+from .renderer import Site
+from .security import base_of
 
 PAGE = 200
 """Accounts on one page."""
@@ -66,7 +66,7 @@ class FeedPages:
         return Screen(
             {
                 "summary": self._site.piece("feed_summary", "summary", summary),
-                "more": self._site.piece("more_accounts", "more", more),
+                "pagination": self._site.piece("account_pagination", "pagination", more),
                 **{name: self._row(name, account, base) for name, account in rows.items()},
             },
             {"rows": tuple(rows)},

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .sessions import Sessions
+from .security import Sessions
 
 MOST_BYTES = 1024 * 1024
 MOST_FIELDS = 1000

@@ -15,7 +15,7 @@ from ..feeds.errors import AmbiguousName, UnknownAccount
 from ..feeds.item import Kind, Link
 from ..storage import Position
 from ..storage.errors import InvalidArgument
-from .wording import is_web
+from .filters import is_web
 
 PAGE = 50
 """Items on one page."""

@@ -11,9 +11,9 @@ from starlette.responses import Response
 
 from ..feeds import FeedStore, LinkIndex, SharedLink
 from ..feeds.link_summary import DAY
-from .keeping import Kept
-from .site import Site
-from .wording import is_web
+from .cache import Kept
+from .filters import is_web
+from .renderer import Site
 
 MAX_LINKS = 25
 MAX_NAMED = 8

@@ -7,24 +7,27 @@ differs from what it was sent last, so one that is slow gets less often what oth
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import TypeAlias
 
 import anyio
+import msgspec
+from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
 from ..storage import Space, Storage
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks.errors import TaskError
-from .keeping import SHARE
-from .screens import Screen
+from .cache import SHARE
 
 log = logging.getLogger("perdure.web")
 
-Draw: TypeAlias = Callable[[], Awaitable[Screen]]
+Draw: TypeAlias = "Callable[[], Awaitable[Screen]]"
 
 APART = 0.5
 """Seconds between two looks, however much happens."""
@@ -199,3 +202,44 @@ class Live:
 def rest_after(took: float) -> float:
     """So that looking takes a thirtieth of the time at most, however much is open."""
     return min(LONGEST_APART, max(APART, SHARE * took))
+
+
+class Screen(msgspec.Struct, frozen=True):
+    pieces: Mapping[str, Markup]
+    """By the id of its element."""
+    lists: Mapping[str, tuple[str, ...]] = {}
+    """Elements whose children are pieces: which, and in what order."""
+
+    def since(self, before: Screen | None) -> Screen:
+        """What differs from an earlier screen."""
+        if before is None:
+            return self
+        return Screen(
+            {name: html for name, html in self.pieces.items() if before.pieces.get(name) != html},
+            {name: order for name, order in self.lists.items() if before.lists.get(name) != order},
+        )
+
+    @property
+    def is_empty(self) -> bool:
+        return not self.pieces and not self.lists
+
+    def in_list(self, name: str) -> Markup:
+        """The pieces of a list, one after the other."""
+        return Markup("").join(self.pieces[each] for each in self.lists[name])
+
+    def as_json(self, form_key: Mapping[str, str]) -> str:
+        """As the script takes it, with the forms made the browser's own."""
+        pieces = {name: owned(html, form_key) for name, html in self.pieces.items()}
+        return json.dumps({"pieces": pieces, "lists": self.lists}, separators=(",", ":"))
+
+
+def digest_of(html: str) -> str:
+    """By which the script knows that it has a piece already."""
+    return hashlib.blake2b(html.encode(), digest_size=6).hexdigest()
+
+
+def owned(html: str, form_key: Mapping[str, str]) -> str:
+    """A piece is shared by all who look, the key of its form is not: a word of chance stood for it."""
+    for word, key in form_key.items():
+        html = html.replace(word, key)
+    return html

@@ -13,14 +13,14 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from ..operating import Operator, Row, Throughput
-from ..operating import figures as counted
+from ..operating import stats as counted
 from ..storage import Micros
 from ..tasks import Status
-from .guarding import base_of
-from .keeping import Kept
-from .sampling import SECOND, Moment, Sampler, moments_of
-from .screens import Screen
-from .site import Site
+from .cache import Kept
+from .charts import SECOND, Moment, Sampler, moments_of
+from .live import Screen
+from .renderer import Site
+from .security import base_of
 
 MOST_LEASES = 200
 
@@ -96,9 +96,9 @@ class OverviewPages:
         told = await self._lately(span, counts)
         moments = moments_of(told.throughput.buckets, self._sampler.samples, span.width)
         contexts: dict[str, Mapping[str, object]] = {
-            "figures": {"counts": counts, "base": base},
-            "ended": {"moments": moments, "span": span},
-            "underway": {"moments": moments, "span": span},
+            "counts": {"counts": counts, "base": base},
+            "finished_chart": {"moments": moments, "span": span},
+            "active_chart": {"moments": moments, "span": span},
             "facts": {"base": base, "told": told, "ended": _ended_in(moments), "span": span},
         }
         return Screen({name: self._site.piece(name, name, each) for name, each in contexts.items()})
@@ -154,7 +154,7 @@ class OverviewPages:
         return Screen(
             {
                 "workers": self._site.piece("workers", "workers", workers),
-                "leases": self._site.piece("leases", "leases", held),
+                "claims": self._site.piece("claims", "claims", held),
             }
         )
 

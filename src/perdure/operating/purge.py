@@ -9,9 +9,9 @@ import msgspec
 from ..storage import Micros, Position
 from ..tasks import Snapshot, TaskStore
 from ..tasks.snapshot import TASKS
-from .figures import ENDED, expired_in
 from .listing import read
-from .rows import TAGS
+from .stats import ENDED, expired_in
+from .views import TAGS
 
 PAGE = 200
 

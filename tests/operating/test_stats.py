@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.operating import Operator, reading
+from perdure.operating import Operator, listing
 from perdure.runtime.lease import Holder
 from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
 
@@ -69,8 +69,8 @@ async def test_what_ended_is_counted_in_the_part_of_the_window_in_which_it_ended
 async def test_no_more_is_read_of_large_tasks_than_there_is_room_for(
     store: TaskStore, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reading, "FIRST_PAGE", 2)
-    monkeypatch.setattr(reading, "MOST_LETTERS", 40_000)
+    monkeypatch.setattr(listing, "FIRST_PAGE", 2)
+    monkeypatch.setattr(listing, "MOST_LETTERS", 40_000)
     for task in await created(store, 12):
         await store.finish(task, Success.of("x" * 9_000))
     seen = await operator.throughput(60 * SECOND, parts=1)

@@ -16,9 +16,8 @@ import msgspec
 from ..runtime.waiting import changed_within
 from ..storage import Watch
 from ..storage.errors import StorageBusy, StorageUnavailable
-from .details import Detail
 from .listing import Rows
-from .rows import Row
+from .views import Detail, Row
 
 T = TypeVar("T")
 

@@ -11,7 +11,7 @@ from starlette.routing import Mount, Route
 
 from perdure.storage import open_storage
 from perdure.web import Dashboard
-from perdure.web.sessions import Sessions
+from perdure.web.security import Sessions
 
 from .tool_dashboard import ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
 

@@ -13,10 +13,8 @@ from ..storage.body import FORMAT_FIELD
 from ..tasks import Snapshot, Status
 from ..tasks.record import TASK_FORMAT
 from ..tasks.snapshot import LEASES, TASKS
-from .details import Held, held_of
-from .listing import read
-from .reading import Budget
-from .rows import TAGS, Row
+from .listing import Budget, read
+from .views import TAGS, Held, Row, held_of
 
 ENDED = tuple(status for status in Status if status.is_terminal)
 MOST_LEASES = 1000

@@ -16,7 +16,7 @@ from itertools import pairwise
 import msgspec
 
 from ..operating import Bucket
-from ..operating.figures import ENDED
+from ..operating.stats import ENDED
 from ..storage import Micros
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks import Status

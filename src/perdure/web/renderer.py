@@ -16,12 +16,10 @@ from starlette.responses import HTMLResponse, Response
 from ..storage.errors import InvalidArgument, NewerFormat, StorageError
 from ..tasks import Status
 from ..tasks.errors import TaskError
-from . import wording
+from . import filters
 from .forms import KEY
-from .guarding import HEADERS, base_of, path_of
-from .live import Draw, Live, View
-from .screens import Screen, digest_of, owned
-from .sessions import Sessions
+from .live import Draw, Live, Screen, View, digest_of, owned
+from .security import HEADERS, Sessions, base_of, path_of
 
 log = logging.getLogger("perdure.web")
 
@@ -54,14 +52,14 @@ class Site:
             "form_key": Markup('<input type="hidden" name="{}" value="{}">').format(KEY, self._key_word),
         }
         self._templates.filters.update(
-            moment=wording.moment, span=wording.span, number=wording.number, document=wording.document
+            moment=filters.moment, span=filters.span, number=filters.number, document=filters.document
         )
 
     def piece(
         self, template: str, name: str, context: Mapping[str, object], *, tag: str = "div", keep: bool = False
     ) -> Markup:
         """A piece of a screen: an element that says what it is and how it is, or that it is to be kept."""
-        inner = Markup(self._render(f"pieces/{template}", {**context, "name": name}))  # noqa: S704 (escaped)
+        inner = Markup(self._render(f"fragments/{template}", {**context, "name": name}))  # noqa: S704 (escaped)
         return _PIECES[tag].format(
             name=name,
             digest="kept" if keep else digest_of(inner),

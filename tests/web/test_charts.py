@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from perdure.operating import Bucket
 from perdure.tasks import Status
-from perdure.web.sampling import COARSE, FINE, SECOND, Counts, Sample, Sampler, moments_of
+from perdure.web.charts import COARSE, FINE, SECOND, Counts, Sample, Sampler, moments_of
 
 WIDTH = 10 * SECOND
 
