@@ -19,8 +19,8 @@ from mcp.server import MCPServer
 from perdure import Task, Tasks
 from perdure.feeds import FeedStore, LinkIndex, Poller, Settings, Status, read_settings, transitions
 from perdure.feeds.bluesky import open_bluesky
-from perdure.feeds.settings import HOUR
 from perdure.storage import open_storage
+from perdure.storage.clock import HOUR
 
 STORAGE = "sqlite:///perdure.db"
 SETTINGS = Path("feeds.toml")

@@ -12,12 +12,12 @@ from mcp.client import Client
 from perdure.feeds import FeedSource, FeedStore, Item, Page, Polled, Poller, Polling, normalised, transitions
 from perdure.feeds.errors import AccountUnavailable, CursorRefused
 from perdure.feeds.item import ITEMS
-from perdure.feeds.settings import HOUR, MINUTE
 from perdure.mcp import Tasks
 from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 from perdure.samples import SampleSource, make_server, sample_reader
 from perdure.samples.source import BEGAN, packaged_world
 from perdure.storage import Committed, Micros, open_storage
+from perdure.storage.clock import HOUR, MINUTE
 
 from .markers import row
 

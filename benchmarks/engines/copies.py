@@ -9,10 +9,10 @@ from typing import TypeAlias
 from msgspec.structs import replace
 
 from perdure.storage import Change, Committed, Guard, Insert, Micros, Record, Refused, Replace, Storage
+from perdure.storage.clock import system_clock
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import TaskStore
 from perdure.tasks.record import new_task_id
-from perdure.tasks.store import system_clock
 
 from ..workload import COMMITS_OF_LIFE, OWNERS, ROOMY, live
 

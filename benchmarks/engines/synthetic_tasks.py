@@ -13,11 +13,11 @@ from contextlib import AsyncExitStack
 from msgspec.structs import replace
 
 from perdure.storage import Insert, Micros, Record, Storage, open_storage
+from perdure.storage.clock import system_clock
 from perdure.tasks import Owner
 from perdure.tasks.edits import create, lane_of
 from perdure.tasks.record import new_task_id
 from perdure.tasks.snapshot import TASKS, new_snapshot
-from perdure.tasks.store import system_clock
 
 from ..workload import NEW, OWNERS, ROOMY
 from .copies import copied

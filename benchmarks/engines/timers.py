@@ -16,8 +16,8 @@ import msgspec
 from perdure.runtime.intake import AT_ONCE
 from perdure.runtime.lease import Holder
 from perdure.storage import Micros, Record, Storage
+from perdure.storage.clock import system_clock
 from perdure.tasks import Snapshot, TaskStore, edits
-from perdure.tasks.store import system_clock
 
 from ..report import Line, at_most, micros
 from ..timing import Contender, Seconds, race, ratio

@@ -13,8 +13,9 @@ import msgspec
 
 from perdure.feeds import Budget, FeedSource, FeedStore, Poller, Polling, Settings, transitions
 from perdure.feeds.bluesky import open_bluesky
-from perdure.feeds.settings import MINUTE, Bluesky
+from perdure.feeds.settings import Bluesky
 from perdure.storage import open_storage
+from perdure.storage.clock import MINUTE
 from tests.feeds.fake_server.process import FakeProcess, fake_process
 
 from ..report import Line, Target, at_most

@@ -12,9 +12,8 @@ from statistics import median
 import msgspec
 
 from perdure.feeds import FeedStore, Item, Link, LinkIndex
-from perdure.feeds.link_summary import DAY
-from perdure.feeds.settings import HOUR
 from perdure.storage import Micros, open_storage
+from perdure.storage.clock import DAY, HOUR
 from perdure.web.links import MAX_LINKS, MAX_READ
 
 from ..report import Line, at_most

@@ -17,8 +17,8 @@ import msgspec
 from perdure.feeds import Budget, FeedStore, Outcome, Page, Poller, Polling, Profile, Requests, transitions
 from perdure.feeds.account import Account
 from perdure.feeds.item import Item
-from perdure.feeds.settings import HOUR, MINUTE
 from perdure.storage import Micros, Storage
+from perdure.storage.clock import HOUR, MINUTE
 from perdure.storage.memory import MemoryEngine
 from tests.feeds.virtual_time import run, virtual_clock
 

@@ -16,6 +16,7 @@ import msgspec
 from perdure.feeds import Account, FeedStore, Item, Poller, Polling, Profile, read_settings, transitions
 from perdure.feeds.bluesky import open_bluesky
 from perdure.storage import Micros, open_storage
+from perdure.storage.clock import MINUTE
 
 from ..feeds.fake_server import FakeBluesky
 from ..feeds.simulation import World
@@ -23,8 +24,6 @@ from ..fork_server import PIPE, Forged, forged
 from ..storage.sqlite_helpers import url_of
 
 PATIENCE = 60.0
-MINUTE: Micros = 60 * 1_000_000
-HOUR: Micros = 60 * MINUTE
 
 
 class Ended(msgspec.Struct, frozen=True):

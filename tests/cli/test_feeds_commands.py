@@ -10,9 +10,10 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import Status
+from perdure.storage.clock import HOUR
 
 from ..feeds.fake_server import Fault
-from .feeds_folder import HOUR, Place, a_place, now
+from .feeds_folder import Place, a_place, now
 
 pytestmark = pytest.mark.anyio
 

@@ -20,11 +20,12 @@ from msgspec.structs import replace
 
 from perdure.feeds import Status
 from perdure.feeds.account import Hold
+from perdure.storage.clock import HOUR
 
 from ..feeds.fake_server import Fault
 from ..fork_server import Forged, forged
 from ..runtime.replicas import until
-from .feeds_folder import HOUR, PATIENCE, Ended, Place, a_place, environment, now
+from .feeds_folder import PATIENCE, Ended, Place, a_place, environment, now
 
 pytestmark = pytest.mark.anyio
 

@@ -10,9 +10,10 @@ from msgspec.structs import replace
 from perdure.feeds import Gap
 from perdure.feeds.item import ITEMS
 from perdure.storage import Committed
+from perdure.storage.clock import HOUR, MINUTE
 
 from ..markers import row
-from .feeds_folder import HOUR, MINUTE, Place, now
+from .feeds_folder import Place, now
 from .test_feeds_commands import place
 
 __all__ = ["place"]

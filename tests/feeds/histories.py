@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from perdure.feeds import Failed, FeedStore, Polled, Poller, Polling, transitions
 from perdure.feeds.gaps import SLACK
 from perdure.feeds.lease import LASTS
-from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.source import Profile
 from perdure.storage import Micros, Storage
+from perdure.storage.clock import HOUR, MINUTE, SECOND
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
 
@@ -28,7 +28,6 @@ SMALL = Polling(posts_per_page=5, max_pages_per_user=4)
 """So that a few posts are many pages, and a poll does not always finish."""
 
 Step: TypeAlias = Callable[["History"], object]
-SECOND: Micros = 1_000_000
 
 
 class History:

@@ -9,10 +9,8 @@ from random import Random
 import msgspec
 
 from perdure.feeds import FeedStore, Item, Link, SharedLink
-from perdure.feeds.settings import HOUR
 from perdure.storage import Micros
-
-DAY = 24 * HOUR
+from perdure.storage.clock import DAY
 
 
 class Counted(msgspec.Struct, frozen=True, kw_only=True):

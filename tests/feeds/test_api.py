@@ -13,9 +13,9 @@ from msgspec.structs import replace
 from perdure.feeds import Feeds, FeedStore, Item, Link, Polled, Polling, Settings, Status
 from perdure.feeds.account import Hold
 from perdure.feeds.errors import AccountHeld, InvalidActor, RequestRefused, UnknownAccount
-from perdure.feeds.settings import HOUR
 from perdure.samples import SampleSource
 from perdure.storage import Micros, open_storage
+from perdure.storage.clock import HOUR
 
 from ..storage.sqlite_helpers import url_of
 from .simulation import World, WorldSource

@@ -9,15 +9,13 @@ import pytest
 from perdure.feeds import FeedStore, Item, Poller, Polling, transitions
 from perdure.feeds.audit import EXAMPLES, Audit, audit
 from perdure.feeds.errors import AccountUnavailable, SourceUnavailable
-from perdure.feeds.settings import HOUR
 from perdure.feeds.source import RecordPage, WrittenRecord
 from perdure.storage import open_storage
+from perdure.storage.clock import DAY, HOUR
 
 from .simulation import Question, World, WorldSource
 
 pytestmark = pytest.mark.anyio
-
-DAY = 24 * HOUR
 
 
 class Town:

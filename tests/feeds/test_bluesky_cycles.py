@@ -10,9 +10,9 @@ import pytest
 from perdure.feeds import Cycle, FeedStore, Outcome, Poller, Polling, Settings, transitions
 from perdure.feeds.bluesky import Bluesky, open_bluesky
 from perdure.feeds.errors import NotAuthorized
-from perdure.feeds.settings import MINUTE
 from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.storage import open_storage
+from perdure.storage.clock import MINUTE
 
 from ..runtime.replicas import until
 from .fake_server import FakeBluesky, Fault, populate

@@ -22,10 +22,10 @@ from perdure.feeds.errors import (
     SourceError,
     SourceUnavailable,
 )
-from perdure.feeds.settings import HOUR
 from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.feeds.source import FollowSource, HintSource
 from perdure.storage import open_storage
+from perdure.storage.clock import DAY, HOUR
 
 from ..runtime.replicas import until
 from .fake_server import FEED, FakeBluesky, Fault
@@ -37,7 +37,6 @@ pytestmark = pytest.mark.anyio
 
 RETRIES = 2
 QUICK = Polling(max_retries=RETRIES, retry_backoff_ms=1)
-DAY = 24 * HOUR
 
 
 def settings(fake: FakeBluesky, *, hints: str | None = None, polling: Polling = QUICK) -> Settings:

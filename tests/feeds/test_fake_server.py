@@ -6,14 +6,14 @@ from typing import cast
 
 import pytest
 
+from perdure.storage.clock import HOUR, SECOND
+
 from .fake_server import FEED, FakeBluesky, account_of, load, recorded
 from .fake_server.client import asking, bearing, identity, reading, texts
 from .simulation import POSTS, REPOSTS, Json, Knobs, World, iso
 
 pytestmark = pytest.mark.anyio
 
-SECOND = 1_000_000
-HOUR = 3600 * SECOND
 FOLLOWS = "app.bsky.graph.getFollows"
 PROFILES = "app.bsky.actor.getProfiles"
 RECORDS = "com.atproto.repo.listRecords"

@@ -8,6 +8,8 @@ from typing import Literal
 import httpx2
 import pytest
 
+from perdure.storage.clock import HOUR, SECOND
+
 from ..runtime.replicas import until
 from .fake_server import FEED, FakeBluesky, Fault
 from .fake_server.client import LOGIN, asking, bearing, identity, reading
@@ -16,8 +18,6 @@ from .simulation import World
 
 pytestmark = pytest.mark.anyio
 
-SECOND = 1_000_000
-HOUR = 3600 * SECOND
 REFRESH = "com.atproto.server.refreshSession"
 
 

@@ -10,7 +10,8 @@ from msgspec.structs import replace
 from perdure.feeds import gaps
 from perdure.feeds.account import Account, Gap
 from perdure.feeds.gaps import DEEP_EVERY, EARLY, LATE, MOST_GAPS, SLACK, Reading
-from perdure.feeds.settings import HOUR, MINUTE, Polling
+from perdure.feeds.settings import Polling
+from perdure.storage.clock import HOUR, MINUTE
 
 NOW = 1_794_000_000_000_000
 MARK = NOW - HOUR

@@ -17,12 +17,11 @@ from perdure.feeds.health import (
     AlarmWatch,
     find_alarms,
 )
-from perdure.feeds.settings import HOUR, MINUTE
+from perdure.storage.clock import DAY, HOUR, MINUTE
 
 from ..markers import row
 
 NOW = 1_700_000_000_000_000
-DAY = 24 * HOUR
 WELL = Account(
     account_id="did:plc:a",
     handle="a.test",

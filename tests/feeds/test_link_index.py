@@ -14,9 +14,10 @@ from msgspec.structs import replace
 from perdure.feeds import FeedStore, Item, Link, LinkIndex, Page, transitions
 from perdure.feeds.dirty_hours import MARK_LASTS, MAX_SKEW
 from perdure.feeds.item import ITEMS
-from perdure.feeds.settings import HOUR, MINUTE, Polling
+from perdure.feeds.settings import Polling
 from perdure.feeds.source import Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
+from perdure.storage.clock import DAY, HOUR, MINUTE
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
 
@@ -24,7 +25,7 @@ from ..forwarding_engine import Forwarding
 from .crash_points import Killed, Life, Trouble, mortal_store
 from .histories import History
 from .histories import settings as polling
-from .shared_links import DAY, counted, random_item, recounted
+from .shared_links import counted, random_item, recounted
 from .simulation import WorldSource
 from .virtual_time import run
 

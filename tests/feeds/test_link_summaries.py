@@ -23,15 +23,15 @@ from perdure.feeds.link_summary import (
     summary_format,
     summary_in,
 )
-from perdure.feeds.settings import HOUR
 from perdure.operating.maintenance import inspect_records
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Storage
+from perdure.storage.clock import DAY, HOUR
 from perdure.storage.memory import MemoryEngine
 
 from ..forwarding_engine import Forwarding
 from ..markers import row
 from ..newer import newer, put
-from .shared_links import DAY, counted, item_at, recounted
+from .shared_links import counted, item_at, recounted
 from .simulation import World, WorldSource
 from .test_store import ANNA, START, added, damage, item, passes, settle, store
 

@@ -34,9 +34,9 @@ from perdure.feeds import (
 from perdure.feeds.audit import audit
 from perdure.feeds.bluesky import Bluesky, open_bluesky
 from perdure.feeds.health import GRACE, Alarm, AlarmState, find_alarms
-from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.settings import Bluesky as BlueskySettings
 from perdure.storage import Micros, Storage
+from perdure.storage.clock import DAY, HOUR, MINUTE
 from perdure.storage.memory import MemoryEngine
 
 from ..markers import row
@@ -45,7 +45,6 @@ from .fake_server import FEED, FakeBluesky, Fault
 from .simulation import World
 from .virtual_time import run, virtual_clock
 
-DAY: Micros = 24 * HOUR
 MONTH: Micros = 30 * DAY
 CHECK: Micros = 10 * MINUTE
 """How often somebody looks at the status."""

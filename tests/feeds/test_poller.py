@@ -24,10 +24,10 @@ from perdure.feeds import (
 )
 from perdure.feeds.errors import AccountHeld, NotAuthorized, SourceUnavailable
 from perdure.feeds.health import Alarm, find_alarms
-from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.source import FeedSource
 from perdure.feeds.transitions import LONGEST, SHORTEST
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
+from perdure.storage.clock import HOUR, MINUTE
 from perdure.storage.errors import StorageFull
 from perdure.storage.memory import MemoryEngine
 

@@ -7,7 +7,8 @@ import asyncio
 from perdure.feeds import Poller, Polling, Status
 from perdure.feeds.errors import SourceUnavailable
 from perdure.feeds.health import AlarmState
-from perdure.feeds.settings import HOUR, MINUTE, FollowLists
+from perdure.feeds.settings import FollowLists
+from perdure.storage.clock import HOUR, MINUTE
 
 from .test_poller import TEN, Stage, failing, running, staged
 from .virtual_time import in_virtual_time

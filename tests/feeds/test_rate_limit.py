@@ -11,10 +11,10 @@ import pytest
 from perdure.feeds.errors import NotAuthorized, RateLimited, SourceUnavailable
 from perdure.feeds.rate_limit import RESERVE, Budget, Requests
 from perdure.feeds.settings import Polling
+from perdure.storage.clock import SECOND
 
 from .virtual_time import in_virtual_time, run, virtual_clock
 
-SECOND = 1_000_000
 PATIENT = Polling(max_retries=3, retry_backoff_ms=1000)
 
 

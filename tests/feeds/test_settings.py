@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from perdure.feeds.errors import InvalidSettings
-from perdure.feeds.settings import HOUR, MINUTE, Polling, Settings, read_settings
+from perdure.feeds.settings import Polling, Settings, read_settings
+from perdure.storage.clock import HOUR, MINUTE
 
 YAML = """
 url: sqlite:///mine.db

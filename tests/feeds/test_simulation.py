@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from perdure.feeds import FeedSource, Item, Page
 from perdure.feeds.errors import SourceError
+from perdure.storage.clock import SECOND
 
 from .fake_server import FakeBluesky
 from .fake_server.client import asking, reading, texts
@@ -19,7 +20,6 @@ from .simulation import Knobs, Question, World, WorldSource
 
 pytestmark = pytest.mark.anyio
 
-SECOND = 1_000_000
 ODD = (
     *("", "soon", "2026-13-01T00:00:00Z", "2026-11-14T20:00:00", "2026-11-15t00:00:00+05:00"),
     *("1950-01-01T00:00:00Z", "2090-01-01T00:00:00Z", "2026-11-14T20:00:00.123456789Z"),

@@ -19,9 +19,9 @@ from perdure.feeds.errors import (
 )
 from perdure.feeds.health import summary_of
 from perdure.feeds.item import Item
-from perdure.feeds.settings import HOUR, MINUTE
 from perdure.feeds.source import Profile
 from perdure.feeds.transitions import JITTER, LONGEST, MAX_RETRY_WAIT, PROBES, SHORTEST
+from perdure.storage.clock import HOUR, MINUTE
 
 NOW = 1_700_000_000_000_000
 BEFORE = Account(

@@ -12,8 +12,8 @@ from mcp.server import MCPServer
 from perdure import Tasks
 from perdure.runtime import RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
+from perdure.storage.clock import system_clock
 from perdure.tasks.snapshot import TASKS
-from perdure.tasks.store import system_clock
 
 from ..markers import row
 from ..newer import FUTURE, changed, put, stored

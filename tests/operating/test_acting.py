@@ -7,12 +7,13 @@ import pytest
 from perdure.operating import NotAsked, Operator, outcome_of
 from perdure.runtime import App, Task
 from perdure.runtime.lease import Holder
+from perdure.storage.clock import DAY, SECOND
 from perdure.storage.kit import Subject
 from perdure.tasks import Json, NewTask, Owner, Snapshot, Status, Success, TaskStore
 from perdure.tasks.errors import MalformedAnswer, NotFound, TerminalTask
 
 from ..markers import once, strong_memory
-from ..tasks.samples import ANA, BOB, DAY, SECOND, Clock, created
+from ..tasks.samples import ANA, BOB, Clock, created
 from .conftest import close
 from .test_looking import QUESTION
 

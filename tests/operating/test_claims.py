@@ -14,16 +14,14 @@ from perdure.feeds.account import Hold
 from perdure.operating.maintenance import live_claims
 from perdure.runtime.lease import Holder
 from perdure.storage import Micros, Storage, open_storage
+from perdure.storage.clock import HOUR, system_clock
 from perdure.tasks import TaskStore
-from perdure.tasks.store import system_clock
 
 from ..cli.command import PATIENCE, Ended, environment, folder_url
 from ..fork_server import PIPE, forged
 from ..tasks.samples import ANA, CALL
 
 pytestmark = pytest.mark.anyio
-
-HOUR: Micros = 3_600_000_000
 
 
 async def copied(source: str, target: str, *options: str) -> Ended:

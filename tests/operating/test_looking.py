@@ -10,6 +10,7 @@ import pytest
 from perdure.operating import AmbiguousId, Operator, Row, TooShort, outcome_of
 from perdure.runtime.lease import Holder
 from perdure.storage import MAX_PAGE_BYTES, Record
+from perdure.storage.clock import SECOND
 from perdure.storage.kit.sample_records import insert_each
 from perdure.tasks import (
     Failure,
@@ -28,7 +29,7 @@ from perdure.tasks.errors import InvalidCursor, InvalidValue, NotFound
 from perdure.tasks.snapshot import TASKS
 
 from ..markers import strong_memory
-from ..tasks.samples import ANA, BOB, CALL, SECOND, Clock, created
+from ..tasks.samples import ANA, BOB, CALL, Clock, created
 
 pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 

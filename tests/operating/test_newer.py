@@ -19,6 +19,7 @@ from perdure.operating.maintenance import READERS, inspect_records
 from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
 from perdure.storage.body import number_of
+from perdure.storage.clock import HOUR
 from perdure.storage.copying import copy
 from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject
@@ -31,7 +32,7 @@ from ..cli.command import PATIENCE, Ended, environment
 from ..fork_server import PIPE, forged
 from ..markers import row, server
 from ..newer import changed, newer, put, stored
-from ..tasks.samples import ANA, CALL, HOUR, Clock, created
+from ..tasks.samples import ANA, CALL, Clock, created
 
 pytestmark = pytest.mark.anyio
 

@@ -6,10 +6,11 @@ import pytest
 
 from perdure.operating import Operator, listing
 from perdure.runtime.lease import Holder
+from perdure.storage.clock import SECOND
 from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
 
 from ..markers import strong_memory
-from ..tasks.samples import ANA, BOB, SECOND, Clock, created
+from ..tasks.samples import ANA, BOB, Clock, created
 from .test_looking import QUESTION
 
 pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]

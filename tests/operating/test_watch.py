@@ -8,12 +8,13 @@ from contextlib import aclosing
 import pytest
 
 from perdure.operating import Operator, Pace
+from perdure.storage.clock import SECOND
 from perdure.storage.kit import Subject
 from perdure.tasks import Progress, Status, Success, TaskStore
 from perdure.tasks.errors import NotFound
 
 from ..markers import strong_memory
-from ..tasks.samples import ANA, SECOND, Clock, created
+from ..tasks.samples import ANA, Clock, created
 from .conftest import close
 
 pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]

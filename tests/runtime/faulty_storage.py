@@ -30,18 +30,15 @@ from perdure.storage import (
     Storage,
     Watch,
 )
+from perdure.storage.clock import system_clock
 from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.snapshot import TASKS, lease_address
-from perdure.tasks.store import system_clock
 
 from ..forwarding_engine import Forwarding
 from .replicas import QUICK, UNHURRIED, Options, Replicas, until
 
 ME = Owner.local()
-SECOND: Micros = 1_000_000
-MINUTE: Micros = 60 * SECOND
-HOUR: Micros = 60 * MINUTE
 
 STEADY = replace(UNHURRIED, heartbeat=0.5)
 """For work that lasts for some heartbeats, or whose writes fail for a while."""

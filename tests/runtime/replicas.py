@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from perdure.runtime import App, Executor, Runtime, RuntimeConfig
 from perdure.runtime.claiming import Claimer
 from perdure.storage import Micros, Storage
+from perdure.storage.clock import system_clock
 from perdure.storage.kit import Subject
 from perdure.tasks import Json, NewTask, Owner, Snapshot, StoreConfig, Success, TaskId, TaskStore
-from perdure.tasks.store import system_clock
 
 QUICK = RuntimeConfig(
     heartbeat=0.1,

@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.runtime import Again, App, Runtime, Task
+from perdure.storage.clock import MINUTE
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status
 from perdure.tasks.errors import MalformedAnswer
 
 from ..markers import row
 from .faulty_storage import (
     ME,
-    MINUTE,
     STEADY,
     MovedClock,
     Wire,

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, Cancellation, ClaimLost, Runtime, Task, TaskCancelled
 from perdure.storage import Change
+from perdure.storage.clock import SECOND
 from perdure.storage.errors import OutcomeUnknown
 from perdure.tasks import Failure, Snapshot, Status
 from perdure.tasks.errors import TerminalTask
@@ -22,7 +23,6 @@ from ..markers import row, strong_memory
 from .apps import hanging
 from .faulty_storage import (
     ME,
-    SECOND,
     MovedClock,
     Wire,
     lease_of,

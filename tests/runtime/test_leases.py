@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, App, ClaimLost, Runtime, RuntimeConfig, Task
 from perdure.runtime import lease as leases
+from perdure.storage.clock import SECOND
 from perdure.tasks import Status, StoreConfig, TaskStore
 from perdure.tasks.errors import InvalidValue
 
 from ..markers import row
 from .faulty_storage import (
     ME,
-    SECOND,
     MovedClock,
     Wire,
     lease_of,

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from perdure.runtime import App, Pause, Runtime, deadline
 from perdure.runtime.intake import AT_ONCE
 from perdure.storage import Insert, Record
+from perdure.storage.clock import MINUTE
 from perdure.storage.errors import NewerFormat
 from perdure.tasks import InputKind, InputRequest, Snapshot
 from perdure.tasks.snapshot import LEASES, lease_address
@@ -32,7 +33,6 @@ from .replicas import (
 
 pytestmark = pytest.mark.anyio
 
-MINUTE = 60_000_000
 CHANGES: list[dict[str, Any]] = [{"format": FUTURE}, {"status": "paused"}]
 
 

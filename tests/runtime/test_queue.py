@@ -13,13 +13,14 @@ from msgspec.structs import replace
 
 from perdure.runtime import Again, App, Function, QueueFull, Runtime, RuntimeConfig, Task
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Replace
+from perdure.storage.clock import SECOND
 from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 
 from ..markers import row, strong_memory
 from .apps import run_all
-from .faulty_storage import ME, SECOND, STEADY, MovedClock, Wire, now, wired
+from .faulty_storage import ME, STEADY, MovedClock, Wire, now, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio

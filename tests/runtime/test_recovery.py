@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from perdure.runtime import App, InProcessExecutor, Job, Runtime, RuntimeConfig, Task
 from perdure.runtime.recovery import LOST
 from perdure.storage import Address, Committed, Record
+from perdure.storage.clock import HOUR, MINUTE
 from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import Failure, Json, Status, TaskStore
 from perdure.tasks.snapshot import LEASES
@@ -21,9 +22,7 @@ from ..markers import row
 from .apps import counted, hanging
 from .faulty_storage import (
     CALM,
-    HOUR,
     ME,
-    MINUTE,
     Beats,
     Fair,
     MovedClock,

@@ -12,6 +12,7 @@ from perdure.runtime import Again, App, ClaimLost, Pause, Runtime, Task
 from perdure.runtime.deadline import Deadlines
 from perdure.runtime.errors import TooManyWaiting
 from perdure.storage import Change
+from perdure.storage.clock import DAY
 from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
 from perdure.tasks.codec import JsonLike
 from perdure.tasks.errors import NotFound
@@ -22,7 +23,6 @@ from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
 
-DAY = 24 * 3600 * 1_000_000
 TTL = 60_000
 """Milliseconds: the tests move the clock by days."""
 NAME = InputRequest(kind=InputKind.ELICITATION, params={"message": "Whose name?"})

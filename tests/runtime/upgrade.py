@@ -22,8 +22,8 @@ from perdure.feeds.item import Item
 from perdure.feeds.source import Profile
 from perdure.runtime import Runtime
 from perdure.storage import open_storage
+from perdure.storage.clock import system_clock
 from perdure.tasks import Json, Status, TaskStore
-from perdure.tasks.store import system_clock
 
 from .faulty_storage import ME
 from .replicas import QUICK, leave_with_a_dead_worker, until, value_of

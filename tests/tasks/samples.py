@@ -11,9 +11,6 @@ ANA = Owner.user("https://issuer.example", "ana")
 BOB = Owner.user("https://issuer.example", "bob")
 CALL = NewTask(method="tools/call", params={"name": "build_report", "arguments": {"year": 2026}})
 
-SECOND: Micros = 1_000_000
-HOUR: Micros = 3600 * SECOND
-DAY: Micros = 24 * HOUR
 START: Micros = 1_700_000_000_000_000
 
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given
 from msgspec import UNSET, Raw, UnsetType
 
+from perdure.storage.clock import SECOND
 from perdure.tasks import Attempt, Json, Snapshot, TaskStore, attempts, edits
 from perdure.tasks.attempts import MAX_ATTEMPTS_KEPT, MAX_REASON_CHARACTERS
 from perdure.tasks.codec import encode_checked
 from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 
-from .samples import ANA, CALL, SECOND, START, Clock, json_values
+from .samples import ANA, CALL, START, Clock, json_values
 
 pytestmark = pytest.mark.anyio
 

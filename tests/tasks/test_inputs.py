@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from perdure.storage.clock import SECOND
 from perdure.storage.kit import Subject
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, TaskStore
 from perdure.tasks.errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
 from perdure.tasks.inputs import ElicitationAnswer, Root, RootsAnswer, SamplingAnswer
 
 from ..markers import once, row
-from .samples import ANA, CALL, SECOND, START, Clock
+from .samples import ANA, CALL, START, Clock
 
 pytestmark = pytest.mark.anyio
 

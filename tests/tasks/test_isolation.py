@@ -6,12 +6,13 @@ import asyncio
 
 import pytest
 
+from perdure.storage.clock import DAY
 from perdure.storage.kit import Subject
 from perdure.tasks import NewTask, Owner, Snapshot, Status, StoreConfig, TaskStore
 from perdure.tasks.errors import AuthenticationRequired, InvalidValue, NotFound, QuotaExceeded
 
 from ..markers import row
-from .samples import ANA, BOB, CALL, DAY, Clock, created, ids_of
+from .samples import ANA, BOB, CALL, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.storage import MAX_PAGE_BYTES, Address, Insert, Record, Space, Storage
+from perdure.storage.clock import DAY, SECOND
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, Status, StoreConfig, Success, TaskFilter, TaskStore
@@ -19,7 +20,7 @@ from perdure.tasks.owner import partition_of
 from perdure.tasks.snapshot import TASKS
 
 from ..markers import once, row
-from .samples import ANA, BOB, CALL, DAY, SECOND, START, Clock, created, ids_of
+from .samples import ANA, BOB, CALL, START, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio
 

@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from perdure.storage import Record
 from perdure.storage.body import BodyFormat
+from perdure.storage.clock import HOUR
 from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject
 from perdure.storage.quarantine import CORRUPT_TAG
@@ -24,7 +25,7 @@ from perdure.tasks.snapshot import TASKS
 
 from ..markers import row
 from ..newer import FUTURE, changed, newer, put, stored
-from .samples import ANA, CALL, HOUR, Clock, created, json_values, text
+from .samples import ANA, CALL, Clock, created, json_values, text
 from .test_codec import full_record
 
 pytestmark = pytest.mark.anyio

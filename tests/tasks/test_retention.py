@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from perdure.storage.clock import DAY, HOUR
 from perdure.storage.kit import Subject
 from perdure.tasks import (
     Failure,
@@ -22,7 +23,7 @@ from perdure.tasks.errors import InvalidValue, LimitExceeded, NotFound
 from perdure.tasks.record import new_task_id
 
 from ..markers import row
-from .samples import ANA, BOB, CALL, DAY, HOUR, START, Clock, created, ids_of
+from .samples import ANA, BOB, CALL, START, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio
 

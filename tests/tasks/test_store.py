@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 
 from perdure.storage import Address, Record, Storage
+from perdure.storage.clock import HOUR, SECOND
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import (
@@ -39,7 +40,7 @@ from perdure.tasks.owner import partition_of
 
 from ..markers import once, row
 from ..storage.subjects import sqlite
-from .samples import ANA, BOB, CALL, HOUR, SECOND, START, Clock, json_values
+from .samples import ANA, BOB, CALL, START, Clock, json_values
 
 pytestmark = pytest.mark.anyio
 

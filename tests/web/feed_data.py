@@ -5,9 +5,8 @@ from __future__ import annotations
 from msgspec.structs import replace
 
 from perdure.feeds import Account, FeedStore, Gap, Item, Link, Polling, Profile, Status, transitions
+from perdure.storage.clock import MINUTE
 
-MINUTE = 60_000_000
-HOUR = 60 * MINUTE
 TITLE = "What lasts: notes on durable execution"
 URL = "https://example.org/what-lasts"
 SHARED = "https://example.org/what-lasts/?utm_source=bsky"

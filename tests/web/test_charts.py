@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.operating import Bucket
+from perdure.storage.clock import SECOND
 from perdure.tasks import Status
-from perdure.web.charts import COARSE, FINE, SECOND, Counts, Sample, Sampler, moments_of
+from perdure.web.charts import COARSE, FINE, Counts, Sample, Sampler, moments_of
 
 WIDTH = 10 * SECOND
 

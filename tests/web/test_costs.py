@@ -13,6 +13,7 @@ import pytest
 from perdure.feeds import FeedStore
 from perdure.operating import Detail, Operator
 from perdure.storage import Micros, PageRequest, Record, Space, Storage
+from perdure.storage.clock import HOUR
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
@@ -65,7 +66,7 @@ async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_pa
     """Two old hours, of which a bounded page reads one at a time."""
     store = FeedStore(desk.storage)
     for days in (2, 3):
-        time = store.clock() - days * 24 * feed_data.HOUR
+        time = store.clock() - days * 24 * HOUR
         await store.keep("did:plc:anna", [item_at("did:plc:anna", time, f"https://{days}.example")])
     monkeypatch.setattr(links, "MAX_READ", 1)
     monkeypatch.setattr(cache, "LEAST", 0)

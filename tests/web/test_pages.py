@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from perdure.feeds import FeedStore
 from perdure.feeds.item import ITEMS
 from perdure.storage import Committed, Micros, Space, Storage
+from perdure.storage.clock import HOUR
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import InputKind, InputRequest, NewTask, Status, StoreConfig, Success, TaskStore
 from perdure.tasks.inputs import ElicitationAnswer
@@ -323,7 +324,7 @@ async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: Desk) -> N
     await feed_data.feed(store)
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         assert 'role="alert"' not in (await client.get("/feeds")).text
-    week = 7 * 24 * feed_data.HOUR
+    week = 7 * 24 * HOUR
     for name in ("anna.example", "ben.example"):
         await store.edit(
             f"did:plc:{name}",

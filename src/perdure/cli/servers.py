@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 import msgspec
 
 from ..storage import Storage
-from ..tasks.store import system_clock
+from ..storage.clock import system_clock
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

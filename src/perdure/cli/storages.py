@@ -13,11 +13,11 @@ import msgspec
 from ..operating.maintenance import READERS, LiveClaims, inspect_records, live_claims
 from ..runtime import RuntimeConfig
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
+from ..storage.clock import system_clock
 from ..storage.copying import COPIES, Told, copy
 from ..storage.errors import TargetNotEmpty
 from ..storage.quarantine import Inspection
 from ..tasks.listing import SETTINGS
-from ..tasks.store import system_clock
 from .backends import check_exists, check_shared, shown
 from .errors import CannotDo
 from .servers import Place, place_of

@@ -25,6 +25,7 @@ import anyio
 from msgspec.structs import replace
 
 from ..storage import Micros, Position, open_storage
+from ..storage.clock import HOUR
 from . import gaps, transitions
 from .account import ACCOUNTS, POLLS, Account, Status, Stored
 from .audit import audit
@@ -64,7 +65,7 @@ from .reports import (
     RankedLink,
     Schedule,
 )
-from .settings import HOUR, Settings
+from .settings import Settings
 from .source import AuditSource, FeedSource, FollowSource, Profile
 from .store import Edit, FeedStore, older_than
 

@@ -17,10 +17,10 @@ import msgspec
 
 from ..storage import Address, Committed, Insert, Micros, Position, Record, Replace, Space, Storage
 from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.clock import DAY, HOUR, MINUTE
 from ..storage.errors import NewerFormat, StorageCorrupt
 from .errors import CorruptFeed
-from .link_summary import DAY, HOURS_OF_DAY
-from .settings import HOUR, MINUTE
+from .link_summary import HOURS_OF_DAY
 
 log = logging.getLogger("perdure.feeds")
 

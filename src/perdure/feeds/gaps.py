@@ -21,8 +21,9 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage import Micros
+from ..storage.clock import MINUTE
 from .account import Account, Gap
-from .settings import MINUTE, Polling
+from .settings import Polling
 
 SLACK: Micros = MINUTE
 """How far below the mark everything is read again: writers' clocks differ."""

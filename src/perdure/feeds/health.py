@@ -18,8 +18,8 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from ..storage import Micros
+from ..storage.clock import MINUTE
 from .account import Account, Status
-from .settings import MINUTE
 
 log = logging.getLogger("perdure.feeds")
 

@@ -14,12 +14,12 @@ from contextlib import aclosing
 import msgspec
 
 from ..storage import Committed, Insert, Micros, Position, Record, Replace
+from ..storage.clock import DAY, HOUR, MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from .dirty_hours import DAYS, HOURS, KEPT, LINKS, MARKS, MAX_SKEW, OPEN_AFTER_END, before, key_of, marks_in
 from .errors import CorruptFeed
 from .item import ITEMS
 from .link_summary import (
-    DAY,
     HOURS_OF_DAY,
     LinkSummary,
     Share,
@@ -32,7 +32,6 @@ from .link_summary import (
     summary_in,
     whole_of,
 )
-from .settings import HOUR, MINUTE
 from .store import FeedStore, older_than
 
 log = logging.getLogger("perdure.feeds")

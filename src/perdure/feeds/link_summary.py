@@ -13,12 +13,11 @@ from msgspec.structs import replace
 
 from ..storage import Micros, Record
 from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.clock import DAY
 from ..storage.errors import StorageCorrupt
 from .errors import CorruptFeed
 from .item import Item, Link
-from .settings import HOUR
 
-DAY: Micros = 24 * HOUR
 HOURS_OF_DAY = 24
 
 MAX_HOUR_LINKS = 1000

@@ -21,6 +21,7 @@ import anyio
 import msgspec
 
 from ..storage import Micros
+from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.port import MOST_RECORDS
 from . import poll, transitions
@@ -41,7 +42,7 @@ from .lease import LASTS
 from .link_index import LinkIndex
 from .parts import parts_of
 from .poll import Failed, Outcome, Polled, PolledElsewhere, Skipped
-from .settings import MINUTE, FollowLists, Polling
+from .settings import FollowLists, Polling
 from .source import FeedSource, FollowSource, HintSource, Profile
 from .store import Edit, FeedStore
 

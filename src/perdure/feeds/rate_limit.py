@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 import anyio
 
 from ..storage import Micros
-from ..tasks.store import system_clock
+from ..storage.clock import system_clock
 from .errors import RateLimited, SourceUnavailable
 from .settings import Polling
 

@@ -22,10 +22,8 @@ from typing import cast
 import msgspec
 
 from ..storage import Micros
+from ..storage.clock import HOUR, MINUTE
 from .errors import InvalidSettings
-
-MINUTE: Micros = 60 * 1_000_000
-HOUR: Micros = 60 * MINUTE
 
 _NUMBERS: dict[str, tuple[float, float]] = {
     "interval_minutes": (2, 360),

@@ -23,10 +23,10 @@ from ..storage import (
     Storage,
     is_last_page,
 )
+from ..storage.clock import system_clock
 from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
 from ..storage.port import MOST_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
-from ..tasks.store import system_clock
 from . import item as items
 from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
 from .dirty_hours import MARK_LASTS, LinkMarks

@@ -9,10 +9,11 @@ from random import uniform
 from msgspec.structs import replace
 
 from ..storage import Micros
+from ..storage.clock import HOUR, MINUTE
 from .account import BY_HAND, Account, Hold, Status
 from .errors import AccountUnavailable, FeedError, InvalidActor
 from .item import Item
-from .settings import HOUR, MINUTE, Polling
+from .settings import Polling
 from .source import Profile
 
 SHORTEST: Micros = 2 * MINUTE

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from ..runtime import Functions, Runtime
 from ..storage import Micros, Storage
+from ..storage.clock import HOUR, system_clock
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.codec import JsonLike
 from ..tasks.errors import NotFound
@@ -19,13 +20,12 @@ from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.listing import DEFAULT_PAGE_SIZE
 from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS, lease_address, task_address
-from ..tasks.store import system_clock
 from . import listing, stats
 from .errors import NotAsked
 from .listing import Rows, Wanted
 from .locators import Sealer, key_of
 from .purge import Purge, purge
-from .stats import HOUR, Stats, Throughput
+from .stats import Stats, Throughput
 from .views import Detail, Held, Row, detail_of, newer_task_of, row_of
 from .watch import USUAL, Changes, Pace, watch_one, watch_rows
 

@@ -21,7 +21,6 @@ MOST_LEASES = 1000
 MOST_EXAMINED = 1000
 """Tasks of each tag that are read for the throughput."""
 PAGE = 200
-HOUR: Micros = 3600 * 1_000_000
 
 
 class Worker(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,10 +12,10 @@ from pydantic import Field
 from ..feeds import Account, FeedSource, FeedStore, Item, LinkIndex, Poller, Status, transitions
 from ..feeds.account import Stored
 from ..feeds.errors import AccountHeld
-from ..feeds.settings import HOUR
 from ..mcp import Tasks
 from ..runtime import Again, Task
 from ..storage import Micros
+from ..storage.clock import HOUR
 from .reading import Reader
 
 HOLD: Micros = 5 * 1_000_000

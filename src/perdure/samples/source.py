@@ -15,9 +15,8 @@ import msgspec
 
 from ..feeds import Item, Link, Page, Profile
 from ..feeds.errors import AccountUnavailable, CursorRefused
-from ..feeds.settings import MINUTE
 from ..storage import Micros
-from ..tasks.store import system_clock
+from ..storage.clock import MINUTE, system_clock
 
 METHOD = "did:example:"
 """How the ids of made-up accounts begin: this kind of DID is set aside for examples."""

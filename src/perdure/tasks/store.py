@@ -7,7 +7,6 @@ for edits that may be repeated on whatever is there. The rules are in `edits`, t
 
 from __future__ import annotations
 
-import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from random import uniform
@@ -29,6 +28,7 @@ from ..storage import (
     Storage,
 )
 from ..storage.body import check_number
+from ..storage.clock import system_clock
 from . import edits, idempotency, upkeep
 from .codec import JsonLike
 from .config import StoreConfig
@@ -70,10 +70,6 @@ LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
 
 MAX_UPDATE_ATTEMPTS = 10
 """How often `update` tries before it gives up."""
-
-
-def system_clock() -> Micros:
-    return time.time_ns() // 1000
 
 
 class TaskStore:

@@ -18,12 +18,12 @@ import msgspec
 from ..operating import Bucket
 from ..operating.stats import ENDED
 from ..storage import Micros
+from ..storage.clock import SECOND
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks import Status
 
 log = logging.getLogger("perdure.web")
 
-SECOND: Micros = 1_000_000
 EVERY = 5
 """Seconds between two samples."""
 FINE = 3600 // EVERY

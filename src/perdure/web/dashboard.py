@@ -27,11 +27,11 @@ from ..feeds import FeedStore
 from ..feeds.account import ACCOUNTS
 from ..operating import Operator
 from ..storage import Micros, Storage
+from ..storage.clock import system_clock
 from ..storage.errors import StorageError
 from ..tasks import StoreConfig
 from ..tasks.errors import TaskError
 from ..tasks.snapshot import TASKS
-from ..tasks.store import system_clock
 from .charts import Sampler
 from .feeds import FeedPages
 from .forms import Form, post

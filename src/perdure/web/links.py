@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..feeds import FeedStore, LinkIndex, SharedLink
-from ..feeds.link_summary import DAY
+from ..storage.clock import DAY
 from .cache import Kept
 from .filters import is_web
 from .renderer import Site

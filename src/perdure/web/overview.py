@@ -15,9 +15,10 @@ from starlette.routing import BaseRoute, Route
 from ..operating import Operator, Row, Throughput
 from ..operating import stats as counted
 from ..storage import Micros
+from ..storage.clock import SECOND
 from ..tasks import Status
 from .cache import Kept
-from .charts import SECOND, Moment, Sampler, moments_of
+from .charts import Moment, Sampler, moments_of
 from .live import Screen
 from .renderer import Site
 from .security import base_of

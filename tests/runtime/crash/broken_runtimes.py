@@ -10,9 +10,8 @@ from perdure.runtime import Run, recovery
 from perdure.runtime import lease as leases
 from perdure.runtime.recovery import Recovery
 from perdure.runtime.settlement import Settlement
+from perdure.storage.clock import HOUR
 from perdure.tasks.store import Edit
-
-HOUR = 3600 * 1_000_000
 
 
 async def _finish_without_lease(self: Settlement, **_: float) -> None:

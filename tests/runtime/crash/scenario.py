@@ -16,9 +16,9 @@ import msgspec
 
 from perdure.runtime.lease import LEASES
 from perdure.storage import Insert, Record, Space, Storage, open_storage
+from perdure.storage.clock import system_clock
 from perdure.tasks.lifecycle import ACTIVE_STATUSES
 from perdure.tasks.snapshot import TASKS
-from perdure.tasks.store import system_clock
 
 from ...fork_server import DEVNULL, PIPE, Forged, forged
 from ...storage.subjects import new_url

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from ...feeds import Account, FeedStore, Outcome, Polled, Settings
-from ...tasks.store import system_clock
+from ...storage.clock import system_clock
 from ..errors import CannotDo
 from ..options import DryRun, Json, Url
 from ..output import counted, harmless, tell

@@ -27,8 +27,8 @@ from ...feeds import (
 from ...feeds.account import ACCOUNTS, POLLS
 from ...feeds.errors import AccountHeld, NotAuthorized, SourceError
 from ...feeds.health import Alarm, find_alarms
-from ...feeds.settings import HOUR
 from ...storage import Micros
+from ...storage.clock import HOUR
 from ...storage.errors import StorageError
 from ..saying import say
 from ..worker import STOPPING

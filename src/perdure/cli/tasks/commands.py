@@ -9,8 +9,8 @@ import typer
 
 from ...operating import Changes, Detail, Operator, Row, Rows, Stats
 from ...storage import Micros
+from ...storage.clock import system_clock
 from ...tasks import Status
-from ...tasks.store import system_clock
 from ..options import Json, Url
 from ..output import tell, tell_document
 from ..saying import say

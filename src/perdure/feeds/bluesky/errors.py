@@ -12,6 +12,7 @@ from email.utils import parsedate_to_datetime
 import msgspec
 
 from ...storage import Micros
+from ...storage.clock import SECOND
 from ..errors import (
     AccountBlocked,
     AccountUnavailable,
@@ -25,9 +26,6 @@ from ..errors import (
     SourceUnavailable,
 )
 from .lexicon import Refusal
-
-SECOND: Micros = 1_000_000
-
 
 CHECK_CREDENTIALS = "check bluesky.identifier in the settings, and its app password"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..clock import DAY
 from ..record import (
     Committed,
     Conflict,
@@ -30,7 +31,6 @@ from .sample_records import (
 from .suite import Subject, check, expect
 
 GUARD_OF_THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=3)
-DAY: Micros = 86_400_000_000
 
 
 @check(9)

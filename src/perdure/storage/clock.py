@@ -1,0 +1,29 @@
+"""Units of time, the types of times and durations, and the clock of this machine."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from .record import Micros
+
+SECOND: Micros = 1_000_000
+MINUTE: Micros = 60 * SECOND
+HOUR: Micros = 60 * MINUTE
+DAY: Micros = 24 * HOUR
+
+Timestamp: TypeAlias = Annotated[Micros, msgspec.Meta(extra={"json": "time"})]
+"""A point in time: microseconds since 1970 in UTC. The mark shows encoders that the number is a time."""
+
+Interval: TypeAlias = Annotated[Micros, msgspec.Meta(extra={"json": "interval"})]
+"""A length of time in microseconds, marked likewise."""
+
+Duration: TypeAlias = float | timedelta
+"""A length of time in the public API: seconds, or a timedelta."""
+
+
+def system_clock() -> Micros:
+    return time.time_ns() // 1000
