@@ -20,7 +20,7 @@ from statistics import median
 import msgspec
 
 from perdure.storage import open_storage
-from perdure.storage.sqlite.file import connect, prepare
+from perdure.storage.sqlite.database import connect, prepare
 from perdure.storage.sqlite.location import Location
 from perdure.storage.sqlite.reader import Reader
 from perdure.storage.sqlite.transaction import Transaction

@@ -18,7 +18,7 @@ import perdure
 from perdure.cli.backends import shown
 from perdure.cli.storages import SPACES
 from perdure.storage import Record, open_storage
-from perdure.storage.copying import COPIES
+from perdure.storage.copy import COPIES
 from perdure.storage.kit.sample_records import HOSTILE_NAMES, NOW, insert_each, make_record
 
 from ..fork_server import run_forged

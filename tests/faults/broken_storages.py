@@ -25,7 +25,7 @@ from perdure.storage import (
     Watch,
 )
 from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
-from perdure.storage.signals import LocalWatch, Signals
+from perdure.storage.watch import LocalWatch, Signals
 
 from ..forwarding_engine import Forwarding
 

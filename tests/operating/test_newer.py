@@ -20,7 +20,7 @@ from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
 from perdure.storage.body import number_of
 from perdure.storage.clock import HOUR
-from perdure.storage.copying import copy
+from perdure.storage.copy import copy
 from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine

@@ -28,7 +28,7 @@ from perdure.storage import (
 )
 from perdure.storage.page import page_of
 from perdure.storage.record import Answer, Insert, Keep, Kept, accepted, judge
-from perdure.storage.signals import Signals
+from perdure.storage.watch import Signals
 
 
 class NaiveEngine(Engine):

@@ -19,7 +19,7 @@ from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres.location import parse
 
 if TYPE_CHECKING:
-    from perdure.storage.postgres.connections import Connection
+    from perdure.storage.postgres.pool import Connection
 
 T = TypeVar("T")
 

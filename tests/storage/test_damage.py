@@ -12,7 +12,7 @@ from typing import TypeAlias
 import pytest
 
 from perdure.storage import Address, Insert, Storage, open_storage
-from perdure.storage.copying import copy
+from perdure.storage.copy import copy
 from perdure.storage.dynamodb.items import MOST_INLINE
 from perdure.storage.errors import CopyDiffers, StorageCorrupt
 from perdure.storage.kit import CHECKS, Check

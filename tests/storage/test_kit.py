@@ -34,7 +34,7 @@ from perdure.storage import (
 from perdure.storage.kit import CHECKS, ContractViolation, Factory, Subject, run
 from perdure.storage.kit.state_machine import state_machine
 from perdure.storage.record import Answer, Conflict, Done, Kept, Missing
-from perdure.storage.signals import LocalWatch, Signals
+from perdure.storage.watch import LocalWatch, Signals
 
 from ..markers import row
 from .naive import NaiveEngine

@@ -12,7 +12,7 @@ import pytest
 from perdure.storage import Committed, open_storage
 from perdure.storage.errors import StorageClosed
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
-from perdure.storage.postgres import connections
+from perdure.storage.postgres import pool
 
 from .. import servers
 from .postgres_helpers import (
@@ -30,7 +30,7 @@ from .postgres_helpers import (
 )
 
 if TYPE_CHECKING:
-    from perdure.storage.postgres.connections import Connection
+    from perdure.storage.postgres.pool import Connection
 
 pytestmark = pytest.mark.anyio
 
@@ -71,7 +71,7 @@ async def until_none(db: Connection, name: str) -> None:
 
 
 async def test_who_stops_waiting_for_a_server_that_stalls_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(pool, "CLOSE_TIMEOUT", 0.2)
     url, name = named(servers.postgres(), "&pool=1&statement_timeout=600")
     async with await open_storage(url) as storage, stalled(url, name):
         page = asyncio.ensure_future(storage.page(SPACE, limit=1, now=NOW))
@@ -84,7 +84,7 @@ async def test_who_stops_waiting_for_a_server_that_stalls_is_let_go(monkeypatch:
 
 
 async def test_closing_does_not_wait_for_ever_for_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CLOSE_TIMEOUT", 0.2)
+    monkeypatch.setattr(pool, "CLOSE_TIMEOUT", 0.2)
     url, name = named(servers.postgres(), "&lock_timeout=0")
     storage = await open_storage(url)
     unnamed = url.partition("&")[0]

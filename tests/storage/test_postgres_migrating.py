@@ -11,8 +11,8 @@ import pytest
 from perdure.storage import migrate_storage, open_storage
 from perdure.storage.errors import ForeignStorage, MissingSchema, NewerSchema
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
-from perdure.storage.postgres.connections import Connections
 from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.pool import Connections
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.statements import migrations, statement
 

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.storage import migrate_storage
-from perdure.storage.postgres.connections import Connections
 from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.pool import Connections
 from perdure.storage.postgres.statements import statement
 
 from .. import servers
 
 if TYPE_CHECKING:
-    from perdure.storage.postgres.connections import Connection
+    from perdure.storage.postgres.pool import Connection
 
 pytestmark = pytest.mark.anyio
 

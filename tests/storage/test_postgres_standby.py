@@ -13,7 +13,7 @@ from perdure.storage import open_storage
 from perdure.storage.errors import StorageReadOnly, StorageUnavailable
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
-from perdure.storage.postgres import connections
+from perdure.storage.postgres import pool
 from perdure.storage.postgres.location import parse
 
 from .. import servers
@@ -80,7 +80,7 @@ async def test_the_primary_is_found_behind_a_standby(
 
 
 async def test_hosts_behind_a_silent_one_are_reached(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connections, "CONNECT_TIMEOUT", 1.0)
+    monkeypatch.setattr(pool, "CONNECT_TIMEOUT", 1.0)
     server = servers.postgres()
     async with silent_host() as silent:
         url = at_hosts(server.new_url(), silent, server.port)

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.storage import Delete, open_storage
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
-from perdure.storage.sqlite import engine, file, reader
+from perdure.storage.sqlite import database, engine, reader
 from perdure.storage.sqlite.location import Location
 
 from .sqlite_helpers import url_of
@@ -25,7 +25,7 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], 
 
     def start(callback: Callable[[str], None]) -> None:
         def connect(location: Location, *, patient: bool = False) -> sqlite3.Connection:
-            db = file.connect(location, patient=patient)
+            db = database.connect(location, patient=patient)
             db.set_trace_callback(callback)
             return db
 

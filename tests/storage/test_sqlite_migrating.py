@@ -11,7 +11,7 @@ import pytest
 from perdure.storage import open_storage
 from perdure.storage.errors import NewerSchema
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
-from perdure.storage.sqlite.file import prepare
+from perdure.storage.sqlite.database import prepare
 from perdure.storage.sqlite.location import parse
 from perdure.storage.sqlite.statements import migrations
 

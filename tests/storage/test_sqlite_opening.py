@@ -13,7 +13,7 @@ import pytest
 from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen, ForeignStorage, NewerSchema, StorageError
 from perdure.storage.kit.sample_records import insert_each, make_record
-from perdure.storage.sqlite.file import APPLICATION_ID
+from perdure.storage.sqlite.database import APPLICATION_ID
 
 from ..markers import server
 from .sqlite_helpers import (

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from ..operating.maintenance import LiveClaims
 from ..runtime import App
 from ..storage import migrate_storage
-from ..storage.copying import Progress
+from ..storage.copy import Progress
 from .backends import check_shared
 from .feeds import feeds
 from .importer import CannotLoad, load_app

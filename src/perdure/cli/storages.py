@@ -14,7 +14,7 @@ from ..operating.maintenance import READERS, LiveClaims, inspect_records, live_c
 from ..runtime import RuntimeConfig
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
 from ..storage.clock import system_clock
-from ..storage.copying import COPIES, Told, copy
+from ..storage.copy import COPIES, Told, copy
 from ..storage.errors import TargetNotEmpty
 from ..storage.quarantine import Inspection
 from ..tasks.listing import SETTINGS

@@ -4,7 +4,6 @@ Read `record` (the words), then `contract` (the promises), then an engine: `memo
 """
 
 from .contract import About, Engine, Maintenance, Watch
-from .opening import exists, is_shared, migrate_storage, open_storage, register_engine
 from .page import MAX_PAGE_BYTES, is_last_page
 from .port import Storage
 from .record import (
@@ -30,6 +29,7 @@ from .record import (
     Space,
     Tag,
 )
+from .registry import exists, is_shared, migrate_storage, open_storage, register_engine
 
 __all__ = [
     "MAX_PAGE_BYTES",

@@ -13,7 +13,6 @@ from itertools import islice
 
 from .contract import About, Engine, Maintenance, Watch
 from .errors import CannotOpen
-from .ordered import OrderedSet
 from .page import page_of
 from .record import (
     Address,
@@ -39,7 +38,8 @@ from .record import (
     growth,
     judge,
 )
-from .signals import Signals
+from .sorted_set import OrderedSet
+from .watch import Signals
 
 _Scope = tuple[Space, str | None, Tag | None]
 _Timer = tuple[Micros, str, str, Space]  # wake_at, key, partition, space

@@ -24,7 +24,7 @@ from ..record import (
     Space,
     Tag,
 )
-from ..signals import Signals
+from ..watch import Signals
 from .counters import living, look
 from .global_index import Across
 from .location import parse

@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from ..batcher import Grouping
 from ..damage import Damaged, checked
 from ..errors import StorageBusy
-from ..grouping import Grouping
 from ..page import MAX_PAGE_BYTES, Page
 from ..record import Address, Micros, PageRequest, Record
 from .items import (

@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 from uuid import uuid4
 
+from ..batcher import Grouping, own_copy
 from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageUnavailable
-from ..grouping import Grouping, own_copy
 from ..record import (
     Address,
     Change,

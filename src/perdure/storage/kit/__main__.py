@@ -8,7 +8,7 @@ from importlib import import_module
 
 import msgspec
 
-from ..opening import open_storage
+from ..registry import open_storage
 from .child_process import ChildJob, contend, insert_until_killed, report_ready
 
 

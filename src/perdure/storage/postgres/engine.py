@@ -14,6 +14,7 @@ from itertools import islice
 import anyio
 import asyncpg
 
+from ..batcher import Grouping, own_copy
 from ..contract import About, Engine, Maintenance, Watch
 from ..damage import Damaged, checked
 from ..errors import (
@@ -24,7 +25,6 @@ from ..errors import (
     StorageFailed,
     StorageFull,
 )
-from ..grouping import Grouping, own_copy
 from ..page import MAX_PAGE_BYTES, Page
 from ..record import (
     Address,
@@ -40,11 +40,11 @@ from ..record import (
     Space,
     Tag,
 )
-from .batch import Commit, Judged, decoded, encoded
-from .connections import Connections
-from .failures import is_held_up, is_outrun
+from .commit_group import Commit, Judged, decoded, encoded
+from .errors import is_held_up, is_outrun
 from .location import parse
-from .news import Looking, News, Notified
+from .notifications import Looking, News, Notified
+from .pool import Connections
 from .schema import prepare
 from .statements import addresses_only, bounded, statement
 from .upkeep import maintain

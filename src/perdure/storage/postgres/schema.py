@@ -12,8 +12,8 @@ import anyio
 import asyncpg
 
 from ..errors import CannotOpen, ForeignStorage, MissingSchema, NewerSchema, UnsafeServer
-from .connections import FOR_EVER, Connections
 from .location import Location, parse
+from .pool import FOR_EVER, Connections
 from .statements import migrations, statement
 
 log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ import asyncpg
 from ..contract import Maintenance
 from ..damage import Damaged
 from ..record import Address
-from .connections import FOR_EVER, Connections
+from .pool import FOR_EVER, Connections
 from .statements import statement
 
 

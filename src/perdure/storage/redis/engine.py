@@ -23,7 +23,7 @@ from ..record import (
     Space,
     Tag,
 )
-from ..signals import Signals
+from ..watch import Signals
 from .location import parse_url
 from .maintenance import maintain, server_info
 from .notifications import Listener

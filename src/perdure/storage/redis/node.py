@@ -17,8 +17,8 @@ import hiredis
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
+from ..batcher import Grouping
 from ..errors import OutcomeUnknown
-from ..grouping import Grouping
 from .errors import unknown_outcome_error, unreachable_error
 from .scripts import Command
 

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from ..errors import StorageError
 from ..record import Address, Space
-from ..signals import Signals
+from ..watch import Signals
 from .topology import Topology
 
 KEEPALIVE_SECONDS = 10.0

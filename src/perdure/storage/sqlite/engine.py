@@ -26,9 +26,9 @@ from ..record import (
     Space,
     Tag,
 )
-from ..signals import Signals
-from .failures import translated
-from .file import connect, prepare
+from ..watch import Signals
+from .database import connect, prepare
+from .errors import translated
 from .location import Location, parse
 from .reader import Reader
 from .rows import read, recount

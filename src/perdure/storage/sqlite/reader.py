@@ -13,8 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
-from .failures import is_busy, translated
-from .file import connect
+from .database import connect
+from .errors import is_busy, translated
 from .location import Location
 
 T = TypeVar("T")

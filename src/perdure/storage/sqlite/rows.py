@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from ..damage import Damaged
 from ..record import Address, Record, Space, Tag
-from .failures import is_undecodable
+from .errors import is_undecodable
 from .statements import statement
 
 T = TypeVar("T")

@@ -16,10 +16,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
+from ..batcher import own_copy
 from ..errors import StorageBusy, StorageClosed
-from ..grouping import own_copy
-from .failures import translated
-from .file import wait_for
+from .database import wait_for
+from .errors import translated
 from .location import Location
 from .transaction import Transaction
 

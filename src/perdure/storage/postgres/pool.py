@@ -15,7 +15,7 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from ..errors import StorageClosed, StorageError, StorageUnavailable
-from .failures import DRIVER_ERRORS, as_opening_error, as_storage_error, is_lost, is_only_for_reading
+from .errors import DRIVER_ERRORS, as_opening_error, as_storage_error, is_lost, is_only_for_reading
 from .location import Location
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from perdure.storage import ordered
-from perdure.storage.ordered import OrderedSet
+from perdure.storage import sorted_set
+from perdure.storage.sorted_set import OrderedSet
 
 Key: TypeAlias = tuple[int, str]
 keys = st.tuples(st.integers(0, 60), st.sampled_from("ab"))
@@ -18,7 +18,7 @@ keys = st.tuples(st.integers(0, 60), st.sampled_from("ab"))
 @given(st.lists(keys, max_size=80), st.lists(keys, max_size=40), keys)
 def test_it_behaves_like_a_sorted_list(added: list[Key], gone: list[Key], at: Key) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ordered, "BLOCK", 3)  # so that blocks split and vanish
+        patch.setattr(sorted_set, "BLOCK", 3)  # so that blocks split and vanish
         model: set[Key] = set()
         subject: OrderedSet[Key] = OrderedSet()
         for key in added:

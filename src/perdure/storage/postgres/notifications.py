@@ -17,13 +17,13 @@ import msgspec
 
 from ..errors import StorageError
 from ..record import Address
-from ..signals import Signals
-from .connections import CLOSE_TIMEOUT, CONNECT_TIMEOUT, Connections
-from .failures import DRIVER_ERRORS
+from ..watch import Signals
+from .errors import DRIVER_ERRORS
+from .pool import CLOSE_TIMEOUT, CONNECT_TIMEOUT, Connections
 from .statements import statement
 
 if TYPE_CHECKING:
-    from .connections import Connection
+    from .pool import Connection
 
 LINGER = 5.0
 """Seconds to go on after the last watch has gone: another often comes."""

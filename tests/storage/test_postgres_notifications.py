@@ -9,7 +9,7 @@ import pytest
 from perdure.storage import Insert, Keep, Storage, Watch, open_storage
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
-from perdure.storage.postgres import news
+from perdure.storage.postgres import notifications
 from perdure.storage.postgres.location import parse
 
 from .. import servers
@@ -171,7 +171,7 @@ async def test_what_is_not_ours_on_the_channel_does_no_harm() -> None:
 
 
 async def test_a_lost_listening_connection_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "PAUSE", 0.05)
+    monkeypatch.setattr(notifications, "PAUSE", 0.05)
     url = servers.postgres().new_url()
     async with (
         await open_storage(url) as storage,
@@ -189,7 +189,7 @@ async def test_a_lost_listening_connection_comes_back(monkeypatch: pytest.Monkey
 
 
 async def test_nobody_listens_while_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(news, "LINGER", 0.1)
+    monkeypatch.setattr(notifications, "LINGER", 0.1)
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
         await until_listening(url, 0)
@@ -202,8 +202,8 @@ async def test_nobody_listens_while_nobody_watches(monkeypatch: pytest.MonkeyPat
 async def test_closing_waits_for_the_end_of_a_connection_that_no_longer_listens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(news, "LINGER", 0)
-    monkeypatch.setattr(news, "CLOSE_TIMEOUT", 0.5)
+    monkeypatch.setattr(notifications, "LINGER", 0)
+    monkeypatch.setattr(notifications, "CLOSE_TIMEOUT", 0.5)
     url, name = named(servers.postgres())
     before = asyncio.all_tasks()
     storage = await open_storage(url)

@@ -10,7 +10,7 @@ from random import uniform
 from urllib.parse import quote
 
 from ..errors import CannotOpen, ForeignStorage, NewerSchema, StorageBusy, StorageCorrupt, StorageReadOnly
-from .failures import is_busy, is_no_database
+from .errors import is_busy, is_no_database
 from .location import Location, Options
 from .statements import migrations
 

@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
+from perdure.storage.batcher import Grouping
 from perdure.storage.errors import CopyDiffers, StorageBusy, StorageClosed
-from perdure.storage.grouping import Grouping
 
 pytestmark = pytest.mark.anyio
 

@@ -28,8 +28,8 @@ from perdure.storage import (
     Space,
     Storage,
 )
-from perdure.storage import copying as module
-from perdure.storage.copying import COPIES, Progress, Told, copy
+from perdure.storage import copy as module
+from perdure.storage.copy import COPIES, Progress, Told, copy
 from perdure.storage.errors import CopyDiffers, StorageCorrupt, StorageUnavailable, TargetNotEmpty
 from perdure.storage.kit.sample_records import (
     HOSTILE_BODIES,
