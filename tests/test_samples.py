@@ -1,6 +1,4 @@
-"""The source of made-up people keeps to what a feed source is, in whatever process it is asked; and what the
-sample tools say at the end.
-"""
+"""The simulated source is the same in every process, and what the sample tools return."""
 
 from __future__ import annotations
 
@@ -14,8 +12,8 @@ from perdure.feeds.errors import AccountUnavailable, CursorRefused
 from perdure.feeds.item import ITEMS
 from perdure.mcp import Tasks
 from perdure.mcp.client import ClientTask, ClientTasks, TaskState
-from perdure.samples import SampleSource, make_server, sample_reader
-from perdure.samples.source import BEGAN, packaged_world
+from perdure.samples import SampleFeeds, SimulatedSource, make_server, simulated_feeds
+from perdure.samples.source import FIRST_POST_AT, load_sample_data
 from perdure.storage import Committed, Micros, open_storage
 from perdure.storage.clock import HOUR, MINUTE
 
@@ -34,17 +32,17 @@ class Clock:
         return self.now
 
 
-def source_at(now: Micros) -> SampleSource:
-    return SampleSource(clock=Clock(now))
+def source_at(now: Micros) -> SimulatedSource:
+    return SimulatedSource(clock=Clock(now))
 
 
-async def page_of(source: SampleSource, *, limit: int = 100, cursor: str | None = None) -> Page:
+async def page_of(source: SimulatedSource, *, limit: int = 100, cursor: str | None = None) -> Page:
     page = await source.page(ADA, limit=limit, cursor=cursor)
     assert page is not None
     return page
 
 
-async def everything(source: SampleSource, limit: int) -> list[Item]:
+async def everything(source: SimulatedSource, limit: int) -> list[Item]:
     found, cursor = list[Item](), None
     while True:
         page = await page_of(source, limit=limit, cursor=cursor)
@@ -56,27 +54,27 @@ async def everything(source: SampleSource, limit: int) -> list[Item]:
 
 @pytest.mark.parametrize("limit", [1, 7, 100])
 async def test_pages_of_any_size_give_the_whole_feed_newest_first(limit: int) -> None:
-    found = await everything(source_at(BEGAN + 4 * HOUR), limit)
+    found = await everything(source_at(FIRST_POST_AT + 4 * HOUR), limit)
     assert len(found) == 4 * 60 // 11 + 1
     assert [item.time for item in found] == sorted((item.time for item in found), reverse=True)
     assert len({item.uri for item in found}) == len(found)
-    assert found[-1].time == BEGAN
+    assert found[-1].time == FIRST_POST_AT
 
 
 async def test_a_post_is_the_same_whenever_it_is_read() -> None:
-    early, late = source_at(BEGAN + HOUR), source_at(BEGAN + 900 * HOUR)
+    early, late = source_at(FIRST_POST_AT + HOUR), source_at(FIRST_POST_AT + 900 * HOUR)
     before, after = await everything(early, 100), await everything(late, 100)
     assert after[-len(before) :] == before
 
 
 async def test_nobody_has_posted_before_they_began() -> None:
-    page = await page_of(source_at(BEGAN - 1))
+    page = await page_of(source_at(FIRST_POST_AT - 1))
     assert (page.items, page.cursor) == ((), None)
 
 
 async def test_a_feed_without_news_is_not_told_again() -> None:
-    clock = Clock(BEGAN + HOUR)
-    source = SampleSource(clock=clock)
+    clock = Clock(FIRST_POST_AT + HOUR)
+    source = SimulatedSource(clock=clock)
     etag = (await page_of(source)).etag
     assert await source.page(ADA, limit=10, etag=etag) is None
     clock.now += 11 * MINUTE
@@ -84,7 +82,7 @@ async def test_a_feed_without_news_is_not_told_again() -> None:
 
 
 async def test_what_it_does_not_have_it_refuses() -> None:
-    source = source_at(BEGAN + HOUR)
+    source = source_at(FIRST_POST_AT + HOUR)
     with pytest.raises(AccountUnavailable):
         await source.page("did:plc:somebody", limit=10)
     with pytest.raises(CursorRefused):
@@ -92,20 +90,20 @@ async def test_what_it_does_not_have_it_refuses() -> None:
 
 
 async def test_people_are_found_by_id_and_by_handle() -> None:
-    source = source_at(BEGAN + HOUR)
+    source = source_at(FIRST_POST_AT + HOUR)
     found = await source.profiles([ADA, "grace.example", "nobody.example"])
     assert {profile.handle for profile in found} == {"ada.example", "grace.example"}
     assert {profile.posts for profile in found if profile.account_id == ADA} == {6}
 
 
 def test_what_they_share_is_written_as_links_are_stored() -> None:
-    urls = [told.url for told in packaged_world().reading]
+    urls = [link.url for link in load_sample_data().links]
     assert [normalised(url) for url in urls] == urls
 
 
 async def test_a_poller_reads_all_of_it_and_nothing_twice() -> None:
-    clock = Clock(BEGAN + 48 * HOUR)
-    source: FeedSource = SampleSource(clock=clock)
+    clock = Clock(FIRST_POST_AT + 48 * HOUR)
+    source: FeedSource = SimulatedSource(clock=clock)
     async with await open_storage("memory:") as storage:
         store = FeedStore(storage, clock=clock)
         poller = Poller(store, source, Polling(posts_per_page=10))
@@ -121,10 +119,10 @@ async def test_a_poller_reads_all_of_it_and_nothing_twice() -> None:
     assert second.new == 10
 
 
-def test_each_reader_leaves_the_accounts_of_the_other_alone() -> None:
-    made_up = sample_reader()
-    assert made_up.reads(ADA)
-    assert not made_up.reads("did:plc:somebody")
+def test_simulated_feeds_and_those_of_bluesky_do_not_poll_each_others_accounts() -> None:
+    simulated, bluesky = simulated_feeds(), SampleFeeds()
+    assert (simulated.owns(ADA), bluesky.owns(ADA)) == (True, False)
+    assert (simulated.owns("did:plc:alice"), bluesky.owns("did:plc:alice")) == (False, True)
 
 
 # The tools
@@ -133,7 +131,7 @@ def test_each_reader_leaves_the_accounts_of_the_other_alone() -> None:
 async def test_a_task_that_is_done_says_so_and_shows_a_full_bar() -> None:
     told = ClientTasks()
     tasks = Tasks("memory:")
-    async with Client(make_server(tasks, sample_reader(latency=0)), extensions=[told]) as client:
+    async with Client(make_server(tasks, simulated_feeds(latency=0)), extensions=[told]) as client:
         report = await told.start(client, "build_report", {"year": 2026, "seconds": 0})
         feeds = await told.start(client, "read_feeds", {})
         states: list[TaskState] = []
@@ -150,11 +148,11 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'feeds.db'}"
     async with await open_storage(url) as storage:
         store = FeedStore(storage)
-        (ada,) = await SampleSource().profiles([ADA])
+        (ada,) = await SimulatedSource().profiles([ADA])
         account = transitions.new_account(ada, now=store.clock(), polling=Polling())
         await store.add(transitions.suspended(account))
         calls = ClientTasks()
-        async with Client(make_server(Tasks(url), sample_reader(latency=0)), extensions=[calls]) as client:
+        async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
             started = await calls.start(client, "read_feeds", {})
             assert isinstance(started, ClientTask)
             await started.wait(60)
@@ -166,7 +164,7 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
 async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'feeds.db'}"
     calls = ClientTasks()
-    async with Client(make_server(Tasks(url), sample_reader(latency=0)), extensions=[calls]) as client:
+    async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
         started = await calls.start(client, "read_feeds", {})
         assert isinstance(started, ClientTask)
         await started.wait(60)

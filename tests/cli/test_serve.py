@@ -105,7 +105,7 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
         "    durable     build_report, sign_report, approve_report, print_report, read_feeds\n" in plain.said
     )
     assert "    not durable recent_posts, shared_links\n" in plain.said
-    assert text_of(signed) == "the report of 2026, signed by Ada"
+    assert text_of(signed) == "the 2026 report is signed by Ada"
     assert printed.is_error
     assert "out of paper" in text_of(printed)
     assert [row.state for row in unprinted] == ["failed"]

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from perdure.feeds import read_settings
 from perdure.feeds.bluesky import open_bluesky
-from perdure.samples.reading import with_made_up
+from perdure.samples.source import with_simulated
 from perdure.storage import open_storage
 
 from ..runtime.replicas import until
@@ -111,8 +111,8 @@ async def test_made_up_people_of_the_sample_tools_stay_available(place: Place) -
 async def test_bluesky_is_not_asked_for_the_profiles_of_made_up_people(place: Place) -> None:
     alice = place.person("alice.test")
     async with open_bluesky(read_settings(place.folder / "feeds.toml")) as bluesky:
-        found = await with_made_up(bluesky).profiles([alice, "did:example:ada"])
-        only = await with_made_up(bluesky).profiles(["did:example:ada"])
+        found = await with_simulated(bluesky).profiles([alice, "did:example:ada"])
+        only = await with_simulated(bluesky).profiles(["did:example:ada"])
     assert {each.handle for each in found} == {"alice.test", "ada.example"}
     assert [each.handle for each in only] == ["ada.example"]
     assert len(place.fake.log) == 1

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from perdure.feeds import Feeds, FeedStore, Item, Link, Polled, Polling, Settings, Status
 from perdure.feeds.account import Hold
 from perdure.feeds.errors import AccountHeld, InvalidActor, RequestRefused, UnknownAccount
-from perdure.samples import SampleSource
+from perdure.samples import SimulatedSource
 from perdure.storage import Micros, open_storage
 from perdure.storage.clock import HOUR
 
@@ -213,7 +213,7 @@ async def test_accounts_are_paged_in_the_order_in_which_they_were_added(world: W
 async def test_a_source_without_follow_lists_or_records_says_so() -> None:
     async with (
         await open_storage("memory:") as storage,
-        Feeds(FeedStore(storage), source=SampleSource()) as feeds,
+        Feeds(FeedStore(storage), source=SimulatedSource()) as feeds,
     ):
         with pytest.raises(RequestRefused, match="sample feeds cannot be asked who follows whom"):
             await feeds.follow("alice.example")

@@ -1,11 +1,11 @@
-"""What `perdure serve` serves to those who have no server of their own yet: tools worth trying.
+"""The sample server of `perdure serve`: tools to try without a server of your own.
 
-Read `reports` (work that takes a minute, asks, or fails) and `feeds` (reading feeds as a task). The people
-whose feeds are read are made up by `source`, so that nothing here needs a network.
+`server` has reports, which take a minute, ask questions or fail. `feed_tools` polls feeds as a task; the
+accounts are simulated by `source`, so no network is needed.
 """
 
-from .reading import Reader, sample_reader
+from .feed_tools import SampleFeeds, simulated_feeds
 from .server import make_server
-from .source import SampleSource
+from .source import SimulatedSource
 
-__all__ = ["Reader", "SampleSource", "make_server", "sample_reader"]
+__all__ = ["SampleFeeds", "SimulatedSource", "make_server", "simulated_feeds"]

@@ -1,22 +1,77 @@
-"""The server that has the sample tools."""
+"""The sample server, and its tools that write reports: one takes a minute, two ask, and one fails."""
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import anyio
 from mcp.server import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from pydantic import Field
 
 from ..mcp import Tasks
-from ..runtime import RuntimeConfig
-from .feeds import add_feeds
-from .reading import Reader
-from .reports import add_reports
+from ..runtime import RuntimeConfig, Task
+from .feed_tools import SampleFeeds, add_feed_tools
 
-IMPATIENT = RuntimeConfig(heartbeat=1.0, drain=1.0, cancel_grace=1.0)
-"""A killed server is missed within eight seconds, and Ctrl-C does not wait for reports to be written."""
+DEMO_CONFIG = RuntimeConfig(heartbeat=1.0, drain=1.0, cancel_grace=1.0)
+"""Tasks of a killed server are recovered within eight seconds, and Ctrl+C does not wait for reports."""
+PAGES = 12
+NAME_FORM = {
+    "type": "object",
+    "properties": {"name": {"type": "string", "title": "Name", "description": "as printed on the cover"}},
+    "required": ["name"],
+}
+APPROVAL_FORM = {
+    "type": "object",
+    "properties": {"approved": {"type": "boolean", "title": "Approved"}},
+    "required": ["approved"],
+}
+
+Seconds = Annotated[float, Field(ge=0, le=3600, description="Duration in seconds")]
 
 
-def make_server(tasks: Tasks, reader: Reader) -> MCPServer[object]:
-    """Reports and feeds: the feeds are read by this reader, and stand in the storage of the tasks."""
+def make_server(tasks: Tasks, feeds: SampleFeeds) -> MCPServer[object]:
+    """Return a server with the report tools and the feed tools. Feeds and tasks share a storage."""
     server: MCPServer[object] = MCPServer("perdure-samples", log_level="WARNING", **tasks.attach())
-    add_reports(server, tasks)
-    add_feeds(server, tasks, reader)
+    add_report_tools(server, tasks)
+    add_feed_tools(server, tasks, feeds)
     return server
+
+
+def add_report_tools(server: MCPServer[object], tasks: Tasks) -> None:
+    @server.tool()
+    @tasks.durable
+    async def build_report(year: int, task: Task, seconds: Seconds = 60) -> str:
+        """Write a twelve-page report. Takes about a minute and survives a server restart."""
+        first = task.checkpoint.get_int("page", 0) + 1
+        for page in range(first, PAGES + 1):
+            await task.report(f"writing page {page} of {PAGES}, attempt {task.attempt}", page - 1, PAGES)
+            await anyio.sleep(seconds / PAGES)
+            await task.save_checkpoint({"page": page})
+        await task.report(f"{PAGES} pages written", PAGES, PAGES)
+        return (
+            f"{year} report: {PAGES} pages, finished by attempt {task.attempt}, which started at page {first}"
+        )
+
+    @server.tool()
+    @tasks.durable
+    async def sign_report(year: int, task: Task) -> str:
+        """Ask who signs a report, then sign it."""
+        answer = await task.elicit(f"Who signs the {year} report?", NAME_FORM)
+        if answer.action != "accept":
+            return f"the {year} report is not signed"
+        return f"the {year} report is signed by {answer.values['name']}"
+
+    @server.tool()
+    @tasks.durable(operators_answer=True)
+    async def approve_report(year: int, task: Task) -> str:
+        """Ask for the approval of a report. An operator can answer on the dashboard."""
+        answer = await task.elicit(f"Is the {year} report approved?", APPROVAL_FORM)
+        is_approved = answer.action == "accept" and answer.values["approved"]
+        return f"the {year} report is {'approved' if is_approved else 'not approved'}"
+
+    @server.tool()
+    @tasks.durable
+    async def print_report(year: int) -> str:
+        """Print a report. Always fails: the printer is out of paper."""
+        raise ToolError(f"cannot print the {year} report: the printer is out of paper")

@@ -1,82 +1,89 @@
-"""A source whose people are made up. They post for ever, each at a pace of their own, and need no network.
+"""A source of simulated feeds, which needs no network, and a source that combines it with another.
 
-A post follows from its author and its number alone, so that whoever reads it again, in whatever process,
-reads the same bytes; and there is always something new.
+A post follows from its author and its number alone, so every process reads the same bytes. Time passes, so
+there are always new posts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from importlib.resources import files
 from random import Random
+from typing import Protocol
 
 import anyio
 import msgspec
 
-from ..feeds import Item, Link, Page, Profile
+from ..feeds import FeedSource, Item, Link, Page, Profile
 from ..feeds.errors import AccountUnavailable, CursorRefused
+from ..feeds.source import FollowSource, HintSource
 from ..storage import Micros
 from ..storage.clock import MINUTE, system_clock
 
-METHOD = "did:example:"
-"""How the ids of made-up accounts begin: this kind of DID is set aside for examples."""
-BEGAN: Micros = 1_767_225_600 * 1_000_000
-"""The first of January 2026, when everybody began to post."""
+DID_PREFIX = "did:example:"
+"""The ids of simulated accounts start with this. The DID method `example` is reserved for examples."""
+FIRST_POST_AT: Micros = 1_767_225_600 * 1_000_000
+"""The first of January 2026."""
 
 
 class Person(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A simulated account."""
+
     name: str
     every_minutes: int
 
     @property
     def account_id(self) -> str:
-        return METHOD + self.name
+        return DID_PREFIX + self.name
 
     @property
     def handle(self) -> str:
         return f"{self.name}.example"
 
     def time_of(self, number: int) -> Micros:
-        return BEGAN + number * self.every_minutes * MINUTE
+        return FIRST_POST_AT + number * self.every_minutes * MINUTE
 
     def newest(self, now: Micros) -> int:
-        """The number of the last post; before the first one, -1."""
-        return max((now - BEGAN) // (self.every_minutes * MINUTE), -1)
+        """Return the number of the newest post, or -1 before the first one."""
+        return max((now - FIRST_POST_AT) // (self.every_minutes * MINUTE), -1)
 
 
-class Told(msgspec.Struct, frozen=True):
+class SampleLink(msgspec.Struct, frozen=True):
+    """A link that posts share."""
+
     url: str
     title: str
 
 
-class World(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Who posts, and what they have to say."""
+class SampleData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The accounts, and what their posts consist of."""
 
     people: tuple[Person, ...]
-    thoughts: tuple[str, ...]
-    reading: tuple[Told, ...]
-    """What they share; the first ones more often."""
+    texts: tuple[str, ...]
+    links: tuple[SampleLink, ...]
+    """The first ones are shared more often."""
 
 
-def packaged_world() -> World:
-    return msgspec.json.decode(files("perdure.samples").joinpath("people.json").read_bytes(), type=World)
+def load_sample_data() -> SampleData:
+    data = files("perdure.samples").joinpath("people.json").read_bytes()
+    return msgspec.json.decode(data, type=SampleData)
 
 
-class SampleSource:
-    """Keeps `perdure.feeds.FeedSource`."""
+class SimulatedSource:
+    """A `FeedSource` of simulated accounts."""
 
     name = "sample feeds"
 
     def __init__(self, *, latency: float = 0.0, clock: Callable[[], Micros] = system_clock) -> None:
-        """`latency` is how many seconds an answer takes."""
-        self._world = packaged_world()
-        self._people = {person.account_id: person for person in self._world.people}
+        """`latency` is how many seconds each request takes."""
+        self._data = load_sample_data()
+        self._people = {person.account_id: person for person in self._data.people}
         self._latency = latency
         self._clock = clock
 
     @property
     def handles(self) -> tuple[str, ...]:
-        return tuple(person.handle for person in self._world.people)
+        return tuple(person.handle for person in self._data.people)
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
@@ -84,11 +91,11 @@ class SampleSource:
         await anyio.sleep(self._latency)
         person = self._people.get(account_id)
         if person is None:
-            raise AccountUnavailable(f"nobody made up {account_id}")
+            raise AccountUnavailable(f"unknown sample account {account_id}")
         newest = person.newest(self._clock())
         if cursor is None and etag == str(newest):
             return None
-        last = newest if cursor is None else _number_in(cursor) - 1
+        last = newest if cursor is None else _parse_cursor(cursor) - 1
         numbers = range(last, max(last - limit, -1), -1)
         below = None if not numbers or numbers[-1] == 0 else str(numbers[-1])
         items = tuple(self._post(person, number) for number in numbers)
@@ -99,7 +106,7 @@ class SampleSource:
         wanted, now = set(actors), self._clock()
         return [
             Profile(account_id=person.account_id, handle=person.handle, posts=person.newest(now) + 1)
-            for person in self._world.people
+            for person in self._data.people
             if wanted & {person.account_id, person.handle}
         ]
 
@@ -113,20 +120,71 @@ class SampleSource:
             post=uri,
             author=person.account_id,
             handle=person.handle,
-            text=chance.choice(self._world.thoughts),
+            text=chance.choice(self._data.texts),
             links=self._links(chance),
         )
 
     def _links(self, chance: Random) -> tuple[Link, ...]:
-        """In every other post; of two that come to mind, the one that more people share."""
+        """Put a link into every other post, popular links more often."""
         if chance.random() < 0.5:
             return ()
-        read = self._world.reading
-        told = read[min(chance.randrange(len(read)), chance.randrange(len(read)))]
-        return (Link(url=told.url, via="card", title=told.title),)
+        links = self._data.links
+        link = links[min(chance.randrange(len(links)), chance.randrange(len(links)))]
+        return (Link(url=link.url, via="card", title=link.title),)
 
 
-def _number_in(cursor: str) -> int:
+def _parse_cursor(cursor: str) -> int:
     if not cursor.isascii() or not cursor.isdigit():
-        raise CursorRefused(f"{cursor!r} is no number of a post")
+        raise CursorRefused(f"invalid cursor {cursor!r}")
     return int(cursor)
+
+
+# Simulated accounts beside those of another source
+
+
+class _FollowingSource(FeedSource, FollowSource, Protocol):
+    """A source of feeds that knows who follows whom."""
+
+
+def with_simulated(source: _FollowingSource) -> FeedSource:
+    """Return a source that has the simulated accounts too. Their ids decide which source is asked."""
+    if isinstance(source, HintSource):
+        return _CombinedHintSource(source, hints=source)
+    return _CombinedSource(source)
+
+
+class _CombinedSource:
+    def __init__(self, others: _FollowingSource) -> None:
+        self._others = others
+        self._simulated = SimulatedSource()
+
+    @property
+    def name(self) -> str:
+        return self._others.name
+
+    async def page(
+        self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
+    ) -> Page | None:
+        source: FeedSource = self._simulated if account_id.startswith(DID_PREFIX) else self._others
+        return await source.page(account_id, limit=limit, cursor=cursor, etag=etag)
+
+    async def profiles(self, actors: Sequence[str]) -> list[Profile]:
+        simulated = [each for each in actors if each.startswith(DID_PREFIX)]
+        others = [each for each in actors if not each.startswith(DID_PREFIX)]
+        found = await self._simulated.profiles(simulated) if simulated else []
+        return [*found, *(await self._others.profiles(others) if others else ())]
+
+    def follows(self, actor: str) -> AsyncIterator[Profile]:
+        return self._others.follows(actor)
+
+    async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
+        return await self._others.unfollowed(actor, account_ids)
+
+
+class _CombinedHintSource(_CombinedSource):
+    def __init__(self, others: _FollowingSource, *, hints: HintSource) -> None:
+        super().__init__(others)
+        self._hints = hints
+
+    async def recent(self) -> Mapping[str, Micros]:
+        return await self._hints.recent()

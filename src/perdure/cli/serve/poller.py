@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 import anyio
 
 from ...feeds import Failed, FeedSource, FeedStore, Outcome, Poller, Settings
-from ...samples.reading import with_made_up
+from ...samples.source import with_simulated
 from ...storage import Storage
 from ...storage.errors import PerdureError
 from ..feeds.opening import bluesky
@@ -71,7 +71,7 @@ class FeedPoller:
 
     async def _poll(self, store: FeedStore) -> None:
         async with bluesky(self._settings) as opened:
-            source: FeedSource = with_made_up(opened) if self._made_up else opened
+            source: FeedSource = with_simulated(opened) if self._made_up else opened
             log.info("polling %s", source.name)
             await Poller(
                 store,

@@ -5,8 +5,7 @@ shows.
 from __future__ import annotations
 
 import sys
-from collections.abc import AsyncGenerator, Iterable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
 
@@ -15,16 +14,15 @@ from mcp.server.lowlevel import Server
 from mcp.server.transport_security import TransportSecuritySettings
 from starlette.applications import Starlette
 
-from ...feeds import FeedSource
 from ...mcp import Tasks
 from ...mcp.middleware import Middleware
 from ...mcp.refusals import ATTACH_TO_FASTMCP, ATTACH_TO_LOW_LEVEL, ATTACH_TO_MCPSERVER, not_set_up
 from ...mcp.service import Service
 from ...runtime import App
-from ...samples import Reader, make_server, sample_reader
-from ...samples.server import IMPATIENT
+from ...samples import SampleFeeds, make_server, simulated_feeds
+from ...samples.server import DEMO_CONFIG
 from ...tasks import Owner
-from ..feeds.opening import bluesky, stored_settings
+from ..feeds.opening import stored_settings
 from ..importer import CannotLoad, load
 
 Names: TypeAlias = tuple[str, ...] | None
@@ -57,8 +55,8 @@ class Hosted:
 
 def sample_server(url: str, names: Names, *, made_up: bool, known_caller: bool) -> Hosted:
     """The tools to try, whose tasks are kept there."""
-    tasks = Tasks(url, runtime=IMPATIENT, identify=(lambda _: BEARER) if known_caller else None)
-    server = make_server(tasks, sample_reader() if made_up else _bluesky_reader())
+    tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: BEARER) if known_caller else None)
+    server = make_server(tasks, simulated_feeds() if made_up else SampleFeeds(settings=stored_settings()))
     app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
     service = _service_in(server.middleware, server.name, ATTACH_TO_MCPSERVER)
     return Hosted(name=server.name, app=app, service=service, storage=url)
@@ -78,18 +76,6 @@ def _security(names: Names) -> TransportSecuritySettings:
 def _origins_of(hosts: Iterable[str]) -> list[str]:
     """A proxy may speak TLS for us."""
     return [f"{scheme}://{each}" for each in hosts for scheme in ("http", "https")]
-
-
-def _bluesky_reader() -> Reader:
-    """As the settings of `perdure feeds` say, where there are any in this folder."""
-    settings = stored_settings()
-
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[FeedSource]:
-        async with bluesky(settings) as source:
-            yield source
-
-    return Reader(opened=opened, polling=settings.polling)
 
 
 def named_server(name: str, names: Names) -> Hosted:

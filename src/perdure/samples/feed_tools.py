@@ -1,0 +1,96 @@
+"""Tools that poll feeds as a task, which resumes after a restart, and return what was found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Annotated, Any
+
+import msgspec
+from mcp.server import MCPServer
+from pydantic import Field
+
+from ..feeds import Feeds, FeedStore, Settings, Status
+from ..feeds.errors import AccountHeld
+from ..mcp import Tasks
+from ..runtime import Again, Task
+from .source import DID_PREFIX, SimulatedSource
+
+LEASE_SECONDS = 5.0
+"""How long an account stays with a server that was killed."""
+
+Hours = Annotated[float, Field(gt=0, le=24 * 366)]
+Limit = Annotated[int, Field(ge=1, le=200)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleFeeds:
+    """The feeds that the sample tools poll: simulated ones, or those of Bluesky.
+
+    Accounts of both kinds can be in one storage.
+    """
+
+    settings: Settings = field(default_factory=Settings)
+    source: SimulatedSource | None = None
+    """None if Bluesky is polled."""
+
+    @property
+    def default_handles(self) -> tuple[str, ...]:
+        """The accounts that are polled if a call names none."""
+        return () if self.source is None else self.source.handles
+
+    def owns(self, account_id: str) -> bool:
+        """Return whether this account is one of the simulated ones, or else of Bluesky."""
+        return account_id.startswith(DID_PREFIX) == (self.source is not None)
+
+
+def simulated_feeds(*, latency: float = 0.3) -> SampleFeeds:
+    """Return simulated feeds whose pages take as long as over a network."""
+    return SampleFeeds(source=SimulatedSource(latency=latency))
+
+
+def add_feed_tools(server: MCPServer[object], tasks: Tasks, sample: SampleFeeds) -> None:
+    def open_feeds() -> Feeds:
+        store = FeedStore(tasks.runtime.store.storage)
+        lease = round(LEASE_SECONDS * 1e6)
+        return Feeds(store, sample.settings, source=sample.source, lease_duration=lease)
+
+    @server.tool()
+    @tasks.durable(retries=5, backoff=1.0)
+    async def read_feeds(task: Task, accounts: list[str] | None = None) -> dict[str, int]:
+        """Poll these accounts, and all known ones, for new posts. Survives a restart."""
+        async with open_feeds() as feeds:
+            return await _poll_accounts(task, feeds, sample, accounts or [*sample.default_handles])
+
+    @server.tool()
+    async def recent_posts(hours: Hours = 24, limit: Limit = 20) -> list[dict[str, Any]]:
+        """Return recent posts, newest first."""
+        page = await open_feeds().items(since=timedelta(hours=hours), limit=limit)
+        return [msgspec.to_builtins(each.item) for each in page.items]
+
+    @server.tool()
+    async def shared_links(hours: Hours = 24, limit: Limit = 10) -> list[dict[str, Any]]:
+        """Return the links that the most accounts shared."""
+        ranking = await open_feeds().links(timedelta(hours=hours), limit=limit)
+        return [msgspec.to_builtins(link) for link in ranking.links]
+
+
+async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: list[str]) -> dict[str, int]:
+    """Poll each account once, except suspended ones and those that were polled before a restart."""
+    started = task.checkpoint.get_int("started", feeds.store.clock())
+    await task.save_checkpoint({"started": started})
+    await feeds.add(names)
+    accounts = sorted(
+        (each for each in await feeds.accounts() if each.status is not Status.SUSPENDED),
+        key=lambda account: account.handle,
+    )
+    accounts = [each for each in accounts if sample.owns(each.account)]
+    for number, account in enumerate(accounts):
+        await task.report(f"reading {account.handle}", number, len(accounts))
+        if (account.last_polled_at or 0) < started:
+            try:
+                await feeds.poll(account.account)
+            except AccountHeld as error:
+                raise Again(str(error), after=LEASE_SECONDS) from error
+    await task.report(f"{len(accounts)} account(s) read", len(accounts), len(accounts))
+    return {"accounts": len(accounts), "items": await feeds.store.count_items()}
