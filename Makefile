@@ -15,17 +15,12 @@ unexport PYTHONDONTWRITEBYTECODE # else every process of the tests compiles ever
 run: $(READY)
 	@$(BIN)/perdure serve
 
-<<<<<<< HEAD
-test: check $(CONFORMANCE) $(SERVERS) $(BROWSER)
-	@$(PYTEST) --durations=10
-=======
 # The checks run beside the tests: pyright alone keeps only one core busy.
-test: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
+test: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER)
 	@$(MAKE) --no-print-directory -j2 check suite
->>>>>>> 0a74fd2 (Make make test shorter: checks run beside the tests, DynamoDB is drawn half as often)
 	@$(BIN)/python -m tools.parity --brief
 
-suite: $(READY) $(JUDGES) $(SERVERS) $(BROWSER)
+suite: $(READY) $(CONFORMANCE) $(SERVERS) $(BROWSER)
 	@$(PYTEST) --durations=10
 
 # Every test on every engine, in every mode and every kind of weather.
