@@ -366,7 +366,7 @@ async def sampled(
     port = port or free_port()
     command = (*SERVING, "--port", str(port), *options)
     async with running(directory, *command, environment={**os.environ, **variables}) as program:
-        await program.until_said("Ctrl-C stops it.")
+        await program.until_said("Press Ctrl+C to stop.")
         yield Served(program, port)
 
 

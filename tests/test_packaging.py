@@ -27,7 +27,7 @@ from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from perdure.cli.options import DEFAULT_URL
-from perdure.cli.serve.asgi import HEALTH
+from perdure.cli.serve.asgi import HEALTH_PATH
 from perdure.cli.serve.network import FIRST_PORT
 from perdure.operating.token import MIN_TOKEN_LENGTH
 from perdure.storage import open_storage
@@ -331,7 +331,7 @@ async def test_the_health_check_passes_while_the_server_answers_and_fails_when_i
 ) -> None:
     program, option, code = health_check()
     assert (program, option) == ("python", "-c")
-    assert HEALTH in code
+    assert HEALTH_PATH in code
     port = free_port()
     async with sampled(tmp_path, "--token", "needed-elsewhere", port=port):
         assert await _ends(code.replace(str(FIRST_PORT), str(port))) == 0

@@ -71,7 +71,7 @@ def in_background(
     near = host if host.startswith("127.") else "127.0.0.1"
     server = Background(process.pid, f"http://{near}:{port}", log)
     try:
-        _wait_for("Ctrl-C stops it.", server, process)
+        _wait_for("Press Ctrl+C to stop.", server, process)
         yield server
     finally:
         process.kill()
@@ -120,7 +120,7 @@ def content_of(result: CallToolResult) -> dict[str, Any]:
 def ended_well(program: Program, code: int) -> None:
     assert code == 0, program.said
     assert "Traceback" not in program.said, program.said
-    assert "stopped; what was not finished goes on" in program.said
+    assert "Stopped. Unfinished tasks resume" in program.said
 
 
 # Refused

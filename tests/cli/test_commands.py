@@ -15,7 +15,7 @@ import msgspec
 import pytest
 
 import perdure
-from perdure.cli.backends import shown
+from perdure.cli.backends import redact_url
 from perdure.cli.storages import SPACES
 from perdure.storage import Record, open_storage
 from perdure.storage.copy import COPIES
@@ -79,13 +79,13 @@ async def records_in(url: str) -> list[Record]:
 def test_migrate_makes_the_tables_and_does_nothing_the_second_time(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     for _ in range(2):
-        expect_result(perdure_command("migrate", "--url", url_of(path)), 0, "the storage is ready\n")
+        expect_result(perdure_command("migrate", "--url", url_of(path)), 0, "The storage is ready.\n")
         assert path.stat().st_size > 0
 
 
 def test_migrate_tells_programs(tmp_path: Path) -> None:
     told = perdure_command("migrate", "--url", url_of(tmp_path / "records.db"), "--json")
-    assert (told.returncode, told.stdout, told.stderr) == (0, '{"is_ready":true}\n', "")
+    assert (told.returncode, told.stdout, told.stderr) == (0, '{"ready":true}\n', "")
 
 
 # copy
@@ -98,7 +98,7 @@ async def test_a_copy_is_told_to_programs_in_one_document(tmp_path: Path) -> Non
     count = len(HOSTILE_NAMES)
     records = {str(space): count + (space == SPACES[-1]) for space in SPACES}
     assert msgspec.json.decode(told.stdout) == {
-        "is_same": True,
+        "identical": True,
         "records": records,
         "live_tasks": 0,
         "live_accounts": 0,
@@ -113,7 +113,7 @@ async def test_a_file_is_copied_to_another_and_back(tmp_path: Path) -> None:
     second, third = url_of(tmp_path / "second.db"), url_of(tmp_path / "third.db")
     for source, target in ((first, second), (second, third)):
         ended = perdure_command("copy", target, "--url", source)
-        expect_result(ended, 0, "everything is there, to the byte\n")
+        expect_result(ended, 0, "Copy verified: all records are identical.\n")
         told = re.findall(r"^ +(\d+)  (\w+)$", ended.stdout, re.MULTILINE)
         count = len(HOSTILE_NAMES)
         assert told == [(str(count + (space == SPACES[-1])), space) for space in SPACES]
@@ -371,4 +371,4 @@ def test_a_password_is_never_told(arguments: list[str]) -> None:
     ],
 )
 def test_a_storage_is_named_without_its_password(url: str, told: str) -> None:
-    assert shown(url) == told
+    assert redact_url(url) == told

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 import typer
 
-from perdure.cli.errors import CannotDo, code_of
-from perdure.cli.saying import log_to_stderr, say, told
+from perdure.cli.errors import CommandError, exit_code, report_errors
+from perdure.cli.output import configure_logging, print_message
 from perdure.feeds.errors import (
     AccountHeld,
     AccountUnavailable,
@@ -46,7 +46,7 @@ from perdure.tasks.errors import (
 from .command import HOSTILE
 
 ASKED_WRONGLY = [
-    CannotDo("write it as module:app"),
+    CommandError("write it as module:app"),
     CannotOpen("there", "it is not ours", "name another"),
     StorageReadOnly("read-only"),
     StorageFull("full"),
@@ -83,7 +83,7 @@ TRY_AGAIN = [
 
 def said_of(error: Exception, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
     """The code, and what stands on standard error; nothing on standard output."""
-    with pytest.raises(typer.Exit) as ended, told():
+    with pytest.raises(typer.Exit) as ended, report_errors():
         raise error
     heard = capsys.readouterr()
     assert heard.out == ""
@@ -132,7 +132,7 @@ def test_every_error_of_perdure_is_one_sentence_and_no_trace(
     error = kind.__new__(kind)
     error.args = ("the reason\nin two lines",)
     code, said = said_of(error, capsys)
-    assert code == code_of(error) == (1 if kind.retryable else code)
+    assert code == exit_code(error) == (1 if kind.retryable else code)
     assert said.startswith("perdure: the reason in two lines")
     assert said.count("\n") == 1
 
@@ -146,12 +146,12 @@ def test_what_went_wrong_in_a_group_of_tasks_is_told_like_any_other(
 
 @pytest.mark.parametrize("error", [ValueError("ours"), ExceptionGroup("two", [NotFound(), ValueError()])])
 def test_a_mistake_of_our_own_is_shown_in_full(error: Exception) -> None:
-    with pytest.raises(type(error)), told():
+    with pytest.raises(type(error)), report_errors():
         raise error
 
 
 @pytest.mark.parametrize(
-    "error", [StorageFailed(f"x{HOSTILE}"), SourceUnavailable(f"x{HOSTILE}"), CannotDo(f"x{HOSTILE}")]
+    "error", [StorageFailed(f"x{HOSTILE}"), SourceUnavailable(f"x{HOSTILE}"), CommandError(f"x{HOSTILE}")]
 )
 def test_a_terminal_obeys_nothing_that_others_wrote_into_an_error(
     error: Exception, capsys: pytest.CaptureFixture[str]
@@ -163,7 +163,7 @@ def test_a_terminal_obeys_nothing_that_others_wrote_into_an_error(
 def test_a_terminal_obeys_nothing_that_others_wrote_and_lines_stay_lines(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    say(f"first{HOSTILE}\n    second\r\x1b[2J")
+    print_message(f"first{HOSTILE}\n    second\r\x1b[2J")
     assert capsys.readouterr().err == "first]0;owned31m\n    second[2J\n"
 
 
@@ -174,7 +174,7 @@ def test_a_terminal_obeys_nothing_that_others_wrote_into_a_line_of_the_log(
     before, level = root.handlers[:], logging.getLogger("perdure").level
     root.handlers = []
     try:
-        log_to_stderr(verbose=False)
+        configure_logging(verbose=False)
         logging.getLogger("perdure").warning("it says %s", HOSTILE)
     finally:
         root.handlers = before

@@ -321,12 +321,12 @@ async def test_a_second_signal_stops_it_dead(place: Place) -> None:
     file = sqlite3.connect(place.folder / "feeds.db", timeout=PATIENCE, isolation_level=None)
     file.execute("BEGIN IMMEDIATE")
     process.send_signal(signal.SIGTERM)
-    await printed_by(process.stderr, "SIGTERM: giving the accounts back; once more to stop at once")
+    await printed_by(process.stderr, "SIGTERM: releasing accounts; press Ctrl+C again to stop now.")
     process.send_signal(signal.SIGTERM)
     end = await ended(process)
     file.close()
     assert end.code == 128 + signal.SIGTERM
-    assert "stopped dead" in end.err
+    assert "Killed." in end.err
 
 
 # The live display

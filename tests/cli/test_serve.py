@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from perdure.cli.serve.banner import Stand, greeting, stand_of
-from perdure.cli.serve.plan import Plan
+from perdure.cli.serve.banner import StorageLocation, banner, storage_location
+from perdure.cli.serve.command import ServeOptions
 from perdure.cli.serve.servers import sample_server
 from perdure.mcp.durable import Durable
 from perdure.operating import Operator
@@ -41,10 +41,10 @@ from .serve_process import (
 
 pytestmark = pytest.mark.anyio
 
-PLAN = Plan(
+PLAN = ServeOptions(
     host="127.0.0.1",
     port=None,
-    names=("127.0.0.1",),
+    allowed_hosts=("127.0.0.1",),
     token=None,
     dashboard_token=None,
     read_only=False,
@@ -109,7 +109,7 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
     assert printed.is_error
     assert "out of paper" in text_of(printed)
     assert [row.state for row in unprinted] == ["failed"]
-    assert f"storage     {plain.log.with_name('tried.db')}   (tasks survive in it)" in plain.said
+    assert f"storage     {plain.log.with_name('tried.db')}   (durable)" in plain.said
     assert plain.log.with_name("tried.db").exists()
     assert f"kill -9 {plain.pid}" in plain.said
     assert plain.url in plain.said
@@ -119,11 +119,11 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
     on_engine: str, tmp_path: Path
 ) -> None:
     url = await new_url(on_engine, tmp_path)
-    hosted = sample_server(url, PLAN.names, made_up=True, known_caller=False)
+    hosted = sample_server(url, PLAN.allowed_hosts, simulated=True, has_token=False)
     async with await open_storage(url) as storage:
-        said = greeting(PLAN, hosted, "http://127.0.0.1:8000", await stand_of(storage), {})
+        said = banner(PLAN, hosted, "http://127.0.0.1:8000", await storage_location(storage), {})
     place = str(tmp_path / "tasks.db") if on_engine == "sqlite" else on_engine
-    assert (f"    storage     {place}   (tasks survive in it)\n" in said) == (on_engine != "memory")
+    assert (f"    storage     {place}   (durable)\n" in said) == (on_engine != "memory")
     assert ("survive" in said, "kill -9" in said) == ((on_engine != "memory"),) * 2
     assert url not in said or on_engine == "memory"
 
@@ -143,10 +143,12 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
 def test_it_shows_every_durable_tool_and_the_first_of_the_others(
     durable: tuple[str, ...], others: tuple[str, ...], lines: str
 ) -> None:
-    hosted = sample_server("memory:", PLAN.names, made_up=True, known_caller=False)
+    hosted = sample_server("memory:", PLAN.allowed_hosts, simulated=True, has_token=False)
     mark = Durable(name="a", function=print, mode="optional", poll_interval=5_000)
     tools = {**dict.fromkeys(durable, mark), **dict.fromkeys(others)}
-    assert lines in greeting(PLAN, hosted, "http://127.0.0.1:8000", Stand("memory", lasts=False), tools)
+    assert lines in banner(
+        PLAN, hosted, "http://127.0.0.1:8000", StorageLocation("memory", is_durable=False), tools
+    )
 
 
 async def test_its_snippets_connect(plain: Background, tmp_path: Path) -> None:
@@ -216,7 +218,7 @@ async def test_it_finds_another_port_where_its_own_is_taken_and_needs_no_extra_w
         except OSError:
             pass  # another has it, which is as good
         async with running(tmp_path, "-c", code, "serve", "--no-dashboard") as program, anyone() as browser:
-            await program.until_said("Ctrl-C stops it.")
+            await program.until_said("Press Ctrl+C to stop.")
             endpoint = re.search(r"http://127\.0\.0\.1:\d+/mcp", program.said)
             assert endpoint is not None, program.said
             async with visiting(endpoint[0]) as (client, _):
@@ -280,7 +282,7 @@ async def test_beyond_this_machine_every_call_and_page_needs_the_token(guarded: 
         assert (await bearer.get(guarded.root + "/tasks")).status_code == 200
 
     assert task_id in [task["taskId"] for task in listed]
-    assert "   (asks for the token)\n" in guarded.said
+    assert "   (token required)\n" in guarded.said
 
 
 async def test_a_token_of_the_dashboard_opens_that_alone_and_the_other_one_the_server_alone(
@@ -292,7 +294,7 @@ async def test_a_token_of_the_dashboard_opens_that_alone_and_the_other_one_the_s
             assert (await client.send("tools/list")).status == calls
     assert TOKEN not in two_tokens.said
     assert DASHBOARD_TOKEN not in two_tokens.said
-    assert f"dashboard   {two_tokens.root}/   (read-only, asks for its own token)\n" in two_tokens.said
+    assert f"dashboard   {two_tokens.root}/   (read-only, separate token)\n" in two_tokens.said
 
 
 # What is the server's, and not the dashboard's

@@ -71,7 +71,7 @@ async def test_wrong_credentials_are_logged_and_shown_and_do_not_end_the_server(
         assert "and its app password; the next attempt is in 60 s" in server.program.said
         health = await browser.get(f"{root_of(server.url)}/health")
         assert (health.status_code, health.json()["status"]) == (200, "ok")
-        assert health.json()["feeds"] == "not polled; the log has the reason"
+        assert health.json()["feeds"] == "not polled; see the server log"
         async with visiting(server.url) as (client, _):
             assert await client.list_tools()
         code = await server.program.end(signal.SIGINT)

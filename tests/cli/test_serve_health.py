@@ -133,6 +133,6 @@ class Counting(MemoryEngine):
 async def test_while_writes_succeed_health_writes_nothing() -> None:
     async with Storage(engine := Counting()) as storage:
         await storage.commit([Insert(record=make_record("k"))], now=NOW)
-        answers: list[Response] = [await Health(storage).answer() for _ in range(3)]
+        answers: list[Response] = [await Health(storage).response() for _ in range(3)]
     assert [each.status_code for each in answers] == [200] * 3
     assert engine.commits == 1

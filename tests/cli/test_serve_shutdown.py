@@ -82,7 +82,7 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
                 await until(lambda: has_page(report, 2), seconds=30)
                 code = await server.program.end(signal.SIGTERM)
     ended_well(server.program, code)
-    assert "SIGTERM: finishing what runs" in server.program.said
+    assert "SIGTERM: waiting for running tasks" in server.program.said
     async with sampled(tmp_path, "--no-dashboard") as server, visiting(server.url) as (client, tasks):
         result = await tasks.resume(client, report.save()).wait(60)
         other = await started(client, tasks, "build_report", LONG_REPORT)
@@ -91,7 +91,7 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
 
     assert re.fullmatch(WRITTEN.format(2), text_of(result)), result
     ended_well(server.program, code)
-    assert "SIGINT: finishing what runs" in server.program.said
+    assert "SIGINT: waiting for running tasks" in server.program.said
 
 
 # Told twice
@@ -105,9 +105,9 @@ async def test_told_twice_it_stops_dead_and_the_next_start_finishes_the_task(tmp
             coffee = await started(client, tasks, "brew", {})
             await until(lambda: _has_begun(coffee), seconds=30)
         os.kill(server.program.pid, signal.SIGTERM)
-        await server.program.until_said("SIGTERM: finishing what runs; once more to stop at once")
+        await server.program.until_said("SIGTERM: waiting for running tasks; press Ctrl+C again to stop now.")
         code = await server.program.end(signal.SIGINT)
-    assert (code, "stopped dead" in server.program.said) == (1, True), server.program.said
+    assert (code, "Killed." in server.program.said) == (1, True), server.program.said
     (tmp_path / "enough").touch()
     async with sampled(tmp_path, "own:server") as server, visiting(server.url) as (client, tasks):
         result = await tasks.resume(client, coffee.save()).wait(60)

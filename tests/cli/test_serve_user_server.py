@@ -40,7 +40,7 @@ async def test_a_server_of_ones_own_is_served_where_it_is_asked_to_with_a_dashbo
     port = free_port()
     options = ("own:server", "--host", ELSEWHERE, "--port", str(port))
     async with running(tmp_path, *SERVING, *options) as program:
-        await program.until_said("Ctrl-C stops it.")
+        await program.until_said("Press Ctrl+C to stop.")
         root = f"http://{ELSEWHERE}:{port}"
         async with visiting(f"{root}/mcp") as (client, tasks), anyone() as browser:
             handle = await started(client, tasks, "brew", {"cups": 2})

@@ -250,7 +250,7 @@ async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> Non
 
 async def test_what_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     url = folder_url(tmp_path)
-    assert "name yours with --url" in await refused(url, "list", code=2)
+    assert "set --url or PERDURE_URL" in await refused(url, "list", code=2)
     assert not (tmp_path / "tasks.db").exists()
     async with await open_storage(url):
         pass

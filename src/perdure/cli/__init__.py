@@ -1,4 +1,4 @@
-"""The commands. They need the extra `cli`; what they do is done by the packages below."""
+"""The command line. It needs the extra `cli`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import sys
 
 
 def main() -> None:
-    """`perdure`, as installed."""
+    """Run the command `perdure`."""
     try:
         from .commands import commands  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:
-        sys.exit(f"{error.name} is not installed; install the commands with: pip install 'perdure[cli]'")
+        sys.exit(f"{error.name} is not installed; install the cli extra: pip install 'perdure[cli]'")
     commands()

@@ -1,4 +1,4 @@
-"""`python -m perdure.cli`: the same as `perdure`."""
+"""Run `python -m perdure.cli` like the command `perdure`."""
 
 from . import main
 

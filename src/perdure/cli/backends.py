@@ -1,33 +1,114 @@
-"""The URL of a storage: how it is shown, and whether a command can work with what it names."""
+"""What commands work with: storages, tasks, feeds and their source, opened and checked."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from ..storage import exists, is_shared
-from .errors import CannotDo
+from msgspec.structs import replace
 
-_PLACE = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
-NAME_IT = "name yours with --url or PERDURE_URL"
+from ..feeds import Budget, FeedStore, Settings, read_settings
+from ..operating import Operator
+from ..storage import Micros, exists, is_shared, open_storage
+from .errors import CommandError
+from .options import storage_url
+from .output import print_message
+from .times import clock
+
+if TYPE_CHECKING:
+    from ..feeds.bluesky import Bluesky
+
+_URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
+SET_URL = "set --url or PERDURE_URL"
+ADD_ACCOUNT = f"add the first account with `perdure feeds add HANDLE`, or {SET_URL}"
+DEFAULT_SETTINGS_FILES = ("feeds.toml", "feeds.yaml", "feeds.yml")
 
 
-def shown(url: str) -> str:
-    """Return a URL without user, password and options; if it is not clear which part is the password, only
-    its scheme.
-    """
-    found = _PLACE.fullmatch(url)
+def redact_url(url: str) -> str:
+    """Return a URL without user, password and options, or only its scheme if these cannot be told apart."""
+    found = _URL.fullmatch(url)
     return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 
 
-def check_shared(url: str) -> None:
-    """Refuse a storage whose records end with the process."""
+def require_shared(url: str) -> None:
+    """Refuse a storage that ends with the process."""
     if not is_shared(url):
         scheme = url.partition(":")[0]
-        raise CannotDo(f"{scheme}: storage is private to one process; use a file or a server")
+        raise CommandError(f"{scheme}: storage is private to one process; use a file or a server")
 
 
-def check_exists(url: str, *, remedy: str = NAME_IT) -> None:
-    """Refuse a storage that opening would create: its name may be misspelt."""
-    check_shared(url)
+def require_existing(url: str, *, hint: str = SET_URL) -> None:
+    """Refuse a storage that opening would create: its name can be misspelled."""
+    require_shared(url)
     if not exists(url):
-        raise CannotDo(f"storage not found: {shown(url)}; {remedy}")
+        raise CommandError(f"storage not found: {redact_url(url)}; {hint}")
+
+
+@asynccontextmanager
+async def open_operator(url: str | None) -> AsyncGenerator[Operator]:
+    """Open an existing storage for operating its tasks."""
+    url = storage_url(url)
+    require_existing(url)
+    async with await open_storage(url) as storage:
+        yield Operator(storage)
+
+
+# Feeds
+
+
+def load_settings(file: Path | None, url: str | None) -> Settings:
+    """Return the settings of a command, with the URL of its storage."""
+    settings = read_settings_file(file)
+    storage = storage_url(url, settings.url)
+    require_shared(storage)
+    return replace(settings, url=storage)
+
+
+def read_settings_file(file: Path | None = None) -> Settings:
+    """Read a settings file, or the one of the current directory if there is one."""
+    path = _default_settings_file() if file is None else file
+    return Settings() if path is None else read_settings(path)
+
+
+def _default_settings_file() -> Path | None:
+    found = [name for name in DEFAULT_SETTINGS_FILES if Path(name).is_file()]
+    if len(found) > 1:
+        raise CommandError(f"found {' and '.join(found)}; keep only one, or choose one with --settings")
+    return Path(found[0]) if found else None
+
+
+@asynccontextmanager
+async def open_feeds(settings: Settings) -> AsyncGenerator[FeedStore]:
+    """Open an existing storage for feeds."""
+    url = storage_url(settings.url)
+    require_existing(url, hint=ADD_ACCOUNT)
+    async with await open_storage(url) as storage:
+        yield FeedStore(storage)
+
+
+@asynccontextmanager
+async def create_feeds(settings: Settings, *, dry_run: bool) -> AsyncGenerator[FeedStore]:
+    """Open a storage for feeds, or create it. A dry run creates nothing, and uses an empty one in memory."""
+    url = storage_url(settings.url)
+    async with await open_storage("memory:" if dry_run and not exists(url) else url) as storage:
+        yield FeedStore(storage)
+
+
+@asynccontextmanager
+async def open_source(settings: Settings, budget: Budget | None = None) -> AsyncGenerator[Bluesky]:
+    try:
+        from ..feeds.bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
+    except ModuleNotFoundError as error:
+        raise CommandError(
+            f"{error.name} is not installed; install the feeds extra: pip install 'perdure[feeds]'"
+        ) from error
+    budget = budget or Budget(settings.polling.connections, on_wait=_print_wait)
+    async with open_bluesky(settings, budget=budget) as source:
+        yield source
+
+
+def _print_wait(reason: str, until: Micros) -> None:
+    print_message(f"waiting until {clock(until)}: {reason}")

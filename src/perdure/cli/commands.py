@@ -1,4 +1,4 @@
-"""The command line, as typer sees it: names, options, and what is printed."""
+"""The root of the command line: version, worker, migrate, copy and doctor."""
 
 from __future__ import annotations
 
@@ -17,17 +17,24 @@ from ..operating.maintenance import LiveClaims
 from ..runtime import App
 from ..storage import migrate_storage
 from ..storage.copy import Progress
-from .backends import check_shared
+from .backends import require_shared
+from .errors import report_errors
 from .feeds import feeds
-from .importer import CannotLoad, load_app
-from .options import Json, RefusedUrl, Url, refuse_options, storage_url
-from .output import counted, tell, tell_document
-from .saying import console, log_to_stderr, say, told
+from .importer import LoadError, load_app
+from .options import (
+    CommonOptions,
+    RefusedUrlOption,
+    VerboseOption,
+    common_options,
+    refuse_options,
+    storage_url,
+)
+from .output import configure_logging, plural, print_message, print_result, stderr
 from .serve import serve
 from .servers import versions
+from .signals import stop_signals
 from .storages import copy_all, examine, lines_of_health
 from .tasks import tasks
-from .worker import work
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
 commands.add_typer(tasks)
@@ -35,88 +42,119 @@ commands.add_typer(feeds)
 commands.command()(serve)
 
 
-def _tell_version(*, wanted: bool) -> None:
+def _print_version(*, wanted: bool) -> None:
     if wanted:
-        tell(versions())
+        print_result(versions())
         raise typer.Exit
 
 
-_Version = Annotated[
-    bool,
-    typer.Option("--version", callback=_tell_version, is_eager=True, help="tell the version, and end"),
-]
-
-
 @commands.callback()
-def perdure(*, version: _Version = False) -> None:
-    """Long-running work of MCP servers that survives."""
+def perdure(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit."),
+    ] = False,
+) -> None:
+    """Durable tasks for MCP servers: serve them, run workers, operate tasks and feeds."""
 
 
 @commands.command()
 def worker(
     context: typer.Context,
-    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="where the functions are registered")],
+    app: Annotated[str, typer.Argument(metavar="MODULE:APP", help="The App to run, as module:attribute.")],
     *,
-    url: RefusedUrl = None,  # noqa: ARG001 (see refuse_options)
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="log every step")] = False,
+    url: RefusedUrlOption = None,  # noqa: ARG001 (see refuse_options)
+    verbose: VerboseOption = False,
 ) -> None:
-    """Run the tasks of an app, beside its server or alone, until SIGTERM."""
-    log_to_stderr(verbose=verbose)
-    with told():
+    """Run the tasks of an app until stopped (Ctrl+C or SIGTERM)."""
+    configure_logging(verbose=verbose)
+    with report_errors():
         refuse_options(context, app, "url")
-        anyio.run(work, _useful(load_app(app)), say)
-    _leave()
+        anyio.run(_run_worker, _require_runnable(load_app(app)))
+    _exit_despite_threads()
+
+
+def _require_runnable(app: App) -> App:
+    if not app.functions:
+        raise LoadError("the app has no functions; register them with @app.function in its module")
+    if isinstance(app.url, str):
+        require_shared(app.url)
+    return app
+
+
+async def _run_worker(app: App) -> None:
+    recovery = "Running tasks will be recovered by another worker or at the next start."
+    async with stop_signals("waiting for running tasks", recovery) as stop, app.open() as runtime:
+        names = ", ".join(sorted(app.functions))
+        print_message(f"Worker {runtime.name} on {runtime.store.storage.name}, functions: {names}")
+        await stop.wait()
+    print_message("Stopped.")
+
+
+def _exit_despite_threads() -> None:
+    """End the process even if an abandoned plain function is still running in a thread."""
+    if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
+        return
+    logging.shutdown()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 @commands.command()
-def migrate(*, url: Url = None, json: Json = False) -> None:
-    """Create or upgrade the tables that a storage needs, and nothing else."""
-    with told():
-        storage = storage_url(url)
-        check_shared(storage)
-        anyio.run(migrate_storage, storage)
-    if json:
-        tell_document({"is_ready": True})
-    else:
-        tell("the storage is ready")
+@common_options
+def migrate(common: CommonOptions) -> None:
+    """Create or upgrade the tables that a storage needs."""
+    with report_errors():
+        url = storage_url(common.url)
+        require_shared(url)
+        anyio.run(migrate_storage, url)
+    common.print({"ready": True}, ["The storage is ready."])
 
 
 @commands.command()
+@common_options
 def copy(
-    target: Annotated[str, typer.Argument(metavar="TARGET", help="The URL of the storage to write; empty.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET", help="URL of the storage to copy to. Must be empty unless --merge is given."
+        ),
+    ],
     *,
-    url: Url = None,
-    merge: Annotated[bool, typer.Option("--merge", help="Allow a target that has other records.")] = False,
-    json: Json = False,
+    merge: Annotated[
+        bool, typer.Option("--merge", help="Allow a target that already contains other records.")
+    ] = False,
+    common: CommonOptions,
 ) -> None:
-    """Copy everything from the storage --url to another, and compare. Stop the servers of both before.
+    """Copy all records of the storage --url to another storage and verify the copy.
 
-    An interrupted copy resumes when it is started again.
+    Stop all servers and workers of both storages first. An interrupted copy resumes when you run the command
+    again.
     """
-    with told(), console.status("copying") as status:
+    with report_errors(), stderr.status("copying") as status:
 
         def show(progress: Progress) -> None:
             status.update(f"{progress.space}: {progress.records} records {progress.step}")
 
         copied = anyio.run(
-            partial(copy_all, storage_url(url), target, merge=merge, tell=show, warn=_warn_of_claims)
+            partial(
+                copy_all, storage_url(common.url), target, merge=merge, tell=show, warn=_warn_about_claims
+            )
         )
-    if json:
-        tell_document({"is_same": True, **asdict(copied)})
-        return
-    for space, count in copied.records.items():
-        tell(f"{count:>9}  {space}")
-    tell("everything is there, to the byte")
+    counts = [f"{count:>9}  {space}" for space, count in copied.records.items()]
+    result = {"identical": True, **asdict(copied)}
+    common.print(result, [*counts, "Copy verified: all records are identical."])
 
 
-def _warn_of_claims(live: LiveClaims) -> None:
-    """Say what is being worked on in the source, before it is copied."""
-    tasks, accounts = counted(live.tasks, "task"), counted(live.accounts, "account")
+def _warn_about_claims(live: LiveClaims) -> None:
+    tasks, accounts = plural(live.tasks, "task"), plural(live.accounts, "account")
     busy = [
         *([f"{tasks} {_are(live.tasks)} being run by live workers"] if live.tasks else []),
         *([f"{accounts} {_are(live.accounts)} being polled"] if live.accounts else []),
     ]
-    say(f"{' and '.join(busy)}; what they write from now on is not copied. Stop the servers first.")
+    print_message(f"{' and '.join(busy)}; what they write from now on is not copied. Stop the servers first.")
 
 
 def _are(count: int) -> str:
@@ -124,40 +162,18 @@ def _are(count: int) -> str:
 
 
 @commands.command()
+@common_options
 def doctor(
     *,
-    url: Url = None,
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair wrong counters and quarantine damaged records.")
     ] = False,
-    json: Json = False,
+    common: CommonOptions,
 ) -> None:
     """Check a storage for damage and reclaim space. Exit with 1 if problems remain."""
-    with told():
-        health = anyio.run(partial(examine, storage_url(url), repair=repair))
-    if json:
-        tell_document({"versions": versions(), "is_well": health.is_well, **asdict(health)})
-    else:
-        for line in (versions(), *lines_of_health(health, repair=repair)):
-            tell(line)
+    with report_errors():
+        health = anyio.run(partial(examine, storage_url(common.url), repair=repair))
+    result = {"versions": versions(), "ok": health.is_well, **asdict(health)}
+    common.print(result, [versions(), *lines_of_health(health, repair=repair)])
     if not health.is_well:
         raise typer.Exit(1)
-
-
-def _useful(app: App) -> App:
-    """The app, if a worker can do anything for it."""
-    if not app.functions:
-        raise CannotLoad("the app has no functions; register them with @app.function in the module it is in")
-    if isinstance(app.url, str):
-        check_shared(app.url)
-    return app
-
-
-def _leave() -> None:
-    """End the process, though an abandoned plain function may still be running in a thread."""
-    if all(thread.daemon for thread in threading.enumerate() if thread is not threading.main_thread()):
-        return
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(0)

@@ -1,15 +1,18 @@
-"""With what a command ends that could not do what it was asked to.
+"""Errors of commands, and the exit code that each leads to.
 
-0   it was done
-1   it did not succeed now: nobody answered, a task or an account is not in the state for it, something was
-    found amiss. The same command may succeed later
-2   it cannot be done as it was asked for: until somebody changes the command, the settings or the storage,
-    it stays so
+0   success
+1   failure that can pass: the storage or the source is unavailable, a task or an account is in another state,
+    a check found a problem. The same command can succeed later
+2   wrong usage: the command, the settings or the storage must change first
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import TypeAlias, cast
+
+import typer
 
 from ..feeds.errors import (
     AmbiguousName,
@@ -23,19 +26,20 @@ from ..feeds.errors import (
 from ..operating import AmbiguousId, TooShort
 from ..storage.errors import PerdureError, StorageError, StorageFailed
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, MalformedAnswer, NotFound
+from .output import one_line, print_message
 
-NOT_NOW, ASKED_WRONGLY = 1, 2
-
-
-class CannotDo(Exception):
-    """Something that cannot be done as it was asked for. The message says what to do."""
+EXIT_FAILURE, EXIT_USAGE = 1, 2
 
 
-Expected: TypeAlias = CannotDo | PerdureError
-"""What a command tells in one sentence. Anything else is a mistake of ours, and is shown in full."""
+class CommandError(Exception):
+    """Raised when a command cannot do what it was asked to do. The message includes the remedy."""
 
-_WRONGLY = (
-    *(CannotDo, StorageError),
+
+ReportedError: TypeAlias = CommandError | PerdureError
+"""Errors that a command reports in one line. All others are defects, and print a traceback."""
+
+_USAGE_ERRORS = (
+    *(CommandError, StorageError),
     *(NotFound, TooShort, AmbiguousId, InvalidCursor, InvalidValue, MalformedAnswer, CorruptRecord),
     *(
         InvalidSettings,
@@ -49,8 +53,37 @@ _WRONGLY = (
 )
 
 
-def code_of(error: Expected) -> int:
-    """1 or 2. An engine that failed for a reason of its own may not fail the next time."""
+def exit_code(error: ReportedError) -> int:
+    # A retryable error, or one of the engine itself, is not a usage error, whatever its class.
     if isinstance(error, StorageFailed) or (isinstance(error, PerdureError) and error.retryable):
-        return NOT_NOW
-    return ASKED_WRONGLY if isinstance(error, _WRONGLY) else NOT_NOW
+        return EXIT_FAILURE
+    return EXIT_USAGE if isinstance(error, _USAGE_ERRORS) else EXIT_FAILURE
+
+
+@contextmanager
+def report_errors() -> Generator[None]:
+    """Print an expected error in one line, and exit with its code."""
+    try:
+        yield
+    except (CommandError, PerdureError, ExceptionGroup) as error:
+        reported = _first_reported(error)
+        if reported is None:
+            raise
+        print_message(f"perdure: {error_message(reported)}")
+        raise typer.Exit(exit_code(reported)) from error
+
+
+def _first_reported(error: Exception) -> ReportedError | None:
+    """Return the first error of a group, or None if any of them is a defect."""
+    if not isinstance(error, ExceptionGroup):
+        return error if isinstance(error, ReportedError) else None
+    group = cast("ExceptionGroup[Exception]", error)
+    reported = [_first_reported(each) for each in group.exceptions]
+    return None if None in reported else reported[0]
+
+
+def error_message(error: ReportedError) -> str:
+    """Return what is wrong and what to do, on one line unless it quotes a traceback."""
+    if isinstance(error, CommandError):
+        return str(error)
+    return f"{one_line(str(error))}{'; try again later' if error.retryable else ''}"

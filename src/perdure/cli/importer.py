@@ -1,4 +1,4 @@
-"""Finding the user's own object, named as `module:attribute`."""
+"""Import of the user's own object, named as `module:attribute`."""
 
 from __future__ import annotations
 
@@ -9,45 +9,44 @@ from pathlib import Path
 from types import ModuleType
 
 from ..runtime import App
-from .errors import CannotDo
+from .errors import CommandError
 
 
-class CannotLoad(CannotDo):
-    """There is no such module or object. The message says what to do."""
+class LoadError(CommandError):
+    """Raised when the user's object cannot be imported, or is of the wrong type."""
 
 
 def load_app(name: str) -> App:
-    """The `App` that is called this."""
     app = load(name, "app")
     if isinstance(app, App):
         return app
-    if _is_server(app):
-        raise CannotLoad(
+    if _is_mcp_server(app):
+        raise LoadError(
             f"{name} is an MCP server, not a perdure.runtime.App; run it with: perdure serve {name}"
         )
-    raise CannotLoad(f"{name} is a {type(app).__name__}, not a perdure.runtime.App")
+    raise LoadError(f"{name} is a {type(app).__name__}, not a perdure.runtime.App")
 
 
 _SERVERS = frozenset({("mcp", "MCPServer"), ("mcp", "Server"), ("fastmcp", "FastMCP")})
 
 
-def _is_server(found: object) -> bool:
-    """Asked by name: reading MCP takes long, and FastMCP may not be installed."""
+def _is_mcp_server(found: object) -> bool:
+    # compared by name: importing MCP takes long, and FastMCP may not be installed
     kinds = {(kind.__module__.partition(".")[0], kind.__name__) for kind in type(found).__mro__}
     return not kinds.isdisjoint(_SERVERS)
 
 
 def load(name: str, what: str) -> object:
-    """What is called this; modules of the current directory are found too."""
+    """Import an object. The current directory is searched too."""
     module_name, colon, attribute = name.partition(":")
     if not (module_name and colon and attribute):
-        raise CannotLoad(f"{name!r} names no {what}; write it as module:{what}")
+        raise LoadError(f"invalid name {name!r}; write it as module:{what}")
     folder = str(Path.cwd())
     if folder not in sys.path:
         sys.path.insert(0, folder)
     found = getattr(_import(module_name), attribute, None)
     if found is None:
-        raise CannotLoad(f"the module {module_name} has no {attribute!r}")
+        raise LoadError(f"module {module_name} has no attribute {attribute!r}")
     return found
 
 
@@ -56,14 +55,14 @@ def _import(name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            raise CannotLoad(f"there is no module {error.name!r} here or in the environment") from error
-        raise CannotLoad(f"importing {name} failed\n{_where(error)}") from error
+            raise LoadError(f"no module named {error.name!r} in this directory or environment") from error
+        raise LoadError(f"cannot import {name}:\n{_user_traceback(error)}") from error
     except Exception as error:
-        raise CannotLoad(f"importing {name} failed\n{_where(error)}") from error
+        raise LoadError(f"cannot import {name}:\n{_user_traceback(error)}") from error
 
 
-def _where(error: BaseException) -> str:
-    """The traceback, from the user's own module on."""
+def _user_traceback(error: BaseException) -> str:
+    """Return the traceback without our own frames."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
     return "".join([*traceback.format_list(own), *traceback.format_exception_only(error)]).rstrip()

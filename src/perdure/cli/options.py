@@ -1,36 +1,103 @@
-"""The options that several families of commands share."""
+"""Options that several commands share."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from .errors import CannotDo
+from .errors import CommandError
+from .output import print_json, print_result
 
 DEFAULT_URL = "sqlite:///perdure.db"
 """The storage of every command, unless an option, a variable or a settings file names another."""
 
-Url = Annotated[
+UrlOption = Annotated[
     str | None,
     typer.Option(
         "--url",
         metavar="URL",
         envvar="PERDURE_URL",
         show_default=DEFAULT_URL,
-        help="The storage: sqlite:///..., postgresql://..., redis://... or dynamodb://...",
+        help="Storage URL: sqlite:///FILE, postgresql://..., redis://... or dynamodb://TABLE.",
     ),
 ]
-RefusedUrl = Annotated[str | None, typer.Option("--url", metavar="URL", hidden=True)]
-"""For commands that run the user's own object, which names its storage itself. See `refuse_options`."""
-Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and change nothing.")]
+RefusedUrlOption = Annotated[str | None, typer.Option("--url", metavar="URL", hidden=True)]
+"""The URL option of commands that run the user's own object: see `refuse_options`."""
+JsonOption = Annotated[bool, typer.Option("--json", help="Output JSON.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Show what would be done without changing anything.")
+]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Log debug messages.")]
+SettingsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--settings",
+        metavar="FILE",
+        help="Settings file, TOML or YAML. Default: feeds.toml or feeds.yaml in the current directory.",
+    ),
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions:
+    """Options that a command takes by a parameter of this class, or of a subclass. See `common_options`."""
+
+    url: UrlOption = None
+    json: JsonOption = False
+
+    def print(self, result: object, lines: Iterable[str]) -> None:
+        """Print a result as JSON or as lines of text."""
+        if self.json:
+            print_json(result)
+        elif text := "\n".join(lines):
+            print_result(text)
+
+
+def common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Replace the parameter of a command that is a `CommonOptions` by one option for each field.
+
+    Typer only knows options of a command and of its group, and those of a group come before the command:
+    `feeds --json status`.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    own: list[Parameter] = []
+    common: dict[str, type[CommonOptions]] = {}
+    for parameter in signature(command).parameters.values():
+        declared = hints[parameter.name]
+        if isinstance(declared, type) and issubclass(declared, CommonOptions):
+            common[parameter.name] = declared
+        else:
+            own.append(parameter.replace(annotation=declared))
+    ((name, options),) = common.items()
+    annotations = get_type_hints(options, include_extras=True)
+    shared = [
+        Parameter(
+            field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=annotations[field.name]
+        )
+        for field in fields(options)
+    ]
+
+    @wraps(command)
+    def run(**given: Any) -> None:  # noqa: ANN401 - what Typer parsed
+        values = {field.name: given.pop(field.name) for field in fields(options)}
+        command(**given, **{name: options(**values)})
+
+    parameters = [*own, *shared]
+    run.__signature__ = Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
+    run.__annotations__ = {each.name: each.annotation for each in parameters}
+    return run
 
 
 def storage_url(given: str | None, configured: str | None = None) -> str:
-    """Return the URL of the storage: the option or variable, else the one in the settings, else the default.
+    """Return the URL of the storage: the option or variable, or that of the settings, or the default.
 
-    An empty option is not the same as none: it is refused when it is opened.
+    An empty option is not a missing one: opening it fails.
     """
     if given is not None:
         return given
@@ -38,12 +105,12 @@ def storage_url(given: str | None, configured: str | None = None) -> str:
 
 
 def refuse_options(context: typer.Context, name: str, *options: str) -> None:
-    """Refuse options that an object of the user's own, called `name`, decides in its code.
+    """Refuse options that the user's own object `name` decides in its code.
 
-    A variable of the environment may be meant for other commands, and is ignored.
+    Variables of the environment can be meant for other commands, and are ignored.
     """
     for option in options:
         source = context.get_parameter_source(option)
         if source is not None and source.name == "COMMANDLINE":
-            written = option.replace("_", "-")
-            raise CannotDo(f"--{written} does not apply to {name}; configure it in its code")
+            flag = option.replace("_", "-")
+            raise CommandError(f"--{flag} does not apply to {name}; configure it in its code")

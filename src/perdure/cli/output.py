@@ -1,67 +1,164 @@
-"""What is told on standard output: to programs as JSON, to people as lines, in which what others wrote is
-harmless.
+"""Output of commands: results on standard output, as text or JSON; messages and logs on standard error.
+
+Text from other people is printed without control characters, which a terminal would obey.
 """
 
 from __future__ import annotations
 
 import io
 import json
+import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from types import UnionType
+from typing import Annotated, Any, Union, cast, get_args, get_origin
 
 import msgspec
 import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from .times import iso
+
+stdout = Console(highlight=False, emoji=False)
+stderr = Console(stderr=True, highlight=False, emoji=False)
 
 
-def harmless(text: str) -> str:
-    """On one line, and without anything that a terminal would obey."""
+def print_result(text: str) -> None:
+    """Print to standard output."""
+    typer.echo(strip_control(text))
+
+
+def print_message(text: str) -> None:
+    """Print a diagnostic to standard error."""
+    stderr.print(strip_control(text), soft_wrap=True, markup=False)
+
+
+def is_interactive(console: Console) -> bool:
+    """Return whether the console can redraw what it shows."""
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def replace_unencodable() -> None:
+    """Print `?` for characters that the terminal's encoding does not have, instead of failing."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
+
+
+# Text
+
+
+def one_line(text: str) -> str:
+    """Join lines and remove control characters."""
     flat = " ".join(text.split())
-    return "".join(letter for letter in flat if letter.isprintable())
+    return "".join(character for character in flat if character.isprintable())
 
 
-def obeyed_by_none(text: str) -> str:
-    """The same lines, without anything else that a terminal would obey."""
+def strip_control(text: str) -> str:
+    """Remove control characters except newlines."""
     if text.isprintable():
         return text
-    return "".join(letter for letter in text if letter.isprintable() or letter == "\n")
+    return "".join(character for character in text if character.isprintable() or character == "\n")
 
 
-def shortened(text: str, most: int) -> str:
-    flat = harmless(text)
-    return flat if len(flat) <= most else f"{flat[: most - 1]}…"
+def truncate(text: str, length: int) -> str:
+    flat = one_line(text)
+    return flat if len(flat) <= length else f"{flat[: length - 1]}…"
 
 
-def escaped(document: str) -> str:
-    """The same JSON, in which whatever a terminal might obey is spelled out."""
-    if document.isprintable():
-        return document
-    return "".join(
-        letter if letter.isprintable() or letter == "\n" else json.dumps(letter)[1:-1] for letter in document
-    )
-
-
-def tell(text: str) -> None:
-    """Print a result, on standard output. Everything else is said on standard error: see `saying.say`."""
-    typer.echo(obeyed_by_none(text))
-
-
-def tell_document(value: object) -> None:
-    """One JSON document, on one line."""
-    typer.echo(escaped(msgspec.json.encode(value).decode()))
-
-
-def counted(count: int, one: str, many: str | None = None) -> str:
+def plural(count: int, one: str, many: str | None = None) -> str:
+    """Return `1 task`, `2 tasks` or `12 000 tasks`."""
     return f"{count:,} {one if count == 1 else many or f'{one}s'}".replace(",", " ")
 
 
-def table(*rows: tuple[str, str]) -> Iterator[str]:
+def key_values(*rows: tuple[str, str]) -> Iterator[str]:
+    """Return lines with the values in one column."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"{name:<{width}}  {value}"
 
 
-def bear_any_letter() -> None:
-    """What others wrote may hold any letter, and a terminal not show it."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="replace")
+# JSON
+
+
+def print_json(value: object) -> None:
+    """Print one JSON document on one line."""
+    typer.echo(escape_control(msgspec.json.encode(to_json(value)).decode()))
+
+
+def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON
+    """Convert records to dictionaries with all fields, times to ISO 8601 and intervals to seconds.
+
+    The types of the fields declare which numbers are times (`Timestamp`) and intervals (`Interval`).
+    """
+    match value:
+        case msgspec.Struct():
+            return dict(_fields(value))
+        case Mapping():
+            return {key: to_json(each) for key, each in cast("Mapping[Any, object]", value).items()}
+        case list() | tuple():
+            return [to_json(each) for each in cast("Sequence[object]", value)]
+        case _:
+            return value
+
+
+def _fields(record: msgspec.Struct) -> Iterator[tuple[str, object]]:
+    for name, encoded_name, unit in _declared_fields(type(record)):
+        value = getattr(record, name)
+        if unit == "time":
+            yield encoded_name, None if value is None else iso(value)
+        elif unit == "interval":
+            yield f"{encoded_name}_seconds", None if value is None else value / 1e6
+        else:
+            yield encoded_name, to_json(value)
+
+
+@cache
+def _declared_fields(record: type[msgspec.Struct]) -> tuple[tuple[str, str, str | None], ...]:
+    return tuple(
+        (field.name, field.encode_name, _unit(field.type)) for field in msgspec.structs.fields(record)
+    )
+
+
+def _unit(declared: object) -> str | None:
+    """Return `time` or `interval` for a type of storage/clock.py, also if it is optional."""
+    if get_origin(declared) is Annotated:
+        for mark in get_args(declared)[1:]:
+            if isinstance(mark, msgspec.Meta) and mark.extra:
+                return mark.extra.get("json")
+    if get_origin(declared) in (Union, UnionType):
+        return next((unit for each in get_args(declared) if (unit := _unit(each))), None)
+    return None
+
+
+def escape_control(document: str) -> str:
+    """Write control characters in JSON as escapes."""
+    if document.isprintable():
+        return document
+    return "".join(
+        character if character.isprintable() or character == "\n" else json.dumps(character)[1:-1]
+        for character in document
+    )
+
+
+# Logs
+
+
+class SanitizingFormatter(logging.Formatter):
+    """A formatter that removes control characters."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return strip_control(super().format(record))
+
+
+def configure_logging(*, verbose: bool = False) -> None:
+    """Log to standard error: in colour on a terminal, otherwise in lines with time and level."""
+    colour = stderr.is_terminal
+    handler = RichHandler(console=stderr, show_path=False) if colour else logging.StreamHandler()
+    handler.setFormatter(
+        SanitizingFormatter("%(message)s" if colour else "%(asctime)s %(levelname)s %(message)s")
+    )
+    logging.basicConfig(handlers=[handler])
+    logging.getLogger("perdure").setLevel(logging.DEBUG if verbose else logging.INFO)

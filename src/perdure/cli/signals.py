@@ -1,15 +1,65 @@
-"""How a process that was told to stop is told once more."""
+"""Run a process until a signal stops it: the first signal in good order, the next one immediately."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from typing import TypeVar
 
-STOPPING = (signal.SIGTERM, signal.SIGINT)
+import anyio
+
+from .output import print_message
+
+T = TypeVar("T")
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-async def stop_dead_on_the_next(signals: AsyncIterator[signal.Signals], say: Callable[[str], None]) -> None:
-    await anext(signals)
-    say("stopped dead; what ran is recovered by another process, or at the next start")
-    os._exit(1)
+@asynccontextmanager
+async def stop_signals(
+    stopping: str, killed: str, *, exit_code: int | None = 1
+) -> AsyncGenerator[anyio.Event]:
+    """Yield an event that the first signal sets. The next signal ends the process.
+
+    `stopping` and `killed` are printed then. Without `exit_code`, the code is 128 and the signal's number.
+    """
+    stop = anyio.Event()
+    with anyio.open_signal_receiver(*STOP_SIGNALS) as signals:
+        async with anyio.create_task_group() as group:
+            group.start_soon(_listen, signals, stop, stopping, killed, exit_code)
+            yield stop
+            group.cancel_scope.cancel()
+
+
+async def _listen(
+    signals: AsyncIterator[signal.Signals],
+    stop: anyio.Event,
+    stopping: str,
+    killed: str,
+    exit_code: int | None,
+) -> None:
+    first = await anext(signals)
+    print_message(f"{first.name}: {stopping}; press Ctrl+C again to stop now.")
+    stop.set()
+    second = await anext(signals)
+    print_message(f"Killed. {killed}")
+    os._exit(128 + second if exit_code is None else exit_code)
+
+
+async def run_until_signal(work: Coroutine[None, None, T], stopping: str, killed: str) -> T | None:
+    """Return the result of `work`, or cancel it at the first signal, wait for its end and return None.
+
+    It is cancelled once, as a task: a cancel scope would cancel the release of its leases too.
+    """
+    async with stop_signals(stopping, killed, exit_code=None) as stop:
+        working, waiting = asyncio.create_task(work), asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait({working, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            return await working if working.done() else None
+        finally:
+            working.cancel()
+            waiting.cancel()
+            await asyncio.gather(working, waiting, return_exceptions=True)

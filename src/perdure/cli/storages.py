@@ -18,8 +18,8 @@ from ..storage.copy import COPIES, Told, copy
 from ..storage.errors import TargetNotEmpty
 from ..storage.quarantine import Inspection
 from ..tasks.listing import SETTINGS
-from .backends import check_exists, check_shared, shown
-from .errors import CannotDo
+from .backends import redact_url, require_existing, require_shared
+from .errors import CommandError
 from .servers import Place, place_of
 
 SPACES = tuple(READERS)
@@ -42,22 +42,22 @@ async def copy_all(
     source: str, target: str, *, merge: bool, tell: Told, warn: Callable[[LiveClaims], None]
 ) -> Copied:
     """Copy every space, and compare. `warn` is called first if processes still work on the source."""
-    check_shared(target)
-    check_exists(source, remedy="name the storage to copy with --url or PERDURE_URL")
+    require_shared(target)
+    require_existing(source, hint="name the storage to copy with --url or PERDURE_URL")
     async with await open_storage(source) as read:
         live = await live_claims(read, now=system_clock())
         if live:
             warn(live)
         async with await open_storage(target) as written:
             if await _are_the_same(read, written):
-                raise CannotDo(
-                    f"{shown(target)} is the storage that is to be copied; name another to copy it to"
+                raise CommandError(
+                    f"{redact_url(target)} is the storage that is to be copied; name another to copy it to"
                 )
             try:
                 name = _name(read.name, source)
                 counts = await copy(read, written, SPACES, name=name, merge=merge, tell=tell)
             except TargetNotEmpty as error:
-                raise CannotDo(f"cannot copy into {shown(target)}: {error} (--merge)") from error
+                raise CommandError(f"cannot copy into {redact_url(target)}: {error} (--merge)") from error
     return Copied(records=counts, live_tasks=live.tasks, live_accounts=live.accounts)
 
 
@@ -109,7 +109,7 @@ async def examine(url: str, *, repair: bool) -> Health:
     """Check a storage and all its records. With `repair`, set counters right and quarantine damaged records,
     and then check again.
     """
-    check_exists(url)
+    require_existing(url)
     async with await open_storage(url) as storage:
         found, records = await _check(storage, repair=repair)
         remaining = found

@@ -6,7 +6,6 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from ..storage import Micros
-from .errors import CannotDo
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _LAST: Micros = 253_402_300_799_999_999
@@ -17,15 +16,19 @@ _SPAN = re.compile(r"(\d{1,9})([smhdw])")
 
 def moment(text: str, now: Micros) -> Micros:
     """`24h` or `7d` before now, or a date, or a date with a time."""
+    from .errors import CommandError  # noqa: PLC0415 (errors imports output, which imports this module)
+
     if span := _SPAN.fullmatch(text.strip()):
         return max(0, now - int(span[1]) * _SECONDS[span[2]] * 1_000_000)
     try:
         when = datetime.fromisoformat(text.strip())
     except ValueError as error:
-        raise CannotDo(f"{text!r} is not a time; write 24h, 7d, 2026-11-01 or 2026-11-01T08:30") from error
+        raise CommandError(
+            f"{text!r} is not a time; write 24h, 7d, 2026-11-01 or 2026-11-01T08:30"
+        ) from error
     told = (when if when.tzinfo else when.replace(tzinfo=UTC)) - _EPOCH
     if not 0 <= told // timedelta(microseconds=1) <= now:
-        raise CannotDo(f"{text!r} is not in the past; write 24h, 7d or an earlier date")
+        raise CommandError(f"{text!r} is not in the past; write 24h, 7d or an earlier date")
     return told // timedelta(microseconds=1)
 
 

@@ -11,13 +11,12 @@ from ...feeds import Settings, transitions
 from ...feeds.follows import apply_follow_list, read_follow_list
 from ...feeds.reports import AccountChange
 from ...storage import exists
-from ..options import DryRun, Json, Url, storage_url
-from ..output import counted, harmless, tell
-from ..saying import say
+from ..backends import create_feeds, open_feeds, open_source
+from ..options import DryRunOption, JsonOption, UrlOption, storage_url
+from ..output import one_line, plural, print_message, print_result
 from . import changing
 from .changing import Steps, name_in
-from .opening import bluesky, created, opened
-from .options import File, Name, Names, done, feeds
+from .options import AccountArgument, AccountsArgument, SettingsOption, done, feeds
 from .telling import tell_json
 
 UNCHANGED = "dry run: nothing was changed"
@@ -25,45 +24,45 @@ UNCHANGED = "dry run: nothing was changed"
 
 @feeds.command()
 def add(
-    accounts: Names,
+    accounts: AccountsArgument,
     *,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Start polling accounts. Unknown names are reported; the others are added."""
 
     async def work(settings: Settings) -> Steps:
-        async with bluesky(settings) as source:
+        async with open_source(settings) as source:
             known = await changing.look_up(source, accounts)
         if not known.profiles and not exists(storage_url(settings.url)):
             return Steps(steps=(), unknown=known.unknown, dry_run=dry_run)
-        async with created(settings, dry_run=dry_run) as store:
+        async with create_feeds(settings, dry_run=dry_run) as store:
             return await changing.add(store, known, polling=settings.polling, dry_run=dry_run)
 
     report = done(settings, url, work)
     _tell(report, json=json)
     for name in report.unknown:
-        say(f"perdure: unknown Bluesky account {harmless(name)}; check the spelling or use the DID")
+        print_message(f"perdure: unknown Bluesky account {one_line(name)}; check the spelling or use the DID")
     if report.unknown:
         raise typer.Exit(1)
 
 
 @feeds.command()
 def remove(
-    accounts: Names,
+    accounts: AccountsArgument,
     *,
     items: Annotated[bool, typer.Option("--items", help="its items too")] = False,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Forget accounts. Their items stay unless --items is given."""
 
     async def work(settings: Settings) -> Steps:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             return await changing.remove(store, accounts, with_items=items, dry_run=dry_run)
 
     _tell(done(settings, url, work), json=json)
@@ -77,21 +76,21 @@ def follow_list(
         bool,
         typer.Option("--prune", help="Suspend accounts that this list added and ACTOR no longer follows."),
     ] = False,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Poll the accounts that ACTOR follows. Run it again to add new ones."""
 
     async def work(settings: Settings) -> Steps:
-        async with bluesky(settings) as source:
+        async with open_source(settings) as source:
             follows = await read_follow_list(source, name_in(actor))
             if prune:
                 follows.check_prunable()
             elif not follows.followed:
                 return Steps(steps=(), dry_run=dry_run)
-            async with created(settings, dry_run=dry_run) as store:
+            async with create_feeds(settings, dry_run=dry_run) as store:
                 changes = await apply_follow_list(
                     store, source, follows, polling=settings.polling, prune=prune, dry_run=dry_run
                 )
@@ -101,7 +100,7 @@ def follow_list(
     if json:
         tell_json(report)
         return
-    _tell_following(harmless(actor), report, prune=prune)
+    _tell_following(one_line(actor), report, prune=prune)
 
 
 def _tell_following(actor: str, report: Steps, *, prune: bool) -> None:
@@ -109,27 +108,27 @@ def _tell_following(actor: str, report: Steps, *, prune: bool) -> None:
     changes = [(report.count(done), done) for done in ("added", "resumed", "renamed")]
     counts = [f"{count} {would}{done}" for count, done in changes if count]
     counts.append(f"{report.count(None)} already added")
-    tell(f"{actor} follows {counted(len(report.steps) - pruned, 'account')}: {', '.join(counts)}")
+    print_result(f"{actor} follows {plural(len(report.steps) - pruned, 'account')}: {', '.join(counts)}")
     if prune:
-        tell(f"{counted(pruned, 'account')} {would}suspended: no longer followed by {actor}")
+        print_result(f"{plural(pruned, 'account')} {would}suspended: no longer followed by {actor}")
     if report.dry_run:
-        say(UNCHANGED)
+        print_message(UNCHANGED)
 
 
 @feeds.command()
 def suspend(
-    accounts: Names,
+    accounts: AccountsArgument,
     *,
     reason: Annotated[str, typer.Option("--reason", help="for whoever wonders later")] = "",
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Do not poll these accounts, until they are resumed."""
 
     async def work(settings: Settings) -> Steps:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             edit = partial(transitions.suspended, reason=reason or "by hand")
             return await changing.change(store, accounts, edit, "suspended", dry_run=dry_run)
 
@@ -138,17 +137,17 @@ def suspend(
 
 @feeds.command()
 def resume(
-    accounts: Names,
+    accounts: AccountsArgument,
     *,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Poll these accounts again, at once and then at their times."""
 
     async def work(settings: Settings) -> Steps:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             edit = partial(transitions.resumed, now=store.clock())
             return await changing.change(store, accounts, edit, "resumed", dry_run=dry_run)
 
@@ -157,12 +156,17 @@ def resume(
 
 @feeds.command()
 def reset(
-    account: Name, *, settings: File = None, url: Url = None, json: Json = False, dry_run: DryRun = False
+    account: AccountArgument,
+    *,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Forget how far an account was read: its next poll begins anew. No item is lost, or stored twice."""
 
     async def work(settings: Settings) -> Steps:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             edit = partial(transitions.reset, now=store.clock())
             return await changing.change(store, [account], edit, "reset", dry_run=dry_run)
 
@@ -174,13 +178,13 @@ def _tell(report: Steps, *, json: bool) -> None:
         tell_json(report)
         return
     for step in report.steps:
-        tell(_line(step, dry_run=report.dry_run))
+        print_result(_line(step, dry_run=report.dry_run))
     if report.dry_run:
-        say(UNCHANGED)
+        print_message(UNCHANGED)
 
 
 def _line(step: AccountChange, *, dry_run: bool) -> str:
-    handle, note = harmless(step.handle), harmless(step.note)
+    handle, note = one_line(step.handle), one_line(step.note)
     if step.action is None:
         return f"{handle}: {note}"
     return f"{handle}: {'would be ' if dry_run else ''}{step.action}{f' ({note})' if note else ''}"

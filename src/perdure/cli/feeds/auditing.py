@@ -9,10 +9,10 @@ import msgspec
 from ...feeds import Settings, Status
 from ...feeds.audit import Audit, audit
 from ...feeds.errors import AccountUnavailable, FeedError, NotAuthorized
-from ..output import counted, harmless, shortened
+from ..backends import open_feeds, open_source
+from ..output import one_line, plural, truncate
 from ..times import minute
 from .changing import name_in
-from .opening import bluesky, opened
 
 
 class Audited(msgspec.Struct, frozen=True, kw_only=True):
@@ -31,7 +31,7 @@ async def audits(
     settings: Settings, name: str | None, *, history: bool, remove: bool, dry_run: bool
 ) -> AsyncGenerator[Audited]:
     """Audit one account, or all. One that fails does not end an audit of all; wrong credentials do."""
-    async with opened(settings) as store, bluesky(settings) as source:
+    async with open_feeds(settings) as store, open_source(settings) as source:
         if name is not None:
             accounts = [(await store.find(name_in(name))).account]
         else:
@@ -61,20 +61,20 @@ async def audits(
 def lines_of(
     audited: Audited, *, history: bool = False, remove: bool = False, dry_run: bool = False
 ) -> Iterator[str]:
-    handle, found = harmless(audited.handle), audited.audit
+    handle, found = one_line(audited.handle), audited.audit
     if found is None:
-        yield f"[{'ERROR' if audited.is_failure else 'SKIP'}] {handle}: {harmless(audited.reason)}"
+        yield f"[{'ERROR' if audited.is_failure else 'SKIP'}] {handle}: {one_line(audited.reason)}"
         return
     counts = _counts(found, history=history, remove=remove, dry_run=dry_run)
     yield f"{handle}: {', '.join(counts)}"
     for item in found.examples:
-        yield f"  missing: {minute(item.time)}  {shortened(item.text, 80) or harmless(item.uri)}"
+        yield f"  missing: {minute(item.time)}  {truncate(item.text, 80) or one_line(item.uri)}"
     if found.missing > len(found.examples):
         yield f"  and {found.missing - len(found.examples)} more"
 
 
 def _counts(found: Audit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
-    yield f"{counted(found.written, 'record')} at the source"
+    yield f"{plural(found.written, 'record')} at the source"
     if found.missing:
         yield f"{found.missing} {'missing' if dry_run else 'of them missing until now'}"
     elif found.written:
@@ -85,9 +85,9 @@ def _counts(found: Audit, *, history: bool, remove: bool, dry_run: bool) -> Iter
     if found.hidden:
         yield f"{found.hidden} that the feed does not show"
     if found.removed:
-        yield f"{counted(found.removed, 'stored item')} removed: deleted at the source"
+        yield f"{plural(found.removed, 'stored item')} removed: deleted at the source"
     elif found.gone:
         why = "the source lists no record at all" if remove and not dry_run else "--remove"
-        yield f"{counted(found.gone, 'stored item')} deleted at the source, not removed ({why})"
+        yield f"{plural(found.gone, 'stored item')} deleted at the source, not removed ({why})"
     if found.set_aside:
-        yield f"{counted(found.set_aside, 'invalid record')}"
+        yield f"{plural(found.set_aside, 'invalid record')}"

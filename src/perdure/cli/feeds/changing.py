@@ -14,7 +14,7 @@ from ...feeds.follows import add_account
 from ...feeds.reports import AccountChange
 from ...feeds.store import Edit
 from ...storage import Micros
-from ..errors import CannotDo
+from ..errors import CommandError
 
 _NAME = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 _SHOWN_AT = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
@@ -90,7 +90,9 @@ def name_in(text: str) -> str:
     """A handle or a DID, if it can be one."""
     name = bare(text)
     if not _NAME.fullmatch(name):
-        raise CannotDo(f"{text!r} is not a handle or DID; write a handle like alice.bsky.social, or a DID")
+        raise CommandError(
+            f"{text!r} is not a handle or DID; write a handle like alice.bsky.social, or a DID"
+        )
     return name
 
 

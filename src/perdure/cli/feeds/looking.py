@@ -9,7 +9,7 @@ import msgspec
 from ...feeds import Account, FeedStore, Item, LinkIndex, SharedLink, Status, Summary, summary_of
 from ...feeds.errors import UnknownAccount
 from ...storage import Micros
-from ..output import counted, harmless, shortened, table
+from ..output import key_values, one_line, plural, truncate
 from ..times import duration, minute, when
 from .changing import name_in
 
@@ -68,25 +68,25 @@ def lines_of_state(state: State) -> Iterator[str]:
         yield "no accounts yet; `perdure feeds add HANDLE` adds one"
         return
     statuses = f"{summary.active} active, {summary.unavailable} unavailable, {summary.suspended} suspended"
-    yield from table(
+    yield from key_values(
         ("accounts", f"{summary.accounts}: {statuses}"),
         ("with a mark", f"{summary.with_mark} ({state.marked_share:.0%})"),
         ("with gaps", str(summary.with_gaps)),
         ("last polled", when(summary.last_polled_at, state.now)),
         ("next poll", _next_poll(summary.next_at, state.now)),
         ("posts fetched", _fetched(summary.posts_fetched_count, summary.set_aside)),
-        ("items stored", counted(state.items, "item")),
+        ("items stored", plural(state.items, "item")),
         ("failing", str(len(state.failing))),
     )
     yield from _lines_of_failing(state.failing)
     for alarm in summary.alarms:
-        yield f"ALARM: {harmless(alarm.message)}"
+        yield f"ALARM: {one_line(alarm.message)}"
 
 
 def _lines_of_failing(failing: Sequence[Failing]) -> Iterator[str]:
     for each in failing[:MOST_FAILING]:
         times = "once" if each.failures == 1 else f"{each.failures} times in a row"
-        yield f"  {harmless(each.handle)}: {times}, {each.status}: {harmless(each.reason)}"
+        yield f"  {one_line(each.handle)}: {times}, {each.status}: {one_line(each.reason)}"
     if len(failing) > MOST_FAILING:
         yield f"  and {len(failing) - MOST_FAILING} more; --json tells all"
 
@@ -98,8 +98,8 @@ def _next_poll(at: Micros | None, now: Micros) -> str:
 
 
 def _fetched(count: int, set_aside: int) -> str:
-    aside = f", and {counted(set_aside, 'record')} set aside" if set_aside else ""
-    return f"{counted(count, 'post')}{aside}"
+    aside = f", and {plural(set_aside, 'record')} set aside" if set_aside else ""
+    return f"{plural(count, 'post')}{aside}"
 
 
 # A list of accounts
@@ -161,15 +161,15 @@ def _listed(account: Account) -> Listed:
 
 def lines_of_list(listed: Sequence[Listed]) -> Iterator[str]:
     """Yield a line for each account, in columns."""
-    width = max((len(harmless(each.handle)) for each in listed), default=0)
+    width = max((len(one_line(each.handle)) for each in listed), default=0)
     yield f"{'account':<{width}}  {'status':<11}  {'last poll':<16}  {'watermark':<16}  note"
     for each in listed:
         times = [
             f"{'never' if time is None else minute(time):<16}" for time in (each.last_polled_at, each.mark)
         ]
-        gaps = f"{counted(each.gaps, 'gap')} " if each.gaps else ""
-        row = f"{harmless(each.handle):<{width}}  {each.status:<11}  {'  '.join(times)}  {gaps}"
-        yield f"{row}{shortened(each.reason, 80)}".rstrip()
+        gaps = f"{plural(each.gaps, 'gap')} " if each.gaps else ""
+        row = f"{one_line(each.handle):<{width}}  {each.status:<11}  {'  '.join(times)}  {gaps}"
+        yield f"{row}{truncate(each.reason, 80)}".rstrip()
 
 
 # One account
@@ -191,38 +191,38 @@ async def inspected(store: FeedStore, name: str) -> Inspected:
 
 def lines_of_account(seen: Inspected) -> Iterator[str]:
     account, now = seen.account, seen.now
-    reason = f": {harmless(account.reason)}" if account.reason else ""
+    reason = f": {one_line(account.reason)}" if account.reason else ""
     whole = "none" if account.mark is None else "none: everything up to the mark is stored"
-    yield from table(
+    yield from key_values(
         ("account", account.account_id),
-        ("handle", harmless(account.handle)),
+        ("handle", one_line(account.handle)),
         ("status", f"{account.status}{reason}"),
         ("added", when(account.added_at, now)),
-        ("added by", harmless(", ".join(account.origins)) or "nothing any more"),
+        ("added by", one_line(", ".join(account.origins)) or "nothing any more"),
         ("mark", "none: nothing of it was ever stored" if account.mark is None else when(account.mark, now)),
         ("last polled", when(account.last_polled_at, now)),
         ("next poll", _when_polled(seen)),
         ("interval", duration(account.interval)),
         ("polls", _polls(account)),
         ("posts fetched", _fetched(account.posts_fetched_count, account.set_aside)),
-        ("items stored", counted(seen.items, "item")),
+        ("items stored", plural(seen.items, "item")),
         ("its own count", "unknown" if account.posts is None else _own_count(account.posts, account.unseen)),
         ("profile read", when(account.profiled_at, now)),
         ("failures", f"{account.failures} in a row" if account.failures else "none"),
         ("gaps", str(len(account.gaps)) if account.gaps else whole),
     )
     for gap in account.gaps:
-        start = "from the newest item" if gap.cursor is None else f"from cursor {shortened(gap.cursor, 60)}"
+        start = "from the newest item" if gap.cursor is None else f"from cursor {truncate(gap.cursor, 60)}"
         yield f"  {start} down to {when(gap.floor, now)}"
 
 
 def _polls(account: Account) -> str:
     quiet = f"; the last {account.quiet} found nothing new" if account.quiet else ""
-    return f"{account.polls}, of {counted(account.pages, 'page')}{quiet}"
+    return f"{account.polls}, of {plural(account.pages, 'page')}{quiet}"
 
 
 def _own_count(posts: int, unseen: int) -> str:
-    return counted(posts, "post") + (f", {unseen} of them new and not found" if unseen else "")
+    return plural(posts, "post") + (f", {unseen} of them new and not found" if unseen else "")
 
 
 def _when_polled(seen: Inspected) -> str:
@@ -288,13 +288,13 @@ async def _id_of(store: FeedStore, name: str) -> str:
 
 def lines_of_item(found: Found) -> Iterator[str]:
     item = found.item
-    by = f" of {harmless(item.handle or item.author)}" if item.kind == "repost" else ""
+    by = f" of {one_line(item.handle or item.author)}" if item.kind == "repost" else ""
     kind = "" if item.kind == "post" else f" ({item.kind}{by})"
-    yield f"{minute(item.time)}  {harmless(found.account_handle)}{kind}: {shortened(item.text, 200)}".rstrip(
+    yield f"{minute(item.time)}  {one_line(found.account_handle)}{kind}: {truncate(item.text, 200)}".rstrip(
         ": "
     )
     for link in item.links:
-        yield f"{'':16}  {harmless(link.address)}"
+        yield f"{'':16}  {one_line(link.address)}"
 
 
 class Ranked(msgspec.Struct, frozen=True, kw_only=True):
@@ -337,11 +337,11 @@ def _ranked(link: SharedLink, handles: dict[str, str]) -> Ranked:
 
 
 def lines_of_link(link: Ranked) -> Iterator[str]:
-    yield f"{link.sharers:>4}  {shortened(link.title, 100) or harmless(link.address)}"
+    yield f"{link.sharers:>4}  {truncate(link.title, 100) or one_line(link.address)}"
     if link.title:
-        yield f"      {harmless(link.address)}"
+        yield f"      {one_line(link.address)}"
     others = link.sharers - MOST_SHARERS
-    names = ", ".join(harmless(each) for each in link.handles[:MOST_SHARERS])
+    names = ", ".join(one_line(each) for each in link.handles[:MOST_SHARERS])
     yield f"      {names}{f' and {others} more' if others > 0 else ''}"
-    first = f"first shared {minute(link.first_at)} by {harmless(link.handles[0])}"
+    first = f"first shared {minute(link.first_at)} by {one_line(link.handles[0])}"
     yield f"      {first}; {link.today} in the last day, {link.day_before} in the day before"

@@ -11,33 +11,35 @@ import anyio
 import typer
 
 from ...feeds import Settings
-from ..output import bear_any_letter
-from ..saying import told
-from .opening import settings_of
+from ..backends import load_settings
+from ..errors import report_errors
+from ..output import replace_unencodable
 
 T = TypeVar("T")
 
 feeds = typer.Typer(name="feeds", no_args_is_help=True)
 
-File = Annotated[
+SettingsOption = Annotated[
     Path | None,
     typer.Option("--settings", metavar="FILE", help="TOML or YAML; else feeds.toml or feeds.yaml, if here"),
 ]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="log every step")]
-Name = Annotated[str, typer.Argument(metavar="ACCOUNT", help="a handle or a DID")]
-Names = Annotated[list[str], typer.Argument(metavar="ACCOUNT", help="handles or DIDs")]
-MaybeName = Annotated[str | None, typer.Argument(metavar="ACCOUNT", help="a handle or a DID")]
-Since = Annotated[str, typer.Option("--since", metavar="TIME", help="24h, 7d, 2026-11-01, 2026-11-01T08:30")]
-Limit = Annotated[int, typer.Option("--limit", min=1, help="how many at most")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="log every step")]
+AccountArgument = Annotated[str, typer.Argument(metavar="ACCOUNT", help="a handle or a DID")]
+AccountsArgument = Annotated[list[str], typer.Argument(metavar="ACCOUNT", help="handles or DIDs")]
+OptionalAccount = Annotated[str | None, typer.Argument(metavar="ACCOUNT", help="a handle or a DID")]
+SinceOption = Annotated[
+    str, typer.Option("--since", metavar="TIME", help="24h, 7d, 2026-11-01, 2026-11-01T08:30")
+]
+LimitOption = Annotated[int, typer.Option("--limit", min=1, help="how many at most")]
 
 
 @feeds.callback()
-def of_feeds() -> None:
+def feeds_callback() -> None:
     """Poll feeds without missing or repeating a post, and look at what was found."""
-    bear_any_letter()
+    replace_unencodable()
 
 
 def done(file: Path | None, url: str | None, work: Callable[[Settings], Awaitable[T]]) -> T:
     """Do it with the settings that were named. What cannot be done is told in one line."""
-    with told():
-        return anyio.run(partial(work, settings_of(file, url)))
+    with report_errors():
+        return anyio.run(partial(work, load_settings(file, url)))

@@ -10,16 +10,15 @@ import typer
 
 from ...feeds import Account, FeedStore, Outcome, Polled, Settings
 from ...storage.clock import system_clock
-from ..errors import CannotDo
-from ..options import DryRun, Json, Url
-from ..output import counted, harmless, tell
-from ..saying import log_to_stderr, told
+from ..backends import open_feeds
+from ..errors import CommandError, report_errors
+from ..options import DryRunOption, JsonOption, UrlOption
+from ..output import configure_logging, one_line, plural, print_result
 from ..times import minute, moment
 from . import auditing, running
 from .auditing import Audited
 from .changing import name_in
-from .opening import opened
-from .options import File, MaybeName, Name, Since, Verbose, done, feeds
+from .options import AccountArgument, OptionalAccount, SettingsOption, SinceOption, VerboseOption, done, feeds
 from .running import Backfill
 from .telling import event_of, lines_of, tell_json
 
@@ -29,17 +28,17 @@ MOST_NAMED = 20
 @feeds.command()
 def run(
     *,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Poll every account at its own times, until SIGTERM or Ctrl+C.
 
     Any number of these processes may share the accounts of one storage.
     """
-    log_to_stderr(verbose=verbose)
+    configure_logging(verbose=verbose)
     if dry_run:
         _preview(done(settings, url, partial(_whom, running.due_now)), json=json)
     else:
@@ -49,14 +48,14 @@ def run(
 @feeds.command()
 def once(
     *,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
-    verbose: Verbose = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
+    verbose: VerboseOption = False,
 ) -> None:
     """Poll every account once, whether its time has come or not. Fails if none of them could be polled."""
-    log_to_stderr(verbose=verbose)
+    configure_logging(verbose=verbose)
     if dry_run:
         _preview(done(settings, url, partial(_whom, running.in_cycle)), json=json)
     elif not done(settings, url, partial(running.once, json=json)):
@@ -64,7 +63,7 @@ def once(
 
 
 async def _whom(choice: Callable[[FeedStore], Awaitable[list[Account]]], settings: Settings) -> list[Account]:
-    async with opened(settings) as store:
+    async with open_feeds(settings) as store:
         return await choice(store)
 
 
@@ -73,11 +72,11 @@ def _preview(accounts: Sequence[Account], *, json: bool) -> None:
     if json:
         tell_json({"dry_run": True, "accounts": [_named(each) for each in accounts]})
         return
-    tell(f"would poll {counted(len(accounts), 'account')} now")
+    print_result(f"would poll {plural(len(accounts), 'account')} now")
     for each in accounts[:MOST_NAMED]:
-        tell(f"  {harmless(each.handle)}")
+        print_result(f"  {one_line(each.handle)}")
     if len(accounts) > MOST_NAMED:
-        tell(f"  and {len(accounts) - MOST_NAMED} more; --json lists all")
+        print_result(f"  and {len(accounts) - MOST_NAMED} more; --json lists all")
 
 
 def _named(account: Account) -> dict[str, object]:
@@ -91,10 +90,15 @@ def _named(account: Account) -> dict[str, object]:
 
 @feeds.command()
 def poll(
-    account: Name, *, settings: File = None, url: Url = None, json: Json = False, dry_run: DryRun = False
+    account: AccountArgument,
+    *,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Poll one account now, even a suspended one. Fails if it could not be polled."""
-    log_to_stderr(verbose=False)
+    configure_logging(verbose=False)
     if dry_run:
         _preview(done(settings, url, partial(_whom, partial(_just, name=account))), json=json)
         return
@@ -113,30 +117,30 @@ def _tell(outcome: Outcome, *, json: bool) -> None:
         tell_json(event_of(outcome))
         return
     for line in lines_of(outcome, always=True):
-        tell(line)
+        print_result(line)
 
 
 @feeds.command()
 def backfill(
-    account: Name,
+    account: AccountArgument,
     *,
-    since: Since,
+    since: SinceOption,
     later: Annotated[bool, typer.Option("--later", help="leave the reading to the next polls")] = False,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Read an account again, back to a time, and store what is missing."""
-    log_to_stderr(verbose=False)
-    with told():
+    configure_logging(verbose=False)
+    with report_errors():
         start = moment(since, system_clock())
     if dry_run:
         seen = done(settings, url, partial(_just_one, name=account))
         if json:
             tell_json({"dry_run": True, **_named(seen), "since": start})
         else:
-            tell(f"{harmless(seen.handle)}: would be read again back to {minute(start)} UTC")
+            print_result(f"{one_line(seen.handle)}: would be read again back to {minute(start)} UTC")
         return
     result = done(settings, url, partial(running.backfill, name=account, since=start, later=later))
     _tell_backfill(result, later=later, json=json)
@@ -145,7 +149,7 @@ def backfill(
 
 
 async def _just_one(settings: Settings, *, name: str) -> Account:
-    async with opened(settings) as store:
+    async with open_feeds(settings) as store:
         return (await _just(store, name=name))[0]
 
 
@@ -153,20 +157,20 @@ def _tell_backfill(result: Backfill, *, later: bool, json: bool) -> None:
     if json:
         tell_json(result)
         return
-    handle = harmless(result.handle)
+    handle = one_line(result.handle)
     if result.pages:
-        tell(f"[POLL] {handle}: {result.new} posts, {result.links} URLs across {result.pages} pages")
+        print_result(f"[POLL] {handle}: {result.new} posts, {result.links} URLs across {result.pages} pages")
     if result.is_done:
-        tell(f"{handle}: everything since {minute(result.since)} UTC was read")
+        print_result(f"{handle}: everything since {minute(result.since)} UTC was read")
     elif later:
-        tell(f"{handle}: the next polls read everything since {minute(result.since)} UTC")
+        print_result(f"{handle}: the next polls read everything since {minute(result.since)} UTC")
     else:
-        tell(f"[ERROR] {handle}: {harmless(result.reason)}; the next polls read what is left")
+        print_result(f"[ERROR] {handle}: {one_line(result.reason)}; the next polls read what is left")
 
 
 @feeds.command()
 def audit(
-    account: MaybeName = None,
+    account: OptionalAccount = None,
     *,
     everybody: Annotated[bool, typer.Option("--all", help="Audit every account.")] = False,
     history: Annotated[
@@ -175,25 +179,27 @@ def audit(
     remove: Annotated[
         bool, typer.Option("--remove", help="Remove stored items that were deleted at the source.")
     ] = False,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Compare what is stored with everything that an account wrote, and store what polls should have found.
 
     It finds what no poll can see: posts that were dated far back. Exit with 1 if an account was not read.
     """
-    log_to_stderr(verbose=False)
+    configure_logging(verbose=False)
 
     async def work(settings: Settings) -> list[Audited]:
         if everybody == (account is not None):
-            raise CannotDo("name one account, or say --all")
+            raise CommandError("name one account, or say --all")
         found: list[Audited] = []
         async for each in auditing.audits(settings, account, history=history, remove=remove, dry_run=dry_run):
             found.append(each)
             if not json:
-                tell("\n".join(auditing.lines_of(each, history=history, remove=remove, dry_run=dry_run)))
+                print_result(
+                    "\n".join(auditing.lines_of(each, history=history, remove=remove, dry_run=dry_run))
+                )
         return found
 
     audited = done(settings, url, work)

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import Coroutine
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -30,16 +28,17 @@ from ...feeds.health import Alarm, find_alarms
 from ...storage import Micros
 from ...storage.clock import HOUR
 from ...storage.errors import StorageError
-from ..saying import say
-from ..worker import STOPPING
+from ..backends import open_feeds, open_source
+from ..signals import run_until_signal
 from .changing import name_in, reread
-from .opening import bluesky, opened
 from .showing import Lines, shown
 
 log = logging.getLogger("perdure.feeds")
 
 T = TypeVar("T")
 
+STOPPING = ("releasing accounts", "Leased accounts are polled again within a minute.")
+"""What is printed at the first signal to stop, and at the second."""
 LOOK = 1.0
 """Seconds between looks at what the polls wait for."""
 FAR: Micros = 31 * 24 * HOUR
@@ -51,7 +50,7 @@ async def run(settings: Settings, *, json: bool) -> None:
     budget = Budget(settings.polling.connections)
     show = shown(budget, json=json)
     budget.on_wait = show.waits
-    async with opened(settings) as store, bluesky(settings, budget) as source:
+    async with open_feeds(settings) as store, open_source(settings, budget) as source:
         poller = Poller(
             store,
             source,
@@ -65,7 +64,7 @@ async def run(settings: Settings, *, json: bool) -> None:
             if not await in_cycle(store):
                 show.say("there are no accounts to poll yet; add one with `perdure feeds add HANDLE`")
         with show:
-            await _beside(_look(show, store), until_told(poller.run()))
+            await _beside(_look(show, store), run_until_signal(poller.run(), *STOPPING))
         show.end(await _alarms(store))
 
 
@@ -74,13 +73,13 @@ async def once(settings: Settings, *, json: bool) -> bool:
     budget = Budget(settings.polling.connections)
     show = shown(budget, json=json)
     budget.on_wait = show.waits
-    async with opened(settings) as store, bluesky(settings, budget) as source:
+    async with open_feeds(settings) as store, open_source(settings, budget) as source:
         show.total = len(await in_cycle(store))
         if not show.total and not json:
             show.say("there is nobody to poll; `perdure feeds add HANDLE` adds an account")
         poller = Poller(store, source, settings.polling, tell=show.tell)
         with show:
-            is_whole = await until_told(_cycle(poller))
+            is_whole = await run_until_signal(_cycle(poller), *STOPPING)
         show.warn_of_slowness()
         show.end(await _alarms(store))
         return is_whole is not None and (show.cycle.polled > 0 or not show.total)
@@ -141,47 +140,11 @@ async def _beside(looking: Coroutine[None, None, None], work: Coroutine[None, No
         await asyncio.gather(onlooker, return_exceptions=True)
 
 
-# Signals
-
-
-async def until_told(work: Coroutine[None, None, T]) -> T | None:
-    """Do the work. Told to stop, end it in good order (None); told twice, stop dead."""
-    with anyio.open_signal_receiver(*STOPPING) as signals:
-        working = asyncio.create_task(work)
-        listening = asyncio.create_task(_next(signals))
-        try:
-            await asyncio.wait({working, listening}, return_when=asyncio.FIRST_COMPLETED)
-            if working.done():
-                return await working
-            say(f"{listening.result().name}: giving the accounts back; once more to stop at once")
-            listening = asyncio.create_task(_stop_dead_on_the_next(signals))
-            await _stopped(working)
-            return None
-        finally:
-            await _stopped(working)
-            await _stopped(listening)
-
-
-async def _next(signals: AsyncIterator[signal.Signals]) -> signal.Signals:
-    return await anext(signals)
-
-
-async def _stop_dead_on_the_next(signals: AsyncIterator[signal.Signals]) -> signal.Signals:
-    told = await anext(signals)
-    say("stopped dead; accounts that were being polled are free again in a minute")
-    os._exit(128 + told)
-
-
-async def _stopped(task: asyncio.Task[T]) -> None:
-    task.cancel()
-    await asyncio.gather(task, return_exceptions=True)
-
-
 # One account
 
 
 async def poll(settings: Settings, name: str) -> Outcome:
-    async with opened(settings) as store, bluesky(settings) as source:
+    async with open_feeds(settings) as store, open_source(settings) as source:
         stored = await store.find(name_in(name))
         return await Poller(store, source, settings.polling).poll(stored)
 
@@ -212,14 +175,14 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
 
 async def backfill(settings: Settings, name: str, since: Micros, *, later: bool) -> Backfill:
     """Read an account again, back to a time, now or in the next polls."""
-    async with opened(settings) as store:
+    async with open_feeds(settings) as store:
         account = (await store.find(name_in(name))).account
         edit = partial(reread, since=since, now=store.clock())
         account = await store.edit(account.account_id, edit)
         begun = Backfill(account=account.account_id, handle=account.handle, since=since)
         if later:
             return begun
-        async with bluesky(settings) as source:
+        async with open_source(settings) as source:
             return await _walk(store, Poller(store, source, settings.polling), begun)
 
 

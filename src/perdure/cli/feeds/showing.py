@@ -18,8 +18,7 @@ from rich.text import Text
 from ...feeds import Budget, Cycle, Outcome, PolledElsewhere
 from ...feeds.health import Alarm, AlarmState
 from ...storage import Micros
-from ..output import counted, harmless, tell
-from ..saying import console, say
+from ..output import one_line, plural, print_message, print_result, stderr
 from ..times import clock
 from .telling import event_of, lines_of, tell_json
 
@@ -66,19 +65,19 @@ class Lines:
 
     def show(self, line: str) -> None:
         """Print a result."""
-        tell(line)
+        print_result(line)
 
     def say(self, line: str) -> None:
         """Print a diagnostic."""
-        say(line)
+        print_message(line)
 
     def waits(self, reason: str, until: Micros) -> None:
         """Report a long wait."""
-        self.say(f"waiting until {clock(until)}: {harmless(reason)}")
+        self.say(f"waiting until {clock(until)}: {one_line(reason)}")
 
     def alarm(self, alarm: Alarm, state: AlarmState) -> None:
         """Report an alarm while the polls run."""
-        self.say(f"{'ALARM' if state == 'raised' else 'alarm cleared'}: {harmless(alarm.message)}")
+        self.say(f"{'ALARM' if state == 'raised' else 'alarm cleared'}: {one_line(alarm.message)}")
 
     @property
     def is_slow(self) -> bool:
@@ -89,7 +88,7 @@ class Lines:
         """Warn if the cycle was slow. The reasons are a slow source, its rate limit, or very many posts."""
         if self.is_slow:
             took = time.monotonic() - self._began
-            self.say(f"warning: slow cycle, {took:.0f} s for {counted(self.accounts, 'account')}")
+            self.say(f"warning: slow cycle, {took:.0f} s for {plural(self.accounts, 'account')}")
 
     def end(self, alarms: Sequence[Alarm]) -> None:
         self.show(self._summary())
@@ -100,14 +99,14 @@ class Lines:
         cycle = self.cycle
         took = time.monotonic() - self._began
         parts = [
-            f"{counted(cycle.polled, 'poll')} of {counted(self.accounts, 'account')}",
+            f"{plural(cycle.polled, 'poll')} of {plural(self.accounts, 'account')}",
             f"{cycle.active} with new posts, {cycle.initial} polled for the first time",
-            f"{counted(cycle.new, 'new post')}, {counted(cycle.links, 'URL')}",
+            f"{plural(cycle.new, 'new post')}, {plural(cycle.links, 'URL')}",
             *([f"{cycle.skipped} skipped"] if cycle.skipped else []),
             *([f"{cycle.failed} failed"] if cycle.failed else []),
             *([f"{cycle.set_aside} records set aside"] if cycle.set_aside else []),
             *([f"{cycle.elsewhere} not polled, because another poller has them"] if cycle.elsewhere else []),
-            f"{counted(self._budget.requests, 'request')} in {took:.1f} s",
+            f"{plural(self._budget.requests, 'request')} in {took:.1f} s",
         ]
         return "; ".join(parts)
 
@@ -158,7 +157,7 @@ class LiveLines(Lines):
 
     def show(self, line: str) -> None:
         if not sys.stdout.isatty():
-            tell(line)
+            print_result(line)
             return
         label, _, _ = line.partition(" ")
         text = Text(line)
@@ -209,5 +208,5 @@ def shown(budget: Budget, *, json: bool) -> Lines:
     """As it suits who looks at it."""
     if json:
         return JsonLines(budget)
-    can_move = console.is_terminal and not console.is_dumb_terminal
-    return LiveLines(budget, console) if can_move else Lines(budget)
+    can_move = stderr.is_terminal and not stderr.is_dumb_terminal
+    return LiveLines(budget, stderr) if can_move else Lines(budget)

@@ -8,7 +8,7 @@ from typing import cast
 import msgspec
 
 from ...feeds import Failed, Link, Outcome, Polled, PolledElsewhere, Skipped
-from ..output import harmless, tell_document
+from ..output import one_line, print_json
 from ..times import clock, iso
 
 _TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "last_at"} | {
@@ -29,7 +29,7 @@ _SPANS = {"interval", "last_wait", "cadence"}
 
 def tell_json(value: object) -> None:
     """One document, on one line."""
-    tell_document(plain(value))
+    print_json(plain(value))
 
 
 def plain(value: object) -> object:
@@ -97,18 +97,18 @@ def event_of(outcome: Outcome) -> dict[str, object]:
 
 def lines_of(outcome: Outcome, *, always: bool = False) -> Iterator[str]:
     """A poll, for people. Of one that brought nothing there is nothing to say, unless always."""
-    handle = harmless(outcome.account.handle)
+    handle = one_line(outcome.account.handle)
     match outcome:
         case Polled():
             yield from _polled(outcome, handle, always=always)
         case Skipped():
-            yield f"[SKIP] {handle}: Account unavailable ({harmless(str(outcome.error))})"
+            yield f"[SKIP] {handle}: Account unavailable ({one_line(str(outcome.error))})"
         case Failed():
-            yield f"[ERROR] {handle}: {harmless(str(outcome.error))}"
+            yield f"[ERROR] {handle}: {one_line(str(outcome.error))}"
         case PolledElsewhere():
             until = outcome.error.until
             lease = "" if until is None else f", which has it until {clock(until)} unless it continues"
-            yield f"[SKIP] {handle}: being polled by {harmless(outcome.error.holder)}{lease}"
+            yield f"[SKIP] {handle}: being polled by {one_line(outcome.error.holder)}{lease}"
 
 
 def _polled(outcome: Polled, handle: str, *, always: bool) -> Iterator[str]:

@@ -8,37 +8,36 @@ import typer
 
 from ...feeds import FeedStore, Settings, Status
 from ...feeds.item import Kind
-from ..errors import CannotDo
-from ..options import Json, Url
-from ..output import tell
-from ..saying import say
+from ..backends import open_feeds
+from ..errors import CommandError
+from ..options import JsonOption, UrlOption
+from ..output import print_message, print_result
 from ..times import iso, moment
 from . import looking
 from .looking import Filter, Found, Inspected, Listed, Ranked, State
-from .opening import opened
-from .options import File, Limit, MaybeName, Name, Since, done, feeds
+from .options import AccountArgument, LimitOption, OptionalAccount, SettingsOption, SinceOption, done, feeds
 from .telling import tell_json
 
 
 @feeds.command()
 def status(
     *,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
     check: Annotated[bool, typer.Option("--check", help="Exit with 1 if there is an alarm.")] = False,
 ) -> None:
     """How all accounts are: what is polled, what fails, and whether something is amiss."""
 
     async def work(settings: Settings) -> State:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             return await looking.state_of(store)
 
     state = done(settings, url, work)
     if json:
         tell_json(state)
     else:
-        tell("\n".join(looking.lines_of_state(state)))
+        print_result("\n".join(looking.lines_of_state(state)))
     if check and state.summary.alarms:
         raise typer.Exit(1)
 
@@ -56,14 +55,14 @@ def list_accounts(
             "--polled-before", metavar="TIME", help="Only accounts last polled before TIME (1h, 2026-11-01)."
         ),
     ] = None,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """List accounts, those first that were polled longest ago."""
 
     async def work(settings: Settings) -> list[Listed]:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             before = None if polled_before is None else _since(store, polled_before)
             wanted = Filter(status=status, without_watermark=without_watermark, polled_before=before)
             return await looking.accounts(store, wanted)
@@ -72,31 +71,37 @@ def list_accounts(
     if json:
         tell_json({"accounts": listed})
     elif listed:
-        tell("\n".join(looking.lines_of_list(listed)))
+        print_result("\n".join(looking.lines_of_list(listed)))
     elif status or without_watermark or polled_before:
-        say("no such accounts")
+        print_message("no such accounts")
     else:
-        say("no accounts yet; add one with `perdure feeds add HANDLE`")
+        print_message("no accounts yet; add one with `perdure feeds add HANDLE`")
 
 
 @feeds.command()
-def inspect(account: Name, *, settings: File = None, url: Url = None, json: Json = False) -> None:
+def inspect(
+    account: AccountArgument,
+    *,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
+) -> None:
     """Everything that is known about one account."""
 
     async def work(settings: Settings) -> Inspected:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             return await looking.inspected(store, account)
 
     seen = done(settings, url, work)
     if json:
         tell_json(seen)
     else:
-        tell("\n".join(looking.lines_of_account(seen)))
+        print_result("\n".join(looking.lines_of_account(seen)))
 
 
 @feeds.command()
 def items(
-    account: MaybeName = None,
+    account: OptionalAccount = None,
     *,
     since: Annotated[
         str | None,
@@ -107,20 +112,20 @@ def items(
     before: Annotated[str | None, typer.Option("--before", metavar="TIME", help="Only older ones.")] = None,
     kind: Annotated[Kind | None, typer.Option("--kind", help="Only of this kind.")] = None,
     with_links: Annotated[bool, typer.Option("--with-links", help="Only those with links.")] = False,
-    limit: Limit = 50,
-    settings: File = None,
-    url: Url = None,
-    json: Json = False,
+    limit: LimitOption = 50,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """List the items of all accounts or of one, newest first: of the last 24 hours, or all before a time."""
     start = since or ("24h" if before is None else None)
 
     async def work(settings: Settings) -> list[Found]:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             first = 0 if start is None else _since(store, start)
             last = None if before is None else _since(store, before)
             if last is not None and last <= first:
-                raise CannotDo("--before must be later than --since")
+                raise CommandError("--before must be later than --since")
             wanted = looking.Wanted(
                 account=account,
                 since=first,
@@ -136,21 +141,28 @@ def items(
         tell_json({"items": found})
         return
     for each in found:
-        tell("\n".join(looking.lines_of_item(each)))
+        print_result("\n".join(looking.lines_of_item(each)))
     if not found:
-        say(f"no items{f' since {start}' if start else ''}{f' before {before}' if before else ''}")
+        print_message(f"no items{f' since {start}' if start else ''}{f' before {before}' if before else ''}")
     elif len(found) >= limit:
-        say(f"{len(found)} are shown; --limit shows more, and --before {iso(found[-1].item.time)} older ones")
+        print_message(
+            f"{len(found)} are shown; --limit shows more, and --before {iso(found[-1].item.time)} older ones"
+        )
 
 
 @feeds.command()
 def links(
-    *, since: Since = "24h", limit: Limit = 20, settings: File = None, url: Url = None, json: Json = False
+    *,
+    since: SinceOption = "24h",
+    limit: LimitOption = 20,
+    settings: SettingsOption = None,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Show the links that most accounts have shared, who was first, and the trend against the day before."""
 
     async def work(settings: Settings) -> list[Ranked]:
-        async with opened(settings) as store:
+        async with open_feeds(settings) as store:
             return await looking.links(store, since=_since(store, since), limit=limit)
 
     ranked = done(settings, url, work)
@@ -158,9 +170,9 @@ def links(
         tell_json({"links": ranked})
         return
     for each in ranked:
-        tell("\n".join(looking.lines_of_link(each)))
+        print_result("\n".join(looking.lines_of_link(each)))
     if not ranked:
-        say(f"no links since {since}")
+        print_message(f"no links since {since}")
 
 
 def _since(store: FeedStore, text: str) -> int:

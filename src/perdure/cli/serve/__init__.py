@@ -1,7 +1,7 @@
-"""`perdure serve`: a server and its dashboard in one process.
+"""`perdure serve`: an MCP server and its dashboard in one process.
 
-Read `command` and `plan` (the options), `finding` (whose server it is), `site` (what stands at which path),
-`running` (how it starts and ends), `poller` (feeds) and `greeting` (what is said about it).
+Read `command` (the options), `servers` (the sample server or the user's own), `asgi` (paths, start and stop),
+`poller` (feeds) and `banner` (the message at the start).
 """
 
 from .command import serve

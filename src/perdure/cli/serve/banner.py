@@ -1,4 +1,4 @@
-"""What is said at the start: where everything is, and how to connect. Never the token itself."""
+"""The message at the start: addresses, tools, and how to connect. It never shows the token."""
 
 from __future__ import annotations
 
@@ -10,78 +10,80 @@ from urllib.parse import urlsplit
 
 from ...mcp.durable import Durable
 from ...storage import Storage
+from .command import ServeOptions
 from .network import is_loopback
-from .plan import Plan
-from .servers import PATH, Hosted
+from .servers import MCP_PATH, HostedServer
 
-BEARER = "Authorization: Bearer $PERDURE_TOKEN"
+AUTH_HEADER = "Authorization: Bearer $PERDURE_TOKEN"
 
-SAMPLES = """\
+SAMPLE_TOOLS = """\
     tools       build_report(year)   takes a minute and reports its progress
                 sign_report(year)    asks for a name
                 approve_report(year) asks an operator, who answers on the dashboard
                 print_report(year)   fails
-                read_feeds()         reads feeds; recent_posts() and shared_links() tell what was found
+                read_feeds()         polls feeds; recent_posts() and shared_links() return what was found
 """
-FEEDS = (
-    "    feeds       polled from Bluesky; perdure feeds add HANDLE adds an account, with the same storage\n"
-)
+FEEDS = "    feeds       polled from Bluesky; add accounts of this storage with: perdure feeds add HANDLE\n"
 MAX_OTHER_TOOLS = 10
-"""How many of the tools that are not durable are named."""
-DARE = (
-    "Kill it with `kill -9 {pid}` while a report is being written, start it again, and the report goes on.\n"
+"""How many tools are listed as not durable."""
+KILL_HINT = (
+    "Try it: run `kill -9 {pid}` during build_report, start the server again, and the report resumes.\n"
 )
 
 
-class Stand(NamedTuple):
-    """Where the tasks are, as people are told."""
+class StorageLocation(NamedTuple):
+    """The storage of the tasks, as the message shows it."""
 
     place: str
-    """A file, where it is one; of a server only what it is, since its URL may have a password."""
-    lasts: bool
-    """Whether the next process finds them there."""
+    """The path of a file, or the kind of server: its URL may contain a password."""
+    is_durable: bool
+    """Whether tasks survive the process."""
 
 
-async def stand_of(storage: Storage) -> Stand:
+async def storage_location(storage: Storage) -> StorageLocation:
     about = await storage.about()
-    return Stand(about.place or storage.name, about.is_shared)
+    return StorageLocation(about.place or storage.name, about.is_shared)
 
 
-def greeting(
-    plan: Plan, hosted: Hosted, address: str, stand: Stand, tools: Mapping[str, Durable | None]
+def banner(
+    options: ServeOptions,
+    hosted: HostedServer,
+    address: str,
+    location: StorageLocation,
+    tools: Mapping[str, Durable | None],
 ) -> str:
-    endpoint = address + PATH
-    has_token = plan.token is not None
+    endpoint = address + MCP_PATH
+    has_token = options.token is not None
     desktop = _desktop(hosted.name, endpoint, has_token=has_token)
     tool = 'call_tool("build_report", {"year": 2026})' if hosted.is_sample else "list_tools()"
     return (
         f"{hosted.name}, served by perdure\n"
-        f"{_dashboard(plan, address)}"
+        f"{_dashboard(options, address)}"
         f"    MCP         {endpoint}   (streamable HTTP; 2026-07-28 and 2025-11-25)\n"
-        f"    storage     {stand.place}   ({_promise(stand)})\n"
-        f"{FEEDS if plan.feeds else ''}"
-        f"{SAMPLES if hosted.is_sample else ''}"
-        f"{_durability(tools)}\n"
+        f"    storage     {location.place}   ({_durability(location)})\n"
+        f"{FEEDS if options.feeds else ''}"
+        f"{SAMPLE_TOOLS if hosted.is_sample else ''}"
+        f"{_durable_tools(tools)}\n"
         f"Claude Desktop, in claude_desktop_config.json:\n{desktop}\n"
         f"MCP Inspector:\n    {_inspector(endpoint, has_token=has_token)}\n"
         f'Python, in "python -m asyncio":\n{_python(endpoint, tool, has_token=has_token)}\n'
-        f"{DARE.format(pid=os.getpid()) if hosted.is_sample and stand.lasts else ''}"
-        "Ctrl-C stops it."
+        f"{KILL_HINT.format(pid=os.getpid()) if hosted.is_sample and location.is_durable else ''}"
+        "Press Ctrl+C to stop."
     )
 
 
-def _dashboard(plan: Plan, address: str) -> str:
-    if not plan.dashboard:
+def _dashboard(options: ServeOptions, address: str) -> str:
+    if not options.dashboard:
         return ""
-    notes = ["read-only"] * plan.read_only
-    if plan.visitors_token is not None:
-        notes.append("asks for its own token" if plan.dashboard_token else "asks for the token")
-    told = f"   ({', '.join(notes)})" if notes else ""
-    return f"    dashboard   {address}/{told}\n"
+    notes = ["read-only"] * options.read_only
+    if options.effective_dashboard_token is not None:
+        notes.append("separate token" if options.dashboard_token else "token required")
+    note = f"   ({', '.join(notes)})" if notes else ""
+    return f"    dashboard   {address}/{note}\n"
 
 
-def _durability(tools: Mapping[str, Durable | None]) -> str:
-    """Which tools are durable, and the first of those that are not."""
+def _durable_tools(tools: Mapping[str, Durable | None]) -> str:
+    """Return the durable tools, and the first of the others."""
     durable = [name for name, mark in tools.items() if mark is not None]
     others = [name for name, mark in tools.items() if mark is None]
     lines = f"    durable     {', '.join(durable) or 'none; write @tasks.durable below @server.tool()'}\n"
@@ -92,8 +94,8 @@ def _durability(tools: Mapping[str, Durable | None]) -> str:
     return lines
 
 
-def _promise(stand: Stand) -> str:
-    return "tasks survive in it" if stand.lasts else "tasks are gone when the server is"
+def _durability(location: StorageLocation) -> str:
+    return "durable" if location.is_durable else "in memory: tasks are lost when the server stops"
 
 
 def _desktop(name: str, endpoint: str, *, has_token: bool) -> str:
@@ -102,18 +104,21 @@ def _desktop(name: str, endpoint: str, *, has_token: bool) -> str:
         arguments.append("--allow-http")
     entry: dict[str, object] = {"command": "npx", "args": arguments}
     if has_token:
-        arguments += ["--header", "Authorization:${AUTHORIZATION}"]  # a space in it is lost on Windows
+        arguments += [
+            "--header",
+            "Authorization:${AUTHORIZATION}",
+        ]  # mcp-remote loses a space here on Windows
         entry["env"] = {"AUTHORIZATION": "Bearer <the token>"}
     return f"    {json.dumps({'mcpServers': {name: entry}})}"
 
 
 def _inspector(endpoint: str, *, has_token: bool) -> str:
-    header = f' --header "{BEARER}"' if has_token else ""
+    header = f' --header "{AUTH_HEADER}"' if has_token else ""
     return f"npx @modelcontextprotocol/inspector@latest --transport http --server-url {endpoint}{header}"
 
 
 def _python(endpoint: str, call: str, *, has_token: bool) -> str:
-    """Three lines, and the empty one that ends a block, to be pasted as they stand."""
+    """Return three lines to paste, and the empty line that ends a block."""
     options = 'timeout=None, headers={"Authorization": "Bearer " + os.environ["PERDURE_TOKEN"]}'
     lines = ["from mcp.client import Client"]
     target = f'"{endpoint}"'

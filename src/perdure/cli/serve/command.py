@@ -2,36 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated
 
 import anyio
 import typer
 
-from ..options import Url, refuse_options, storage_url
-from ..saying import log_to_stderr, say, told
-from .network import checked_token, names_of, needed_token
-from .plan import Plan
+from ..errors import report_errors
+from ..options import UrlOption, VerboseOption, refuse_options, storage_url
+from ..output import configure_logging
+from .network import allowed_hosts, require_token, validate_token
 
 _Server = Annotated[
-    str | None,
-    typer.Argument(metavar="MODULE:SERVER", help="your own server; without one, tools to try are served"),
+    str | None, typer.Argument(metavar="MODULE:SERVER", help="Your MCP server. Default: a sample server.")
 ]
-_Host = Annotated[str, typer.Option("--host", help="the address to listen at")]
+_Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
 _AllowedHosts = Annotated[
     list[str] | None,
     typer.Option(
-        "--allowed-host",
-        help="A host name by which others reach this server through a proxy on this machine. Repeatable.",
+        "--allowed-host", help="Host name under which a reverse proxy serves this server. Repeatable."
     ),
 ]
 _Port = Annotated[
     int | None,
-    typer.Option("--port", min=1, max=65535, help="8000 if not given, or the next one that is free"),
+    typer.Option("--port", min=1, max=65535, help="Port. Default: the first free port from 8000."),
 ]
 _Token = Annotated[
     str | None,
     typer.Option(
-        "--token", envvar="PERDURE_TOKEN", help="what callers must know; needed beyond this machine"
+        "--token",
+        envvar="PERDURE_TOKEN",
+        help="Bearer token that clients must send. Required unless the server listens on localhost only.",
     ),
 ]
 _DashboardToken = Annotated[
@@ -39,27 +40,50 @@ _DashboardToken = Annotated[
     typer.Option(
         "--dashboard-token",
         envvar="PERDURE_DASHBOARD_TOKEN",
-        help="what opens the dashboard, and not the server; else --token opens both",
+        help="Separate token for the dashboard. Default: same as --token.",
     ),
 ]
-_ReadOnly = Annotated[bool, typer.Option("--read-only", help="the dashboard shows, and changes nothing")]
-_Dashboard = Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="the dashboard, at /")]
+_ReadOnly = Annotated[bool, typer.Option("--read-only", help="Make the dashboard read-only.")]
+_Dashboard = Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard at /.")]
 _SampleFeeds = Annotated[
     bool,
-    typer.Option("--sample-feeds/--no-sample-feeds", help="feeds of made-up people, or those of Bluesky"),
+    typer.Option(
+        "--sample-feeds/--no-sample-feeds", help="Use simulated feeds; --no-sample-feeds reads Bluesky."
+    ),
 ]
 _Feeds = Annotated[
     bool,
-    typer.Option("--feeds", help="Poll Bluesky accounts too, on the same storage: see `perdure feeds`."),
+    typer.Option("--feeds", help="Also poll the Bluesky accounts of the storage: see `perdure feeds`."),
 ]
-_Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="log every step")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeOptions:
+    """The options that apply to the sample server and to the user's own."""
+
+    host: str
+    port: int | None
+    allowed_hosts: tuple[str, ...] | None
+    """Host names that requests may use, or None for any."""
+    token: str | None
+    """The token that clients must send, or None if no token is needed."""
+    dashboard_token: str | None
+    """The token of the dashboard, if it has a separate one."""
+    read_only: bool
+    dashboard: bool
+    feeds: bool
+    """Whether to poll feeds too."""
+
+    @property
+    def effective_dashboard_token(self) -> str | None:
+        return self.token if self.dashboard_token is None else self.dashboard_token
 
 
 def serve(
     context: typer.Context,
     server: _Server = None,
     *,
-    url: Url = None,
+    url: UrlOption = None,
     host: _Host = "127.0.0.1",
     allowed_host: _AllowedHosts = None,
     port: _Port = None,
@@ -69,33 +93,34 @@ def serve(
     dashboard: _Dashboard = True,
     sample_feeds: _SampleFeeds = True,
     feeds: _Feeds = False,
-    verbose: _Verbose = False,
+    verbose: VerboseOption = False,
 ) -> None:
-    """Serve durable tools over streamable HTTP, with a dashboard beside them, until Ctrl-C or SIGTERM."""
-    log_to_stderr(verbose=verbose)
-    with told():
-        plan = Plan(
+    """Serve an MCP server and its dashboard over HTTP until stopped (Ctrl+C or SIGTERM)."""
+    configure_logging(verbose=verbose)
+    with report_errors():
+        options = ServeOptions(
             host=host,
             port=port,
-            names=names_of(host, allowed_host or ()),
-            token=needed_token(host, allowed_host or (), token),
-            dashboard_token=checked_token("dashboard's token", dashboard_token),
+            allowed_hosts=allowed_hosts(host, allowed_host or ()),
+            token=require_token(host, allowed_host or (), token),
+            dashboard_token=validate_token("dashboard token", dashboard_token),
             read_only=read_only,
             dashboard=dashboard,
             feeds=feeds,
         )
         if server is not None:
             refuse_options(context, server, "url", "sample_feeds")
-        _serve(plan, server, storage_url(url), made_up=sample_feeds)
+        _serve(options, server, storage_url(url), simulated=sample_feeds)
 
 
-def _serve(plan: Plan, server: str | None, url: str, *, made_up: bool) -> None:
-    # with MCP, which takes long to load, and which the other commands do not need
-    from .running import run  # noqa: PLC0415
-    from .servers import named_server, sample_server  # noqa: PLC0415
+def _serve(options: ServeOptions, server: str | None, url: str, *, simulated: bool) -> None:
+    # MCP takes long to import, and the other commands do not need it
+    from .asgi import run  # noqa: PLC0415
+    from .servers import load_server, sample_server  # noqa: PLC0415
 
+    hosts = options.allowed_hosts
     if server is None:
-        hosted = sample_server(url, plan.names, made_up=made_up, known_caller=plan.token is not None)
+        hosted = sample_server(url, hosts, simulated=simulated, has_token=options.token is not None)
     else:
-        hosted = named_server(server, plan.names)
-    anyio.run(run, plan, hosted, say)
+        hosted = load_server(server, hosts)
+    anyio.run(run, options, hosted)

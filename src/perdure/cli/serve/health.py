@@ -1,6 +1,4 @@
-"""`/health`: whether the storage can be read, and whether writes to it succeed. Needs no token, and so its
-answer names neither the storage nor what is in it.
-"""
+"""`/health`: whether the storage can be read and written. Needs no token, so that it names no storage."""
 
 from __future__ import annotations
 
@@ -8,6 +6,7 @@ import asyncio
 import logging
 
 from starlette.responses import JSONResponse, Response
+from starlette.types import Receive, Scope, Send
 
 from ...storage import Storage
 from ...storage.errors import (
@@ -26,44 +25,48 @@ log = logging.getLogger("perdure.serve")
 _REASONS: dict[type[StorageError], str] = {
     StorageFull: "the storage is full",
     StorageReadOnly: "the storage is read-only",
-    StorageBusy: "other processes hold the lock of the storage",
+    StorageBusy: "the storage is locked by other processes",
     StorageUnavailable: "the storage does not accept writes now",
 }
 
 
 class Health:
-    """The health of one server, from what it saw of its storage."""
+    """The ASGI application that answers `/health`."""
 
     def __init__(self, storage: Storage, poller: FeedPoller | None = None) -> None:
         self._storage = storage
         self._poller = poller
-        self._trying = asyncio.Lock()
+        self._probe = asyncio.Lock()
 
-    async def answer(self) -> Response:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        response = await self.response()
+        await response(scope, receive, send)
+
+    async def response(self) -> Response:
         try:
             await self._storage.counts(TASKS, "health", now=0)
         except StorageError:
-            return JSONResponse({"status": "the storage does not answer"}, 503)
+            return JSONResponse({"status": "storage unavailable"}, 503)
         error = await self._write_error()
         if error is None:
             return JSONResponse({"status": "ok", **self._feeds()})
-        reason = _REASONS.get(type(error), "the storage failed; the log has the error")
+        reason = _REASONS.get(type(error), "the storage failed; see the server log")
         return JSONResponse({"status": "writes fail", "reason": reason}, 503)
 
     def _feeds(self) -> dict[str, str]:
-        """A poller that fails is no reason to send the callers of tools to another server."""
+        # A failing poller must not move the clients of tools to another server: the status stays ok.
         if self._poller is None:
             return {}
-        return {"feeds": "not polled; the log has the reason" if self._poller.is_failing else "polled"}
+        return {"feeds": "not polled; see the server log" if self._poller.is_failing else "polled"}
 
     async def _write_error(self) -> StorageError | None:
-        """Why writes fail, or None.
+        """Return why writes fail, or None.
 
-        While they succeed, nothing is written for this. After a failure one write is tried at a time: a load
-        balancer sends no calls to a server that reports a failure, so that nothing else may be written here.
+        While writes succeed, nothing is written here. After a failure, each request tries one write: a load
+        balancer sends no calls to a server that reports a failure, so nothing else may be written again.
         """
-        if self._storage.write_error is not None and not self._trying.locked():
-            async with self._trying:
+        if self._storage.write_error is not None and not self._probe.locked():
+            async with self._probe:
                 try:
                     await try_to_write(self._storage, "health")
                 except StorageError as error:

@@ -1,4 +1,4 @@
-"""Where the server listens, and what one must know to be answered there."""
+"""Sockets, host names and tokens of the server."""
 
 from __future__ import annotations
 
@@ -10,91 +10,95 @@ from errno import EADDRINUSE
 from ipaddress import ip_address
 
 from ...operating.token import MIN_TOKEN_LENGTH
-from ..errors import CannotDo
+from ..errors import CommandError
 
 FIRST_PORT, LAST_PORT = 8000, 8099
-MAKE_ONE = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""What this machine is called by everybody on it."""
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
+GENERATE_HINT = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
+LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
+_HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach it."""
+    """Return whether only this machine can reach the host."""
     with suppress(ValueError):
         return ip_address(host).is_loopback
     return host == "localhost"
 
 
-def names_of(host: str, others: Sequence[str]) -> tuple[str, ...] | None:
-    """The names that a request for this server may call it by: a page elsewhere could point a name of its own
-    at loopback. None: any, since others reach it, by names that we do not know, and it asks for a token.
+def allowed_hosts(host: str, others: Sequence[str]) -> tuple[str, ...] | None:
+    """Return the host names that requests may use, or None for any.
+
+    A local server accepts known names only: a web page elsewhere could resolve its own name to loopback. A
+    server that other machines reach can have any name, and is protected by its token.
     """
     if not others and not is_loopback(host):
         return None
     for name in others:
-        if not _NAME.fullmatch(name):
-            raise CannotDo(f"invalid --allowed-host {name}; use a host name without scheme and port")
-    return tuple(dict.fromkeys(name.lower() for name in (*LOOPBACK, host, *others)))
+        if not _HOST_NAME.fullmatch(name):
+            raise CommandError(f"invalid --allowed-host {name}; use a host name without scheme and port")
+    return tuple(dict.fromkeys(name.lower() for name in (*LOOPBACK_HOSTS, host, *others)))
 
 
-def needed_token(host: str, others: Sequence[str], token: str | None) -> str | None:
-    """The token that opens everything, if there is one. Where others reach the server, there has to be."""
-    far = [*others, *([] if is_loopback(host) else [host])]
-    if not token and far:
-        raise CannotDo(
-            f"{far[0]} can be reached by others, who would need no password; "
-            f"give a token, with --token or in the variable PERDURE_TOKEN, made with: {MAKE_ONE}"
+def require_token(host: str, others: Sequence[str], token: str | None) -> str | None:
+    """Return a valid token, or None. Refuse a server without a token that other machines can reach."""
+    reachable = [*others, *([] if is_loopback(host) else [host])]
+    if not token and reachable:
+        raise CommandError(
+            f"{reachable[0]} is reachable from other machines, so a token is required; "
+            f"set --token or PERDURE_TOKEN, generate one with: {GENERATE_HINT}"
         )
-    return checked_token("token", token)
+    return validate_token("token", token)
 
 
-def checked_token(what: str, token: str | None) -> str | None:
-    """A token that a header can carry and nobody guesses, or none."""
+def validate_token(what: str, token: str | None) -> str | None:
+    """Return a token that fits into a header and is hard to guess, or None if there is none."""
     if not token:
         return None
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise CannotDo(f"the {what} must be of ASCII letters, digits and signs, without spaces")
+        raise CommandError(f"the {what} must be printable ASCII without spaces")
     if len(token) < MIN_TOKEN_LENGTH:
-        raise CannotDo(
-            f"the {what} must have at least {MIN_TOKEN_LENGTH} characters; make one with: {MAKE_ONE}"
+        raise CommandError(
+            f"the {what} must have at least {MIN_TOKEN_LENGTH} characters; generate one with: {GENERATE_HINT}"
         )
     return token
 
 
-def bound(host: str, port: int | None) -> socket.socket:
-    """A socket at this port; where none was asked for, at the first one that is free, so that a server that
-    is started again is where it was.
+def bind(host: str, port: int | None) -> socket.socket:
+    """Return a socket that listens on this port, or on the first free one from 8000.
+
+    Ports are tried in order, so that a restarted server usually gets its old one.
     """
     for each in range(FIRST_PORT, LAST_PORT + 1) if port is None else (port,):
         try:
-            return _bind(host, each)
+            return _listen(host, each)
         except socket.gaierror as error:
-            raise CannotDo(f"--host {host} is no address: {error.strerror}") from error
+            raise CommandError(f"invalid --host {host}: {error.strerror}") from error
         except OSError as error:
             if error.errno != EADDRINUSE:
-                raise CannotDo(f"cannot listen at {host}, port {each}: {error.strerror}") from error
+                raise CommandError(f"cannot listen on {host}:{each}: {error.strerror}") from error
     if port is None:
-        raise CannotDo(f"the ports {FIRST_PORT} to {LAST_PORT} of {host} are all taken; name one with --port")
-    raise CannotDo(f"port {port} of {host} is taken; name another with --port, or none to get a free one")
+        raise CommandError(
+            f"ports {FIRST_PORT} to {LAST_PORT} on {host} are all in use; choose one with --port"
+        )
+    raise CommandError(f"port {port} on {host} is in use; choose another with --port, or omit it")
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def _listen(host: str, port: int) -> socket.socket:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     family, kind, protocol, _, address = found[0]
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(address)
-        listener.listen(128)  # else another that asks for the same port may still get it
+        listener.listen(128)  # a bound port that does not listen can still be taken
     except OSError:
         listener.close()
         raise
     return listener
 
 
-def address_of(listener: socket.socket, host: str) -> str:
-    """Where a person of this machine finds it: http://host:port."""
+def base_url(listener: socket.socket, host: str) -> str:
+    """Return the URL at which this machine reaches the server: http://host:port."""
     port = listener.getsockname()[1]
     with suppress(ValueError):
         if ip_address(host).is_unspecified:

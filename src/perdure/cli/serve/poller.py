@@ -1,4 +1,4 @@
-"""`perdure serve --feeds`: a poller beside the server, on the same storage. Its failures never end it."""
+"""`perdure serve --feeds`: polls feeds on the server's storage. A failing poller never stops the server."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from ...feeds import Failed, FeedSource, FeedStore, Outcome, Poller, Settings
 from ...samples.source import with_simulated
 from ...storage import Storage
 from ...storage.errors import PerdureError
-from ..feeds.opening import bluesky
+from ..backends import open_source
+from ..errors import error_message
 from ..feeds.telling import lines_of
-from ..saying import sentence_of
 
 log = logging.getLogger("perdure.feeds")
 
-MIN_DELAY, MAX_DELAY = 60.0, 3600.0
-"""Seconds until a poller that failed is started again; twice as many each time. Sources limit logins."""
+MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 60.0, 3600.0
+"""The time before a failed poller restarts. It doubles each time, because sources limit logins."""
 
 
 class FeedPoller:
-    """Polls the accounts of a storage for as long as the server runs."""
+    """A poller that runs as long as the server, and restarts after failures."""
 
-    def __init__(self, settings: Settings, *, made_up: bool) -> None:
-        """`made_up`: the storage may have accounts of the sample feeds, which Bluesky does not know."""
+    def __init__(self, settings: Settings, *, simulated: bool) -> None:
+        """With `simulated`, the accounts of the sample feeds are polled too, which Bluesky does not know."""
         self._settings = settings
-        self._made_up = made_up
+        self._simulated = simulated
         self.is_failing = False
-        """Whether the poller failed as a whole, and polled nothing since. The log has the reason."""
+        """Whether the poller failed as a whole and has polled nothing since."""
 
     async def check(self) -> None:
-        """Raise if the settings are invalid or a package is missing. Asks nothing of the source."""
-        async with bluesky(self._settings):
+        """Raise if the settings are invalid or a package is missing. Sends no request to the source."""
+        async with open_source(self._settings):
             pass
 
     @asynccontextmanager
@@ -45,33 +45,34 @@ class FeedPoller:
 
         The task is cancelled once and awaited. A cancel scope would cancel the release of the accounts too.
         """
-        polling = asyncio.create_task(self._keep_polling(FeedStore(storage)))
+        polling = asyncio.create_task(self._poll_forever(FeedStore(storage)))
         try:
             yield
         finally:
             polling.cancel()
             await asyncio.gather(polling, return_exceptions=True)
 
-    async def _keep_polling(self, store: FeedStore) -> None:
-        delay = MIN_DELAY
+    async def _poll_forever(self, store: FeedStore) -> None:
+        delay = MIN_RESTART_SECONDS
         while True:
             started = time.monotonic()
             reason = "the poller failed"
             try:
                 await self._poll(store)
             except PerdureError as error:
-                reason = sentence_of(error)
-            except Exception:  # a defect of the poller must not end the server
+                reason = error_message(error)
+            except Exception:  # a defect of the poller must not stop the server
                 log.exception("the poller raised an exception")
             self.is_failing = True
-            delay = MIN_DELAY if time.monotonic() - started > MAX_DELAY else delay
+            if time.monotonic() - started > MAX_RESTART_SECONDS:
+                delay = MIN_RESTART_SECONDS
             log.error("feeds are not polled: %s; the next attempt is in %.0f s", reason, delay)
             await anyio.sleep(delay)
-            delay = min(2 * delay, MAX_DELAY)
+            delay = min(2 * delay, MAX_RESTART_SECONDS)
 
     async def _poll(self, store: FeedStore) -> None:
-        async with bluesky(self._settings) as opened:
-            source: FeedSource = with_simulated(opened) if self._made_up else opened
+        async with open_source(self._settings) as opened:
+            source: FeedSource = with_simulated(opened) if self._simulated else opened
             log.info("polling %s", source.name)
             await Poller(
                 store,

@@ -1,12 +1,10 @@
-"""Whose server it is: the one with the sample tools, or the user's own. Either has tasks, which the dashboard
-shows.
-"""
+"""The MCP server to serve: the sample server, or the user's own."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from mcp.server import MCPServer
@@ -22,113 +20,125 @@ from ...runtime import App
 from ...samples import SampleFeeds, make_server, simulated_feeds
 from ...samples.server import DEMO_CONFIG
 from ...tasks import Owner
-from ..feeds.opening import stored_settings
-from ..importer import CannotLoad, load
+from ..backends import read_settings_file
+from ..importer import LoadError, load
 
-Names: TypeAlias = tuple[str, ...] | None
-"""What requests may call the server; None: anything."""
+AllowedHosts: TypeAlias = tuple[str, ...] | None
+"""Host names that requests may use, or None for any."""
 
-PATH = "/mcp"
-BEARER = Owner.client("perdure serve", "token")
-"""Whoever knows the token of the sample server: one owner, who can list tasks."""
+MCP_PATH = "/mcp"
+TOKEN_OWNER = Owner.client("perdure serve", "token")
+"""The owner of all tasks of the sample server if it has a token: its clients can list each other's tasks."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Hosted:
-    """A server, ready to be run."""
+class HostedServer:
+    """An MCP server as an ASGI application, with its tasks."""
 
     name: str
     app: Starlette
     service: Service
-    """Its tasks."""
-    checks_callers: bool = True
-    """Whether the app brings along the authentication that its server declares. That of a low-level server
-    stands in a transport of its user's, which is not the one that is served here.
+    authenticates_clients: bool = True
+    """Whether the app includes the authentication that its server declares. A low-level server is
+    authenticated by a transport of its user's, which is not used here.
     """
     storage: str | None = None
-    """Where they are, if it was this command that was told so."""
+    """The URL of the sample server's storage. None for the user's own server."""
 
     @property
     def is_sample(self) -> bool:
         return self.storage is not None
 
 
-def sample_server(url: str, names: Names, *, made_up: bool, known_caller: bool) -> Hosted:
-    """The tools to try, whose tasks are kept there."""
-    tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: BEARER) if known_caller else None)
-    server = make_server(tasks, simulated_feeds() if made_up else SampleFeeds(settings=stored_settings()))
-    app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
-    service = _service_in(server.middleware, server.name, ATTACH_TO_MCPSERVER)
-    return Hosted(name=server.name, app=app, service=service, storage=url)
+def sample_server(url: str, allowed_hosts: AllowedHosts, *, simulated: bool, has_token: bool) -> HostedServer:
+    """Return a server with sample tools on this storage."""
+    tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if has_token else None)
+    server = make_server(tasks, simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file()))
+    return replace(_host(server, server.name, ATTACH_TO_MCPSERVER, allowed_hosts), storage=url)
 
 
-def _security(names: Names) -> TransportSecuritySettings:
-    """The names that a request may call the server by. The SDK knows three names of loopback, and lets in
-    every name at any other address of it; and without a port it knows none.
+def load_server(name: str, allowed_hosts: AllowedHosts) -> HostedServer:
+    """Return the user's own server."""
+    found = load(name, "server")
+    if isinstance(found, MCPServer):
+        return _host(cast("MCPServer[Any]", found), name, ATTACH_TO_MCPSERVER, allowed_hosts)
+    if isinstance(found, Server):
+        hosted = _host(cast("Server[Any]", found), name, ATTACH_TO_LOW_LEVEL, allowed_hosts)
+        return replace(hosted, authenticates_clients=False)
+    return _host_fastmcp(found, name, allowed_hosts)
+
+
+def _host(
+    server: MCPServer[Any] | Server[Any], name: str, advice: str, allowed_hosts: AllowedHosts
+) -> HostedServer:
+    app = server.streamable_http_app(
+        streamable_http_path=MCP_PATH, transport_security=_security(allowed_hosts)
+    )
+    return HostedServer(name=server.name, app=app, service=_find_service(server.middleware, name, advice))
+
+
+def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
+    """Allow these host names with and without a port. The SDK's default only knows names with a port, and
+    allows every name on loopback addresses other than 127.0.0.1 and ::1.
     """
-    if names is None:
+    if allowed_hosts is None:
         return TransportSecuritySettings(enable_dns_rebinding_protection=False)
-    hosts = [f"[{name}]" if ":" in name else name for name in names]
+    hosts = [f"[{name}]" if ":" in name else name for name in allowed_hosts]
     allowed = [written for each in hosts for written in (each, f"{each}:*")]
-    return TransportSecuritySettings(allowed_hosts=allowed, allowed_origins=_origins_of(allowed))
+    return TransportSecuritySettings(allowed_hosts=allowed, allowed_origins=_origins(allowed))
 
 
-def _origins_of(hosts: Iterable[str]) -> list[str]:
-    """A proxy may speak TLS for us."""
+def _origins(hosts: Iterable[str]) -> list[str]:
+    # a proxy may terminate TLS
     return [f"{scheme}://{each}" for each in hosts for scheme in ("http", "https")]
 
 
-def named_server(name: str, names: Names) -> Hosted:
-    """The server that the user calls this."""
-    found = load(name, "server")
-    if isinstance(found, MCPServer):
-        server = cast("MCPServer[Any]", found)
-        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
-        service = _service_in(server.middleware, name, ATTACH_TO_MCPSERVER)
-        return Hosted(name=server.name, app=app, service=service)
-    if isinstance(found, Server):
-        server = cast("Server[Any]", found)
-        app = server.streamable_http_app(streamable_http_path=PATH, transport_security=_security(names))
-        service = _service_in(server.middleware, name, ATTACH_TO_LOW_LEVEL)
-        return Hosted(name=server.name, app=app, service=service, checks_callers=False)
-    return _of_fastmcp(found, name, names)
+def _bluesky_reader() -> Reader:
+    """Return feeds with the settings of `perdure feeds` in this directory."""
+    settings = read_settings_file()
+
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[FeedSource]:
+        async with open_source(settings) as source:
+            yield source
+
+    return Reader(opened=opened, polling=settings.polling)
 
 
-def _of_fastmcp(found: object, name: str, names: Names) -> Hosted:
-    """FastMCP may not be installed; an object of its own is only there when it is."""
-    if "fastmcp" not in sys.modules:
-        raise CannotLoad(_no_server(found, name))
+def _host_fastmcp(found: object, name: str, allowed_hosts: AllowedHosts) -> HostedServer:
+    if "fastmcp" not in sys.modules:  # then it is not an object of FastMCP, which may not be installed
+        raise LoadError(_not_a_server(found, name))
     from fastmcp import FastMCP  # noqa: PLC0415 (the extra may be missing)
 
     if not isinstance(found, FastMCP):
-        raise CannotLoad(_no_server(found, name))
+        raise LoadError(_not_a_server(found, name))
     server = cast("FastMCP[Any]", found)
-    # There is no public way to its low-level server; `perdure.mcp.fastmcp` goes the same one.
+    # FastMCP has no public attribute for its low-level server; `perdure.mcp.fastmcp` uses this one too.
     low_level = cast("Server[Any]", server._mcp_server)  # pyright: ignore[reportPrivateUsage] # noqa: SLF001
     app = server.http_app(
-        path=PATH,
+        path=MCP_PATH,
         transport="streamable-http",
         host_origin_protection="auto",
-        allowed_hosts=None if names is None else list(names),
-        allowed_origins=None if names is None else _origins_of(names),
+        allowed_hosts=None if allowed_hosts is None else list(allowed_hosts),
+        allowed_origins=None if allowed_hosts is None else _origins(allowed_hosts),
     )
-    service = _service_in(low_level.middleware, name, ATTACH_TO_FASTMCP)
-    return Hosted(name=server.name, app=app, service=service)
+    service = _find_service(low_level.middleware, name, ATTACH_TO_FASTMCP)
+    return HostedServer(name=server.name, app=app, service=service)
 
 
-def _no_server(found: object, name: str) -> str:
+def _not_a_server(found: object, name: str) -> str:
     if isinstance(found, App):
         return f"{name} is a perdure.runtime.App, which has no tools; run it with: perdure worker {name}"
     if isinstance(found, Tasks):
-        return f"{name} is the Tasks of a server; name the server itself"
-    return f"{name} is a {type(found).__name__}, neither an MCPServer nor a FastMCP server"
+        return f"{name} is a Tasks object; name its server instead"
+    return f"{name} is a {type(found).__name__}, not an MCPServer, Server or FastMCP"
 
 
-def _service_in(middleware: Sequence[object], name: str, advice: str) -> Service:
-    """The tasks that have joined a server: each of its requests passes through them."""
+def _find_service(middleware: Sequence[object], name: str, advice: str) -> Service:
+    """Return the tasks that are attached to a server as middleware."""
     for each in middleware:
         if isinstance(each, Middleware):
             if not each.service.serves_methods:
-                raise CannotLoad(not_set_up("extensions=[tasks]").error.message)
+                raise LoadError(not_set_up("extensions=[tasks]").error.message)
             return each.service
-    raise CannotLoad(f"{name} has no Tasks attached; {advice}")
+    raise LoadError(f"{name} has no Tasks attached; {advice}")

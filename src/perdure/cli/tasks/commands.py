@@ -11,82 +11,81 @@ from ...operating import Changes, Detail, Operator, Row, Rows, Stats
 from ...storage import Micros
 from ...storage.clock import system_clock
 from ...tasks import Status
-from ..options import Json, Url
-from ..output import tell, tell_document
-from ..saying import say
+from ..options import JsonOption, UrlOption
+from ..output import print_json, print_message, print_result
 from ..times import moment
 from . import shapes
-from .options import Id, Limit, MaybeId, Name, Statuses, done, tasks
-from .render import line_of, line_of_newer, lines_of_detail, lines_of_stats
-from .showing import can_move, screen, shown, table_of
+from .options import LimitOption, NameOption, OptionalTask, StatusOption, TaskArgument, run, tasks
+from .render import newer_task_line, render_stats, render_task, task_line
+from .showing import is_interactive, stdout, task_display, task_table
 
 
 @tasks.command("list")
 def list_tasks(
     *,
-    status: Statuses = None,
-    name: Name = None,
+    status: StatusOption = None,
+    name: NameOption = None,
     after: Annotated[str | None, typer.Option("--after", help="go on where a list ended")] = None,
-    limit: Limit = 50,
-    url: Url = None,
-    json: Json = False,
+    limit: LimitOption = 50,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """The newest tasks of everybody, owners hashed. A terminal shows a table; files get whole ids."""
 
     async def work(operator: Operator) -> Rows:
         return await operator.tasks(statuses=status, name=name, after=after, limit=limit)
 
-    page = done(url, work)
+    page = run(url, work)
     if json:
-        tell_document(shapes.rows(page))
+        print_json(shapes.rows(page))
         return
     _tell_rows(page)
     for corrupt in page.corrupt:
-        say(f"the record of task {corrupt} cannot be read; `perdure doctor` shows why")
+        print_message(f"the record of task {corrupt} cannot be read; `perdure doctor` shows why")
     if page.next is not None:
-        say(f"there may be more; go on with --after {page.next}")
+        print_message(f"there may be more; go on with --after {page.next}")
 
 
 def _tell_rows(page: Rows) -> None:
     if not (page.rows or page.newer):
-        say("no tasks here")
-    elif page.rows and can_move():
-        screen.print(table_of(page.rows))
+        print_message("no tasks here")
+    elif page.rows and is_interactive():
+        stdout.print(task_table(page.rows))
     else:
         for row in page.rows:
-            tell(line_of(row))
+            print_result(task_line(row))
     for task in page.newer:
-        tell(line_of_newer(task))
+        print_result(newer_task_line(task))
 
 
 @tasks.command()
-def show(task: Id, *, url: Url = None, json: Json = False) -> None:
+def show(task: TaskArgument, *, url: UrlOption = None, json: JsonOption = False) -> None:
     """Everything about one task: arguments, variables, what happened, what it asks, how it ended."""
 
     async def work(operator: Operator) -> Detail:
         return await operator.find(task)
 
-    seen = done(url, work)
+    seen = run(url, work)
     if json:
-        tell_document(shapes.detail(seen))
+        print_json(shapes.detail(seen))
     else:
-        tell("\n".join(lines_of_detail(seen, system_clock())))
+        print_result("\n".join(render_task(seen, system_clock())))
 
 
 @tasks.command()
 def watch(
-    task: MaybeId = None,
+    task: OptionalTask = None,
     *,
-    status: Statuses = None,
-    name: Name = None,
-    limit: Limit = 20,
-    url: Url = None,
-    json: Json = False,
+    status: StatusOption = None,
+    name: NameOption = None,
+    limit: LimitOption = 20,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """The newest tasks as they change, until Ctrl-C; or one to its end, which fails if the task does."""
 
     async def work(operator: Operator) -> Row | None:
-        with shown(operator.clock, json=json) as display:
+        with task_display(operator.clock, json=json) as display:
             if task is None:
                 async with aclosing(operator.watch(statuses=status, name=name, limit=limit)) as seen:
                     async for changes in seen:
@@ -96,18 +95,18 @@ def watch(
             async with aclosing(operator.watch_task(row.handle, row.task_id)) as states:
                 async for detail in states:
                     row = detail.row
-                    display.tell(_alone(detail), operator.clock())
+                    display.tell(_single_change(detail), operator.clock())
             return row
 
     try:
-        ended = done(url, work)
+        ended = run(url, work)
     except KeyboardInterrupt:
         return
     if ended is not None and ended.status is not Status.COMPLETED:
         raise typer.Exit(1)
 
 
-def _alone(detail: Detail) -> Changes:
+def _single_change(detail: Detail) -> Changes:
     return Changes(page=Rows(rows=(detail.row,)), changed=(detail.row,), gone=())
 
 
@@ -115,8 +114,8 @@ def _alone(detail: Detail) -> Changes:
 def stats(
     *,
     window: Annotated[str, typer.Option("--window", metavar="TIME", help="30m, 1h, 7d")] = "1h",
-    url: Url = None,
-    json: Json = False,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """How many tasks there are, who works, what waits the longest, and how much ended of late."""
 
@@ -125,8 +124,8 @@ def stats(
         span: Micros = max(1_000_000, now - moment(window, now))
         return await operator.stats(span, parts=60)
 
-    seen = done(url, work)
+    seen = run(url, work)
     if json:
-        tell_document(shapes.stats(seen))
+        print_json(shapes.stats(seen))
     else:
-        tell("\n".join(lines_of_stats(seen, system_clock())))
+        print_result("\n".join(render_stats(seen, system_clock())))

@@ -8,33 +8,33 @@ from collections.abc import Iterator, Sequence
 from ...operating import Bucket, Detail, Event, NewerTask, Question, Row, Stats, Worker, outcome_of
 from ...storage import Micros
 from ...tasks import Json
-from ..output import counted, escaped, harmless, table
+from ..output import escape_control, key_values, one_line, plural
 from ..times import duration, when
 
 BARS = " ▁▂▃▄▅▆▇█"
-WIDEST_STATE = len("input required")
+STATUS_WIDTH = len("input required")
 
 
-def line_of(row: Row) -> str:
+def task_line(row: Row) -> str:
     """The whole id first, for programs that take a line apart."""
     parts = (
         row.task_id,
-        f"{row.state:<{WIDEST_STATE}}",
+        f"{row.state:<{STATUS_WIDTH}}",
         f"{duration(row.age):<12}",
-        f"{progress_of(row) or '-':<8}",
+        f"{format_progress(row) or '-':<8}",
         row.owner,
-        harmless(row.name),
-        harmless(row.message or ""),
+        one_line(row.name),
+        one_line(row.message or ""),
     )
     return "  ".join(parts).rstrip()
 
 
-def line_of_newer(task: NewerTask) -> str:
+def newer_task_line(task: NewerTask) -> str:
     """The same for a task that a newer version wrote, whose status this version may not know."""
-    return f"{task.task_id}  {task.state}  {duration(task.age)}  {harmless(task.status)}"
+    return f"{task.task_id}  {task.state}  {duration(task.age)}  {one_line(task.status)}"
 
 
-def progress_of(row: Row) -> str:
+def format_progress(row: Row) -> str:
     if row.progress is None:
         return ""
     done = f"{row.progress.done:g}"
@@ -44,22 +44,22 @@ def progress_of(row: Row) -> str:
 # One task
 
 
-def lines_of_detail(seen: Detail, now: Micros) -> Iterator[str]:
+def render_task(seen: Detail, now: Micros) -> Iterator[str]:
     row = seen.row
     held = seen.lease
     rows = [
         ("task", row.task_id),
-        ("name", harmless(row.name)),
+        ("name", one_line(row.name)),
         ("state", row.state),
-        ("message", harmless(row.message or "")),
+        ("message", one_line(row.message or "")),
         ("owner", f"{row.owner} ({row.owner_kind})"),
         ("age", duration(row.age)),
-        ("progress", progress_of(row)),
+        ("progress", format_progress(row)),
         ("attempts", str(row.attempts)),
-        ("last failure", harmless(seen.last_failure or "")),
-        ("worker", "" if held is None else f"{harmless(held.holder)}, lease until {when(held.until, now)}"),
+        ("last failure", one_line(seen.last_failure or "")),
+        ("worker", "" if held is None else f"{one_line(held.holder)}, lease until {when(held.until, now)}"),
     ]
-    yield from table(*((name, value) for name, value in rows if value))
+    yield from key_values(*((name, value) for name, value in rows if value))
     yield from _document("arguments", seen.arguments)
     yield from _document("variables", seen.variables)
     yield from _document("checkpoint", seen.checkpoint)
@@ -73,14 +73,14 @@ def lines_of_detail(seen: Detail, now: Micros) -> Iterator[str]:
 
 
 def _event(event: Event, now: Micros) -> str:
-    note = f": {harmless(event.note)}" if event.note else ""
+    note = f": {one_line(event.note)}" if event.note else ""
     return f"{when(event.at, now)}  {event.kind}{note}"
 
 
 def _question(question: Question, now: Micros) -> Iterator[str]:
-    yield f"asks {harmless(question.key)} ({question.kind}), {when(question.asked_at, now)}"
+    yield f"asks {one_line(question.key)} ({question.kind}), {when(question.asked_at, now)}"
     if question.message:
-        yield f"  {harmless(question.message)}"
+        yield f"  {one_line(question.message)}"
     shown: Json = question.params if question.schema is None else question.schema
     yield from _indented(shown)
 
@@ -93,20 +93,20 @@ def _document(name: str, value: Json) -> Iterator[str]:
 
 
 def _indented(value: Json) -> Iterator[str]:
-    for line in escaped(json.dumps(value, indent=2, ensure_ascii=False)).split("\n"):
+    for line in escape_control(json.dumps(value, indent=2, ensure_ascii=False)).split("\n"):
         yield f"  {line}"
 
 
 # Figures
 
 
-def lines_of_stats(seen: Stats, now: Micros) -> Iterator[str]:
+def render_stats(seen: Stats, now: Micros) -> Iterator[str]:
     ended = seen.throughput
     some = "" if ended.is_whole else ", at least"
     counts = ", ".join(f"{count} {status.value.replace('_', ' ')}" for status, count in seen.counts.items())
-    yield from table(
+    yield from key_values(
         ("tasks", f"{sum(seen.counts.values())}: {counts}"),
-        ("held", f"{seen.held} by {counted(len(seen.workers), 'worker')}"),
+        ("held", f"{seen.held} by {plural(len(seen.workers), 'worker')}"),
         ("waiting", _waiting(seen)),
         ("asking", _oldest(seen.oldest_asking)),
         ("expired", f"{seen.expired}, to be removed by the next sweep" if seen.expired else "none"),
@@ -114,10 +114,15 @@ def lines_of_stats(seen: Stats, now: Micros) -> Iterator[str]:
             "ended",
             f"{ended.ended} in {duration(ended.until - ended.since)}{some}; {ended.per_minute:.2g} a minute",
         ),
-        ("took", "nothing ended" if ended.median is None else f"{took(ended.median)} in the median"),
+        (
+            "took",
+            "nothing ended"
+            if ended.median is None
+            else f"{format_short_duration(ended.median)} in the median",
+        ),
     )
     if ended.ended:
-        yield f"  {spark(ended.buckets)}"
+        yield f"  {sparkline(ended.buckets)}"
     for worker in seen.workers:
         yield f"  {_worker(worker, now)}"
 
@@ -128,19 +133,19 @@ def _waiting(seen: Stats) -> str:
 
 
 def _oldest(row: Row | None) -> str:
-    return "none" if row is None else f"longest {row.task_id} ({harmless(row.name)}), {duration(row.age)}"
+    return "none" if row is None else f"longest {row.task_id} ({one_line(row.name)}), {duration(row.age)}"
 
 
 def _worker(worker: Worker, now: Micros) -> str:
-    late = f", {counted(worker.overdue, 'lease')} overdue" if worker.overdue else ""
-    return f"{harmless(worker.name)}: {counted(worker.held, 'task')}, until {when(worker.until, now)}{late}"
+    late = f", {plural(worker.overdue, 'lease')} overdue" if worker.overdue else ""
+    return f"{one_line(worker.name)}: {plural(worker.held, 'task')}, until {when(worker.until, now)}{late}"
 
 
-def took(span: Micros) -> str:
+def format_short_duration(span: Micros) -> str:
     return duration(span) if span >= 1_000_000 else f"{span / 1000:.3g} ms"
 
 
-def spark(buckets: Sequence[Bucket]) -> str:
+def sparkline(buckets: Sequence[Bucket]) -> str:
     """What ended, over time, as a row of bars."""
     most = max((bucket.ended for bucket in buckets), default=0) or 1
     return "".join(BARS[-(-bucket.ended * (len(BARS) - 1) // most)] for bucket in buckets)

@@ -15,12 +15,12 @@ from rich.text import Text
 
 from ...operating import Changes, Row
 from ...storage import Micros
-from ..output import harmless, tell, tell_document
+from ..output import one_line, print_json, print_result
 from ..times import clock, duration, iso
 from . import shapes
-from .render import line_of, progress_of
+from .render import format_progress, task_line
 
-SHOWN_ID = 12
+ID_WIDTH = 12
 """Letters of an id that are shown where there is little room; they are enough to find it."""
 _COLOURS = {
     "waiting": "dim",
@@ -32,14 +32,14 @@ _COLOURS = {
     "cancelled": "yellow",
 }
 
-screen = Console(highlight=False, emoji=False)
+stdout = Console(highlight=False, emoji=False)
 
 
-def can_move() -> bool:
-    return screen.is_terminal and not screen.is_dumb_terminal
+def is_interactive() -> bool:
+    return stdout.is_terminal and not stdout.is_dumb_terminal
 
 
-def table_of(rows: Iterable[Row]) -> Table:
+def task_table(rows: Iterable[Row]) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", expand=False)
     for name in ("id", "state", "name", "age"):
         shown.add_column(name, no_wrap=True)
@@ -53,21 +53,21 @@ def table_of(rows: Iterable[Row]) -> Table:
 
 def _cells(row: Row) -> tuple[RenderableType, ...]:
     return (
-        Text(row.task_id[:SHOWN_ID]),
+        Text(row.task_id[:ID_WIDTH]),
         Text(row.state, style=_COLOURS[row.state]),
-        Text(harmless(row.name)),
+        Text(one_line(row.name)),
         Text(duration(row.age)),
         _progress(row),
         Text(row.owner, style="dim"),
-        Text(harmless(row.message or "")),
+        Text(one_line(row.message or "")),
     )
 
 
 def _progress(row: Row) -> RenderableType:
     if row.share is None:
-        return Text(progress_of(row))
+        return Text(format_progress(row))
     cell = Table.grid(padding=(0, 1))
-    cell.add_row(ProgressBar(total=1.0, completed=row.share, width=10), Text(progress_of(row)))
+    cell.add_row(ProgressBar(total=1.0, completed=row.share, width=10), Text(format_progress(row)))
     return cell
 
 
@@ -76,7 +76,7 @@ class Lines:
 
     def tell(self, changes: Changes, now: Micros) -> None:
         for row in changes.changed:
-            tell(f"{clock(now)}  {line_of(row)}")
+            print_result(f"{clock(now)}  {task_line(row)}")
 
     def __enter__(self) -> Self:
         return self
@@ -92,7 +92,7 @@ class JsonLines(Lines):
 
     def tell(self, changes: Changes, now: Micros) -> None:
         for event in shapes.changes(changes):
-            tell_document({"at": iso(now), **event})
+            print_json({"at": iso(now), **event})
 
 
 class LiveTable(Lines):
@@ -101,7 +101,7 @@ class LiveTable(Lines):
     def __init__(self, clock: Callable[[], Micros]) -> None:
         self._clock = clock
         self._rows: tuple[Row, ...] = ()
-        self._live = Live(get_renderable=self._shown, console=screen, refresh_per_second=2)
+        self._live = Live(get_renderable=self._shown, console=stdout, refresh_per_second=2)
 
     def tell(self, changes: Changes, now: Micros) -> None:  # noqa: ARG002
         self._rows = changes.page.rows
@@ -111,7 +111,7 @@ class LiveTable(Lines):
         now = self._clock()
         if not self._rows:
             return Text("no tasks yet; they are shown as they come")
-        return table_of(_aged(row, now) for row in self._rows)
+        return task_table(_with_current_age(row, now) for row in self._rows)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -123,12 +123,12 @@ class LiveTable(Lines):
         self._live.stop()
 
 
-def _aged(row: Row, now: Micros) -> Row:
+def _with_current_age(row: Row, now: Micros) -> Row:
     return row if row.status.is_terminal else replace(row, age=max(0, now - row.created_at))
 
 
-def shown(clock: Callable[[], Micros], *, json: bool) -> Lines:
+def task_display(clock: Callable[[], Micros], *, json: bool) -> Lines:
     """As it suits who looks at it."""
     if json:
         return JsonLines()
-    return LiveTable(clock) if can_move() else Lines()
+    return LiveTable(clock) if is_interactive() else Lines()

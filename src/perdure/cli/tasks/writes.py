@@ -8,33 +8,33 @@ import typer
 
 from ...operating import Detail, Operator, Purge, Question, Row
 from ...tasks import Json as Answer
-from ..options import DryRun, Json, Url
-from ..output import counted, tell, tell_document
-from ..saying import say, told
+from ..errors import report_errors
+from ..options import DryRunOption, JsonOption, UrlOption
+from ..output import plural, print_json, print_message, print_result
 from ..times import moment
 from . import shapes
-from .options import Id, done, tasks
-from .prompt import Given, answer_to, chosen
+from .options import TaskArgument, run, tasks
+from .prompt import AnswerInput, build_answer, choose_question
 
 
 @tasks.command()
-def cancel(task: Id, *, url: Url = None, json: Json = False) -> None:
+def cancel(task: TaskArgument, *, url: UrlOption = None, json: JsonOption = False) -> None:
     """End a task that waits; ask the worker of one that runs, wherever it is, to end it."""
 
     async def work(operator: Operator) -> Row:
         row = (await operator.find(task)).row
         return await operator.cancel(row.handle, row.task_id)
 
-    row = done(url, work)
+    row = run(url, work)
     if json:
-        tell_document(shapes.row(row))
+        print_json(shapes.row(row))
     else:
-        tell("it is cancelled" if row.status.is_terminal else "its worker was asked to end it")
+        print_result("it is cancelled" if row.status.is_terminal else "its worker was asked to end it")
 
 
 @tasks.command()
 def answer(
-    task: Id,
+    task: TaskArgument,
     fields: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME=VALUE", help="what the form asks for", show_default=False),
@@ -45,38 +45,40 @@ def answer(
         str | None, typer.Option("--value", metavar="JSON", help="all fields of the form, or a whole result")
     ] = None,
     decline: Annotated[bool, typer.Option("--decline", help="say that there will be no answer")] = False,
-    url: Url = None,
-    json: Json = False,
+    url: UrlOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Answer what a task asks. In a terminal, and without an answer given, you are asked field by field."""
-    given = Given(key=key, value=value, fields=fields or (), declines=decline)
+    given = AnswerInput(key=key, value=value, fields=fields or (), decline=decline)
     if bool(given.fields) + (value is not None) + decline > 1:
         raise typer.BadParameter("give the answer as NAME=VALUE, with --value, or --decline: one of them")
 
     async def look(operator: Operator) -> Detail:
         return await operator.find(task)
 
-    question, place, reply = _replied(done(url, look), given)  # people take their time, and nothing is open
+    question, place, reply = _resolve_answer(
+        run(url, look), given
+    )  # people take their time, and nothing is open
 
     async def work(operator: Operator) -> Row:
         return await operator.answer(place.handle, place.task_id, question.key, reply)
 
-    row = done(url, work)
+    row = run(url, work)
     if json:
-        tell_document(shapes.row(row))
+        print_json(shapes.row(row))
     elif row.open_questions:
-        tell(f"answered; {counted(row.open_questions, 'question')} still open")
+        print_result(f"answered; {plural(row.open_questions, 'question')} still open")
     else:
-        tell("answered; the task goes on")
+        print_result("answered; the task goes on")
 
 
-def _replied(seen: Detail, given: Given) -> tuple[Question, Row, Answer]:
+def _resolve_answer(seen: Detail, given: AnswerInput) -> tuple[Question, Row, Answer]:
     if not seen.questions:
-        say("perdure: the task asks nothing now; `perdure tasks show ID` tells how it is")
+        print_message("perdure: the task asks nothing now; `perdure tasks show ID` tells how it is")
         raise typer.Exit(1)
-    with told():
-        question = chosen(seen, given.key)
-        return question, seen.row, answer_to(question, given)
+    with report_errors():
+        question = choose_question(seen, given.key)
+        return question, seen.row, build_answer(question, given)
 
 
 @tasks.command()
@@ -86,9 +88,9 @@ def purge(
         str | None,
         typer.Option("--older-than", metavar="TIME", help="tasks too that ended before: 7d, 2026-11-01"),
     ] = None,
-    url: Url = None,
-    json: Json = False,
-    dry_run: DryRun = False,
+    url: UrlOption = None,
+    json: JsonOption = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Remove tasks whose time is over. Servers and workers do that too, every minute."""
 
@@ -96,11 +98,11 @@ def purge(
         time = None if older_than is None else moment(older_than, operator.clock())
         return await operator.purge(ended_before=time, dry_run=dry_run)
 
-    report = done(url, work)
+    report = run(url, work)
     if json:
-        tell_document(report)
+        print_json(report)
         return
     would = "would be removed" if dry_run else "removed"
-    tell(f"{counted(report.expired, 'expired task')} {would}")
+    print_result(f"{plural(report.expired, 'expired task')} {would}")
     if older_than is not None:
-        tell(f"{counted(report.ended, 'ended task')} {would}")
+        print_result(f"{plural(report.ended, 'ended task')} {would}")
