@@ -128,7 +128,7 @@ async def test_a_target_that_is_not_empty_is_refused_unless_asked_to_merge(tmp_p
     refused = f"perdure: cannot copy into {target}: there are records in {SPACES[0]!r} already; "
     expect(perdure_command("copy", target, "--url", source), 2, refused, "--merge")
     assert await records_in(target) == before
-    expect_result(perdure_command("copy", "--merge", target, "--url", source), 0, "everything is there")
+    expect_result(perdure_command("copy", "--merge", target, "--url", source), 0, "Copy verified")
     assert sorted(await records_in(target), key=str) == sorted([*RECORDS, other], key=str)
 
 
@@ -142,7 +142,7 @@ async def test_merging_with_a_different_record_fails_and_names_it(tmp_path: Path
 
 async def test_a_target_that_is_refused_is_named_without_its_password(tmp_path: Path) -> None:
     source, target = await file_of(tmp_path / "source.db", RECORDS), await new_url("postgres", tmp_path)
-    expect_result(perdure_command("copy", target, "--url", source), 0, "everything is there")
+    expect_result(perdure_command("copy", target, "--url", source), 0, "Copy verified")
     parts = urlsplit(target)
     place = f"{parts.hostname}:{parts.port}{parts.path}"
     secret = parts._replace(netloc=f"{parts.username}:{SECRET}@{parts.hostname}:{parts.port}").geturl()
@@ -326,7 +326,7 @@ async def test_a_server_that_does_not_answer_is_worth_another_try_and_no_passwor
     file = await file_of(tmp_path / "other.db")
     ended = perdure_command(*(file if each == "FILE" else each for each in arguments))
     expect(ended, 1, "perdure: ")
-    assert ended.stderr.endswith("; try again in a while\n")
+    assert ended.stderr.endswith("; try again later\n")
     assert ended.stderr.count("\n") == 1
     assert SECRET not in ended.stderr
 
@@ -335,7 +335,7 @@ def test_a_worker_tells_in_one_sentence_that_its_storage_does_not_answer(tmp_pat
     app = f"from perdure.runtime import App\napp = App({UNREACHABLE!r})\n@app.function\ndef work(): ...\n"
     (tmp_path / "mine.py").write_text(app)
     ended = perdure_command("worker", "mine:app", folder=tmp_path)
-    expect(ended, 1, "perdure: ", "; try again in a while\n")
+    expect(ended, 1, "perdure: ", "; try again later\n")
     assert ended.stderr.count("\n") == 1
     assert SECRET not in ended.stderr
 

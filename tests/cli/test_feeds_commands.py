@@ -327,7 +327,7 @@ async def test_a_mistake_is_told_in_one_sentence(place: Place, arguments: list[s
 async def test_a_storage_that_does_not_answer_is_worth_another_try(place: Place) -> None:
     ended = await place.feeds("once", "--url", "redis://127.0.0.1:1/0", code=1)
     assert ended.err.startswith("perdure: 127.0.0.1:1: cannot be reached")
-    assert ended.err.endswith("; try again in a while\n")
+    assert ended.err.endswith("; try again later\n")
     assert ended.err.count("\n") == 1, ended.err
 
 
@@ -342,4 +342,4 @@ async def test_two_settings_files_in_a_folder_are_one_too_many(place: Place) -> 
 async def test_a_source_that_does_not_answer_is_told_in_one_sentence(place: Place) -> None:
     place.fake.fail(Fault(how="refused", times=None))
     ended = await place.feeds("add", "alice.test", code=1)
-    assert ended.err == "perdure: status 503: UpstreamFailure Upstream failure; try again in a while\n"
+    assert ended.err == "perdure: status 503: UpstreamFailure Upstream failure; try again later\n"

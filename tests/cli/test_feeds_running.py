@@ -160,7 +160,7 @@ async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
     assert "[SKIP] alice.test: being polled by somebody, which has it until " in said
     assert "; 1 not polled, because another poller has them; " in said
     ended = await place.feeds("poll", "alice.test", code=1)
-    assert ended.err == "perdure: alice.test is already being polled by somebody; try again in a while\n"
+    assert ended.err == "perdure: alice.test is already being polled by somebody; try again later\n"
     assert "next poll      now, by somebody" in (await place.feeds("inspect", "alice.test")).out
 
 
@@ -287,7 +287,7 @@ async def test_run_polls_whoever_is_added_or_has_news_until_it_is_told_to_stop(p
     process.send_signal(signal.SIGTERM)
     end = await ended(process)
     assert end.code == 0
-    assert "SIGTERM: giving the accounts back" in end.err
+    assert "SIGTERM: releasing accounts" in end.err
     assert "3 polls of 2 accounts; 3 with new posts, 2 polled for the first time; 4 new posts" in end.out
 
 

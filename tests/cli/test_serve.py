@@ -124,7 +124,7 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
         said = banner(PLAN, hosted, "http://127.0.0.1:8000", await storage_location(storage), {})
     place = str(tmp_path / "tasks.db") if on_engine == "sqlite" else on_engine
     assert (f"    storage     {place}   (durable)\n" in said) == (on_engine != "memory")
-    assert ("survive" in said, "kill -9" in said) == ((on_engine != "memory"),) * 2
+    assert ("(durable)" in said, "kill -9" in said) == ((on_engine != "memory"),) * 2
     assert url not in said or on_engine == "memory"
 
 

@@ -16,7 +16,7 @@ from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 pytestmark = pytest.mark.anyio
 
 SHORT = "fifteen-letters"
-MAKE_ONE = 'make one with: python -c "import secrets; print(secrets.token_urlsafe(24))"'
+GENERATE_ONE = 'generate one with: python -c "import secrets; print(secrets.token_urlsafe(24))"'
 
 
 def without(argument: str) -> str:
@@ -50,12 +50,12 @@ async def test_a_token_that_no_header_can_carry_or_that_is_guessed_is_refused(
     said = await refused(tmp_path, option, "pass wörd of some length")
     assert f"{what} must be printable ASCII" in said
     said = await refused(tmp_path, option, SHORT)
-    assert f"{what} must have at least 16 characters; {MAKE_ONE}" in said
+    assert f"{what} must have at least 16 characters; {GENERATE_ONE}" in said
     assert SHORT not in said
 
 
 async def test_the_token_that_is_made_as_told_is_long_enough(tmp_path: Path) -> None:
-    words = MAKE_ONE.partition("python ")[2].replace('"', "").split(" ", 1)
+    words = GENERATE_ONE.partition("python ")[2].replace('"', "").split(" ", 1)
     made = await (await forged(*words, stdout=PIPE)).communicate()
     said = await refused(tmp_path, "--token", made[0].decode().strip(), "nowhere:server")
     assert "no module named 'nowhere'" in said
@@ -160,7 +160,7 @@ async def test_a_database_that_does_not_answer_is_worth_another_try(tmp_path: Pa
     (tmp_path / "own.py").write_text(OWN_SERVER)
     said = await refused(tmp_path, "own:unreachable", code=1)
     assert "cannot be reached" in said
-    assert said.endswith("; try again in a while\n")
+    assert said.endswith("; try again later\n")
     assert "hunter2" not in said
 
 
@@ -171,6 +171,6 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
         cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert ended.returncode == 2, ended
-    assert "install the dashboard with: pip install 'perdure[web]', or leave" in ended.stderr
+    assert "install the web extra: pip install 'perdure[web]', or use" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert list(tmp_path.iterdir()) == []

@@ -260,7 +260,7 @@ async def test_what_is_not_there_is_told_in_one_line(tmp_path: Path) -> None:
     assert "private to one process" in await refused("memory:", "list", code=2)
     secret = "hunter2"  # noqa: S105 - the point is that it is not told
     unreachable = await refused(f"postgresql://u:{secret}@127.0.0.1:1/db", "list", code=1)
-    assert unreachable.endswith("; try again in a while\n")
+    assert unreachable.endswith("; try again later\n")
     assert secret not in unreachable
 
 

@@ -52,7 +52,7 @@ async def worker(
     started = WorkerProcess(process)
     try:
         said = await started.line()
-        assert said.startswith("worker"), said
+        assert said.startswith("Worker "), said
         yield started
     finally:
         if process.returncode is None:

@@ -86,4 +86,5 @@ def error_message(error: ReportedError) -> str:
     """Return what is wrong and what to do, on one line unless it quotes a traceback."""
     if isinstance(error, CommandError):
         return str(error)
-    return f"{one_line(str(error))}{'; try again later' if error.retryable else ''}"
+    message = one_line(str(error))
+    return f"{message}; try again later" if error.retryable and "try again" not in message else message

@@ -53,7 +53,9 @@ class HostedServer:
 def sample_server(url: str, allowed_hosts: AllowedHosts, *, simulated: bool, has_token: bool) -> HostedServer:
     """Return a server with sample tools on this storage."""
     tasks = Tasks(url, runtime=DEMO_CONFIG, identify=(lambda _: TOKEN_OWNER) if has_token else None)
-    server = make_server(tasks, simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file()))
+    server = make_server(
+        tasks, simulated_feeds() if simulated else SampleFeeds(settings=read_settings_file())
+    )
     return replace(_host(server, server.name, ATTACH_TO_MCPSERVER, allowed_hosts), storage=url)
 
 
@@ -91,18 +93,6 @@ def _security(allowed_hosts: AllowedHosts) -> TransportSecuritySettings:
 def _origins(hosts: Iterable[str]) -> list[str]:
     # a proxy may terminate TLS
     return [f"{scheme}://{each}" for each in hosts for scheme in ("http", "https")]
-
-
-def _bluesky_reader() -> Reader:
-    """Return feeds with the settings of `perdure feeds` in this directory."""
-    settings = read_settings_file()
-
-    @asynccontextmanager
-    async def opened() -> AsyncGenerator[FeedSource]:
-        async with open_source(settings) as source:
-            yield source
-
-    return Reader(opened=opened, polling=settings.polling)
 
 
 def _host_fastmcp(found: object, name: str, allowed_hosts: AllowedHosts) -> HostedServer:
