@@ -20,7 +20,7 @@ from statistics import median
 import msgspec
 
 from perdure.storage import open_storage
-from perdure.storage.sqlite.database import connect, prepare
+from perdure.storage.sqlite.database import connect, prepare_database
 from perdure.storage.sqlite.location import Location
 from perdure.storage.sqlite.reader import Reader
 from perdure.storage.sqlite.transaction import Transaction
@@ -133,7 +133,7 @@ class _Through:
 
     def __init__(self, path: Path, lives: Sequence[Life]) -> None:
         location = Location(path=path)
-        prepare(location)
+        prepare_database(location)
         self._writer = Writer(location, connect(location))
         self._reader = Reader(location, connect(location))
         self._lives = iter(lives)
@@ -142,7 +142,7 @@ class _Through:
         life = next(self._lives)
         for step in life.steps:
             await self._writer.run(partial(_commit, step))
-        await self._reader.look_up(partial(read, life=life), rows=1)
+        await self._reader.run_inline(partial(read, life=life), rows=1)
 
     async def __aenter__(self) -> _Through:
         return self
@@ -163,7 +163,7 @@ class _Bare:
 
     def __init__(self, path: Path, lives: Sequence[Life]) -> None:
         location = Location(path=path)
-        prepare(location)
+        prepare_database(location)
         self._writing = connect(location)
         self._reading = connect(location)
         self._lives = iter(lives)

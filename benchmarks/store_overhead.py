@@ -11,7 +11,7 @@ from statistics import median
 
 import msgspec
 
-from perdure.storage import Address, Change, Committed, Done, Engine, Guard, Micros, Record, Storage
+from perdure.storage import Accepted, Address, Change, Committed, Engine, Guard, Micros, Record, Storage
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import TaskStore
 
@@ -141,7 +141,7 @@ class _Instant(MemoryEngine):
     def __init__(self) -> None:
         super().__init__()
         self._found: list[Record | None] = [record(0)]
-        self._done = Committed((Done(1),))
+        self._done = Committed((Accepted(1),))
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:  # noqa: ARG002
         return self._found

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perdure.storage import (
-    About,
     Address,
     Change,
     Committed,
     Engine,
     Guard,
-    Maintenance,
+    MaintenanceReport,
     Micros,
     PageRequest,
     Purged,
@@ -19,6 +18,7 @@ from perdure.storage import (
     Refused,
     Space,
     Storage,
+    StorageInfo,
     Tag,
     Watch,
 )
@@ -42,16 +42,16 @@ class Forwarding(Engine):
     ) -> Committed | Refused:
         return await (await self.line("commit")).commit(changes, guard=guard, now=now)
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
         storage = await self.line("page")
         return await storage.page(
-            wanted.space,
-            wanted.partition,
-            limit=wanted.limit,
+            request.space,
+            request.partition,
+            limit=request.limit,
             now=now,
-            after=wanted.after,
-            tag=wanted.tag,
-            descending=wanted.descending,
+            after=request.after,
+            tag=request.tag,
+            descending=request.descending,
         )
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
@@ -66,11 +66,11 @@ class Forwarding(Engine):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self.storage.watch(space, partition, key)
 
-    async def maintain(self, *, repair: bool) -> Maintenance:
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:
         return await (await self.line("maintain")).maintain(repair=repair)
 
-    async def about(self) -> About:
-        return await self.storage.about()
+    async def info(self) -> StorageInfo:
+        return await self.storage.info()
 
     async def close(self) -> None:
         await self.storage.close()

@@ -21,7 +21,7 @@ def changed(body: str, **changes: object) -> str:
 
 async def put(storage: Storage, record: Record, body: str, *, now: Micros, tag: str | None = None) -> Record:
     """Write a body as a newer process would: everything else of the record stays as it is."""
-    change = record.becoming(
+    change = record.replace_with(
         body=body,
         tag=record.tag if tag is None else tag,
         lane=record.lane,

@@ -33,7 +33,7 @@ from perdure.operating.token import MIN_TOKEN_LENGTH
 from perdure.storage import open_storage
 from perdure.storage.errors import StorageError
 from perdure.storage.kit.servers.process import free_port
-from perdure.storage.sqlite.location import parse
+from perdure.storage.sqlite.location import parse_url
 
 from .test_examples import sampled
 
@@ -320,8 +320,8 @@ def test_the_ports_agree(compose: Mapping[str, Any]) -> None:
 
 def test_the_file_of_the_image_is_on_its_volume() -> None:
     (folder,) = values_of("VOLUME")
-    path = parse(variables()["PERDURE_URL"]).path
-    assert path == Path(folder) / parse(DEFAULT_URL).path.name
+    path = parse_url(variables()["PERDURE_URL"]).path
+    assert path == Path(folder) / parse_url(DEFAULT_URL).path.name
     assert values_of("WORKDIR")[-1] == folder
 
 

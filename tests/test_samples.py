@@ -171,7 +171,7 @@ async def test_one_damaged_item_breaks_no_tool(tmp_path: Path) -> None:
         async with await open_storage(url) as storage:
             now = FeedStore(storage).clock()
             (record,) = await storage.page(ITEMS, limit=1, now=now, descending=True)
-            damaged = record.becoming(body='{"handle": 1}', tag=record.tag)
+            damaged = record.replace_with(body='{"handle": 1}', tag=record.tag)
             assert isinstance(await storage.commit([damaged], now=now), Committed)
         for tool in ("recent_posts", "shared_links"):
             answer = await client.call_tool(tool, {})

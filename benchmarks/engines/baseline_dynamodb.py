@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_dynamodb.client import DynamoDBClient
 
 ABSENT: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(id)"}
-LOOK_EVERY = 0.2
+POLL_SECONDS = 0.2
 
 
 class BareDynamoDb(Floor):
@@ -93,7 +93,7 @@ class BareDynamoDb(Floor):
             ],
         )
         while not await self._is_active():  # noqa: ASYNC110 - a server tells nobody
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _is_active(self) -> bool:
         answer = await self.db.describe_table(TableName=self._table)

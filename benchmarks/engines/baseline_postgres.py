@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import asyncpg
 
 from perdure.storage import Record
-from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.location import parse_url
 
 from .copies import Life
 from .floor import Floor
@@ -48,7 +48,7 @@ class BarePostgres(Floor):
 
     def __init__(self, url: str, lives: Iterator[Life]) -> None:
         super().__init__(lives)
-        self._location = parse(url)
+        self._location = parse_url(url)
         self._insert, self._update, self._read = map(self._within, (INSERT, UPDATE, READ))
 
     async def open(self) -> None:
@@ -90,7 +90,7 @@ class BarePostgres(Floor):
         return row["body"]
 
     def _within(self, sql: str) -> str:
-        return sql.format(schema=self._location.schema)
+        return sql.format(schema=self._location.quoted_schema)
 
 
 async def _no_reset(_: object) -> None:

@@ -47,7 +47,7 @@ async def test_one_damaged_item_breaks_no_command(place: Place) -> None:
     async with place.store() as store:
         storage = store.storage
         (record, *_) = await storage.page(ITEMS, alice, limit=1, now=now())
-        damaged = record.becoming(body='{"handle": 1}', tag=record.tag)
+        damaged = record.replace_with(body='{"handle": 1}', tag=record.tag)
         assert isinstance(await storage.commit([damaged], now=now()), Committed)
     assert len((await place.json("items"))["items"]) == 3
     assert [each["url"] for each in (await place.json("links"))["links"]] == ["https://news.test/a"]

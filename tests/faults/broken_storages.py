@@ -7,13 +7,13 @@ from collections.abc import Mapping, Sequence
 from random import Random
 
 from perdure.storage import (
+    Accepted,
     Change,
     Committed,
-    Done,
     Guard,
     Insert,
-    Keep,
-    Maintenance,
+    InsertIfAbsent,
+    MaintenanceReport,
     Micros,
     PageRequest,
     Record,
@@ -25,7 +25,7 @@ from perdure.storage import (
     Watch,
 )
 from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
-from perdure.storage.watch import LocalWatch, Signals
+from perdure.storage.watch import WatchRegistry
 
 from ..forwarding_engine import Forwarding
 
@@ -52,7 +52,7 @@ class Broken(Forwarding):
 
 class SwallowsWhatItAcknowledges(Broken):
     async def wrong(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
-        return Committed(tuple(Done(_version(change)) for change in changes))
+        return Committed(tuple(Accepted(_version(change)) for change in changes))
 
 
 class RepeatsAWrite(Broken):
@@ -115,7 +115,7 @@ class GoesDeaf(Broken):
     """A watch hears nothing, ever."""
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return LocalWatch(Signals(), (space, partition, key))
+        return Watch(WatchRegistry(), (space, partition, key))
 
 
 class CountsOneTooMany(Broken):
@@ -127,9 +127,9 @@ class CountsOneTooMany(Broken):
 class ListsTooLittle(Broken):
     """Over all partitions."""
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        found = await super().page(wanted, now=now)
-        return [record for record in found if wanted.partition is not None or record.key != "k1"]
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        found = await super().page(request, now=now)
+        return [record for record in found if request.partition is not None or record.key != "k1"]
 
 
 class ForgetsATimer(Broken):
@@ -138,16 +138,16 @@ class ForgetsATimer(Broken):
 
 
 class FindsSomething(Broken):
-    async def maintain(self, *, repair: bool) -> Maintenance:
-        return Maintenance(findings=("a counter is wrong",))
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:
+        return MaintenanceReport(findings=("a counter is wrong",))
 
 
 def _version(change: Change) -> int:
     """What a change that is done would be told."""
-    if isinstance(change, (Insert, Keep)):
+    if isinstance(change, (Insert, InsertIfAbsent)):
         return 1
     return change.before.version + isinstance(change, Replace)
 
 
 def _again(change: Replace) -> Replace:
-    return change.after.becoming(body=change.after.body, tag=change.before.tag)
+    return change.after.replace_with(body=change.after.body, tag=change.before.tag)

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
-from perdure.storage import Address, Change, Committed, Delete, Done, Record, Replace
+from perdure.storage import Accepted, Address, Change, Committed, Delete, Record, Replace
 from perdure.storage.kit.linearizability import is_linearizable
 
 from .clients import BOUND, QUOTA, after
@@ -28,9 +28,9 @@ class Case:
         """By commits that were acknowledged."""
         for commit in self.journal.commits:
             if isinstance(commit.told, Committed):
-                for change, answer in zip(commit.changes, commit.told.answers, strict=True):
+                for change, answer in zip(commit.changes, commit.told.results, strict=True):
                     record = after(change)
-                    if record is not None and isinstance(answer, Done):
+                    if record is not None and isinstance(answer, Accepted):
                         yield record
 
     def refused(self) -> Iterator[tuple[Commit, Record]]:

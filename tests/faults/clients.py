@@ -21,7 +21,7 @@ from perdure.storage import (
     Delete,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Record,
     Refused,
     Space,
@@ -45,7 +45,7 @@ LANE = "lane"
 """In which records of an odd version wait, but for witnesses."""
 TAGS = ("blue", "red")
 BOUND = 2
-GUARD = Guard(space=QUOTA, tags=frozenset(TAGS), at_most=BOUND)
+GUARD = Guard(space=QUOTA, tags=frozenset(TAGS), max_count=BOUND)
 
 PLACES = [(space, f"k{n}", n) for space in (THINGS, QUOTA) for n in range(4)]
 IN_USE = 3
@@ -178,7 +178,7 @@ class Client:
         told = await self._try(self._storage.commit(changes, guard=guard, now=NOW))
         self._journal.wrote(changes, guard, told, called)
         for change in changes:
-            is_done = isinstance(told, Committed) and not isinstance(change, Keep)
+            is_done = isinstance(told, Committed) and not isinstance(change, InsertIfAbsent)
             self._learn(change.address, after(change) if is_done else None)
         return told
 
@@ -189,12 +189,12 @@ class Client:
         body = name + " " * self._chance.choice(SIZES)
         if known is None or drawn < 0.1:
             record = birth(address, body)
-            return Keep(record=record) if self._chance.random() < 0.3 else Insert(record=record)
+            return InsertIfAbsent(record=record) if self._chance.random() < 0.3 else Insert(record=record)
         if drawn < 0.4:
             return Delete(before=known)
         version = known.version + 1
         lane, wake_at = (LANE, version) if version % 2 else (None, None)
-        return known.becoming(body=body, tag=tag_of(version), lane=lane, wake_at=wake_at)
+        return known.replace_with(body=body, tag=tag_of(version), lane=lane, wake_at=wake_at)
 
     def _witness(self, partition: Partition, which: str) -> Insert:
         key = f"{self.name} {self._writes} {which}"
@@ -246,7 +246,7 @@ def tag_of(version: int) -> str:
 def after(change: Change) -> Record | None:
     """What stands there if the change is done."""
     match change:
-        case Insert(record=record) | Keep(record=record):
+        case Insert(record=record) | InsertIfAbsent(record=record):
             return record
         case Delete():
             return None
@@ -260,4 +260,4 @@ def _where(error: BaseException) -> str:
 
 
 def _needs_guard(change: Change) -> bool:
-    return isinstance(change, (Insert, Keep)) and change.address.space == QUOTA
+    return isinstance(change, (Insert, InsertIfAbsent)) and change.address.space == QUOTA

@@ -11,14 +11,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 
 from perdure.storage import (
+    Accepted,
     Address,
-    Answer,
     Change,
+    ChangeResult,
     Conflict,
     Delete,
-    Done,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Kept,
     Missing,
     Record,
@@ -60,9 +60,9 @@ def _written(
     if told is Lost.UNKNOWN:
         yield from _perhaps_written(commit, at_the_end, end)
         return
-    for change, answer in zip(commit.changes, told.answers, strict=True):
+    for change, answer in zip(commit.changes, told.results, strict=True):
         what, said = _write(change), answer
-        if isinstance(told, Refused) and isinstance(answer, Done):
+        if isinstance(told, Refused) and isinstance(answer, Accepted):
             what, said = _look(change)
         yield change.address, _operation(what, said, commit.called, commit.returned)
 
@@ -74,12 +74,12 @@ def _perhaps_written(
     if seen and not any(seen):
         return
     for change in commit.changes:
-        is_certain = bool(seen) and not isinstance(change, Keep)
-        answer = Done(_version(change)) if is_certain else Missing()
+        is_certain = bool(seen) and not isinstance(change, InsertIfAbsent)
+        answer = Accepted(_version(change)) if is_certain else Missing()
         yield change.address, _operation(_write(change), answer, commit.called, end if is_certain else None)
 
 
-def _operation(what: Write, answer: Answer, called: int, returned: int | None) -> Operation:
+def _operation(what: Write, answer: ChangeResult, called: int, returned: int | None) -> Operation:
     """To the checker a keep is an insert, which conflicts where something is kept."""
     told = Conflict(answer.version) if isinstance(answer, Kept) else answer
     return Operation(what=what, answer=told, called=called, returned=returned)
@@ -87,14 +87,14 @@ def _operation(what: Write, answer: Answer, called: int, returned: int | None) -
 
 def _write(change: Change) -> Write:
     new = after(change)
-    if isinstance(change, (Insert, Keep)):
+    if isinstance(change, (Insert, InsertIfAbsent)):
         return Write("insert", 0, body_of(change.record))
     return Write("delete" if new is None else "replace", change.before.version, body_of(new) if new else "")
 
 
-def _look(change: Change) -> tuple[Write, Answer]:
+def _look(change: Change) -> tuple[Write, ChangeResult]:
     """A change that met its condition in a commit that was refused: a replace of a version that never is."""
-    stands = None if isinstance(change, (Insert, Keep)) else change.before.version
+    stands = None if isinstance(change, (Insert, InsertIfAbsent)) else change.before.version
     return Write("replace", 0, ""), Missing() if stands is None else Conflict(stands)
 
 

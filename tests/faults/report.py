@@ -33,4 +33,4 @@ def numbers(case: Case) -> dict[str, int]:
 
 
 def _is_over(told: Committed | Refused | Lost) -> bool:
-    return isinstance(told, Refused) and told.over is not None
+    return isinstance(told, Refused) and told.guard_count is not None

@@ -423,5 +423,5 @@ async def test_a_record_that_is_not_an_account_is_reported_as_corrupt(store: Fee
 
 async def damage(store: FeedStore, record: Record) -> None:
     """Write a body that is neither an account nor an item."""
-    change = record.becoming(body='{"handle": 1}', tag=record.tag)
+    change = record.replace_with(body='{"handle": 1}', tag=record.tag)
     assert isinstance(await store.storage.commit([change], now=store.clock()), Committed)

@@ -20,7 +20,7 @@ from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
 from perdure.storage.body import number_of
 from perdure.storage.clock import HOUR
-from perdure.storage.copy import copy
+from perdure.storage.copy import copy_records
 from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
@@ -159,7 +159,7 @@ async def test_copying_keeps_what_a_newer_version_wrote_to_the_byte() -> None:
     await filled(source)
     for record in await records_of(source):
         await put(source, record, "  " + newer(record.body, status=["é", 1.50]), now=0)
-    await copy(source, target, tuple(READERS), name="test")
+    await copy_records(source, target, tuple(READERS), name="test")
     assert await records_of(target) == await records_of(source)
 
 

@@ -240,7 +240,7 @@ async def until_quarantined(runtime: Runtime, damaged: Replace) -> None:
 
 async def damage(runtime: Runtime, task: Snapshot) -> Replace:
     record = task.record
-    change = record.becoming(
+    change = record.replace_with(
         body='{"no":"task"}',
         tag=record.tag,
         lane=record.lane,

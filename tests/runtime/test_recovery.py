@@ -291,7 +291,7 @@ async def test_a_leased_record_that_is_damaged_is_quarantined_and_its_lease_remo
 
 
 async def put(runtime: Runtime, record: Record, body: str) -> None:
-    change = record.becoming(
+    change = record.replace_with(
         body=body,
         tag=record.tag,
         lane=record.lane,

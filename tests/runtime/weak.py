@@ -34,4 +34,4 @@ async def open_engine(url: str) -> Engine:
     return WeakMemoryEngine(url, may_lose=is_repeated)
 
 
-register_engine("weak", f"{__name__}:open_engine", install="perdure", is_shared=False)
+register_engine("weak", f"{__name__}:open_engine", package="perdure", is_shared=False)

@@ -13,7 +13,7 @@ from perdure.storage.redis.router import Router
 from perdure.storage.redis.schema import Keys
 from perdure.storage.redis.topology import topology_for
 from perdure.storage.shards import shard_of
-from perdure.storage.sqlite.location import parse as parse_sqlite
+from perdure.storage.sqlite.location import parse_url as parse_sqlite
 
 from .dynamodb_helpers import client_of
 from .postgres_helpers import session

@@ -16,7 +16,7 @@ from perdure.storage import (
     Delete,
     Engine,
     Guard,
-    Maintenance,
+    MaintenanceReport,
     Micros,
     PageRequest,
     Purged,
@@ -27,8 +27,8 @@ from perdure.storage import (
     Watch,
 )
 from perdure.storage.page import page_of
-from perdure.storage.record import Answer, Insert, Keep, Kept, accepted, judge
-from perdure.storage.watch import Signals
+from perdure.storage.record import ChangeResult, Insert, InsertIfAbsent, Kept, accepted_results, decide
+from perdure.storage.watch import WatchRegistry
 
 
 class NaiveEngine(Engine):
@@ -38,7 +38,7 @@ class NaiveEngine(Engine):
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}
-        self.signals = Signals()
+        self.watches = WatchRegistry()
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         return [self.find(address, now) for address in addresses]
@@ -46,8 +46,8 @@ class NaiveEngine(Engine):
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        answers = tuple(self.judge(change, now) for change in changes)
-        done = accepted(answers)
+        answers = tuple(self.decide(change, now) for change in changes)
+        done = accepted_results(answers)
         if done is None:
             return Refused(answers)
         saved = dict(self.records)
@@ -56,17 +56,17 @@ class NaiveEngine(Engine):
             if not isinstance(answer, Kept):
                 self.apply(change)
         if guard is not None:
-            over = self.count(guard, changes[0].address.partition, now)
-            if over > guard.at_most and over > before:
+            guard_count = self.count(guard, changes[0].address.partition, now)
+            if guard_count > guard.max_count and guard_count > before:
                 self.records = saved
-                return Refused(answers, over=over)
-        self.signals.wake(change.address for change in changes)
+                return Refused(answers, guard_count=guard_count)
+        self.watches.wake(change.address for change in changes)
         return Committed(done)
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        found = [record for record in self.live(now) if self.is_wanted(record, wanted)]
-        found.sort(key=lambda record: record.position, reverse=wanted.descending)
-        return page_of(found, wanted.limit)
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        found = [record for record in self.live(now) if self.is_wanted(record, request)]
+        found.sort(key=lambda record: record.position, reverse=request.descending)
+        return page_of(found, request.limit)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         found = [
@@ -93,13 +93,13 @@ class NaiveEngine(Engine):
         return [Purged(*record.address, record.tag) for record in gone]
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return self.signals.watch((space, partition, key))
+        return self.watches.watch((space, partition, key))
 
-    async def maintain(self, *, repair: bool) -> Maintenance:
-        return Maintenance()
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:
+        return MaintenanceReport()
 
     async def close(self) -> None:
-        self.signals.close()
+        self.watches.close()
 
     # The steps
 
@@ -110,13 +110,13 @@ class NaiveEngine(Engine):
         found = self.records.get(address)
         return found if found is not None and found.is_live(now) else None
 
-    def judge(self, change: Change, now: Micros) -> Answer:
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
         found = self.find(change.address, now)
-        return judge(change, None if found is None else found.standing)
+        return decide(change, None if found is None else found.state)
 
     def apply(self, change: Change) -> None:
         self.records.pop(change.address, None)
-        if isinstance(change, Insert | Keep):
+        if isinstance(change, Insert | InsertIfAbsent):
             self.records[change.address] = change.record
         elif not isinstance(change, Delete):
             self.records[change.address] = change.after
@@ -127,15 +127,15 @@ class NaiveEngine(Engine):
             for record in self.live(now)
         )
 
-    def is_wanted(self, record: Record, wanted: PageRequest) -> bool:
+    def is_wanted(self, record: Record, request: PageRequest) -> bool:
         return (
-            record.space == wanted.space
-            and wanted.partition in (None, record.partition)
-            and wanted.tag in (None, record.tag)
-            and self.is_after(record, wanted)
+            record.space == request.space
+            and request.partition in (None, record.partition)
+            and request.tag in (None, record.tag)
+            and self.is_after(record, request)
         )
 
-    def is_after(self, record: Record, wanted: PageRequest) -> bool:
-        if wanted.after is None:
+    def is_after(self, record: Record, request: PageRequest) -> bool:
+        if request.after is None:
             return True
-        return record.position < wanted.after if wanted.descending else record.position > wanted.after
+        return record.position < request.after if request.descending else record.position > request.after

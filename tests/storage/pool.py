@@ -16,7 +16,7 @@ import asyncpg
 import msgspec
 
 from perdure.storage import migrate_storage
-from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.location import parse_url
 
 from .. import servers
 from .dynamodb_helpers import DynamoDb, client_of, make_without_end, settle, table_of
@@ -51,8 +51,10 @@ def _on_postgres(server: Callable[[], Any]) -> Kind:
 
 
 async def _empty_schema(url: str) -> None:
-    location = parse(url)
-    connection = await asyncpg.connect(location.dsns[0], server_settings={"search_path": location.schema})
+    location = parse_url(url)
+    connection = await asyncpg.connect(
+        location.dsns[0], server_settings={"search_path": location.quoted_schema}
+    )
     try:
         await connection.execute("DELETE FROM records; DELETE FROM counts; DELETE FROM totals")
     finally:

@@ -16,7 +16,7 @@ from perdure.storage import Change, Insert, Record, Storage
 from perdure.storage.errors import OutcomeUnknown, StorageBusy, StorageUnavailable
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE
 from perdure.storage.kit.servers import Postgres
-from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.location import parse_url
 
 if TYPE_CHECKING:
     from perdure.storage.postgres.pool import Connection
@@ -54,15 +54,17 @@ OURS = "FROM pg_stat_activity WHERE application_name = $1 AND pid <> pg_backend_
 def named(server: Postgres, options: str = "") -> tuple[str, str]:
     """A new storage whose sessions can be told from others, and their name."""
     url = server.new_url()
-    name = parse(url).options.schema
+    name = parse_url(url).options.schema
     return f"{url}&application_name={name}{options}", name
 
 
 @asynccontextmanager
 async def session(url: str) -> AsyncGenerator[Connection]:
     """A session of our own in the schema that the URL names."""
-    location = parse(url)
-    connection = await asyncpg.connect(location.dsns[0], server_settings={"search_path": location.schema})
+    location = parse_url(url)
+    connection = await asyncpg.connect(
+        location.dsns[0], server_settings={"search_path": location.quoted_schema}
+    )
     try:
         yield connection
     finally:

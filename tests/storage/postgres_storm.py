@@ -6,7 +6,7 @@ import asyncio
 import random
 import sys
 
-from perdure.storage import Change, Delete, Insert, Keep, Record, Storage, open_storage
+from perdure.storage import Change, Delete, Insert, InsertIfAbsent, Record, Storage, open_storage
 from perdure.storage.kit.sample_records import NOW, make_record
 
 PARTITIONS = ["p0", "p1", "p2"]
@@ -31,11 +31,11 @@ def _change(chance: random.Random, partition: str, key: str, old: Record | None)
     tag, expires_at = chance.choice("xyz"), chance.choice([None, NOW, NOW + 5])
     if old is None:
         new = make_record(key, partition=partition, tag=tag, expires_at=expires_at)
-        return chance.choice([Insert, Keep])(record=new)
+        return chance.choice([Insert, InsertIfAbsent])(record=new)
     return (
         Delete(before=old)
         if chance.random() < 0.3
-        else old.becoming(body="2", tag=tag, expires_at=expires_at)
+        else old.replace_with(body="2", tag=tag, expires_at=expires_at)
     )
 
 

@@ -8,7 +8,17 @@ import random
 import sys
 from collections.abc import Awaitable, Callable
 
-from perdure.storage import Address, Delete, Guard, Insert, Keep, Record, Space, Storage, open_storage
+from perdure.storage import (
+    Address,
+    Delete,
+    Guard,
+    Insert,
+    InsertIfAbsent,
+    Record,
+    Space,
+    Storage,
+    open_storage,
+)
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, make_record
 
 OWN = Space("own")
@@ -56,7 +66,7 @@ class Hammer:
 
     async def replace(self) -> None:
         if self.own:
-            change = self.pick().becoming(body=str(self.made), tag=self.chance.choice(TAGS))
+            change = self.pick().replace_with(body=str(self.made), tag=self.chance.choice(TAGS))
             await commit_changes(self.storage, change)
             self.own[change.after.key] = change.after
 
@@ -76,12 +86,12 @@ class Hammer:
         return make_record(f"shared-{self.chance.randrange(5)}", tag=self.chance.choice(TAGS))
 
     async def keep_shared(self) -> None:
-        await self.storage.commit([Keep(record=self.shared())], now=NOW)
+        await self.storage.commit([InsertIfAbsent(record=self.shared())], now=NOW)
 
     async def replace_shared(self) -> None:
         found = await self.storage.get(self.shared().address, now=NOW)
         if found is not None:
-            change = found.becoming(body=self.name, tag=self.chance.choice(TAGS))
+            change = found.replace_with(body=self.name, tag=self.chance.choice(TAGS))
             await self.storage.commit([change], now=NOW)
 
     async def delete_shared(self) -> None:
@@ -90,8 +100,8 @@ class Hammer:
             await self.storage.commit([Delete(before=found)], now=NOW)
 
     async def guarded(self) -> None:
-        guard = Guard(space=SPACE, tags=frozenset({"red"}), at_most=3)
-        await self.storage.commit([Keep(record=self.shared())], guard=guard, now=NOW)
+        guard = Guard(space=SPACE, tags=frozenset({"red"}), max_count=3)
+        await self.storage.commit([InsertIfAbsent(record=self.shared())], guard=guard, now=NOW)
 
     async def pass_away(self) -> None:
         self.made += 1

@@ -27,7 +27,7 @@ def head(partition: str, n: int) -> Record:
 
 
 async def enter(storage: Storage, partition: str, n: int) -> None:
-    changes: list[Change] = [head(partition, n - 1).becoming(body=str(n), tag=f"t{n % 3}")]
+    changes: list[Change] = [head(partition, n - 1).replace_with(body=str(n), tag=f"t{n % 3}")]
     for space in SPACES:
         changes.append(Insert(record=entry(space, partition, n)))
         if n > KEPT:

@@ -10,8 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from perdure.storage.batcher import Grouping
-from perdure.storage.errors import CopyDiffers, StorageBusy, StorageClosed
+from perdure.storage.batcher import Batcher
+from perdure.storage.errors import CopyMismatch, StorageBusy, StorageClosed
 
 pytestmark = pytest.mark.anyio
 
@@ -56,9 +56,9 @@ class Desk:
             await self.let_go()
 
 
-async def asked(grouping: Grouping[int, int], *questions: int) -> list[asyncio.Task[int]]:
+async def asked(batcher: Batcher[int, int], *questions: int) -> list[asyncio.Task[int]]:
     """Callers that wait for their answers."""
-    callers = [asyncio.create_task(grouping.ask(question)) for question in questions]
+    callers = [asyncio.create_task(batcher.submit(question)) for question in questions]
     await turns()
     return callers
 
@@ -71,8 +71,8 @@ async def told(caller: Awaitable[T]) -> T:
 
 async def test_one_alone_leaves_at_once() -> None:
     desk = Desk()
-    grouping = Grouping(desk.answer, most=100)
-    (caller,) = await asked(grouping, 1)
+    batcher = Batcher(desk.answer, max_items=100)
+    (caller,) = await asked(batcher, 1)
     assert desk.groups == [[1]]
     await desk.let_go()
     assert await told(caller) == 10
@@ -80,7 +80,7 @@ async def test_one_alone_leaves_at_once() -> None:
 
 async def test_those_who_ask_in_the_same_turn_go_together() -> None:
     desk = Desk()
-    callers = await asked(Grouping(desk.answer, most=100), 1, 2, 3)
+    callers = await asked(Batcher(desk.answer, max_items=100), 1, 2, 3)
     assert desk.groups == [[1, 2, 3]]
     await desk.let_go()
     assert await told(asyncio.gather(*callers)) == [10, 20, 30]
@@ -88,10 +88,10 @@ async def test_those_who_ask_in_the_same_turn_go_together() -> None:
 
 async def test_those_who_come_while_a_group_is_under_way_go_with_the_next() -> None:
     desk = Desk()
-    grouping = Grouping(desk.answer, most=100)
-    callers = await asked(grouping, 1)
+    batcher = Batcher(desk.answer, max_items=100)
+    callers = await asked(batcher, 1)
     for question in (2, 3, 4):
-        callers += await asked(grouping, question)
+        callers += await asked(batcher, question)
     assert desk.groups == [[1]]
     await desk.let_go()
     assert desk.groups == [[1], [2, 3, 4]]
@@ -101,22 +101,22 @@ async def test_those_who_come_while_a_group_is_under_way_go_with_the_next() -> N
 
 async def test_a_group_has_no_more_than_the_most() -> None:
     desk = Desk()
-    await asked(Grouping(desk.answer, most=2), 1, 2, 3, 4, 5)
+    await asked(Batcher(desk.answer, max_items=2), 1, 2, 3, 4, 5)
     await desk.let_all_go()
     assert desk.groups == [[1, 2], [3, 4], [5]]
 
 
 async def test_a_group_is_no_heavier_than_the_heaviest_unless_one_question_alone_is() -> None:
     desk = Desk()
-    grouping = Grouping(desk.answer, most=100, weight=lambda question: question, heaviest=10)
-    await asked(grouping, 4, 6, 1, 20, 3, 3, 11)
+    batcher = Batcher(desk.answer, max_items=100, weight=lambda question: question, max_weight=10)
+    await asked(batcher, 4, 6, 1, 20, 3, 3, 11)
     await desk.let_all_go()
     assert desk.groups == [[4, 6], [1], [20], [3, 3], [11]]
 
 
 async def test_no_more_groups_are_under_way_than_may_be_at_once() -> None:
     desk = Desk()
-    await asked(Grouping(desk.answer, most=1, at_once=2), 1, 2, 3, 4)
+    await asked(Batcher(desk.answer, max_items=1, max_concurrent=2), 1, 2, 3, 4)
     assert desk.groups == [[1], [2]]
     await desk.let_go(1)
     assert desk.groups == [[1], [2], [3]]
@@ -126,7 +126,7 @@ async def test_no_more_groups_are_under_way_than_may_be_at_once() -> None:
 
 async def test_a_group_that_comes_back_first_answers_its_own_callers() -> None:
     desk = Desk()
-    first, second = await asked(Grouping(desk.answer, most=1, at_once=2), 1, 2)
+    first, second = await asked(Batcher(desk.answer, max_items=1, max_concurrent=2), 1, 2)
     await desk.let_go(1)
     assert (first.done(), second.done()) == (False, True)
     assert await told(second) == 20
@@ -141,7 +141,7 @@ async def test_an_error_goes_to_the_caller_whose_question_it_answers() -> None:
     async def refuse_odd_ones(questions: Sequence[int]) -> list[int | Exception]:
         return [StorageBusy(str(each)) if each % 2 else each for each in questions]
 
-    callers = await asked(Grouping(refuse_odd_ones, most=100), 1, 2, 3)
+    callers = await asked(Batcher(refuse_odd_ones, max_items=100), 1, 2, 3)
     assert await told(callers[1]) == 2
     for caller, words in ((callers[0], "1"), (callers[2], "3")):
         with pytest.raises(StorageBusy, match=words):
@@ -152,15 +152,16 @@ async def test_an_error_of_the_whole_group_is_raised_to_each_caller_as_its_own()
     cause = OSError(5, "the line broke")
 
     async def fail(_: Sequence[int]) -> list[int | Exception]:
-        raise CopyDiffers("space", "partition", "key") from cause
+        raise CopyMismatch("space", "partition", "key") from cause
 
-    callers = await asked(Grouping(fail, most=100), 1, 2, 3)
+    callers = await asked(Batcher(fail, max_items=100), 1, 2, 3)
     errors = await told(asyncio.gather(*callers, return_exceptions=True))
     assert len({id(error) for error in errors}) == 3
     for error in errors:
-        assert type(error) is CopyDiffers
+        assert type(error) is CopyMismatch
         assert (
-            str(error) == "space/partition/key: it is not the same record; empty the target, and copy again"
+            str(error)
+            == "space/partition/key: the copy differs from the source; empty the target and copy again"
         )
         assert (error.space, error.partition, error.key) == ("space", "partition", "key")
         assert error.__cause__ is cause
@@ -172,7 +173,7 @@ async def test_an_error_of_one_alone_is_the_very_one() -> None:
     async def fail(_: Sequence[int]) -> list[int | Exception]:
         raise raised
 
-    (caller,) = await asked(Grouping(fail, most=100), 1)
+    (caller,) = await asked(Batcher(fail, max_items=100), 1)
     with pytest.raises(ValueError, match="so it is") as caught:
         await told(caller)
     assert caught.value is raised
@@ -187,7 +188,7 @@ async def test_after_an_error_the_next_group_goes_all_the_same() -> None:
             raise StorageBusy("not now")
         return list(questions)
 
-    first, second = await asked(Grouping(fail_once, most=1), 1, 2)
+    first, second = await asked(Batcher(fail_once, max_items=1), 1, 2)
     with pytest.raises(StorageBusy):
         await told(first)
     assert await told(second) == 2
@@ -199,9 +200,9 @@ async def test_after_an_error_the_next_group_goes_all_the_same() -> None:
 @pytest.mark.parametrize("gone", [0, 1, 2])
 async def test_a_caller_that_is_cancelled_disturbs_nobody_and_its_question_is_asked(gone: int) -> None:
     desk = Desk()
-    grouping = Grouping(desk.answer, most=100)
-    callers = await asked(grouping, 1)
-    callers += await asked(grouping, 2, 3)  # these wait for a group; the first is in one
+    batcher = Batcher(desk.answer, max_items=100)
+    callers = await asked(batcher, 1)
+    callers += await asked(batcher, 2, 3)  # these wait for a group; the first is in one
     callers[gone].cancel()
     await turns()
     await desk.let_all_go()
@@ -218,7 +219,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_dropped() -> None:
         await desk.answer(questions)
         raise StorageBusy("not now")
 
-    gone, stays = await asked(Grouping(fail, most=100), 1, 2)
+    gone, stays = await asked(Batcher(fail, max_items=100), 1, 2)
     gone.cancel()
     await desk.let_go()
     with pytest.raises(StorageBusy):
@@ -231,12 +232,12 @@ async def test_an_error_that_nobody_waits_for_any_more_is_dropped() -> None:
 
 async def test_close_answers_what_was_asked_and_then_refuses() -> None:
     desk = Desk()
-    grouping = Grouping(desk.answer, most=1)
-    callers = await asked(grouping, 1, 2, 3)
-    closing = asyncio.create_task(grouping.close())
+    batcher = Batcher(desk.answer, max_items=1)
+    callers = await asked(batcher, 1, 2, 3)
+    closing = asyncio.create_task(batcher.close())
     await turns()
     with pytest.raises(StorageClosed):
-        await told(grouping.ask(4))
+        await told(batcher.submit(4))
     await desk.let_go()
     await desk.let_go()
     assert not closing.done()
@@ -245,14 +246,14 @@ async def test_close_answers_what_was_asked_and_then_refuses() -> None:
     assert [caller.result() for caller in callers] == [10, 20, 30]
     assert desk.groups == [[1], [2], [3]]
     with pytest.raises(StorageClosed):
-        await told(grouping.ask(5))
+        await told(batcher.submit(5))
 
 
 async def test_close_waits_for_what_was_asked_in_the_same_turn() -> None:
     desk = Desk()
-    grouping = Grouping(desk.answer, most=100)
+    batcher = Batcher(desk.answer, max_items=100)
     caller, *closing = (
-        asyncio.create_task(each) for each in (grouping.ask(1), grouping.close(), grouping.close())
+        asyncio.create_task(each) for each in (batcher.submit(1), batcher.close(), batcher.close())
     )
     await turns()
     assert not any(each.done() for each in closing)
@@ -262,9 +263,9 @@ async def test_close_waits_for_what_was_asked_in_the_same_turn() -> None:
 
 async def test_close_with_nothing_asked_returns() -> None:
     desk = Desk()
-    grouping = Grouping(desk.answer, most=100)
-    await grouping.close()
-    await grouping.close()
+    batcher = Batcher(desk.answer, max_items=100)
+    await batcher.close()
+    await batcher.close()
     assert desk.groups == []
 
 
@@ -290,12 +291,12 @@ class Crowd:
         self._weights: list[int] = []
         self._callers: list[asyncio.Task[int]] = []
         self._cancelled: set[int] = set()
-        self._grouping = Grouping(
+        self._batcher = Batcher(
             self._desk.answer,
-            most=most,
-            at_once=at_once,
+            max_items=most,
+            max_concurrent=at_once,
             weight=self._weights.__getitem__,
-            heaviest=heaviest,
+            max_weight=heaviest,
         )
 
     async def do(self, step: str, number: int) -> None:
@@ -310,12 +311,12 @@ class Crowd:
 
     async def _ask(self, weight: int) -> None:
         self._weights.append(weight)
-        self._callers += await asked(self._grouping, len(self._callers))
+        self._callers += await asked(self._batcher, len(self._callers))
 
     async def _ask_together(self, weight: int) -> None:
         self._weights += [weight, 1, weight]
         count = len(self._callers)
-        self._callers += await asked(self._grouping, *range(count, count + 3))
+        self._callers += await asked(self._batcher, *range(count, count + 3))
 
     async def _let_go(self, which: int) -> None:
         if self._desk.under_way:
@@ -339,7 +340,7 @@ class Crowd:
 
     async def leave(self) -> None:
         """Close, and see that everybody was answered who still waited."""
-        closing = asyncio.create_task(self._grouping.close())
+        closing = asyncio.create_task(self._batcher.close())
         await turns()
         await self._desk.let_all_go()
         await told(closing)

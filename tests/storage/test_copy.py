@@ -20,7 +20,7 @@ from perdure.storage import (
     Delete,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Micros,
     PageRequest,
     Record,
@@ -29,8 +29,8 @@ from perdure.storage import (
     Storage,
 )
 from perdure.storage import copy as module
-from perdure.storage.copy import COPIES, Progress, Told, copy
-from perdure.storage.errors import CopyDiffers, StorageCorrupt, StorageUnavailable, TargetNotEmpty
+from perdure.storage.copy import COPIES, CopyProgress, ProgressCallback, copy_records
+from perdure.storage.errors import CopyMismatch, StorageCorrupt, StorageUnavailable, TargetNotEmpty
 from perdure.storage.kit.sample_records import (
     HOSTILE_BODIES,
     HOSTILE_NAMES,
@@ -42,8 +42,8 @@ from perdure.storage.kit.sample_records import (
     insert_many,
     make_record,
 )
+from perdure.storage.limits import MAX_CHANGES, MAX_COMMIT_BYTES, MAX_INTEGER
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.port import MOST_BYTES, MOST_CHANGES, MOST_NUMBER
 
 from ..forwarding_engine import Forwarding
 from .subjects import ENGINES
@@ -60,7 +60,7 @@ RECORDS = [
     *(make_record(f"b{at}", body=body, partition="bodies") for at, body in enumerate(HOSTILE_BODIES)),
     *(make_record("same", partition=name, space=OTHER_SPACE) for name in HOSTILE_NAMES),
     make_record("old", order=0, version=41, tag="red"),
-    make_record("late", order=MOST_NUMBER, version=MOST_NUMBER, tag="blue"),
+    make_record("late", order=MAX_INTEGER, version=MAX_INTEGER, tag="blue"),
     make_record("timer", lane=LANE, wake_at=5, tag="red"),
     make_record("timer", lane=LANE, wake_at=3, space=OTHER_SPACE, expires_at=NOW + 1),
     make_record("expired", expires_at=LONG_AGO, tag="red"),
@@ -83,7 +83,7 @@ async def target(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGen
 
 @pytest.fixture
 def small_pages(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PAGE", 2)
+    monkeypatch.setattr(module, "PAGE_SIZE", 2)
 
 
 async def copied(
@@ -92,9 +92,9 @@ async def copied(
     *,
     name: str = "the source",
     merge: bool = False,
-    tell: Told = lambda _: None,
+    on_progress: ProgressCallback = lambda _: None,
 ) -> Mapping[Space, int]:
-    return await copy(source, target, SPACES, name=name, merge=merge, tell=tell)
+    return await copy_records(source, target, SPACES, name=name, merge=merge, on_progress=on_progress)
 
 
 async def filled(storage: Storage, records: Sequence[Record] = RECORDS) -> Storage:
@@ -146,7 +146,7 @@ async def test_what_was_copied_can_be_replaced_and_copied_back(source: Storage, 
     await filled(source)
     await copied(source, target)
     old = make_record("old", order=0, version=41, tag="red")
-    await commit_changes(target, old.becoming(body="[]", tag="green"))
+    await commit_changes(target, old.replace_with(body="[]", tag="green"))
     async with Storage(MemoryEngine()) as third:
         await copied(target, third)
         assert await third.get(old.address, now=0) == make_record(
@@ -181,7 +181,7 @@ class Recording(Forwarding):
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        kept = [change.record for change in changes if isinstance(change, Keep)]
+        kept = [change.record for change in changes if isinstance(change, InsertIfAbsent)]
         if kept:
             self.commits.append(kept)
         return await super().commit(changes, guard=guard, now=now)
@@ -190,11 +190,11 @@ class Recording(Forwarding):
 async def test_many_records_of_a_partition_go_in_as_few_commits_as_the_contract_allows(
     source: Storage, target: Storage
 ) -> None:
-    records = [make_record(f"{n:03}", order=n) for n in range(module.PAGE)]
+    records = [make_record(f"{n:03}", order=n) for n in range(module.PAGE_SIZE)]
     await insert_many(source, records)
     recording = Recording(target)
     await copied(source, Storage(recording))
-    assert [len(commit) for commit in recording.commits] == [MOST_CHANGES] * 4
+    assert [len(commit) for commit in recording.commits] == [MAX_CHANGES] * 4
     assert await contents(target) == await contents(source)
 
 
@@ -204,9 +204,9 @@ def body_of(size: int, letter: str = "x") -> str:
 
 
 async def test_big_bodies_of_a_partition_are_parted_by_their_bytes(source: Storage, target: Storage) -> None:
-    half = MOST_BYTES // 2
+    half = MAX_COMMIT_BYTES // 2
     bodies = [
-        body_of(MOST_BYTES),
+        body_of(MAX_COMMIT_BYTES),
         body_of(half, "é"),
         body_of(half, "é"),
         body_of(half, "é"),
@@ -272,7 +272,7 @@ async def test_merging_with_a_different_record_is_an_error_that_names_it_and_lea
 ) -> None:
     await filled(source)
     await filled(target, [there])
-    with pytest.raises(CopyDiffers) as caught:
+    with pytest.raises(CopyMismatch) as caught:
         await copied(source, target, merge=True)
     assert (caught.value.space, caught.value.partition, caught.value.key) == there.address
     assert await target.get(there.address, now=0) == there
@@ -324,7 +324,7 @@ def test_interrupted_at_any_commits_and_started_again_it_gives_the_same(
             assert await contents(subject.storage) == await contents(source)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "PAGE", 2)
+        patch.setattr(module, "PAGE_SIZE", 2)
         asyncio.run(interrupted())
 
 
@@ -344,11 +344,11 @@ async def test_a_copy_that_goes_on_does_not_begin_anew(source: Storage, target: 
     with pytest.raises(StorageUnavailable):  # note, 2 records, note, 2 records, note, and then
         await copied(source, Storage(Failing(target, 8, written=False)))
     recording = Recording(target)
-    told: list[Progress] = []
-    assert await copied(source, Storage(recording), tell=told.append) == {SPACE: 5, OTHER_SPACE: 3}
+    told: list[CopyProgress] = []
+    assert await copied(source, Storage(recording), on_progress=told.append) == {SPACE: 5, OTHER_SPACE: 3}
     written = [record.address for commit in recording.commits for record in commit]
     assert sorted(written) == sorted(record.address for record in FEW[4:])
-    assert told[0] == Progress(step="copied", space=SPACE, records=1)
+    assert told[0] == CopyProgress(step="copied", space=SPACE, records=1)
 
 
 @pytest.mark.usefixtures("small_pages")
@@ -361,7 +361,7 @@ async def test_a_target_where_another_source_is_half_copied_is_refused(
         await copied(source, Storage(Failing(target, 5, written=True)))
     before = await contents(target)
     async with Storage(MemoryEngine()) as other:
-        with pytest.raises(TargetNotEmpty, match="a copy of the source is under way"):
+        with pytest.raises(TargetNotEmpty, match="an unfinished copy of the source"):
             await copied(other, target, name="another", merge=merge)
     assert await contents(target) == before
 
@@ -370,7 +370,7 @@ async def test_a_note_that_cannot_be_read_is_told(source: Storage, target: Stora
     await insert_each(
         target, make_record("under-way", partition="perdure", space=COPIES, body='{"source":1}')
     )
-    with pytest.raises(StorageCorrupt, match="the note of a copy"):
+    with pytest.raises(StorageCorrupt, match="the stored state of an unfinished copy"):
         await copied(source, target)
 
 
@@ -386,19 +386,19 @@ class Changing(Forwarding):
         self._change = change
         self._walks = 0
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        if wanted.after is None:
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        if request.after is None:
             self._walks += 1
             if self._walks == len(SPACES) + 1:
                 await commit_changes(self.storage, self._change, now=0)
-        return await super().page(wanted, now=now)
+        return await super().page(request, now=now)
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        FEW[1].becoming(body="2", tag="red"),
-        FEW[1].becoming(body=FEW[1].body, tag="blue"),
+        FEW[1].replace_with(body="2", tag="red"),
+        FEW[1].replace_with(body=FEW[1].body, tag="blue"),
         Delete(before=FEW[4]),
         Insert(record=make_record("new", order=0)),
         Insert(record=make_record("new", order=NOW, space=OTHER_SPACE)),
@@ -409,7 +409,7 @@ async def test_a_source_that_changes_meanwhile_is_found_out(
     source: Storage, target: Storage, change: Change
 ) -> None:
     await filled(source, FEW)
-    with pytest.raises(CopyDiffers, match=change.address.space):
+    with pytest.raises(CopyMismatch, match=change.address.space):
         await copied(Storage(Changing(source, change)), target)
 
 
@@ -426,7 +426,7 @@ class Forgetful(Forwarding):
     ) -> Committed | Refused:
         result = await super().commit(changes, guard=guard, now=now)
         for change in changes:
-            if isinstance(change, Keep) and change.address == self._forgets:
+            if isinstance(change, InsertIfAbsent) and change.address == self._forgets:
                 await commit_changes(self.storage, Delete(before=change.record), now=now)
         return result
 
@@ -437,7 +437,7 @@ async def test_a_record_that_did_not_arrive_is_found_out(
 ) -> None:
     await filled(source, FEW)
     lost = FEW[-1].address
-    with pytest.raises(CopyDiffers) as caught:
+    with pytest.raises(CopyMismatch) as caught:
         await copied(source, Storage(Forgetful(target, lost)), merge=merge)
     assert (caught.value.space, caught.value.partition, caught.value.key) == lost
 
@@ -448,11 +448,11 @@ async def test_a_record_that_did_not_arrive_is_found_out(
 @pytest.mark.usefixtures("small_pages")
 async def test_progress_is_told_in_order(source: Storage, target: Storage) -> None:
     await filled(source, FEW)
-    told: list[Progress] = []
-    await copied(source, target, tell=told.append)
+    told: list[CopyProgress] = []
+    await copied(source, target, on_progress=told.append)
     pages = [(SPACE, 2), (SPACE, 4), (SPACE, 5), (OTHER_SPACE, 2), (OTHER_SPACE, 3)]
     assert told == [
-        Progress(step=step, space=space, records=records)
+        CopyProgress(step=step, space=space, records=records)
         for step in ("copied", "compared")
         for space, records in pages
     ]

@@ -12,9 +12,9 @@ from typing import TypeAlias
 import pytest
 
 from perdure.storage import Address, Insert, Storage, open_storage
-from perdure.storage.copy import copy
+from perdure.storage.copy import copy_records
 from perdure.storage.dynamodb.items import MOST_INLINE
-from perdure.storage.errors import CopyDiffers, StorageCorrupt
+from perdure.storage.errors import CopyMismatch, StorageCorrupt
 from perdure.storage.kit import CHECKS, Check
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.memory import MemoryEngine
@@ -198,6 +198,6 @@ async def test_a_copy_of_a_storage_with_a_damaged_record_is_not_called_complete(
         await insert_each(storage, RECORD, OTHER)
         damage_sqlite(url, RECORD.address)
         target = Storage(MemoryEngine())
-        with pytest.raises(CopyDiffers, match="the source counts"):
-            await copy(storage, target, [SPACE], name="test")
+        with pytest.raises(CopyMismatch, match="the source reports"):
+            await copy_records(storage, target, [SPACE], name="test")
         assert await target.get(OTHER.address, now=NOW) == OTHER

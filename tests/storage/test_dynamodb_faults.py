@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from perdure.storage import (
+    Accepted,
     Committed,
     Conflict,
     Delete,
-    Done,
     Guard,
     Insert,
     Missing,
@@ -83,7 +83,7 @@ async def test_a_transaction_gets_over_what_passes_and_is_done_once(fault: Fault
     async with through_proxy() as (storage, proxy):
         proxy.fail("TransactWriteItems", fault, fault)
         record = make_record(tag="t")
-        assert await commit_changes(storage, Insert(record=record)) == Committed((Done(1),))
+        assert await commit_changes(storage, Insert(record=record)) == Committed((Accepted(1),))
         assert proxy.asked["TransactWriteItems"] == 3
         assert await storage.get(record.address, now=NOW) == record
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
@@ -97,8 +97,8 @@ async def test_a_single_write_gets_over_what_passes_and_knows_itself(fault: Faul
         await insert_each(storage, record)
         proxy.asked.clear()
         proxy.fail("PutItem", fault, fault)
-        change = record.becoming(body="2", tag="")
-        assert await commit_changes(storage, change) == Committed((Done(2),))
+        change = record.replace_with(body="2", tag="")
+        assert await commit_changes(storage, change) == Committed((Accepted(2),))
         assert proxy.asked["PutItem"] == 3
         assert await storage.get(record.address, now=NOW) == change.after
 
@@ -155,10 +155,10 @@ async def test_a_failed_condition_names_what_stands_there() -> None:
         first = make_record(tag="t")
         await insert_each(storage, first)
         for n in range(2, 5):
-            await commit_changes(storage, first.becoming(body=str(n), tag="t"))
-            first = first.becoming(body=str(n), tag="t").after
+            await commit_changes(storage, first.replace_with(body=str(n), tag="t"))
+            first = first.replace_with(body=str(n), tag="t").after
         old = make_record(tag="t")
-        for change in (Insert(record=old), Delete(before=old), old.becoming(body="x", tag="t")):
+        for change in (Insert(record=old), Delete(before=old), old.replace_with(body="x", tag="t")):
             assert await storage.commit([change], now=NOW) == Refused((Conflict(4),))
 
 
@@ -166,7 +166,7 @@ async def test_a_lost_answer_that_others_have_written_over_stays_unknown() -> No
     async with through_proxy() as (storage, proxy):
         record = make_record()
         await insert_each(storage, record)
-        mine, theirs = record.becoming(body="mine", tag=""), record.becoming(body="theirs", tag="")
+        mine, theirs = record.replace_with(body="mine", tag=""), record.replace_with(body="theirs", tag="")
         is_first = True
 
         def rule(operation: str, question: dict[str, Any]) -> Fault:
@@ -183,7 +183,7 @@ async def test_a_lost_answer_that_others_have_written_over_stays_unknown() -> No
         others = asyncio.create_task(storage.commit([theirs], now=NOW))
         told = await asyncio.gather(ours, others, return_exceptions=True)
         assert isinstance(told[0], OutcomeUnknown)
-        assert told[1] == Committed((Done(2),))
+        assert told[1] == Committed((Accepted(2),))
 
 
 async def test_a_single_write_refused_without_loss_is_a_conflict() -> None:
@@ -192,7 +192,7 @@ async def test_a_single_write_refused_without_loss_is_a_conflict() -> None:
         await insert_each(storage, record)
         proxy.fail("PutItem", THROTTLED)
         results = await asyncio.gather(
-            *[storage.commit([record.becoming(body=str(n), tag="")], now=NOW) for n in range(4)]
+            *[storage.commit([record.replace_with(body=str(n), tag="")], now=NOW) for n in range(4)]
         )
         assert sorted(type(result).__name__ for result in results) == ["Committed"] + ["Refused"] * 3
 
@@ -209,15 +209,15 @@ async def test_a_storm_of_faults_leaves_nothing_double_and_nothing_lost() -> Non
         return chance.choice([THROTTLED, BROKEN, Loss.REQUEST, Loss.ANSWER])
 
     told: dict[str, Record] = {}
-    guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=1000)
+    guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=1000)
 
     async def write(storage: Storage, writer: int) -> None:
         for n in range(10):
             record = make_record(f"{writer}.{n}", partition=f"p{writer % 3}", tag=chance.choice("ab"))
             await commit_changes(storage, Insert(record=record))
-            change = record.becoming(body="2", tag=chance.choice("ab"), expires_at=NOW + 99)
+            change = record.replace_with(body="2", tag=chance.choice("ab"), expires_at=NOW + 99)
             result = await storage.commit([change], guard=guard, now=NOW)
-            assert result == Committed((Done(2),))
+            assert result == Committed((Accepted(2),))
             told[record.key] = change.after
             if n % 3 == 0:
                 await commit_changes(storage, Delete(before=change.after))
@@ -283,7 +283,7 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
         await insert_many(patient, records)
         async with asyncio.timeout(PATIENCE):
             while StorageUnavailable not in map(type, told):  # it lets some time pass before it counts
-                changes = [record.becoming(body="2" * 1000, tag="") for record in records]
+                changes = [record.replace_with(body="2" * 1000, tag="") for record in records]
                 told = await asyncio.gather(
                     *[commit_changes(storage, change) for change in changes], return_exceptions=True
                 )
@@ -293,7 +293,7 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
                 ]
         assert {type(each) for each in told} <= {Committed, StorageUnavailable}
         assert await patient.get_many([record.address for record in records], now=NOW) == records
-        await commit_changes(patient, records[0].becoming(body="3", tag=""))
+        await commit_changes(patient, records[0].replace_with(body="3", tag=""))
 
 
 async def test_a_count_waits_for_a_transaction_that_is_half_to_be_seen() -> None:
@@ -320,7 +320,7 @@ async def test_what_dynamodb_did_not_look_at_is_read_before_a_refusal_is_told() 
         gone, changed = make_record("gone", tag="a"), make_record("changed", tag="a")
         await insert_each(storage, gone, changed)
         await commit_changes(storage, Delete(before=gone))
-        await commit_changes(storage, changed.becoming(body="2", tag="a"))
+        await commit_changes(storage, changed.replace_with(body="2", tag="a"))
 
         def rule(operation: str, question: dict[str, Any]) -> Fault:
             if operation != "TransactWriteItems":
@@ -330,14 +330,14 @@ async def test_what_dynamodb_did_not_look_at_is_read_before_a_refusal_is_told() 
             return Error("TransactionCanceledException", reasons=reasons)
 
         proxy.rule = rule
-        changes = [each.becoming(body="3", tag="b") for each in (gone, changed)]
+        changes = [each.replace_with(body="3", tag="b") for each in (gone, changed)]
         assert await storage.commit(changes, now=NOW) == Refused((Missing(), Conflict(2)))
 
 
 async def test_a_purge_that_fails_half_way_does_not_say_that_nothing_was_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "LOOK_EVERY", 3600.0)
+    monkeypatch.setattr(engine, "POLL_SECONDS", 3600.0)
     async with through_proxy("&attempts=2") as (storage, proxy):
         records = [make_record(f"k{n:02}", tag="t", expires_at=NOW + 1) for n in range(MOST_REMOVED + 1)]
         large = make_record("k00-large", body="x" * (MOST_INLINE + 1), expires_at=NOW + 1)

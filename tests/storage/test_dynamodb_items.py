@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from perdure.storage import (
+    Accepted,
     Committed,
     Conflict,
     Delete,
-    Done,
     Guard,
     Insert,
     Missing,
@@ -34,13 +34,13 @@ from perdure.storage.kit.sample_records import (
     make_record,
     require_committed,
 )
-from perdure.storage.port import (
-    MOST_BYTES,
-    MOST_KEY_BYTES,
-    MOST_LANE_BYTES,
-    MOST_NUMBER,
-    MOST_PARTITION_BYTES,
-    MOST_TAG_BYTES,
+from perdure.storage.limits import (
+    MAX_COMMIT_BYTES,
+    MAX_INTEGER,
+    MAX_KEY_BYTES,
+    MAX_LANE_BYTES,
+    MAX_PARTITION_BYTES,
+    MAX_TAG_BYTES,
 )
 
 from .. import servers
@@ -51,7 +51,7 @@ from .dynamodb_proxy import proxy_to
 pytestmark = pytest.mark.anyio
 
 WEEK = 7 * 86_400
-SIZES = [1, MOST_INLINE, MOST_INLINE + 1, 2 * MOST_INLINE, MOST_BYTES]
+SIZES = [1, MOST_INLINE, MOST_INLINE + 1, 2 * MOST_INLINE, MAX_COMMIT_BYTES]
 
 
 class Table:
@@ -114,7 +114,7 @@ async def test_a_body_of_any_size_takes_the_place_of_another(before: int, after:
         record = make_record(body="a" * before)
         await insert_each(table.storage, record)
         assert await table.storage.get(record.address, now=NOW) == record
-        change = record.becoming(body="b" * after, tag="")
+        change = record.replace_with(body="b" * after, tag="")
         await commit_changes(table.storage, change)
         assert await table.storage.get(record.address, now=NOW) == change.after
         assert len(await table.items("body")) == (len(split(change.after.body)) if after > MOST_INLINE else 0)
@@ -125,11 +125,11 @@ async def test_a_body_of_any_size_takes_the_place_of_another(before: int, after:
 async def test_a_large_body_that_is_no_longer_there_is_a_conflict_or_missing() -> None:
     async with opened() as table:
         record = make_record(body="a" * (MOST_INLINE + 1))
-        for change in (record.becoming(body="b", tag=""), Delete(before=record)):
+        for change in (record.replace_with(body="b", tag=""), Delete(before=record)):
             assert await table.storage.commit([change], now=NOW) == Refused((Missing(),))
         await insert_each(table.storage, record)
-        await commit_changes(table.storage, record.becoming(body="c" * (MOST_INLINE + 1), tag=""))
-        for change in (record.becoming(body="b", tag=""), Delete(before=record)):
+        await commit_changes(table.storage, record.replace_with(body="c" * (MOST_INLINE + 1), tag=""))
+        for change in (record.replace_with(body="b", tag=""), Delete(before=record)):
             assert await table.storage.commit([change], now=NOW) == Refused((Conflict(2),))
 
 
@@ -138,8 +138,8 @@ async def test_a_record_born_again_with_another_size_is_still_the_same_to_its_wr
         for read, stands in (("a", "b" * (MOST_INLINE + 1)), ("a" * (MOST_INLINE + 1), "b")):
             record = make_record(body=read)
             await insert_each(table.storage, make_record(body=stands))
-            change = record.becoming(body="c", tag="")
-            assert await commit_changes(table.storage, change) == Committed((Done(2),))
+            change = record.replace_with(body="c", tag="")
+            assert await commit_changes(table.storage, change) == Committed((Accepted(2),))
             assert await table.storage.get(record.address, now=NOW) == change.after
             assert await table.items("body") == []
             await commit_changes(table.storage, Delete(before=change.after))
@@ -188,7 +188,7 @@ async def test_readers_never_see_half_of_one_body_and_half_of_another() -> None:
 
         readers = [asyncio.create_task(read()) for _ in range(3)]
         for n in range(1, 10):
-            change = record.becoming(body=str(n) * (2 * MOST_INLINE), tag="")
+            change = record.replace_with(body=str(n) * (2 * MOST_INLINE), tag="")
             await commit_changes(storage, change)
             record = change.after
         ended = True
@@ -203,12 +203,14 @@ async def test_the_largest_commit_fits_into_one_transaction(start: Any) -> None:
         await migrate_storage(url)
         async with await open_storage(url) as storage:
             first = _largest("a")
-            guard = Guard(space=Space("guarded"), tags=frozenset("abc"), at_most=3)
+            guard = Guard(space=Space("guarded"), tags=frozenset("abc"), max_count=3)
             require_committed(
                 await storage.commit([Insert(record=each) for each in first], guard=guard, now=NOW)
             )
             changes = [
-                old.becoming(body=new.body, tag=new.tag, expires_at=new.expires_at, lane=new.lane, wake_at=3)
+                old.replace_with(
+                    body=new.body, tag=new.tag, expires_at=new.expires_at, lane=new.lane, wake_at=3
+                )
                 for old, new in zip(first, _largest("b"), strict=True)
             ]
             require_committed(await storage.commit(changes, guard=guard, now=NOW))
@@ -219,19 +221,19 @@ async def test_the_largest_commit_fits_into_one_transaction(start: Any) -> None:
 
 def _largest(letter: str) -> list[Record]:
     just_split = MOST_INLINE + 1
-    sizes = [just_split] * (MOST_BYTES // just_split)
-    rest = (MOST_BYTES - sum(sizes)) // (25 - len(sizes))
+    sizes = [just_split] * (MAX_COMMIT_BYTES // just_split)
+    rest = (MAX_COMMIT_BYTES - sum(sizes)) // (25 - len(sizes))
     sizes += [rest] * (25 - len(sizes))
     return [
         make_record(
-            f"{n:02}" + "k" * (MOST_KEY_BYTES - 2),
-            partition="p" * MOST_PARTITION_BYTES,
+            f"{n:02}" + "k" * (MAX_KEY_BYTES - 2),
+            partition="p" * MAX_PARTITION_BYTES,
             space=Space(f"{n % 8}" + "s" * 15),
-            tag=letter * MOST_TAG_BYTES,
-            lane=letter * MOST_LANE_BYTES,
-            wake_at=MOST_NUMBER,
-            expires_at=MOST_NUMBER,
-            order=MOST_NUMBER,
+            tag=letter * MAX_TAG_BYTES,
+            lane=letter * MAX_LANE_BYTES,
+            wake_at=MAX_INTEGER,
+            expires_at=MAX_INTEGER,
+            order=MAX_INTEGER,
             body=letter * size,
         )
         for n, size in enumerate(sizes)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from perdure.storage import Committed, Delete, Done, Guard, Insert, Storage, migrate_storage, open_storage
+from perdure.storage import Accepted, Committed, Delete, Guard, Insert, Storage, migrate_storage, open_storage
 from perdure.storage.dynamodb import counters, maintenance
 from perdure.storage.dynamodb.items import MOST_INLINE, Overdue, total_key
 from perdure.storage.dynamodb.location import parse
@@ -154,7 +154,7 @@ async def test_a_record_that_ends_just_before_it_expires_is_subtracted_once(
             change = (
                 Delete(before=record)
                 if kind == "delete"
-                else record.becoming(body="2", tag="u", expires_at=later * 2)
+                else record.replace_with(body="2", tag="u", expires_at=later * 2)
             )
             assert isinstance(await table.theirs.commit([change], now=later - 1), Committed)
 
@@ -177,21 +177,21 @@ async def test_an_expired_record_whose_body_is_half_gone_is_only_expired() -> No
 
 async def test_a_guard_makes_no_more_room_than_a_transaction_does() -> None:
     async with shared() as table:
-        full = Guard(space=SPACE, tags=frozenset({"t"}), at_most=MOST_REMOVED * 3)
+        full = Guard(space=SPACE, tags=frozenset({"t"}), max_count=MOST_REMOVED * 3)
         await insert_many(
-            table.ours, [make_record(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(full.at_most)]
+            table.ours, [make_record(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(full.max_count)]
         )
         change = Insert(record=make_record("new", tag="t"))
-        assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Done(1),))
+        assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Accepted(1),))
         assert len(await items_of(table.db, table.name, "record")) == MOST_REMOVED * 2 + 1
 
 
 async def test_a_guard_makes_as_much_room_as_it_takes() -> None:
     async with shared() as table:
         await insert_many(table.ours, [make_record(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(100)])
-        full = Guard(space=SPACE, tags=frozenset({"t"}), at_most=1)
+        full = Guard(space=SPACE, tags=frozenset({"t"}), max_count=1)
         change = Insert(record=make_record("new", tag="t"))
-        assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Done(1),))
+        assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Accepted(1),))
         assert len(await items_of(table.db, table.name, "record")) == 1
 
 
@@ -239,7 +239,7 @@ async def test_a_large_body_that_is_replaced_each_time_it_is_read_is_busy_and_no
             nonlocal newest
             found = await get(of, keys, only)
             if only is RECORDS:
-                change = newest.becoming(body=newest.body, tag="")
+                change = newest.replace_with(body=newest.body, tag="")
                 await commit_changes(table.theirs, change)
                 newest = change.after
             return found

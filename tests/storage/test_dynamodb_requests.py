@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from perdure.storage import Delete, Guard, Insert, Keep, Storage, open_storage
+from perdure.storage import Delete, Guard, Insert, InsertIfAbsent, Storage, open_storage
 from perdure.storage.kit.sample_records import (
     NOW,
     PARTITION,
@@ -20,7 +20,7 @@ from perdure.storage.kit.sample_records import (
     insert_many,
     make_record,
 )
-from perdure.storage.shards import SHARDS
+from perdure.storage.shards import SHARD_COUNT
 
 from .. import servers
 from ..markers import row
@@ -29,7 +29,7 @@ from .dynamodb_proxy import Proxy, proxy_to
 
 pytestmark = pytest.mark.anyio
 
-TWO = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=2)
+TWO = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=2)
 TIMER_SHARDS = 8
 LARGE = "x" * 1_000_000
 TRANSACTION = {"TransactWriteItems": 1}
@@ -62,9 +62,9 @@ async def test_a_commit_takes_one() -> None:
     async with counted() as (storage, proxy):
         record = make_record(tag="a")
         assert await asked(proxy, insert_each(storage, record)) == TRANSACTION
-        same_tag = record.becoming(body="2", tag="a")
+        same_tag = record.replace_with(body="2", tag="a")
         assert await asked(proxy, commit_changes(storage, same_tag)) == {"PutItem": 1}
-        other_tag = same_tag.after.becoming(body="3", tag="b")
+        other_tag = same_tag.after.replace_with(body="3", tag="b")
         assert await asked(proxy, commit_changes(storage, other_tag)) == TRANSACTION
         assert await asked(proxy, commit_changes(storage, Delete(before=other_tag.after))) == TRANSACTION
         many = [Insert(record=make_record(f"k{n}", tag="c")) for n in range(25)]
@@ -77,13 +77,13 @@ async def test_a_refusal_takes_no_more() -> None:
     async with counted() as (storage, proxy):
         record, other = make_record("k", tag="a"), make_record("other", tag="a")
         await insert_each(storage, record, other)
-        await commit_changes(storage, record.becoming(body="2", tag="a"))
+        await commit_changes(storage, record.replace_with(body="2", tag="a"))
         for change, wanted in (
             (Insert(record=record), TRANSACTION),
             (Delete(before=record), TRANSACTION),
-            (record.becoming(body="3", tag="b"), TRANSACTION),
-            (record.becoming(body="3", tag="a"), {"PutItem": 1}),
-            (Keep(record=record), TRANSACTION),
+            (record.replace_with(body="3", tag="b"), TRANSACTION),
+            (record.replace_with(body="3", tag="a"), {"PutItem": 1}),
+            (InsertIfAbsent(record=record), TRANSACTION),
         ):
             assert await asked(proxy, storage.commit([change], now=NOW)) == wanted
         full = storage.commit([Insert(record=make_record("more", tag="b"))], guard=TWO, now=NOW)
@@ -94,7 +94,7 @@ async def test_what_stands_in_the_way_costs_another_try() -> None:
     async with counted() as (storage, proxy):
         await insert_each(storage, make_record("kept"), make_record("expired", expires_at=NOW + 1))
         beside_kept = commit_changes(
-            storage, Keep(record=make_record("kept")), Insert(record=make_record("new"))
+            storage, InsertIfAbsent(record=make_record("kept")), Insert(record=make_record("new"))
         )
         assert await asked(proxy, beside_kept) == {"TransactWriteItems": 2}
         over_expired = commit_changes(storage, Insert(record=make_record("expired")), now=NOW + 1)
@@ -106,7 +106,7 @@ async def test_a_body_in_parts_is_fetched_and_cleared_away() -> None:
         record = make_record(body=LARGE)
         assert await asked(proxy, insert_each(storage, record)) == TRANSACTION
         assert await asked(proxy, storage.get(record.address, now=NOW)) == {"BatchGetItem": 2}
-        change = record.becoming(body="small", tag="")
+        change = record.replace_with(body="small", tag="")
         assert await asked(proxy, commit_changes(storage, change)) == {
             **TRANSACTION,
             "BatchGetItem": 1,
@@ -151,11 +151,11 @@ async def test_verbs_across_partitions_ask_every_shard() -> None:
             storage, *[make_record("k", partition=f"p{n}", expires_at=NOW + 5) for n in range(30)]
         )
         page = storage.page(SPACE, limit=20, now=NOW)
-        assert await asked(proxy, page) == {"Query": SHARDS, "BatchGetItem": 1}
-        assert await asked(proxy, storage.counts(SPACE, now=NOW)) == {"Query": SHARDS, "BatchGetItem": 1}
-        assert await asked(proxy, storage.purge(until=NOW, limit=100)) == {"Query": SHARDS}
+        assert await asked(proxy, page) == {"Query": SHARD_COUNT, "BatchGetItem": 1}
+        assert await asked(proxy, storage.counts(SPACE, now=NOW)) == {"Query": SHARD_COUNT, "BatchGetItem": 1}
+        assert await asked(proxy, storage.purge(until=NOW, limit=100)) == {"Query": SHARD_COUNT}
         purge = storage.purge(until=NOW + 5, limit=100)
-        assert await asked(proxy, purge) == {"Query": SHARDS, "TransactWriteItems": 1}
+        assert await asked(proxy, purge) == {"Query": SHARD_COUNT, "TransactWriteItems": 1}
 
 
 async def test_a_look_at_a_lane_asks_eight() -> None:
@@ -181,7 +181,7 @@ async def test_commits_of_a_partition_that_come_together_go_together() -> None:
     async with counted() as (storage, proxy):
         inserts = asyncio.gather(*[insert_each(storage, make_record(f"k{n}")) for n in range(20)])
         assert await asked(proxy, inserts) == {"TransactWriteItems": 1}
-        guard = Guard(space=SPACE, tags=frozenset({"", "a"}), at_most=30)
+        guard = Guard(space=SPACE, tags=frozenset({"", "a"}), max_count=30)
         guarded = [
             storage.commit([Insert(record=make_record(f"g{n}", tag="a"))], guard=guard, now=NOW)
             for n in range(10)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perdure.storage import Change, Committed, Done, Insert, Record, Storage
+from perdure.storage import Accepted, Change, Committed, Insert, Record, Storage
 from perdure.storage.dynamodb.items import MOST_INLINE, Key, count_key, part_keys, record_key, total_key
 from perdure.storage.dynamodb.writer import LINES
 from perdure.storage.errors import StorageBusy, StorageError, StorageUnavailable
@@ -72,7 +72,7 @@ def inserting(*tenants: str) -> list[list[Change]]:
 async def expect_only_the_busy_one_fails(storage: Storage, kind: type[StorageError]) -> None:
     busy, *others = await together(storage, *inserting(BUSY, *OTHERS))
     assert isinstance(busy, kind)
-    assert others == [Committed((Done(1),))] * len(OTHERS)
+    assert others == [Committed((Accepted(1),))] * len(OTHERS)
     stored = await storage.get_many(
         [make_record(partition=each).address for each in (BUSY, *OTHERS)], now=NOW
     )
@@ -115,20 +115,20 @@ async def test_a_tenant_that_also_shares_the_total_of_the_shard_does_not_fail() 
         proxy.rule = rule
         busy, neighbour = await together(storage, *inserting(BUSY, NEIGHBOUR))
         assert isinstance(busy, StorageBusy)
-        assert neighbour == Committed((Done(1),))
+        assert neighbour == Committed((Accepted(1),))
 
 
 async def test_a_total_that_is_contended_for_a_moment_is_tried_again_together() -> None:
     async with through_proxy() as (storage, proxy):
         contend(proxy, total_key(SPACE, shard_of(BUSY)).pk, times=2)
-        assert await together(storage, *inserting(BUSY, NEIGHBOUR)) == [Committed((Done(1),))] * 2
+        assert await together(storage, *inserting(BUSY, NEIGHBOUR)) == [Committed((Accepted(1),))] * 2
         assert proxy.asked["TransactWriteItems"] == 3
 
 
 async def test_a_total_that_stays_contended_is_tried_for_each_tenant_alone() -> None:
     async with through_proxy() as (storage, proxy):
         contend(proxy, total_key(SPACE, shard_of(BUSY)).pk, times=5)
-        assert await together(storage, *inserting(BUSY, NEIGHBOUR)) == [Committed((Done(1),))] * 2
+        assert await together(storage, *inserting(BUSY, NEIGHBOUR)) == [Committed((Accepted(1),))] * 2
         assert (await storage.maintain()).findings == ()
 
 
@@ -139,13 +139,13 @@ async def test_a_contended_part_of_a_body_concerns_its_record() -> None:
         changes: list[Change] = [Insert(record=large)]
         busy, *others = await together(storage, changes, *inserting(*OTHERS))
         assert isinstance(busy, StorageBusy)
-        assert others == [Committed((Done(1),))] * len(OTHERS)
+        assert others == [Committed((Accepted(1),))] * len(OTHERS)
 
 
 async def test_a_conflict_that_passes_fails_nobody() -> None:
     async with through_proxy() as (storage, proxy):
         contend(proxy, count_key(SPACE, BUSY).pk, times=2)
         results = await together(storage, *inserting(BUSY, *OTHERS))
-        assert results == [Committed((Done(1),))] * (1 + len(OTHERS))
+        assert results == [Committed((Accepted(1),))] * (1 + len(OTHERS))
         await insert_each(storage, make_record("more", partition=BUSY))
         assert (await storage.maintain()).findings == ()

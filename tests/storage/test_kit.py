@@ -19,7 +19,7 @@ from perdure.storage import (
     Engine,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Micros,
     PageRequest,
     Purged,
@@ -33,8 +33,8 @@ from perdure.storage import (
 )
 from perdure.storage.kit import CHECKS, ContractViolation, Factory, Subject, run
 from perdure.storage.kit.state_machine import state_machine
-from perdure.storage.record import Answer, Conflict, Done, Kept, Missing
-from perdure.storage.watch import LocalWatch, Signals
+from perdure.storage.record import Accepted, ChangeResult, Conflict, Kept, Missing
+from perdure.storage.watch import WatchRegistry
 
 from ..markers import row
 from .naive import NaiveEngine
@@ -57,49 +57,53 @@ def subject_of(make: Callable[[], Engine]) -> Factory:
 
 
 class OverwritingInsert(NaiveEngine):
-    def judge(self, change: Change, now: Micros) -> Answer:
-        return Done(change.record.version) if isinstance(change, Insert) else super().judge(change, now)
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
+        return Accepted(change.record.version) if isinstance(change, Insert) else super().decide(change, now)
 
 
 class KeepThatReplaces(NaiveEngine):
-    def judge(self, change: Change, now: Micros) -> Answer:
-        return Done(change.record.version) if isinstance(change, Keep) else super().judge(change, now)
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
+        return (
+            Accepted(change.record.version)
+            if isinstance(change, InsertIfAbsent)
+            else super().decide(change, now)
+        )
 
 
 class LostUpdate(NaiveEngine):
     """Replaces whatever stands there."""
 
-    def judge(self, change: Change, now: Micros) -> Answer:
-        answer = super().judge(change, now)
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
+        answer = super().decide(change, now)
         blind = isinstance(change, Replace) and isinstance(answer, Conflict)
-        return Done(change.after.version) if blind and isinstance(change, Replace) else answer
+        return Accepted(change.after.version) if blind and isinstance(change, Replace) else answer
 
 
 class OnlyTheVersionCounts(NaiveEngine):
     """Takes a record born again for the one that was read."""
 
-    def judge(self, change: Change, now: Micros) -> Answer:
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
         found = self.find(change.address, now)
         if isinstance(change, Replace | Delete) and found and found.version == change.before.version:
-            return Done(found.version + isinstance(change, Replace))
-        return super().judge(change, now)
+            return Accepted(found.version + isinstance(change, Replace))
+        return super().decide(change, now)
 
 
 class UncheckedDelete(NaiveEngine):
-    def judge(self, change: Change, now: Micros) -> Answer:
-        answer = super().judge(change, now)
-        return Done(change.before.version) if isinstance(change, Delete) else answer
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
+        answer = super().decide(change, now)
+        return Accepted(change.before.version) if isinstance(change, Delete) else answer
 
 
 class MissingIsConflict(NaiveEngine):
-    def judge(self, change: Change, now: Micros) -> Answer:
-        answer = super().judge(change, now)
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
+        answer = super().decide(change, now)
         return Conflict(0) if isinstance(answer, Missing) else answer
 
 
 class ConflictWithoutVersion(NaiveEngine):
-    def judge(self, change: Change, now: Micros) -> Answer:
-        answer = super().judge(change, now)
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
+        answer = super().decide(change, now)
         return Conflict(1) if isinstance(answer, Conflict) else answer
 
 
@@ -109,13 +113,13 @@ class RaceBetweenCheckAndWrite(NaiveEngine):
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        answers = tuple(self.judge(change, now) for change in changes)
+        answers = tuple(self.decide(change, now) for change in changes)
         await asyncio.sleep(0)
-        if all(isinstance(answer, Done | Kept) for answer in answers):
+        if all(isinstance(answer, Accepted | Kept) for answer in answers):
             await super().commit(changes, guard=guard, now=now)
             for change in changes:
                 self.apply(change)
-            return Committed(tuple(answer for answer in answers if isinstance(answer, Done | Kept)))
+            return Committed(tuple(answer for answer in answers if isinstance(answer, Accepted | Kept)))
         return Refused(answers)
 
 
@@ -148,8 +152,8 @@ class NonAtomicBatch(NaiveEngine):
     ) -> Committed | Refused:
         result = await super().commit(changes, guard=guard, now=now)
         if isinstance(result, Refused):
-            for change, answer in zip(changes, result.answers, strict=True):
-                if isinstance(answer, Done):
+            for change, answer in zip(changes, result.results, strict=True):
+                if isinstance(answer, Accepted):
                     self.apply(change)
         return result
 
@@ -159,38 +163,38 @@ class OnlyTheFirstRefusalIsTold(NaiveEngine):
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
         result = await super().commit(changes, guard=guard, now=now)
-        return Refused(result.answers[:1]) if isinstance(result, Refused) else result
+        return Refused(result.results[:1]) if isinstance(result, Refused) else result
 
 
 class UnstableOrder(NaiveEngine):
     """Equal orders come in the order of writing."""
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        found = [record for record in self.live(now) if self.is_wanted(record, wanted)]
-        found.sort(key=lambda record: record.order, reverse=wanted.descending)
-        return found[: wanted.limit]
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        found = [record for record in self.live(now) if self.is_wanted(record, request)]
+        found.sort(key=lambda record: record.order, reverse=request.descending)
+        return found[: request.limit]
 
 
 class PageOfAnySize(NaiveEngine):
     """Bounds a page in records only."""
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        found = [record for record in self.live(now) if self.is_wanted(record, wanted)]
-        found.sort(key=lambda record: record.position, reverse=wanted.descending)
-        return found[: wanted.limit]
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        found = [record for record in self.live(now) if self.is_wanted(record, request)]
+        found.sort(key=lambda record: record.position, reverse=request.descending)
+        return found[: request.limit]
 
 
 class PositionIncluded(NaiveEngine):
-    def is_after(self, record: Record, wanted: PageRequest) -> bool:
-        return record.position == wanted.after or super().is_after(record, wanted)
+    def is_after(self, record: Record, request: PageRequest) -> bool:
+        return record.position == request.after or super().is_after(record, request)
 
 
 class PositionWithoutPartition(NaiveEngine):
     """Loses records of equal order and key in other partitions."""
 
-    def is_after(self, record: Record, wanted: PageRequest) -> bool:
-        same = wanted.after is not None and record.position[:2] == wanted.after[:2]
-        return not same and super().is_after(record, wanted)
+    def is_after(self, record: Record, request: PageRequest) -> bool:
+        same = request.after is not None and record.position[:2] == request.after[:2]
+        return not same and super().is_after(record, request)
 
 
 class LateExpiry(NaiveEngine):
@@ -203,15 +207,15 @@ class LateExpiry(NaiveEngine):
 class ExpiredStaysInPlace(NaiveEngine):
     """An expired record still takes its address."""
 
-    def judge(self, change: Change, now: Micros) -> Answer:
-        return super().judge(change, 0 if isinstance(change, Insert | Keep) else now)
+    def decide(self, change: Change, now: Micros) -> ChangeResult:
+        return super().decide(change, 0 if isinstance(change, Insert | InsertIfAbsent) else now)
 
 
 class FiltersAfterTheLimit(NaiveEngine):
     """Cuts the page first and drops the expired afterwards."""
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        return [record for record in await super().page(wanted, now=0) if record.is_live(now)]
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        return [record for record in await super().page(request, now=0) if record.is_live(now)]
 
 
 class WrongCount(NaiveEngine):
@@ -233,8 +237,10 @@ class GuardBeforeTheCommit(NaiveEngine):
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        if guard is not None and self.count(guard, changes[0].address.partition, now) > guard.at_most:
-            return Refused(tuple(self.judge(change, now) for change in changes), over=guard.at_most + 1)
+        if guard is not None and self.count(guard, changes[0].address.partition, now) > guard.max_count:
+            return Refused(
+                tuple(self.decide(change, now) for change in changes), guard_count=guard.max_count + 1
+            )
         return await super().commit(changes, guard=None, now=now)
 
 
@@ -300,7 +306,7 @@ class DueTooSoon(NaiveEngine):
 
 class DeafWatch(NaiveEngine):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return LocalWatch(Signals(), (space, partition, key))
+        return Watch(WatchRegistry(), (space, partition, key))
 
 
 BROKEN = [

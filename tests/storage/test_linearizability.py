@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage import Answer, Conflict, Done, Missing
+from perdure.storage import Accepted, ChangeResult, Conflict, Missing
 from perdure.storage.kit import Get, Operation, Write, is_linearizable
 from perdure.storage.kit.linearizability import State, apply
 
 
-def op(called: int, returned: int | None, what: Get | Write, answer: State | Answer) -> Operation:
+def op(called: int, returned: int | None, what: Get | Write, answer: State | ChangeResult) -> Operation:
     return Operation(what=what, answer=answer, called=called, returned=returned)
 
 
@@ -28,11 +28,11 @@ DELETE = Write("delete", 1, "")
     [
         [],
         [op(1, 2, Get(), None)],
-        [op(1, 2, INSERT, Done(1)), op(3, 4, Get(), (1, "a"))],
-        [op(1, 4, INSERT, Done(1)), op(2, 3, Get(), None)],  # overlapping: the read may come first
-        [op(1, 4, INSERT, Done(1)), op(2, 3, Get(), (1, "a"))],  # or second
-        [op(1, 2, INSERT, Done(1)), op(3, 6, TO_B, Done(2)), op(4, 5, TO_C, Conflict(2))],
-        [op(1, 2, INSERT, Done(1)), op(3, 4, DELETE, Done(1)), op(5, 6, TO_B, Missing())],
+        [op(1, 2, INSERT, Accepted(1)), op(3, 4, Get(), (1, "a"))],
+        [op(1, 4, INSERT, Accepted(1)), op(2, 3, Get(), None)],  # overlapping: the read may come first
+        [op(1, 4, INSERT, Accepted(1)), op(2, 3, Get(), (1, "a"))],  # or second
+        [op(1, 2, INSERT, Accepted(1)), op(3, 6, TO_B, Accepted(2)), op(4, 5, TO_C, Conflict(2))],
+        [op(1, 2, INSERT, Accepted(1)), op(3, 4, DELETE, Accepted(1)), op(5, 6, TO_B, Missing())],
         [op(1, None, INSERT, None), op(3, 4, Get(), None)],  # its caller never learned: it may be undone
         [op(1, None, INSERT, None), op(3, 4, Get(), (1, "a"))],  # or done
         [op(1, None, INSERT, None), op(3, 4, Get(), None), op(5, 6, Get(), (1, "a"))],  # or done late
@@ -46,11 +46,15 @@ def test_what_one_record_could_have_answered_is_accepted(history: list[Operation
     "history",
     [
         [op(1, 2, Get(), (1, "a"))],
-        [op(1, 2, INSERT, Done(1)), op(3, 4, Get(), None)],  # stale read
-        [op(1, 2, INSERT, Done(1)), op(3, 6, TO_B, Done(2)), op(4, 5, TO_C, Done(2))],  # lost update
-        [op(1, 2, INSERT, Done(1)), op(3, 4, TO_B, Done(2)), op(5, 6, Get(), (2, "c"))],
-        [op(1, 2, INSERT, Done(1)), op(3, 4, INSERT, Done(1))],
-        [op(1, 2, INSERT, Done(1)), op(3, 4, TO_B, Conflict(1))],
+        [op(1, 2, INSERT, Accepted(1)), op(3, 4, Get(), None)],  # stale read
+        [
+            op(1, 2, INSERT, Accepted(1)),
+            op(3, 6, TO_B, Accepted(2)),
+            op(4, 5, TO_C, Accepted(2)),
+        ],  # lost update
+        [op(1, 2, INSERT, Accepted(1)), op(3, 4, TO_B, Accepted(2)), op(5, 6, Get(), (2, "c"))],
+        [op(1, 2, INSERT, Accepted(1)), op(3, 4, INSERT, Accepted(1))],
+        [op(1, 2, INSERT, Accepted(1)), op(3, 4, TO_B, Conflict(1))],
         [op(1, None, INSERT, None), op(3, 4, Get(), (1, "a")), op(5, 6, Get(), None)],  # done, then undone
     ],
 )
@@ -69,7 +73,7 @@ def test_a_version_that_is_won_twice_is_not(seed: int) -> None:
     won = [each for each in history if isinstance(each.what, Write) and each.what.kind == "insert"]
     lost = [each for each in won if isinstance(each.answer, Conflict)]
     if lost and not any(isinstance(each.what, Write) and each.what.kind == "delete" for each in history):
-        history[history.index(lost[0])] = op(lost[0].called, lost[0].returned, lost[0].what, Done(1))
+        history[history.index(lost[0])] = op(lost[0].called, lost[0].returned, lost[0].what, Accepted(1))
         assert not is_linearizable(history)
 
 

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 RECORD = make_record()
 MANY = 2**53
-NEGATIVE = Guard(space=SPACE, tags=frozenset("a"), at_most=-1)
+NEGATIVE = Guard(space=SPACE, tags=frozenset("a"), max_count=-1)
 
 
 def insert(**changes: object) -> list[Change]:
@@ -35,7 +35,7 @@ def insert(**changes: object) -> list[Change]:
 
 
 def replacement(**changes: object) -> list[Change]:
-    after = replace(RECORD.becoming(body="2", tag="").after, **changes)
+    after = replace(RECORD.replace_with(body="2", tag="").after, **changes)
     return [Replace(before=RECORD, after=after)]
 
 
@@ -93,16 +93,16 @@ CALLS: list[tuple[str, Callable[[Storage], Awaitable[object]]]] = [
     ("space", lambda s: s.counts(Space(""), now=NOW)),
     ("limit", lambda s: s.purge(until=NOW, limit=0)),
     ("until", lambda s: s.purge(until=MANY, limit=1)),
-    ("tags", lambda s: s.commit(insert(), now=NOW, guard=Guard(space=SPACE, tags=frozenset(), at_most=1))),
+    ("tags", lambda s: s.commit(insert(), now=NOW, guard=Guard(space=SPACE, tags=frozenset(), max_count=1))),
     (
         "tags",
         lambda s: s.commit(
-            insert(), now=NOW, guard=Guard(space=SPACE, tags=frozenset(map(str, range(17))), at_most=1)
+            insert(), now=NOW, guard=Guard(space=SPACE, tags=frozenset(map(str, range(17))), max_count=1)
         ),
     ),
     (
-        "at_most",
-        lambda s: s.commit(insert(), now=NOW, guard=Guard(space=SPACE, tags=frozenset("a"), at_most=-1)),
+        "max_count",
+        lambda s: s.commit(insert(), now=NOW, guard=Guard(space=SPACE, tags=frozenset("a"), max_count=-1)),
     ),
 ]
 
@@ -129,7 +129,7 @@ async def test_a_call_outside_the_contract_names_the_argument(
 
 
 async def test_a_key_is_watched_within_a_partition() -> None:
-    with pytest.raises(InvalidArgument, match="name the partition too"):
+    with pytest.raises(InvalidArgument, match="pass partition as well"):
         Storage(MemoryEngine()).watch(SPACE, key="k")
     with pytest.raises(InvalidArgument, match="key"):
         Storage(MemoryEngine()).watch(SPACE, PARTITION, "")

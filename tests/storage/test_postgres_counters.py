@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import (
+    Accepted,
     Change,
     Committed,
     Conflict,
-    Done,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Purged,
     Refused,
     open_storage,
@@ -56,21 +56,21 @@ async def test_each_commit_of_a_group_sees_those_before_it_and_has_its_own_outco
     async with await open_storage(url) as storage:
         taken = make_record("taken", tag="t")
         await insert_each(storage, taken)
-        guard = Guard(space=SPACE, tags=frozenset({"t"}), at_most=2)
+        guard = Guard(space=SPACE, tags=frozenset({"t"}), max_count=2)
         changes: list[tuple[Change, Guard | None]] = [
             (Insert(record=taken), None),
-            (taken.becoming(body="1", tag="t"), None),
-            (taken.becoming(body="2", tag="t"), None),
-            (Keep(record=make_record("a", tag="t")), guard),
-            (Keep(record=make_record("b", tag="t")), guard),
-            (Keep(record=make_record("a", tag="u")), None),
+            (taken.replace_with(body="1", tag="t"), None),
+            (taken.replace_with(body="2", tag="t"), None),
+            (InsertIfAbsent(record=make_record("a", tag="t")), guard),
+            (InsertIfAbsent(record=make_record("b", tag="t")), guard),
+            (InsertIfAbsent(record=make_record("a", tag="u")), None),
             (Insert(record=make_record("c")), None),
         ]
         results = await asyncio.gather(
             *[storage.commit([change], guard=guard, now=NOW) for change, guard in changes]
         )
-        assert results[:3] == [Refused((Conflict(1),)), Committed((Done(2),)), Refused((Conflict(2),))]
-        assert results[3:5] == [Committed((Done(1),)), Refused((Done(1),), over=3)]
+        assert results[:3] == [Refused((Conflict(1),)), Committed((Accepted(2),)), Refused((Conflict(2),))]
+        assert results[3:5] == [Committed((Accepted(1),)), Refused((Accepted(1),), guard_count=3)]
         assert [type(result) for result in results[5:]] == [Committed, Committed]
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 2, "": 1}
         assert (await storage.maintain()).findings == ()

@@ -7,7 +7,7 @@ from collections.abc import Generator
 
 import pytest
 
-from perdure.storage import Committed, Keep, Refused, Storage, open_storage
+from perdure.storage import Committed, InsertIfAbsent, Refused, Storage, open_storage
 from perdure.storage.errors import (
     MissingSchema,
     OutcomeUnknown,
@@ -18,7 +18,7 @@ from perdure.storage.errors import (
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import pool
-from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.location import parse_url
 
 from .. import servers
 from .postgres_helpers import (
@@ -177,9 +177,12 @@ async def test_who_waits_too_long_is_told_and_nothing_is_written(option: str) ->
 
 @pytest.mark.parametrize("pool", [1, 8])
 async def test_a_server_that_stalls_is_given_up(pool: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "GRACE", 0.5)
+    monkeypatch.setattr(pool, "CLIENT_TIMEOUT_MARGIN", 0.5)
     url, name = named(servers.postgres(), f"&pool={pool}&statement_timeout=0.5")
-    before, after = [Keep(record=make_record("before"))], [Keep(record=make_record("after"))]
+    before, after = (
+        [InsertIfAbsent(record=make_record("before"))],
+        [InsertIfAbsent(record=make_record("after"))],
+    )
     async with await at_last(lambda: open_storage(url)) as storage:
         await at_last(lambda: storage.commit(before, now=NOW))
         async with stalled(url, name):
@@ -190,7 +193,7 @@ async def test_a_server_that_stalls_is_given_up(pool: int, monkeypatch: pytest.M
 
 
 async def test_a_stalled_read_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "GRACE", 0.5)
+    monkeypatch.setattr(pool, "CLIENT_TIMEOUT_MARGIN", 0.5)
     url, name = named(servers.postgres(), "&pool=1&statement_timeout=0.5")
     async with await at_last(lambda: open_storage(url)) as storage:
         async with stalled(url, name):
@@ -242,7 +245,7 @@ async def test_a_schema_that_was_dropped_is_missing() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
         async with session(url) as db:
-            await db.execute(f"DROP SCHEMA {parse(url).schema} CASCADE")
+            await db.execute(f"DROP SCHEMA {parse_url(url).quoted_schema} CASCADE")
         with pytest.raises(MissingSchema, match="run: perdure migrate"):
             await storage.commit(inserting(make_record("k")), now=NOW)
 

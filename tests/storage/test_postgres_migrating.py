@@ -11,8 +11,8 @@ import pytest
 from perdure.storage import migrate_storage, open_storage
 from perdure.storage.errors import ForeignStorage, MissingSchema, NewerSchema
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
-from perdure.storage.postgres.location import parse
-from perdure.storage.postgres.pool import Connections
+from perdure.storage.postgres.location import parse_url
+from perdure.storage.postgres.pool import ConnectionPool
 from perdure.storage.postgres.schema import prepare
 from perdure.storage.postgres.statements import migrations, statement
 
@@ -66,7 +66,7 @@ async def test_an_older_schema_is_migrated_once_and_only_by_who_may() -> None:
     await migrate_storage(url)
     newest = len(migrations())
     steps = (*migrations(), "CREATE TABLE added (); UPDATE perdure_schema SET version = version + 1")
-    connections = await Connections.open(parse(url))
+    connections = await ConnectionPool.open(parse_url(url))
     try:
         with pytest.raises(MissingSchema, match=f"have schema {newest}, this perdure needs {newest + 1}"):
             await prepare(connections, may_migrate=False, steps=steps)
@@ -81,7 +81,7 @@ async def test_a_schema_whose_commits_do_not_say_whether_they_were_written_is_mi
     """As an earlier development version made it."""
     url = servers.postgres().new_url()
     function = "CREATE FUNCTION commit_group(OUT overs bigint[]) LANGUAGE sql AS 'SELECT NULL::bigint[]'"
-    connections = await Connections.open(parse(url))
+    connections = await ConnectionPool.open(parse_url(url))
     try:
         await prepare(connections, may_migrate=True, steps=(migrations()[0], f"{migrations()[1]};{function}"))
     finally:
@@ -92,7 +92,7 @@ async def test_a_schema_whose_commits_do_not_say_whether_they_were_written_is_mi
 
 async def test_a_migration_that_fails_leaves_nothing_behind() -> None:
     url = servers.postgres().new_url()
-    connections = await Connections.open(parse(url))
+    connections = await ConnectionPool.open(parse_url(url))
     try:
         with pytest.raises(Exception, match="no_such_thing"):
             await prepare(connections, may_migrate=True, steps=(*migrations(), "SELECT no_such_thing"))
@@ -112,7 +112,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind() -> None:
 )
 async def test_tables_of_others_are_not_touched(table: str) -> None:
     url = servers.postgres().new_url()
-    schema = parse(url).schema
+    schema = parse_url(url).quoted_schema
     async with session(url) as db:
         await db.execute(f"CREATE SCHEMA {schema}; {table.format(schema)}")
     for _ in range(2):
@@ -127,7 +127,7 @@ async def test_tables_of_others_are_not_touched(table: str) -> None:
 
 async def test_a_schema_may_hold_other_things_beside_ours() -> None:
     url = servers.postgres().new_url()
-    schema = parse(url).schema
+    schema = parse_url(url).quoted_schema
     async with session(url) as db:
         await db.execute(f"CREATE SCHEMA {schema}; CREATE TABLE {schema}.customers (id int)")
     async with await open_storage(url) as storage:
@@ -142,7 +142,7 @@ async def test_a_table_of_the_session_does_not_hide_ours() -> None:
             "CREATE TEMPORARY TABLE news (stripe int); CREATE TEMPORARY TABLE records (key text)"
         )
         await db.execute("SELECT end_writing('channel', '', ARRAY[('a', 'b', 'c', 1)::delta])")
-        assert await db.fetchval(statement("news", parse(url).schema)) == 1
+        assert await db.fetchval(statement("news", parse_url(url).quoted_schema)) == 1
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)
@@ -154,5 +154,5 @@ async def test_any_name_is_a_schema(name: str) -> None:
         assert (await other.maintain(repair=True)).findings == ()
         assert len(await other.purge(until=NOW + 1, limit=9)) == 1
     async with session(servers.postgres().url) as db:
-        await db.execute(f"DROP SCHEMA {parse(url_of(schema)).schema} CASCADE")
+        await db.execute(f"DROP SCHEMA {parse_url(url_of(schema)).quoted_schema} CASCADE")
         assert await db.fetchval("SELECT to_regclass('public.records')") is None

@@ -6,11 +6,11 @@ import asyncio
 
 import pytest
 
-from perdure.storage import Insert, Keep, Storage, Watch, open_storage
+from perdure.storage import Insert, InsertIfAbsent, Storage, Watch, open_storage
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import notifications
-from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.location import parse_url
 
 from .. import servers
 from .postgres_helpers import OURS, PATIENCE, in_time, inserting, named, session, stalled, until
@@ -27,7 +27,7 @@ STOP_LISTENING = LISTENING.replace("count(*)", "pg_terminate_backend(pid)")
 
 async def until_listening(url: str, number: int = 1) -> None:
     async with session(url) as db, asyncio.timeout(PATIENCE):
-        while await db.fetchval(LISTENING, parse(url).channel) != number:  # noqa: ASYNC110 - it is elsewhere
+        while await db.fetchval(LISTENING, parse_url(url).channel) != number:  # noqa: ASYNC110 - it is elsewhere
             await asyncio.sleep(0.02)
 
 
@@ -50,7 +50,7 @@ async def test_a_group_of_commits_is_notified_once() -> None:
             heard.append(str(payload))
 
         await db.execute("SELECT announce_listener()")
-        await db.add_listener(parse(url).channel, hear)
+        await db.add_listener(parse_url(url).channel, hear)
 
         async def heard_of(count: int) -> bool:
             async with asyncio.timeout(PATIENCE):
@@ -64,7 +64,7 @@ async def test_a_group_of_commits_is_notified_once() -> None:
         await insert_each(storage, make_record("alone"))
         assert await heard_of(2)
         await storage.commit([Insert(record=make_record("alone"))], now=NOW)  # refused
-        await storage.commit([Keep(record=make_record("alone"))], now=NOW)  # kept
+        await storage.commit([InsertIfAbsent(record=make_record("alone"))], now=NOW)  # kept
         await storage.purge(until=NOW, limit=9)  # of nothing
         assert await heard_of(2)
         await insert_each(storage, make_record("short", expires_at=NOW + 1))
@@ -80,7 +80,7 @@ async def test_nobody_is_notified_unless_somebody_has_said_to_listen() -> None:
         heard.put_nowait(str(payload))
 
     async with await open_storage(url) as storage, session(url) as db:
-        await db.add_listener(parse(url).channel, hear)
+        await db.add_listener(parse_url(url).channel, hear)
         await insert_each(storage, make_record("unheard"))
         await db.execute("SELECT announce_listener()")
         await insert_each(storage, make_record("heard"))
@@ -111,8 +111,8 @@ async def test_who_begins_to_listen_waits_for_commits_that_do_not_notify() -> No
         await quiet_commit.start()
         await writer.execute("SELECT end_writing('', '', '{}')")
         async with storage.watch(SPACE) as watch:
-            await until(db, WAITING, parse(url).schema)
-            assert await db.fetchval(LISTENING, parse(url).channel) == 0
+            await until(db, WAITING, parse_url(url).quoted_schema)
+            assert await db.fetchval(LISTENING, parse_url(url).channel) == 0
             await quiet_commit.commit()
             await until_listening(url)
             await in_time(watch.changed())
@@ -166,12 +166,12 @@ async def test_what_is_not_ours_on_the_channel_does_no_harm() -> None:
         await quiet(watch)
         async with session(url) as db:
             for noise in ("", "{", '["a"]', '["a",[["b"]]]'):
-                await db.execute("SELECT pg_notify($1, $2)", parse(url).channel, noise)
+                await db.execute("SELECT pg_notify($1, $2)", parse_url(url).channel, noise)
                 await in_time(watch.changed())
 
 
 async def test_a_lost_listening_connection_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifications, "PAUSE", 0.05)
+    monkeypatch.setattr(notifications, "RECONNECT_DELAY", 0.05)
     url = servers.postgres().new_url()
     async with (
         await open_storage(url) as storage,
@@ -181,7 +181,7 @@ async def test_a_lost_listening_connection_comes_back(monkeypatch: pytest.Monkey
         await until_listening(url)
         await quiet(watch)
         async with session(url) as db:
-            assert await db.fetchval(STOP_LISTENING, parse(url).channel)
+            assert await db.fetchval(STOP_LISTENING, parse_url(url).channel)
         await quiet(watch)  # once it is back: anything may have happened
         await until_listening(url)
         await insert_each(other, make_record("k"))
@@ -189,7 +189,7 @@ async def test_a_lost_listening_connection_comes_back(monkeypatch: pytest.Monkey
 
 
 async def test_nobody_listens_while_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(notifications, "LINGER", 0.1)
+    monkeypatch.setattr(notifications, "LINGER_SECONDS", 0.1)
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:
         await until_listening(url, 0)
@@ -202,7 +202,7 @@ async def test_nobody_listens_while_nobody_watches(monkeypatch: pytest.MonkeyPat
 async def test_closing_waits_for_the_end_of_a_connection_that_no_longer_listens(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(notifications, "LINGER", 0)
+    monkeypatch.setattr(notifications, "LINGER_SECONDS", 0)
     monkeypatch.setattr(notifications, "CLOSE_TIMEOUT", 0.5)
     url, name = named(servers.postgres())
     before = asyncio.all_tasks()

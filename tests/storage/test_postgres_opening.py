@@ -14,7 +14,7 @@ from perdure.storage import migrate_storage, open_storage
 from perdure.storage.errors import CannotOpen, StorageReadOnly, StorageUnavailable, UnsafeServer
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
-from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.location import parse_url
 
 from .. import servers
 from ..markers import row
@@ -81,7 +81,7 @@ async def test_who_may_only_read_reads(guarded: Postgres) -> None:
     async with await open_storage(url) as storage:
         await insert_each(storage, make_record("k"))
     reader = await new_user(guarded)
-    schema = parse(url).schema
+    schema = parse_url(url).quoted_schema
     async with session(url) as db:
         await db.execute(f'GRANT USAGE ON SCHEMA {schema} TO "{reader}"')
         await db.execute(f'GRANT SELECT ON ALL TABLES IN SCHEMA {schema} TO "{reader}"')

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perdure.storage import migrate_storage
-from perdure.storage.postgres.location import parse
-from perdure.storage.postgres.pool import Connections
+from perdure.storage.postgres.location import parse_url
+from perdure.storage.postgres.pool import ConnectionPool
 from perdure.storage.postgres.statements import statement
 
 from .. import servers
@@ -64,9 +64,9 @@ async def db(request: pytest.FixtureRequest) -> AsyncGenerator[Connection]:
     is_pooled = request.param.endswith("pooler")
     url = servers.postgres().new_url("&pooler=transaction" if is_pooled else "")
     await migrate_storage(url)
-    connections = await Connections.open(parse(url))
+    connections = await ConnectionPool.open(parse_url(url))
     db = await connections.connect()
-    await db.execute(f"SET search_path = {connections.location.schema}")
+    await db.execute(f"SET search_path = {connections.location.quoted_schema}")
     await db.execute(FILL)
     if request.param != "fresh":
         await db.execute("ANALYZE records")

@@ -14,7 +14,7 @@ from perdure.storage.errors import StorageReadOnly, StorageUnavailable
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
 from perdure.storage.postgres import pool
-from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.location import parse_url
 
 from .. import servers
 from .postgres_helpers import Standby, at_last, in_time, inserting, keys_of, session
@@ -92,11 +92,13 @@ async def test_hosts_behind_a_silent_one_are_reached(monkeypatch: pytest.MonkeyP
 
 async def test_sessions_that_may_only_read_are_not_kept() -> None:
     url = servers.postgres().new_url("&pool=1")
-    role = parse(url).schema
+    role = parse_url(url).quoted_schema
     async with await open_storage(url), session(url) as db:
         await db.execute(f"CREATE ROLE {role} LOGIN SUPERUSER")
         await db.execute(f"ALTER ROLE {role} SET default_transaction_read_only = on")
-        async with await open_storage(url.replace("perdure@", f"{parse(url).options.schema}@")) as storage:
+        async with await open_storage(
+            url.replace("perdure@", f"{parse_url(url).options.schema}@")
+        ) as storage:
             await db.execute(f"ALTER ROLE {role} RESET default_transaction_read_only")
             with pytest.raises(StorageReadOnly):
                 await storage.commit(inserting(make_record("k")), now=NOW)

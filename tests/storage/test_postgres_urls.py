@@ -8,7 +8,7 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.errors import CannotOpen
-from perdure.storage.postgres.location import parse
+from perdure.storage.postgres.location import parse_url
 
 from .. import servers
 from .postgres_helpers import session
@@ -82,15 +82,19 @@ async def test_a_host_without_a_name_among_others_is_told(hosts: str) -> None:
 
 
 def test_what_is_not_ours_in_a_url_is_left_to_the_driver() -> None:
-    location = parse(
+    location = parse_url(
         "postgres://u:p%40w@a:1,b:2/d%20b?sslmode=require&schema=a%20b&x=%26&pool=3&lock_timeout=0.5"
     )
     assert location.dsns == (
         "postgres://u:p%40w@a:1/d%20b?sslmode=require&x=%26",
         "postgres://u:p%40w@b:2/d%20b?sslmode=require&x=%26",
     )
-    assert location.name == "postgres://a:1,b:2/d%20b?schema=a%20b"
-    assert (location.schema, location.options.pool, location.patience) == ('"a b"', 3, "500ms")
+    assert location.display_name == "postgres://a:1,b:2/d%20b?schema=a%20b"
+    assert (location.quoted_schema, location.options.pool, location.lock_timeout_setting) == (
+        '"a b"',
+        3,
+        "500ms",
+    )
 
 
 async def test_the_servers_own_settings_may_be_given() -> None:

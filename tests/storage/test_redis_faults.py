@@ -141,7 +141,7 @@ async def test_a_full_memory_refuses_what_grows_and_lets_go_what_shrinks(
         await insert_each(storage, *(make_record(f"k{number}", body="x" * 100_000) for number in range(100)))
     with pytest.raises(StorageFull):
         await storage.commit(
-            [first.becoming(body="x" * 1000, tag="u"), Insert(record=make_record("new"))], now=NOW
+            [first.replace_with(body="x" * 1000, tag="u"), Insert(record=make_record("new"))], now=NOW
         )
     assert await storage.get(first.address, now=NOW) == first
     assert (await storage.maintain()).findings == ()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from perdure.storage import Delete, Guard, Insert, Keep, Storage
+from perdure.storage import Delete, Guard, Insert, InsertIfAbsent, Storage
 from perdure.storage.kit.sample_records import (
     NOW,
     OTHER_SPACE,
@@ -66,11 +66,11 @@ async def test_nothing_is_left_of_records_that_are_gone(server: Valkey, storage:
     await insert_each(storage, *records)
     await insert_each(storage, make_record(space=OTHER_SPACE, partition="p0"))
     for record in records[:8]:
-        change = record.becoming(body="2", tag="new", expires_at=None if record.order else NOW + 1)
+        change = record.replace_with(body="2", tag="new", expires_at=None if record.order else NOW + 1)
         await commit_changes(storage, change)
         await commit_changes(storage, Delete(before=change.after))
     for record in records[8:12]:
-        await commit_changes(storage, record.becoming(body="2", tag="", expires_at=NOW + 2))
+        await commit_changes(storage, record.replace_with(body="2", tag="", expires_at=NOW + 2))
     await commit_changes(
         storage,
         Insert(record=make_record("k12", partition="p0", tag="again", expires_at=NOW + 50)),
@@ -87,7 +87,7 @@ async def test_a_guard_leaves_the_overdue_to_the_purge_and_counts_without_them(
 ) -> None:
     await insert_many(storage, [make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(300)])
     del trips[:]
-    one = Guard(space=SPACE, tags=frozenset({"a"}), at_most=1)
+    one = Guard(space=SPACE, tags=frozenset({"a"}), max_count=1)
     await storage.commit([Insert(record=make_record("new", tag="a"))], guard=one, now=NOW + 5)
     assert trips == [1]
     assert len(await storage.purge(until=NOW + 5, limit=1000)) == 300
@@ -113,13 +113,13 @@ async def test_what_an_insert_costs_in_the_server(server: Valkey, storage: Stora
 async def test_what_a_replace_costs_in_the_server(server: Valkey, storage: Storage) -> None:
     record = make_record(tag="t", expires_at=NOW + 9)
     await insert_each(storage, record)
-    change = record.becoming(body="2", tag="t", expires_at=NOW + 9)
+    change = record.replace_with(body="2", tag="t", expires_at=NOW + 9)
     async with client_of(server) as client:
         await client.config_resetstat()
         await commit_changes(storage, change)
         assert await calls_in(client) == {"evalsha": 1, "getrange": 1, "set": 1, "publish": 1}
         await client.config_resetstat()
-        await commit_changes(storage, change.after.becoming(body="3", tag="u", expires_at=NOW + 9))
+        await commit_changes(storage, change.after.replace_with(body="3", tag="u", expires_at=NOW + 9))
         changed = {"evalsha": 1, "getrange": 1, "set": 1, "publish": 1, "zadd": 4, "zrem": 4}
         assert await calls_in(client) == changed
 
@@ -178,14 +178,14 @@ async def test_how_many_round_trips_each_verb_takes_on_a_cluster(trips: list[int
 
 async def trips_of(storage: Storage, trips: list[int]) -> dict[str, list[int]]:
     """The round trips that each verb takes, as the numbers of their commands."""
-    guard = Guard(space=SPACE, tags=frozenset({""}), at_most=1000)
+    guard = Guard(space=SPACE, tags=frozenset({""}), max_count=1000)
     many = [make_record(f"k{n}", partition=f"p{n % 9}").address for n in range(90)]
     verbs = {
         "get": lambda: storage.get(make_record("k0", partition="p0").address, now=NOW),
         "get of 90": lambda: storage.get_many(many, now=NOW),
         "insert": lambda: storage.commit([Insert(record=make_record("a"))], now=NOW),
         "keep": lambda: storage.commit(
-            [Keep(record=make_record("a")), Keep(record=make_record("b"))], now=NOW
+            [InsertIfAbsent(record=make_record("a")), InsertIfAbsent(record=make_record("b"))], now=NOW
         ),
         "guarded": lambda: storage.commit([Insert(record=make_record("c"))], guard=guard, now=NOW),
         "page of a partition": lambda: storage.page(SPACE, "p0", limit=5, now=NOW),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.storage import Engine, exists, is_shared, open_storage, register_engine
+from perdure.storage import Engine, is_shared_storage, open_storage, register_engine, storage_exists
 from perdure.storage.errors import CannotOpen, MissingExtra, UnknownScheme
 
 from ..engines import FIVE
@@ -28,19 +28,19 @@ async def test_a_storage_knows_its_name() -> None:
 
 @pytest.mark.parametrize("url", ["", "tasks.db", "memory", "oracle://host/db", ":", "SQLITE:///x"])
 async def test_an_unknown_scheme_is_told_which_there_are(url: str) -> None:
-    with pytest.raises(UnknownScheme, match=r"begin the URL with one of .*memory, .*sqlite") as caught:
+    with pytest.raises(UnknownScheme, match=r"use one of .*memory, .*sqlite") as caught:
         await open_storage(url)
     assert caught.value.location == url
 
 
 @pytest.mark.parametrize("url", ["memory:name", "memory://", "memory:?x=1"])
 async def test_a_memory_storage_has_no_options(url: str) -> None:
-    with pytest.raises(CannotOpen, match='write "memory:"'):
+    with pytest.raises(CannotOpen, match='use "memory:"'):
         await open_storage(url)
 
 
 async def test_an_engine_of_ones_own_opens_by_its_scheme() -> None:
-    register_engine("naive", f"{__name__}:open_naive", install="naive-engine")
+    register_engine("naive", f"{__name__}:open_naive", package="naive-engine")
     async with await open_storage("naive:anything") as storage:
         assert storage.name == "naive"
 
@@ -53,20 +53,20 @@ async def test_a_storage_says_whether_other_processes_see_its_records_and_where_
     engine: str, tmp_path: Path
 ) -> None:
     url = await new_url(engine, tmp_path)
-    assert is_shared(url) == (engine != "memory")
+    assert is_shared_storage(url) == (engine != "memory")
     async with await open_storage(url) as storage:
-        about = await storage.about()
-    assert about.is_shared == is_shared(url)
-    assert about.place == (str(tmp_path / "tasks.db") if engine == "sqlite" else None)
+        info = await storage.info()
+    assert info.is_shared == is_shared_storage(url)
+    assert info.path == (str(tmp_path / "tasks.db") if engine == "sqlite" else None)
 
 
 @pytest.mark.parametrize("engine", FIVE)
 async def test_only_a_file_that_opening_would_make_does_not_exist(engine: str, tmp_path: Path) -> None:
     url = await new_url(engine, tmp_path)
-    assert exists(url) == (engine != "sqlite")
+    assert storage_exists(url) == (engine != "sqlite")
     assert not is_anything_in(tmp_path)  # asking makes nothing
     async with await open_storage(url):
-        assert exists(url)
+        assert storage_exists(url)
 
 
 def is_anything_in(folder: Path) -> bool:
@@ -78,25 +78,29 @@ async def test_a_relative_file_is_told_with_its_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with await open_storage("sqlite:///here.db?synchronous=normal") as storage:
-        assert (await storage.about()).place == str(tmp_path / "here.db")
-    assert exists("sqlite:///here.db")
-    assert not exists("sqlite:///there.db")
+        assert (await storage.info()).path == str(tmp_path / "here.db")
+    assert storage_exists("sqlite:///here.db")
+    assert not storage_exists("sqlite:///there.db")
 
 
-@pytest.mark.parametrize("ask", [is_shared, exists])
+@pytest.mark.parametrize("ask", [is_shared_storage, storage_exists])
 def test_nothing_is_said_of_a_scheme_that_names_no_engine(ask: Callable[[str], bool]) -> None:
     with pytest.raises(UnknownScheme):
         ask("oracle://host/db")
 
 
 async def test_an_engine_of_ones_own_is_shared_and_there_unless_it_says_otherwise() -> None:
-    register_engine("naive", f"{__name__}:open_naive", install="naive-engine")
-    assert (is_shared("naive:anything"), exists("naive:anything")) == (True, True)
+    register_engine("naive", f"{__name__}:open_naive", package="naive-engine")
+    assert (is_shared_storage("naive:anything"), storage_exists("naive:anything")) == (True, True)
     async with await open_storage("naive:anything") as storage:
-        about = await storage.about()
-    assert (about.is_shared, about.place) == (True, None)
-    register_engine("shy", f"{__name__}:open_naive", install="x", existing="is_naive_there", is_shared=False)
-    assert (is_shared("shy:here"), exists("shy:here"), exists("shy:there")) == (False, True, False)
+        info = await storage.info()
+    assert (info.is_shared, info.path) == (True, None)
+    register_engine("shy", f"{__name__}:open_naive", package="x", exists="is_naive_there", is_shared=False)
+    assert (is_shared_storage("shy:here"), storage_exists("shy:here"), storage_exists("shy:there")) == (
+        False,
+        True,
+        False,
+    )
 
 
 def is_naive_there(url: str) -> bool:
@@ -104,7 +108,7 @@ def is_naive_there(url: str) -> bool:
 
 
 async def test_a_missing_driver_is_told_what_to_install() -> None:
-    register_engine("absent", "no_such_driver.engine:open_engine", install="perdure[absent]")
+    register_engine("absent", "no_such_driver.engine:open_engine", package="perdure[absent]")
     with pytest.raises(MissingExtra, match=r"pip install 'perdure\[absent\]'") as caught:
         await open_storage("absent://host")
     assert isinstance(caught.value.__cause__, ModuleNotFoundError)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 
 from perdure.storage.kit.sample_records import HOSTILE_NAMES, make_record
-from perdure.storage.shards import SHARDS, merged, shard_of
+from perdure.storage.shards import SHARD_COUNT, merge_sorted, shard_of
 
 GOLDEN = {
     "a": 3,
@@ -37,15 +37,15 @@ def test_the_shard_of_a_name_is_what_it_always_was(partition: str, shard: int) -
 
 
 def test_there_are_as_many_shards_as_there_always_were() -> None:
-    assert SHARDS == 64
-    assert {shard_of(f"owner-{n}") for n in range(2000)} == set(range(SHARDS))
+    assert SHARD_COUNT == 64
+    assert {shard_of(f"owner-{n}") for n in range(2000)} == set(range(SHARD_COUNT))
 
 
 @pytest.mark.parametrize("pattern", ["{}", "owner-{}", "{:032x}", "https://issuer.example|{}", "ß{}日本"])
 def test_names_that_differ_little_are_spread_over_all_shards(pattern: str) -> None:
     names, fair = 6400, 100
     shards = Counter(shard_of(pattern.format(n)) for n in range(names))
-    assert len(shards) == SHARDS
+    assert len(shards) == SHARD_COUNT
     assert max(shards.values()) < 2 * fair
     assert min(shards.values()) > fair // 2
 
@@ -60,7 +60,7 @@ def test_merged_answers_are_the_first_of_all_in_order(
 ) -> None:
     ordered = [sorted(part, reverse=descending) for part in parts]
     everything = sorted((item for part in parts for item in part), reverse=descending)
-    assert merged(ordered, lambda item: item, limit, descending=descending) == everything[:limit]
+    assert merge_sorted(ordered, lambda item: item, limit, descending=descending) == everything[:limit]
 
 
 @given(st.permutations([(order, key) for order in (1, 2) for key in HOSTILE_NAMES[:6]]))

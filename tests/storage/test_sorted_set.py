@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 
 from perdure.storage import sorted_set
-from perdure.storage.sorted_set import OrderedSet
+from perdure.storage.sorted_set import SortedSet
 
 Key: TypeAlias = tuple[int, str]
 keys = st.tuples(st.integers(0, 60), st.sampled_from("ab"))
@@ -18,9 +18,9 @@ keys = st.tuples(st.integers(0, 60), st.sampled_from("ab"))
 @given(st.lists(keys, max_size=80), st.lists(keys, max_size=40), keys)
 def test_it_behaves_like_a_sorted_list(added: list[Key], gone: list[Key], at: Key) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sorted_set, "BLOCK", 3)  # so that blocks split and vanish
+        patch.setattr(sorted_set, "BLOCK_SIZE", 3)  # so that blocks split and vanish
         model: set[Key] = set()
-        subject: OrderedSet[Key] = OrderedSet()
+        subject: SortedSet[Key] = SortedSet()
         for key in added:
             if key not in model:
                 model.add(key)
@@ -48,7 +48,7 @@ class Counted(int):
 
 
 def test_a_seek_costs_the_logarithm_wherever_it_goes() -> None:
-    subject: OrderedSet[tuple[int]] = OrderedSet()
+    subject: SortedSet[tuple[int]] = SortedSet()
     for number in range(100_000):
         subject.add((Counted(number),))
     for number in (0, 50_000, 99_998):

@@ -16,7 +16,11 @@ pytestmark = pytest.mark.anyio
 
 READ = make_record(tag="red")
 REBORN = make_record(tag="green")
-CHANGES = [READ.becoming(body="2", tag="blue"), READ.becoming(body="2", tag="red"), Delete(before=READ)]
+CHANGES = [
+    READ.replace_with(body="2", tag="blue"),
+    READ.replace_with(body="2", tag="red"),
+    Delete(before=READ),
+]
 
 
 def name(change: Change) -> str:
@@ -38,13 +42,13 @@ async def test_a_record_born_again_with_the_version_that_was_read_is_counted_rig
 
 
 async def test_a_guard_counts_the_tag_that_stands_there_and_not_the_one_that_was_read(tmp_path: Path) -> None:
-    guard = Guard(space=SPACE, tags=frozenset({"red"}), at_most=1)
+    guard = Guard(space=SPACE, tags=frozenset({"red"}), max_count=1)
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
         await insert_each(storage, READ)
         await commit_changes(storage, Delete(before=READ))
         await insert_each(storage, REBORN)
         await insert_each(storage, make_record("other", tag="red"))
-        await storage.commit([READ.becoming(body="2", tag="red")], guard=guard, now=NOW)
+        await storage.commit([READ.replace_with(body="2", tag="red")], guard=guard, now=NOW)
         assert (await storage.counts(SPACE, PARTITION, now=NOW))["red"] == 1
         assert (await storage.maintain()).findings == ()
 
@@ -81,7 +85,7 @@ async def test_repairing_sets_wrong_counters_right_of_a_partition_and_of_all(
         for partition in (PARTITION, "other", None):
             records = await storage.page(SPACE, partition, limit=9, now=NOW)
             assert dict(await storage.counts(SPACE, partition, now=NOW)) == count(records)
-        guard = Guard(space=SPACE, tags=frozenset({"red"}), at_most=3)
+        guard = Guard(space=SPACE, tags=frozenset({"red"}), max_count=3)
         results = [
             await storage.commit(inserting(make_record(key, tag="red")), guard=guard, now=NOW) for key in "45"
         ]

@@ -169,14 +169,14 @@ async def test_damage_that_a_watch_meets_does_not_leave_commits_waiting_for_ever
     await make_file(path)
     async with await open_storage(url_of(path)) as watching, await open_storage(url_of(path)) as other:
         record = make_record("k000", body=padded("", 2000).body)
-        change = record.becoming(body=record.body, tag="")
+        change = record.replace_with(body=record.body, tag="")
         await watching.maintain()  # the log is empty now
         await commit_changes(other, change)
         async with watching.watch(SPACE) as watch:
             await in_time(watch.changed())
             await told_by("spoil_first_page", path)
             await commit_changes(
-                other, change.after.becoming(body=record.body, tag="")
+                other, change.after.replace_with(body=record.body, tag="")
             )  # still has the good page
             looks = trace(watching)
             await eventually(lambda: "PRAGMA data_version" in looks)

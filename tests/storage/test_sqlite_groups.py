@@ -7,7 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from perdure.storage import Change, Committed, Conflict, Done, Guard, Insert, Keep, Refused, open_storage
+from perdure.storage import (
+    Accepted,
+    Change,
+    Committed,
+    Conflict,
+    Guard,
+    Insert,
+    InsertIfAbsent,
+    Refused,
+    open_storage,
+)
 from perdure.storage.errors import StorageBusy
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
@@ -45,14 +55,14 @@ async def test_each_commit_of_a_group_has_its_own_outcome(tmp_path: Path) -> Non
     async with await open_storage(url_of(path)) as storage:
         taken = make_record("taken", tag="t")
         await insert_each(storage, taken)
-        guard = Guard(space=SPACE, tags=frozenset({"t"}), at_most=2)
+        guard = Guard(space=SPACE, tags=frozenset({"t"}), max_count=2)
         with locked(path) as release:
             group = asyncio.gather(
                 storage.commit([Insert(record=taken)], now=NOW),
-                storage.commit([taken.becoming(body="1", tag="t")], now=NOW),
-                storage.commit([taken.becoming(body="2", tag="t")], now=NOW),
-                storage.commit([Keep(record=make_record("a", tag="t"))], guard=guard, now=NOW),
-                storage.commit([Keep(record=make_record("b", tag="t"))], guard=guard, now=NOW),
+                storage.commit([taken.replace_with(body="1", tag="t")], now=NOW),
+                storage.commit([taken.replace_with(body="2", tag="t")], now=NOW),
+                storage.commit([InsertIfAbsent(record=make_record("a", tag="t"))], guard=guard, now=NOW),
+                storage.commit([InsertIfAbsent(record=make_record("b", tag="t"))], guard=guard, now=NOW),
                 storage.commit(inserting(make_record("c")), now=NOW),
                 storage.purge(until=NOW, limit=1),
             )
@@ -61,11 +71,11 @@ async def test_each_commit_of_a_group_has_its_own_outcome(tmp_path: Path) -> Non
             results = await group
         assert results == [
             Refused((Conflict(1),)),
-            Committed((Done(2),)),
+            Committed((Accepted(2),)),
             Refused((Conflict(2),)),
-            Committed((Done(1),)),
-            Refused((Done(1),), over=3),
-            Committed((Done(1),)),
+            Committed((Accepted(1),)),
+            Refused((Accepted(1),), guard_count=3),
+            Committed((Accepted(1),)),
             [],
         ]
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 2, "": 1}

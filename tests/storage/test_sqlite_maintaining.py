@@ -24,8 +24,8 @@ def trace(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[str], None]], 
     """Call this with every statement of the connections that are opened from here on, before it runs."""
 
     def start(callback: Callable[[str], None]) -> None:
-        def connect(location: Location, *, patient: bool = False) -> sqlite3.Connection:
-            db = database.connect(location, patient=patient)
+        def connect(location: Location, *, wait_for_locks: bool = False) -> sqlite3.Connection:
+            db = database.connect(location, wait_for_locks=wait_for_locks)
             db.set_trace_callback(callback)
             return db
 

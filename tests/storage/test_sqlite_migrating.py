@@ -11,8 +11,8 @@ import pytest
 from perdure.storage import open_storage
 from perdure.storage.errors import NewerSchema
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
-from perdure.storage.sqlite.database import prepare
-from perdure.storage.sqlite.location import parse
+from perdure.storage.sqlite.database import prepare_database
+from perdure.storage.sqlite.location import parse_url
 from perdure.storage.sqlite.statements import migrations
 
 from .sqlite_helpers import contents, inserting, keys_of, url_of
@@ -27,7 +27,7 @@ KEYS = [f"k{n:03}" for n in range(50)]
 
 def migrate(url: str, *steps: tuple[str, ...]) -> None:
     """What a later perdure with these additional steps does when it opens the file."""
-    prepare(parse(url), (*migrations(), *steps))
+    prepare_database(parse_url(url), (*migrations(), *steps))
 
 
 async def make_file(path: Path) -> str:

@@ -86,7 +86,7 @@ class _Index(MemoryEngine):
         return self
 
     def overdue(self, until: Micros) -> Iterator[Record]:
-        return self._overdue(until)
+        return self._expired(until)
 
 
 class WeakMemoryEngine(MemoryEngine):
@@ -126,11 +126,11 @@ class WeakMemoryEngine(MemoryEngine):
             raise OutcomeUnknown("the answer was lost on purpose")
         return result
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
         await self._pause()
-        if wanted.partition is None:
-            return await self._index.catch_up().page(wanted, now=now)
-        return await super().page(wanted, now=now)
+        if request.partition is None:
+            return await self._index.catch_up().page(request, now=now)
+        return await super().page(request, now=now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         await self._pause()
@@ -148,7 +148,7 @@ class WeakMemoryEngine(MemoryEngine):
         overdue = list(islice((each for each in seen if self._records.get(each.address) == each), limit))
         for record in overdue:
             self._remove(record)
-        self._signals.wake(record.address for record in overdue)
+        self._watches.wake(record.address for record in overdue)
         return [Purged(*record.address, record.tag) for record in overdue]
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:

@@ -280,7 +280,7 @@ async def _damage(storage: Storage, task_id: str, body: str) -> None:
     address = Address(TASKS, partition_of(ANA, task_id), task_id)
     record = await storage.get(address, now=START)
     assert record is not None
-    await storage.commit([record.becoming(body=body, tag=record.tag)], now=START)
+    await storage.commit([record.replace_with(body=body, tag=record.tag)], now=START)
 
 
 async def test_a_damaged_cursor_key_is_told(subject: Subject, store: TaskStore) -> None:

@@ -315,7 +315,7 @@ async def test_a_key_used_for_another_call_is_refused(store: TaskStore) -> None:
 async def _spoil_key(storage: Storage, key: str) -> None:
     pointer = await storage.get(Address(IDEMPOTENCY_KEYS, partition_of(ANA, ""), key), now=START)
     assert pointer is not None
-    await storage.commit([pointer.becoming(body="nonsense", tag="")], now=START)
+    await storage.commit([pointer.replace_with(body="nonsense", tag="")], now=START)
 
 
 @row(8)

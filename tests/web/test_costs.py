@@ -36,9 +36,9 @@ class Counting(MemoryEngine):
         super().__init__()
         self.read: list[str] = []
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        self.read.append(f"page of {wanted.limit}")
-        return await super().page(wanted, now=now)
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        self.read.append(f"page of {request.limit}")
+        return await super().page(request, now=now)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[str, int]:
         self.read.append("counts")
@@ -89,7 +89,7 @@ async def test_items_are_paged_and_filtered_without_missing_or_repeating(
     every = [f"Thought {number} of {name}" for number in range(4) for name in names]
     account = "/feeds/accounts/did%3Aplc%3Aben.example"
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
-        for path, wanted in (
+        for path, request in (
             ("/feeds/items", every),
             ("/feeds/items?account=ben.example", [each for each in every if "ben" in each]),
             ("/feeds/items?account=did:plc:ben.example", [each for each in every if "ben" in each]),
@@ -98,7 +98,7 @@ async def test_items_are_paged_and_filtered_without_missing_or_repeating(
             ("/feeds/items?links=1", [each for each in every if "Thought 0" in each or "Thought 1" in each]),
             ("/feeds/items?links=1&kind=repost&account=cleo.example", []),
         ):
-            assert sorted(await thoughts(client, path)) == sorted(wanted), path
+            assert sorted(await thoughts(client, path)) == sorted(request), path
 
 
 async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_them(

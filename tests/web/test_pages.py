@@ -340,7 +340,7 @@ async def test_one_damaged_item_breaks_no_page(desk: Desk) -> None:
     store = FeedStore(desk.storage)
     await feed_data.feed(store)
     (record,) = await desk.storage.page(ITEMS, limit=1, now=store.clock(), descending=True)
-    damaged = record.becoming(body='{"handle": 1}', tag=record.tag)
+    damaged = record.replace_with(body='{"handle": 1}', tag=record.tag)
     assert isinstance(await desk.storage.commit([damaged], now=store.clock()), Committed)
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         for path in ("/feeds", "/feeds/items", "/feeds/links", f"/feeds/accounts/{record.partition}"):

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from ..feeds import Budget, FeedStore, Settings, read_settings
 from ..operating import Operator
-from ..storage import Micros, exists, is_shared, open_storage
+from ..storage import Micros, is_shared_storage, open_storage, storage_exists
 from .errors import CommandError
 from .options import storage_url
 from .output import print_message
@@ -35,7 +35,7 @@ def redact_url(url: str) -> str:
 
 def require_shared(url: str) -> None:
     """Refuse a storage that ends with the process."""
-    if not is_shared(url):
+    if not is_shared_storage(url):
         scheme = url.partition(":")[0]
         raise CommandError(f"{scheme}: storage is private to one process; use a file or a server")
 
@@ -43,7 +43,7 @@ def require_shared(url: str) -> None:
 def require_existing(url: str, *, hint: str = SET_URL) -> None:
     """Refuse a storage that opening would create: its name can be misspelled."""
     require_shared(url)
-    if not exists(url):
+    if not storage_exists(url):
         raise CommandError(f"storage not found: {redact_url(url)}; {hint}")
 
 
@@ -93,7 +93,7 @@ async def open_feeds(settings: Settings) -> AsyncGenerator[FeedStore]:
 async def create_feeds(settings: Settings, *, dry_run: bool) -> AsyncGenerator[FeedStore]:
     """Open a storage for feeds, or create it. A dry run creates nothing, and uses an empty one in memory."""
     url = storage_url(settings.url)
-    async with await open_storage("memory:" if dry_run and not exists(url) else url) as storage:
+    async with await open_storage("memory:" if dry_run and not storage_exists(url) else url) as storage:
         yield FeedStore(storage)
 
 

@@ -16,7 +16,7 @@ from msgspec.structs import asdict
 from ..operating.maintenance import LiveClaims
 from ..runtime import App
 from ..storage import migrate_storage
-from ..storage.copy import Progress
+from ..storage.copy import CopyProgress
 from .backends import require_shared
 from .errors import report_errors
 from .feeds import feeds
@@ -135,7 +135,7 @@ def copy(
     """
     with report_errors(), stderr.status("copying") as status:
 
-        def show(progress: Progress) -> None:
+        def show(progress: CopyProgress) -> None:
             status.update(f"{progress.space}: {progress.records} records {progress.step}")
 
         copied = anyio.run(

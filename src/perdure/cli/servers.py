@@ -26,14 +26,14 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def place_of(storage: Storage) -> Place:
-    await storage.about()  # so that connecting does not count
+    await storage.info()  # so that connecting does not count
     before = system_clock()
-    about = await storage.about()
+    info = await storage.info()
     after = system_clock()
-    if about.time is None:
-        return Place(version=about.server)
-    ahead = about.time - (before + after) / 2
-    return Place(version=about.server, ahead=ahead / 1e6, margin=(after - before) / 2e6)
+    if info.time is None:
+        return Place(version=info.server)
+    ahead = info.time - (before + after) / 2
+    return Place(version=info.server, ahead=ahead / 1e6, margin=(after - before) / 2e6)
 
 
 def versions() -> str:

@@ -14,7 +14,7 @@ from ..operating.maintenance import READERS, LiveClaims, inspect_records, live_c
 from ..runtime import RuntimeConfig
 from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
 from ..storage.clock import system_clock
-from ..storage.copy import COPIES, Told, copy
+from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import TargetNotEmpty
 from ..storage.quarantine import Inspection
 from ..tasks.listing import SETTINGS
@@ -39,7 +39,7 @@ class Copied(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def copy_all(
-    source: str, target: str, *, merge: bool, tell: Told, warn: Callable[[LiveClaims], None]
+    source: str, target: str, *, merge: bool, tell: ProgressCallback, warn: Callable[[LiveClaims], None]
 ) -> Copied:
     """Copy every space, and compare. `warn` is called first if processes still work on the source."""
     require_shared(target)
@@ -55,7 +55,7 @@ async def copy_all(
                 )
             try:
                 name = _name(read.name, source)
-                counts = await copy(read, written, SPACES, name=name, merge=merge, tell=tell)
+                counts = await copy_records(read, written, SPACES, name=name, merge=merge, on_progress=tell)
             except TargetNotEmpty as error:
                 raise CommandError(f"cannot copy into {redact_url(target)}: {error} (--merge)") from error
     return Copied(records=counts, live_tasks=live.tasks, live_accounts=live.accounts)

@@ -147,10 +147,10 @@ class Stored(msgspec.Struct, frozen=True):
             raise CorruptFeed(record.partition, f"not an account: {error}") from error
         return cls(account, record)
 
-    def becoming(self, account: Account) -> tuple[Stored, Replace]:
+    def replace_with(self, account: Account) -> tuple[Stored, Replace]:
         """The next state, and the change that makes it true."""
         lane, wake_at = _timer(account)
-        change = self.record.becoming(
+        change = self.record.replace_with(
             body=_format.encode(account), tag=account.status.value, lane=lane, wake_at=wake_at
         )
         return Stored(account, change.after), change

@@ -162,7 +162,7 @@ def _change(day: int, record: Record | None, marked: Mapping[int, Micros]) -> In
         known = dict.fromkeys(range(first, first + HOURS_OF_DAY), max(marked.values()))
     later = {hour: max(until, known.get(hour, 0)) for hour, until in marked.items()}
     body = _format.encode(Marks(until=tuple(sorted((known | later).items()))))
-    return record.becoming(body=body, tag="", expires_at=expires_at)
+    return record.replace_with(body=body, tag="", expires_at=expires_at)
 
 
 _format = BodyFormat(Marks)

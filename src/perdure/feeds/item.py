@@ -12,7 +12,7 @@ import msgspec
 from ..storage import Address, Micros, Record, Space
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
-from ..storage.port import MOST_KEY_BYTES, MOST_NUMBER
+from ..storage.limits import MAX_INTEGER, MAX_KEY_BYTES
 from .errors import CorruptFeed
 
 ITEMS = Space("items")
@@ -63,7 +63,7 @@ def record_of(item: Item, account_id: str) -> Record:
         space=ITEMS,
         partition=account_id,
         key=item.uri,
-        order=min(max(item.time, 0), MOST_NUMBER),
+        order=min(max(item.time, 0), MAX_INTEGER),
         body=_format.encode(item),
         tag=item.kind,
     )
@@ -83,7 +83,7 @@ def item_in(record: Record) -> Item:
 
 def is_name(uri: str) -> bool:
     """Whether an item can be known by this."""
-    return 0 < len(uri.encode("utf-8", "replace")) <= MOST_KEY_BYTES and "\0" not in uri
+    return 0 < len(uri.encode("utf-8", "replace")) <= MAX_KEY_BYTES and "\0" not in uri
 
 
 def is_storable(item: Item) -> bool:

@@ -378,7 +378,7 @@ def _change(partition: str, summary: LinkSummary, stored: _Stored | None) -> Ins
     expires_at = summary.start + lasts + KEPT
     body = summary_format.encode(summary)
     if stored is not None:
-        return stored.record.becoming(body=body, tag="", expires_at=expires_at)
+        return stored.record.replace_with(body=body, tag="", expires_at=expires_at)
     record = Record(
         space=LINKS,
         partition=partition,

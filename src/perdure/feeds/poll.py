@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 import msgspec
 
-from ..storage import Keep, Micros
+from ..storage import InsertIfAbsent, Micros
 from . import gaps, transitions
 from .account import Account, Gap, Stored
 from .errors import (
@@ -249,7 +249,9 @@ class Poll:
             is_over = not account.gaps or self._pages >= self._polling.max_pages_per_user
             return self._settled(account, now) if is_over else account
 
-        await self._held.write(after, [Keep(record=record_of(item, self._id)) for item in kept.owed])
+        await self._held.write(
+            after, [InsertIfAbsent(record=record_of(item, self._id)) for item in kept.owed]
+        )
 
     def _settled(self, account: Account, now: Micros) -> Account:
         """How long ago the last poll was tells how often the account posts; the first poll tells nothing, and

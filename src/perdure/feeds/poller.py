@@ -23,7 +23,7 @@ import msgspec
 from ..storage import Micros
 from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
-from ..storage.port import MOST_RECORDS
+from ..storage.limits import MAX_PAGE_RECORDS
 from . import poll, transitions
 from .account import Account, Status, Stored
 from .errors import (
@@ -317,7 +317,7 @@ class Poller:
 
     async def _due(self) -> list[Stored]:
         try:
-            return await self._store.due(min(8 * self._settings.connections * AHEAD, MOST_RECORDS))
+            return await self._store.due(min(8 * self._settings.connections * AHEAD, MAX_PAGE_RECORDS))
         except StorageError as error:
             log.warning("cannot see what is due: %s", error)
             return []

@@ -9,12 +9,12 @@ from contextlib import aclosing
 from typing import TypeAlias
 
 from ..storage import (
+    Accepted,
     Address,
     Change,
     Committed,
     Delete,
-    Done,
-    Keep,
+    InsertIfAbsent,
     Micros,
     Position,
     Record,
@@ -25,7 +25,7 @@ from ..storage import (
 )
 from ..storage.clock import system_clock
 from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
-from ..storage.port import MOST_RECORDS
+from ..storage.limits import MAX_PAGE_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
 from . import item as items
 from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
@@ -120,9 +120,9 @@ class FeedStore:
         while True:
             records = await self.storage.due(POLLS, until=now, limit=asked, now=now)
             found = list(self._readable(records))
-            if len(found) >= limit or is_last_page(records, asked) or asked == MOST_RECORDS:
+            if len(found) >= limit or is_last_page(records, asked) or asked == MAX_PAGE_RECORDS:
                 return found[:limit]
-            asked = min(MOST_RECORDS, 2 * asked)  # look behind those that cannot be read
+            asked = min(MAX_PAGE_RECORDS, 2 * asked)  # look behind those that cannot be read
 
     async def edit(self, account_id: str, edit: Edit) -> Account:
         """Change an account, whatever others do to it meanwhile."""
@@ -134,7 +134,7 @@ class FeedStore:
 
     async def write(self, stored: Stored, account: Account, also: Sequence[Change] = ()) -> Stored | None:
         """Write the account, and what goes with it, if it is still as it was read. None: it is not."""
-        after, change = stored.becoming(account)
+        after, change = stored.replace_with(account)
         committed = await self._commit([change, *also])
         return after if isinstance(committed, Committed) else None
 
@@ -182,9 +182,13 @@ class FeedStore:
         new: list[Item] = []
         for some in parts_of(found, TOGETHER):
             part = list({item.uri: item for item in some}.values())
-            committed = await self._commit([Keep(record=items.record_of(item, account_id)) for item in part])
+            committed = await self._commit(
+                [InsertIfAbsent(record=items.record_of(item, account_id)) for item in part]
+            )
             new += [
-                item for item, answer in zip(part, committed.answers, strict=True) if isinstance(answer, Done)
+                item
+                for item, answer in zip(part, committed.results, strict=True)
+                if isinstance(answer, Accepted)
             ]
         return new
 
@@ -310,7 +314,7 @@ class FeedStore:
 
     def _report(self, address: Address, version: int, error: PerdureError) -> None:
         """Log each version of a record once: pollers and pages read it again and again."""
-        if len(self._reported) >= MOST_RECORDS:
+        if len(self._reported) >= MAX_PAGE_RECORDS:
             self._reported.clear()
         if (place := (address, version)) not in self._reported:
             self._reported.add(place)

@@ -12,7 +12,7 @@ import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from hashlib import blake2b, shake_256
 
-from ..storage import Address, Keep, Micros, Record, Storage
+from ..storage import Address, InsertIfAbsent, Micros, Record, Storage
 from ..tasks.listing import KEY_FORMAT, SETTINGS, StoredKey, decode_key
 
 HANDLE_KEY = Address(SETTINGS, "perdure", "handle-key")
@@ -57,6 +57,6 @@ async def key_of(storage: Storage, now: Micros) -> bytes:
         space, partition, key = HANDLE_KEY
         body = KEY_FORMAT.encode(StoredKey(secrets.token_hex(32)))
         made = Record(space=space, partition=partition, key=key, order=now, body=body)
-        await storage.commit([Keep(record=made)], now=now)
+        await storage.commit([InsertIfAbsent(record=made)], now=now)
         kept = await storage.get(HANDLE_KEY, now=now) or made
     return decode_key(kept)

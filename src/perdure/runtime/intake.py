@@ -17,7 +17,7 @@ import anyio
 
 from ..storage import Address, Record
 from ..storage.errors import NewerFormat
-from ..storage.port import MOST_RECORDS
+from ..storage.limits import MAX_PAGE_RECORDS
 from ..tasks import TaskStore
 from ..tasks.edits import lane_of
 from ..tasks.errors import TaskError
@@ -123,7 +123,7 @@ class Intake:
     async def _waiting(self, function: Function, count: int) -> list[Record]:
         """The oldest that wait for this function, without those that we tried in vain or just took."""
         now = self._store.clock()
-        limit = min(MOST_RECORDS, count + len(self._avoided))
+        limit = min(MAX_PAGE_RECORDS, count + len(self._avoided))
         found = await self._store.storage.due(lane_of(function.name), until=now, limit=limit, now=now)
         if not self._avoided:
             return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..storage import Address, Micros, Record, Storage
-from ..storage.port import MOST_RECORDS
+from ..storage.limits import MAX_PAGE_RECORDS
 
 
 class Lane:
@@ -17,7 +17,7 @@ class Lane:
         """Records that are due, by version."""
 
     async def due(self, now: Micros) -> list[Record]:
-        limit = min(MOST_RECORDS, self._batch + len(self._left))
+        limit = min(MAX_PAGE_RECORDS, self._batch + len(self._left))
         found = await self._storage.due(self._name, until=now, limit=limit, now=now)
         self._left &= {(record.address, record.version) for record in found}
         return [record for record in found if (record.address, record.version) not in self._left]

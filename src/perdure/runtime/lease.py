@@ -66,7 +66,7 @@ class Holder(msgspec.Struct, frozen=True):
     def extend(self, lease: Record) -> Replace:
         """The heartbeat."""
         until = self.clock() + self.lasts
-        return lease.becoming(body=_body(Lease(self.name, until)), tag=HELD, lane=EXPIRING, wake_at=until)
+        return lease.replace_with(body=_body(Lease(self.name, until)), tag=HELD, lane=EXPIRING, wake_at=until)
 
     def holds(self, lease: Record | None) -> bool:
         """Whether a lease, as it was found, is this claim's."""
@@ -80,7 +80,7 @@ def give_up(lease: Record, task: Snapshot) -> Replace | Delete:
     """Free the lease of a task that was released; delete it if the task has ended."""
     if task.task.is_terminal:
         return Delete(before=lease)
-    return lease.becoming(body=_body(Lease()), tag=FREE, expires_at=task.record.expires_at)
+    return lease.replace_with(body=_body(Lease()), tag=FREE, expires_at=task.record.expires_at)
 
 
 def written(change: Insert | Replace) -> Record:

@@ -3,20 +3,20 @@
 Read `record` (the words), then `contract` (the promises), then an engine: `memory` is the plainest.
 """
 
-from .contract import About, Engine, Maintenance, Watch
+from .contract import Engine, MaintenanceReport, StorageInfo
 from .page import MAX_PAGE_BYTES, is_last_page
 from .port import Storage
 from .record import (
+    Accepted,
     Address,
-    Answer,
     Change,
+    ChangeResult,
     Committed,
     Conflict,
     Delete,
-    Done,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Kept,
     Micros,
     Missing,
@@ -29,24 +29,24 @@ from .record import (
     Space,
     Tag,
 )
-from .registry import exists, is_shared, migrate_storage, open_storage, register_engine
+from .registry import is_shared_storage, migrate_storage, open_storage, register_engine, storage_exists
+from .watch import Watch
 
 __all__ = [
     "MAX_PAGE_BYTES",
-    "About",
+    "Accepted",
     "Address",
-    "Answer",
     "Change",
+    "ChangeResult",
     "Committed",
     "Conflict",
     "Delete",
-    "Done",
     "Engine",
     "Guard",
     "Insert",
-    "Keep",
+    "InsertIfAbsent",
     "Kept",
-    "Maintenance",
+    "MaintenanceReport",
     "Micros",
     "Missing",
     "PageRequest",
@@ -57,12 +57,13 @@ __all__ = [
     "Replace",
     "Space",
     "Storage",
+    "StorageInfo",
     "Tag",
     "Watch",
-    "exists",
     "is_last_page",
-    "is_shared",
+    "is_shared_storage",
     "migrate_storage",
     "open_storage",
     "register_engine",
+    "storage_exists",
 ]

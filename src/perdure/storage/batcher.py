@@ -1,117 +1,125 @@
-"""Calls that share a round trip: whoever comes while one is under way goes with the next.
+"""Batches: calls that arrive while another is in flight share the next round trip.
 
-A call alone leaves at the end of the event loop's turn, so nobody waits for company; under load groups grow
-by themselves. Each caller gets an answer or an error of its own.
+A call starts at the end of the event loop's current iteration, so no call waits for others to join it; under
+load, batches grow by themselves. Each caller gets its own response or its own error.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from .errors import StorageClosed
 
-Q = TypeVar("Q")
-A = TypeVar("A")
+T = TypeVar("T")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
 E = TypeVar("E", bound=Exception)
 
 
-class Grouping(Generic[Q, A]):
-    """Gathers questions and hands them to `answer` in groups. Belongs to one event loop.
+class Batcher(Generic[Request, Response]):
+    """Collects requests and passes them to `run_batch` in batches. Belongs to one event loop.
 
-    `answer` returns one answer, or the exception to be raised, for each question, in order. If it raises, the
-    error is that of every question in the group. At most `at_once` groups are under way; a group has at most
-    `most` questions, and no more weight than `heaviest`, unless one question alone has.
+    `run_batch` returns, for each request and in order, the response or the exception to raise. If it raises
+    itself, every request of the batch fails with that error. At most `max_concurrent` batches are in flight.
+    A batch has at most `max_items` requests and a total weight of at most `max_weight`, unless a single
+    request exceeds it.
     """
 
     def __init__(
         self,
-        answer: Callable[[Sequence[Q]], Awaitable[Sequence[A | Exception]]],
+        run_batch: Callable[[Sequence[Request]], Awaitable[Sequence[Response | Exception]]],
         *,
-        most: int,
-        at_once: int = 1,
-        weight: Callable[[Q], int] = lambda _: 0,
-        heaviest: int = 0,
+        max_items: int,
+        max_concurrent: int = 1,
+        weight: Callable[[Request], int] = lambda _: 0,
+        max_weight: int = 0,
     ) -> None:
-        self._answer = answer
-        self._most = most
-        self._at_once = at_once
+        self._run_batch = run_batch
+        self._max_items = max_items
+        self._max_concurrent = max_concurrent
         self._weight = weight
-        self._heaviest = heaviest
-        self._waiting: deque[tuple[Q, asyncio.Future[A]]] = deque()
-        self._under_way: set[asyncio.Task[None]] = set()
-        self._is_called = False
+        self._max_weight = max_weight
+        self._waiting: deque[tuple[Request, asyncio.Future[Response]]] = deque()
+        self._in_flight: set[asyncio.Task[None]] = set()
+        self._is_scheduled = False
         self._closed = False
 
-    async def ask(self, question: Q) -> A:
-        """The answer to this question. It is asked even if the caller stops waiting."""
+    async def submit(self, request: Request) -> Response:
+        """Return the response to this request. It is sent even if the caller stops waiting."""
         if self._closed:
-            raise StorageClosed("this storage was closed")
+            raise StorageClosed("this storage is closed")
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[A] = loop.create_future()
-        self._waiting.append((question, future))
-        if not self._is_called:
-            self._is_called = True
-            loop.call_soon(self._leave)
+        future: asyncio.Future[Response] = loop.create_future()
+        self._waiting.append((request, future))
+        if not self._is_scheduled:
+            self._is_scheduled = True
+            loop.call_soon(self._start_batches)
         return await future
 
     async def close(self) -> None:
-        """Answer what was asked, then refuse."""
+        """Finish the requests that were submitted, and refuse new ones."""
         self._closed = True
-        self._leave()
-        while self._under_way:
-            await asyncio.wait(self._under_way)
+        self._start_batches()
+        while self._in_flight:
+            await asyncio.wait(self._in_flight)
 
-    def _leave(self) -> None:
-        self._is_called = False
-        while self._waiting and len(self._under_way) < self._at_once:
-            task = asyncio.get_running_loop().create_task(self._go(self._next_group()))
-            self._under_way.add(task)
-            task.add_done_callback(self._came_back)
+    def _start_batches(self) -> None:
+        self._is_scheduled = False
+        while self._waiting and len(self._in_flight) < self._max_concurrent:
+            task = asyncio.get_running_loop().create_task(self._run(self._next_batch()))
+            self._in_flight.add(task)
+            task.add_done_callback(self._on_batch_done)
 
-    def _came_back(self, task: asyncio.Task[None]) -> None:
-        self._under_way.discard(task)
-        self._leave()
+    def _on_batch_done(self, task: asyncio.Task[None]) -> None:
+        self._in_flight.discard(task)
+        self._start_batches()
 
-    def _next_group(self) -> list[tuple[Q, asyncio.Future[A]]]:
-        group = [self._waiting.popleft()]
-        weight = self._weight(group[0][0])
-        while self._waiting and len(group) < self._most:
+    def _next_batch(self) -> list[tuple[Request, asyncio.Future[Response]]]:
+        batch = [self._waiting.popleft()]
+        weight = self._weight(batch[0][0])
+        while self._waiting and len(batch) < self._max_items:
             weight += self._weight(self._waiting[0][0])
-            if weight > self._heaviest:
+            if weight > self._max_weight:
                 break
-            group.append(self._waiting.popleft())
-        return group
+            batch.append(self._waiting.popleft())
+        return batch
 
-    async def _go(self, group: Sequence[tuple[Q, asyncio.Future[A]]]) -> None:
+    async def _run(self, batch: Sequence[tuple[Request, asyncio.Future[Response]]]) -> None:
         try:
-            answers = await self._answer([question for question, _ in group])
-            for (_, future), answer in zip(group, answers, strict=True):
-                _settle(future, answer)
-        except Exception as error:  # whatever it is, somebody waits for it
-            for _, future in group:
-                _settle(future, error if len(group) == 1 else own_copy(error))
+            responses = await self._run_batch([request for request, _ in batch])
+            for (_, future), response in zip(batch, responses, strict=True):
+                _resolve(future, response)
+        except Exception as error:  # every kind, because a caller waits for it
+            for _, future in batch:
+                _resolve(future, error if len(batch) == 1 else copy_error(error))
         except BaseException:
-            for _, future in group:
+            for _, future in batch:
                 future.cancel()
             raise
 
 
-def _settle(future: asyncio.Future[A], answer: A | Exception) -> None:
+def _resolve(future: asyncio.Future[Response], response: Response | Exception) -> None:
     if future.done():
         return  # the caller has stopped waiting
-    if isinstance(answer, Exception):
-        future.set_exception(answer)
+    if isinstance(response, Exception):
+        future.set_exception(response)
     else:
-        future.set_result(answer)
+        future.set_result(response)
 
 
-def own_copy(error: E) -> E:
-    """Each caller raises its own: an exception collects the traceback of whoever raises it."""
+def copy_error(error: E) -> E:
+    """Return a copy for one of several callers: an exception collects the tracebacks of all that raise it."""
     copy = error.__class__.__new__(error.__class__, *error.args)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)
     copy.__cause__ = error.__cause__ or error
     return copy
+
+
+def batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
+    """Yield consecutive slices of at most `size` items. (`itertools.batched` needs Python 3.12.)"""
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

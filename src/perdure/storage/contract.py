@@ -1,57 +1,80 @@
-"""The storage contract: what every engine promises, numbered. An engine is right when the kit says so.
+"""The storage contract: numbered promises that every engine keeps. An engine is correct if it passes the kit.
 
- 1. `get` answers the newest committed record of each address, in the order asked, None where none is.
- 2. Within a partition every verb, of every client, sees each commit that returned before it began.
- 3. An insert brings a record into being with the version it carries (1, except when copied), and never
-    overwrites: it conflicts with the actual version.
- 4. A keep where something stands changes nothing and answers kept with its version.
- 5. A replace is done only on the record that its writer read (same version, order and tag); the version grows
-    by one. On another it conflicts and names the version that stands there; on nothing it is missing.
- 6. A delete likewise.
- 7. A commit is all or nothing, across spaces, up to 25 changes and 2 MiB. Each change is judged against the
-    state before the commit; if one is refused, nothing is written and each still gets its answer.
- 8. Of concurrent writers of one version exactly one wins; histories of one record are linearizable.
- 9. A guard never admits one too many and counts live records only; it may purge overdue ones of the partition
-    before it refuses. It refuses only what raises the count, and only where every change met its condition.
-10. `page` answers the records of a partition in `(order, key)` order, strictly after a position, in either
-    direction, of one tag if asked, by index seek. Walking pages meets each record that stays exactly once.
-11. `page` without a partition does so over all partitions in `(order, key, partition)` order.
-    A page shorter than its limit is the last, unless its bodies have MAX_PAGE_BYTES together: it ends with
-    the record that brings it there, so it holds at least one if there is one. `is_last_page` finds the end.
-12. `due` answers what a lane should have woken by `until`, in `(wake_at, key, partition, space)` order,
-    within the same bounds as a page.
-13. `counts` are exact numbers of live records per tag, of a partition or of all; a tag of none is absent.
-14. From `expires_at` on (`now >= expires_at`) a record is invisible to every verb but `purge`.
-15. The address of an expired record is free, though not yet purged: a new record may be born there.
-16. `purge` removes what expired by `until`, earliest first, at most `limit`, counters included, and tells of
-    each that this call removed (a birth or a guard may have been first). Fewer than `limit`: no more is left.
-17. Bodies come back to the byte. Any text without NUL is a name, and no name reaches another's records.
-18. `watch` wakes on a change of what it covers. It may wake for nothing and may miss: it is a hint.
-19. Time is an argument. However much of it passes outside, nothing changes but by a verb; an engine's own
-    expiry is a backstop, days after `purge` should have come.
-20. A commit that returned is still there after the engine was closed, or killed, and opened again. An engine
-    whose servers may lose the newest writes when one takes over from another says so in its own docs.
-21. A second client, in another process too, is bound by all of this together with the first.
-22. After `close` every verb raises StorageClosed, and so does a watch that was waiting. A commit under way is
-    finished, or raises an error as any other.
-23. A stored record that is damaged harms no other. `get` of it raises StorageCorrupt, which names its
-    address; `page` and `due` leave it out, log a warning that names it, and continue with the next; a commit
-    that meets it answers as any other or raises StorageCorrupt; `maintain` reports it.
+A record is live at `now` if it has no `expires_at` or if `now < expires_at`; otherwise it is expired.
 
-Promises 11, 12, 13 (without a partition) and 16 hold across partitions after `lag` seconds; the others at
-once. Engines hold no rules: what is to be refused was refused by the `Storage` port before the engine saw it.
-Nothing is promised between records that are read together: a reader may see one as it was before a commit and
-another as it is after. Tags are few: an engine may hold the counts of a space and partition in one place,
-good for 1 000 of them. Versions begin anew when a record is born again: who uses one as a fencing token keeps
-the record.
+ 1. `get` returns, for each address and in the order given, the newest committed live record, or None.
+ 2. Within one partition, every call of every client sees all commits that returned before the call started.
+    This covers `get`, `commit`, and `page` and `counts` with a partition.
+ 3. `Insert` creates a record with the version it carries (1, unless the record is a copy). It never
+    overwrites: if the address is taken, the result is `Conflict` with the stored version.
+ 4. `InsertIfAbsent` does the same, but if the address is taken it changes nothing and the result is `Kept`
+    with the stored version.
+ 5. `Replace` is accepted only if the stored record is the one its writer read. Version, order and tag
+    together identify that record: one that was deleted and inserted again with the same three counts as the
+    same. The version then increases by one. If another record is stored, the result is `Conflict` with its
+    version, which can equal the expected one; if none is stored, it is `Missing`.
+ 6. `Delete` has the same condition and the same results.
+ 7. A commit writes all of its changes or none. It has up to 25 changes of one partition, each of another
+    record, in up to 8 spaces, and writes up to 2 MiB of bodies, counted in UTF-8. Each change is decided
+    against the state before the commit. If one is refused, nothing is written and every change gets its
+    result.
+ 8. If several writers change the same version concurrently, exactly one succeeds, provided that no call
+    raises. The history of each record is linearizable. After OutcomeUnknown, the write is part of it or not.
+ 9. A guard never admits a commit that raises the number of live records, at the commit's `now`, above its
+    limit, and always admits one that stays within it. It refuses only commits that raise the number, and only
+    if every change of the commit is accepted; `guard_count` is the number that the commit would have reached.
+    Before it refuses, it may purge expired records of the partition. That purge remains even if it then
+    refuses.
+10. `page` returns the live records of a partition in `(order, key)` order, strictly after a position,
+    ascending or descending, optionally of one tag, by seeking in an index. Reading page after page returns
+    each record exactly once that is live at the `now` of every page and, with a tag, has that tag all the
+    time.
+11. `page` without a partition does the same over all partitions, in `(order, key, partition)` order. A page
+    with fewer records than its limit is the last one, unless its bodies have MAX_PAGE_BYTES: a page ends with
+    the record that reaches that size, so it has at least one record if there is one. See `is_last_page`.
+12. `due` returns the live records of a lane with `wake_at <= until`, in `(wake_at, key, partition, space)`
+    order, with the same limits as a page.
+13. `counts` returns the exact number of live records for each tag, in a partition or in all of them. A tag
+    without live records is absent.
+14. From `expires_at` on (`now >= expires_at`), a record is invisible to every verb except `purge`. A verb
+    with an earlier `now` sees it again until it is purged.
+15. The address of an expired record is free, purged or not: a new record can be inserted there.
+16. `purge` deletes records with `expires_at <= until`, earliest first (in any order among equals), at most
+    `limit`, updates the counters, and returns the records that this call deleted (an insert or a guard may
+    have deleted others before). If it returns fewer than `limit`, none is left. An `until` in the future
+    deletes live records. If the call raises, some may be deleted.
+17. Bodies are returned byte for byte. Any text without NUL is a valid name, names are ordered by code point,
+    and no name gives access to the records of another.
+18. `watch` wakes when something it covers changes, also if the change came while nothing waited for the
+    watch. It is a hint: it may wake without a change and may miss one, and need not report what a guard
+    purges.
+19. Time is an argument. However much real time passes, nothing changes except through a verb. The only
+    exception is an engine that deletes expired records by itself, as a backstop: at least 7 days after
+    `expires_at`.
+20. A commit that returned is still stored after the engine is closed or its client is killed, and then opened
+    again. What a server keeps through its own failure or a power cut depends on its configuration; an engine
+    whose servers can lose the newest writes in a failover says so in its documentation.
+21. All promises hold for several clients together, also in different processes.
+22. After `close`, every verb raises StorageClosed, and so does a watch that is waiting. A call in flight
+    completes, or raises an error like any other.
+23. A stored record that is damaged does not affect any other. `get` of it raises StorageCorrupt, which names
+    its address; `page` and `due` leave it out, log a warning that names it, and continue with the next; a
+    commit that changes it returns a result like any other or raises StorageCorrupt; `maintain` reports it.
+
+Across partitions, promises 11, 12, 13 (without a partition) and 16 hold after `lag` seconds; all others hold
+immediately. The memory engine keeps all promises except 20 and 21: its records belong to one process. Engines
+contain no rules: the `Storage` port rejects invalid calls before the engine sees them. Records that are read
+together are not a snapshot: one may be from before a commit and another from after it. Use few tags: an
+engine may keep all counts of a space and partition in one place, which is sufficient for 1,000 tags. Versions
+start again when a record is inserted again after it was deleted or expired: keep a record whose version
+serves as a fencing token.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from types import TracebackType
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import msgspec
 
@@ -68,54 +91,42 @@ from .record import (
     Space,
     Tag,
 )
+from .watch import Watch
 
 
-class Watch(ABC):
-    """A subscription to wake-ups. Wake-ups are not queued: ten changes may be one."""
-
-    @abstractmethod
-    async def changed(self) -> None:
-        """Return as soon as something covered may have changed since the last return."""
-
-    @abstractmethod
-    async def close(self) -> None: ...
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-
-class Maintenance(msgspec.Struct, frozen=True, kw_only=True):
-    """What `maintain` did and found."""
+class MaintenanceReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `maintain`."""
 
     reclaimed_bytes: int = 0
     findings: tuple[str, ...] = ()
-    """What is wrong with the storage, one sentence each; none if all is well."""
+    """One sentence for each problem of the storage; empty if there is none."""
 
 
-class About(msgspec.Struct, frozen=True, kw_only=True):
-    """What keeps the records, for people."""
+def counter_finding(space: Space, partition: str | None, tag: Tag, *, stored: int, actual: int) -> str:
+    """Return the finding about a counter that does not match the records."""
+    scope = f"{partition}/{space}" if partition else space
+    return f"counter {scope}, tag {tag!r}: stored {stored}, actual {actual}"
+
+
+class StorageInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts about the server or file that stores the records, for people."""
 
     server: str = ""
-    """Its name and version, where it tells them."""
+    """The name and version of the server, if known."""
     time: Micros | None = None
-    """What its clock shows. None: it has none of its own, or does not tell."""
-    place: str | None = None
-    """Where on this machine the records stand: the absolute path of a file. None: elsewhere, or in memory."""
+    """The time on the server's clock. None: it has no clock of its own, or does not report it."""
+    path: str | None = None
+    """The absolute path of the file with the records. None: they are not in a file of this machine."""
     is_shared: bool = True
     """Whether another process that opens the same URL, now or later, sees the same records."""
 
 
 class Engine(ABC):
-    """What an engine implements: seven verbs, `maintain` and `close`. Arguments are already checked."""
+    """The interface of an engine: seven verbs, `maintain` and `close`. The port has checked the arguments."""
 
     name: ClassVar[str]
     lag: float = 0.0
-    """Seconds that the verbs across partitions may be behind."""
+    """By how many seconds the results of verbs across partitions may be out of date."""
 
     @abstractmethod
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]: ...
@@ -126,7 +137,7 @@ class Engine(ABC):
     ) -> Committed | Refused: ...
 
     @abstractmethod
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]: ...
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]: ...
 
     @abstractmethod
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]: ...
@@ -141,15 +152,15 @@ class Engine(ABC):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch: ...
 
     @abstractmethod
-    async def maintain(self, *, repair: bool) -> Maintenance:
-        """Give back room that is no longer used, and look for damage. `repair` sets counters right that
-        disagree with the records they count; what was found is told in any case.
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:
+        """Release unused space, check for damage, and report every finding.
+
+        With `repair`, also correct the counters that do not match the records.
         """
 
-    async def about(self) -> About:
-        """What the server tells of itself, if there is one and it is asked easily."""
-        return About()
+    async def info(self) -> StorageInfo:
+        """Return what is easily known about the server or the file."""
+        return StorageInfo()
 
     @abstractmethod
-    async def close(self) -> None:
-        """Release everything. Calling it again does nothing."""
+    async def close(self) -> None: ...

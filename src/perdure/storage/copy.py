@@ -1,9 +1,9 @@
-"""Copying everything from one storage to another: in order, resumable, and compared to the byte afterwards.
+"""Copy all records from one storage to another: in order, resumable, and compared byte for byte afterwards.
 
-A note in the target tells how far the copy has come. It is why an interrupted copy can go on, and how a
-half-copied target is told from one that holds something else. Records are read at the beginning of time,
-when none has expired; so those that wait for a purge are copied too. Nobody may write to either side
-meanwhile: what changed in the source is found by the comparison, and is an error.
+A state record in the target says how far the copy has come. It lets an interrupted copy resume, and
+distinguishes a target that is partly copied from one that contains something else. Records are read with
+`now` at the epoch, when none has expired, so that those that wait for a purge are copied too. Neither side
+may be written to meanwhile: the comparison finds what changed in the source, and raises.
 """
 
 from __future__ import annotations
@@ -16,195 +16,204 @@ from typing import TypeAlias
 import msgspec
 
 from .body import FORMAT_FIELD, BodyFormat
-from .errors import CopyDiffers, StorageCorrupt, TargetNotEmpty
-from .port import MOST_BYTES, MOST_CHANGES, Storage
-from .record import Address, Committed, Delete, Insert, Keep, Micros, Position, Record, Space, Tag
+from .errors import CopyMismatch, StorageCorrupt, TargetNotEmpty
+from .limits import MAX_CHANGES, MAX_COMMIT_BYTES
+from .port import Storage
+from .record import Address, Committed, Delete, Insert, InsertIfAbsent, Micros, Position, Record, Space, Tag
 
 COPIES = Space("copies")
-_NOTE = Address(COPIES, "perdure", "under-way")
-_BEGINNING: Micros = 0
-PAGE = 100
-AT_ONCE = 16
-"""Commits under way at a time: each is of one partition, and often of one record."""
+_STATE_ADDRESS = Address(COPIES, "perdure", "under-way")
+_EPOCH: Micros = 0
+PAGE_SIZE = 100
+MAX_CONCURRENT_COMMITS = 16
+"""A commit is of one partition, and often of one record, so several are sent at a time."""
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a copy has come."""
+class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
+    """The progress of a copy."""
 
     step: str
     """`copied` or `compared`."""
     space: Space
     records: int
-    """Of this space, in this call."""
+    """The number of records of this space in this call."""
 
 
-Told: TypeAlias = Callable[[Progress], None]
+ProgressCallback: TypeAlias = Callable[[CopyProgress], None]
 
 
-class _Note(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
-    """What the target says of a copy that is under way."""
+class _CopyState(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
+    """The body of the state record."""
 
     source: str
     space: Space
     after: Position | None = None
 
 
-_format = BodyFormat(_Note)
+_format = BodyFormat(_CopyState)
 
 
-async def copy(
+async def copy_records(
     source: Storage,
     target: Storage,
     spaces: Sequence[Space],
     *,
     name: str,
     merge: bool = False,
-    tell: Told = lambda _: None,
+    on_progress: ProgressCallback = lambda _: None,
 ) -> Mapping[Space, int]:
-    """Copy all records of these spaces; how many there are of each.
+    """Copy all records of these spaces, and return the number of records in each.
 
-    A copy that was interrupted goes on where it stood if it has the same `name`, which says where it is from.
-    A target that holds anything else is refused, unless `merge`: then records that are there already must be
-    the same.
+    `name` identifies the source: an interrupted copy with the same name is resumed. A target that contains
+    anything else is refused, unless `merge`: then records that exist on both sides must be equal.
     """
     await asyncio.sleep(max(source.lag, target.lag))
-    note = await _begin(target, spaces, name, merge=merge)
-    for space in spaces[spaces.index(note.space) :]:
-        note = await _copy_space(source, target, _at(note, space), tell)
+    state = await _load_state(target, spaces, name, merge=merge)
+    for space in spaces[spaces.index(state.space) :]:
+        state = await _copy_space(source, target, _state_for(state, space), on_progress)
     await asyncio.sleep(target.lag)
-    compared = {space: await _compare_space(source, target, space, tell) for space in spaces}
+    compared = {space: await _compare_space(source, target, space, on_progress) for space in spaces}
     for space, records in compared.items():
         await _compare_counts(source, target, space, records, merge=merge)
-    await _end(target)
+    await _delete_state(target)
     return compared
 
 
-def _at(note: _Note, space: Space) -> _Note:
-    return note if note.space == space else _Note(source=note.source, space=space)
+def _state_for(state: _CopyState, space: Space) -> _CopyState:
+    return state if state.space == space else _CopyState(source=state.source, space=space)
 
 
-async def _copy_space(source: Storage, target: Storage, note: _Note, tell: Told) -> _Note:
+async def _copy_space(
+    source: Storage, target: Storage, state: _CopyState, on_progress: ProgressCallback
+) -> _CopyState:
     records = 0
-    async for page in _pages(source, note.space, note.after):
-        await _write(target, page)
-        note = _Note(source=note.source, space=note.space, after=page[-1].position)
-        await _write_note(target, note)
+    async for page in _pages(source, state.space, state.after):
+        await _write_page(target, page)
+        state = _CopyState(source=state.source, space=state.space, after=page[-1].position)
+        await _save_state(target, state)
         records += len(page)
-        tell(Progress(step="copied", space=note.space, records=records))
-    return note
+        on_progress(CopyProgress(step="copied", space=state.space, records=records))
+    return state
 
 
-async def _compare_space(source: Storage, target: Storage, space: Space, tell: Told) -> int:
+async def _compare_space(
+    source: Storage, target: Storage, space: Space, on_progress: ProgressCallback
+) -> int:
     records = 0
     async for page in _pages(source, space, None):
-        there = await target.get_many([record.address for record in page], now=_BEGINNING)
-        for record, copied in zip(page, there, strict=True):
+        stored = await target.get_many([record.address for record in page], now=_EPOCH)
+        for record, copied in zip(page, stored, strict=True):
             if record != copied:
-                raise CopyDiffers(record.space, record.partition, record.key)
+                raise CopyMismatch(record.space, record.partition, record.key)
         records += len(page)
-        tell(Progress(step="compared", space=space, records=records))
+        on_progress(CopyProgress(step="compared", space=space, records=records))
     return records
 
 
 async def _compare_counts(
     source: Storage, target: Storage, space: Space, records: int, *, merge: bool
 ) -> None:
-    """The walk has met everything, and nothing else is there."""
-    wanted, got = await _counts(source, space), await _counts(target, space)
-    if sum(wanted.values()) != records:
-        raise CopyDiffers(space, "", "", f"the source counts {wanted}, and {records} were met")
-    if not merge and wanted != got:
-        raise CopyDiffers(space, "", "", f"the source counts {wanted}, the target {got}")
+    """Check that the pages returned every record, and that the target has no others."""
+    expected, actual = await _counts(source, space), await _counts(target, space)
+    if sum(expected.values()) != records:
+        reason = f"the source reports {expected}, but {records} records were read"
+        raise CopyMismatch(space, "", "", f"{reason} (was it written to during the copy?)")
+    if not merge and expected != actual:
+        raise CopyMismatch(space, "", "", f"the source reports {expected}, the target {actual}")
 
 
 async def _counts(storage: Storage, space: Space) -> dict[Tag, int]:
-    return dict(await storage.counts(space, now=_BEGINNING))
+    return dict(await storage.counts(space, now=_EPOCH))
 
 
 async def _pages(source: Storage, space: Space, after: Position | None) -> AsyncIterator[list[Record]]:
-    while page := await source.page(space, after=after, limit=PAGE, now=_BEGINNING):
+    while page := await source.page(space, after=after, limit=PAGE_SIZE, now=_EPOCH):
         yield page
         after = page[-1].position
 
 
-async def _write(target: Storage, page: Sequence[Record]) -> None:
-    """Keep, not insert: the page may have been written before a copy was interrupted."""
-    slots = asyncio.Semaphore(AT_ONCE)
+async def _write_page(target: Storage, page: Sequence[Record]) -> None:
+    """Insert the records that are absent: some may have been written before the copy was interrupted."""
+    slots = asyncio.Semaphore(MAX_CONCURRENT_COMMITS)
 
     async def write(records: Sequence[Record]) -> None:
         async with slots:
-            await target.commit([Keep(record=record) for record in records], now=_BEGINNING)
+            await target.commit([InsertIfAbsent(record=record) for record in records], now=_EPOCH)
 
-    results = await asyncio.gather(*(write(records) for records in _commits(page)), return_exceptions=True)
+    commits = _split_into_commits(page)
+    results = await asyncio.gather(*(write(records) for records in commits), return_exceptions=True)
     for result in results:
         if result is not None:
             raise result
 
 
-def _commits(page: Sequence[Record]) -> Iterator[list[Record]]:
-    """The same records in as few commits as the contract allows."""
+def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
+    """Yield the records in as few commits as the limits allow."""
     partitions: defaultdict[str, list[Record]] = defaultdict(list)
     for record in page:
         partitions[record.partition].append(record)
     for records in partitions.values():
-        some: list[Record] = []
+        batch: list[Record] = []
         size = 0
         for record in records:
             length = len(record.body.encode())
-            if some and (len(some) == MOST_CHANGES or size + length > MOST_BYTES):
-                yield some
-                some, size = [], 0
-            some.append(record)
+            if batch and (len(batch) == MAX_CHANGES or size + length > MAX_COMMIT_BYTES):
+                yield batch
+                batch, size = [], 0
+            batch.append(record)
             size += length
-        yield some
+        yield batch
 
 
-# The note
+# The state record
 
 
-async def _begin(target: Storage, spaces: Sequence[Space], name: str, *, merge: bool) -> _Note:
-    record = await target.get(_NOTE, now=_BEGINNING)
+async def _load_state(target: Storage, spaces: Sequence[Space], name: str, *, merge: bool) -> _CopyState:
+    """Return the state of an interrupted copy, or create one."""
+    record = await target.get(_STATE_ADDRESS, now=_EPOCH)
     if record is not None:
-        note = _read(record)
-        if note.source != name or note.space not in spaces:
-            raise TargetNotEmpty(f"a copy of {note.source} is under way there; finish that first")
-        return note
+        state = _decode_state(record)
+        if state.source != name or state.space not in spaces:
+            raise TargetNotEmpty(f"an unfinished copy of {state.source} is stored there; resume it first")
+        return state
     if not merge:
         for space in spaces:
-            if await target.page(space, limit=1, now=_BEGINNING):
-                remedy = "copy to an empty storage, or ask to merge"
-                raise TargetNotEmpty(f"there are records in {space!r} already; {remedy}")
-    note = _Note(source=name, space=spaces[0])
-    body = _format.encode(note)
-    result = await target.commit(
-        [Insert(record=Record(space=COPIES, partition=_NOTE.partition, key=_NOTE.key, order=0, body=body))],
-        now=_BEGINNING,
-    )
+            if await target.page(space, limit=1, now=_EPOCH):
+                remedy = "copy to an empty storage, or merge"
+                raise TargetNotEmpty(f"space {space!r} of the target already contains records; {remedy}")
+    state = _CopyState(source=name, space=spaces[0])
+    space, partition, key = _STATE_ADDRESS
+    record = Record(space=space, partition=partition, key=key, order=0, body=_format.encode(state))
+    result = await target.commit([Insert(record=record)], now=_EPOCH)
     if not isinstance(result, Committed):
-        raise TargetNotEmpty("somebody else copies into it at the same time")
-    return note
+        raise _concurrent_copy_error()
+    return state
 
 
-async def _write_note(target: Storage, note: _Note) -> None:
-    record = await _note_record(target)
-    result = await target.commit([record.becoming(body=_format.encode(note), tag="")], now=_BEGINNING)
+async def _save_state(target: Storage, state: _CopyState) -> None:
+    record = await _state_record(target)
+    result = await target.commit([record.replace_with(body=_format.encode(state), tag="")], now=_EPOCH)
     if not isinstance(result, Committed):
-        raise TargetNotEmpty("somebody else copies into it at the same time")
+        raise _concurrent_copy_error()
 
 
-async def _end(target: Storage) -> None:
-    await target.commit([Delete(before=await _note_record(target))], now=_BEGINNING)
+async def _delete_state(target: Storage) -> None:
+    await target.commit([Delete(before=await _state_record(target))], now=_EPOCH)
 
 
-async def _note_record(target: Storage) -> Record:
-    record = await target.get(_NOTE, now=_BEGINNING)
+async def _state_record(target: Storage) -> Record:
+    record = await target.get(_STATE_ADDRESS, now=_EPOCH)
     if record is None:
-        raise TargetNotEmpty("somebody else copies into it at the same time")
+        raise _concurrent_copy_error()
     return record
 
 
-def _read(record: Record) -> _Note:
+def _concurrent_copy_error() -> TargetNotEmpty:
+    return TargetNotEmpty("another copy into this target is running")
+
+
+def _decode_state(record: Record) -> _CopyState:
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise StorageCorrupt(f"the note of a copy under way cannot be read: {error}") from error
+        raise StorageCorrupt(f"the stored state of an unfinished copy cannot be read: {error}") from error

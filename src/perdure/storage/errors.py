@@ -1,47 +1,47 @@
-"""What can go wrong in a storage, as one tree.
+"""The errors of a storage.
 
     PerdureError
     └── StorageError
-        ├── InvalidArgument      the call breaks the contract; nothing was sent to the engine
-        ├── CannotOpen           the storage cannot be opened; the message names the remedy
-        │   ├── UnknownScheme    no engine answers to this URL
+        ├── InvalidArgument      the call violates the contract; nothing was sent to the engine
+        ├── CannotOpen           the storage cannot be opened; the message says what to do
+        │   ├── UnknownScheme    no engine has this URL scheme
         │   ├── MissingExtra     the engine's driver is not installed
-        │   ├── ForeignStorage   what stands there is not ours
-        │   ├── MissingSchema    our tables are not there, and this client was told not to make them
-        │   ├── NewerSchema      a later perdure wrote this storage
-        │   └── UnsafeServer     the server is set up to lose what it acknowledged
-        ├── StorageReadOnly      the engine may not write
-        ├── StorageFull          the engine has no room left
-        ├── StorageCorrupt       what is stored can no longer be read
+        │   ├── ForeignStorage   the file, schema or table belongs to another application
+        │   ├── MissingSchema    the tables do not exist, and this client must not create them
+        │   ├── NewerSchema      a newer version of perdure wrote this storage
+        │   └── UnsafeServer     the server is configured to lose acknowledged writes
+        ├── StorageReadOnly      the engine cannot write
+        ├── StorageFull          there is no space left
+        ├── StorageCorrupt       stored data cannot be read
         ├── NewerFormat          a newer version of perdure wrote this record (retryable)
-        ├── StorageBusy          others held the storage for too long (retryable)
-        ├── StorageUnavailable   the server cannot be reached, or takes no more for now (retryable)
-        ├── StorageFailed        the engine failed in some other way, see the cause
-        │   └── OutcomeUnknown   the answer to a write was lost on its way
-        ├── TargetNotEmpty       a copy would mix with what is there
-        ├── CopyDiffers          a copy is not what it was copied from
-        └── StorageClosed        the storage was closed before
+        ├── StorageBusy          concurrent writes blocked this call for too long (retryable)
+        ├── StorageUnavailable   the server is unreachable or overloaded (retryable)
+        ├── StorageFailed        any other failure of the engine; see the cause
+        │   └── OutcomeUnknown   no response to a write; it may have been applied
+        ├── TargetNotEmpty       the target of a copy already contains records
+        ├── CopyMismatch         a copy differs from its source
+        └── StorageClosed        the storage is closed
 
-A version conflict is not an error here: it is an answer of `commit`. Nothing of a call that raised was
-written, except after StorageFailed: whether that commit was written is then unknown until somebody reads.
+A version conflict is not an error: it is a result of `commit`. A call that raised has written nothing, except
+after StorageFailed: whether that commit was written is unknown until the records are read.
 """
 
 from __future__ import annotations
 
 
 class PerdureError(Exception):
-    """Any error that perdure raises on purpose."""
+    """The base class of all errors that perdure raises."""
 
-    #: Whether the same call may succeed later, with nothing changed by the caller.
+    #: Whether the same call may succeed later without a change by the caller.
     retryable: bool = False
 
 
 class StorageError(PerdureError):
-    """Something that the storage could not do."""
+    """The base class of the errors of a storage."""
 
 
 class InvalidArgument(StorageError):
-    """A call that breaks the contract."""
+    """Raised when a call violates the contract."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -50,7 +50,7 @@ class InvalidArgument(StorageError):
 
 
 class CannotOpen(StorageError):
-    """The storage cannot be opened as it stands."""
+    """Raised when a storage cannot be opened."""
 
     def __init__(self, location: str, reason: str, remedy: str) -> None:
         super().__init__(f"cannot open {location}: {reason}; {remedy}")
@@ -60,86 +60,88 @@ class CannotOpen(StorageError):
 
 
 class UnknownScheme(CannotOpen):
-    """No engine answers to this URL."""
+    """Raised when no engine has the scheme of a URL."""
 
 
 class MissingExtra(CannotOpen):
-    """The engine is known, but its driver is not installed."""
+    """Raised when the driver of an engine is not installed."""
 
 
 class ForeignStorage(CannotOpen):
-    """Something else stands where the storage should be."""
+    """Raised when the file, schema or table belongs to another application."""
 
 
 class MissingSchema(CannotOpen):
-    """The tables are not there, or are older than this perdure; `perdure migrate` makes them."""
+    """Raised when the tables do not exist or are too old. `perdure migrate` creates or migrates them."""
 
 
 class NewerSchema(CannotOpen):
-    """A later version of perdure wrote this storage."""
+    """Raised when a newer version of perdure wrote the storage."""
 
 
 class UnsafeServer(CannotOpen):
-    """The server would drop records that it acknowledged, by the way it is set up."""
+    """Raised when the configuration of a server lets it lose acknowledged writes."""
 
 
 class StorageReadOnly(StorageError):
-    """The engine may not write."""
+    """Raised when the engine cannot write."""
 
 
 class StorageFull(StorageError):
-    """The engine has no room left for what was to be written."""
+    """Raised when there is no space left for a write."""
 
 
 class StorageCorrupt(StorageError):
-    """What is stored can no longer be read."""
+    """Raised when stored data cannot be read."""
 
 
 class NewerFormat(StorageError):
-    """A newer version of perdure wrote this record. It is left exactly as it is."""
+    """Raised when a newer version of perdure wrote a record, which is left unchanged."""
 
     retryable = True
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(
-            f"{key} was written by a newer version of perdure and is left as it is: {reason}; "
-            "upgrade this process to work with it"
+            f"{key} was written by a newer version of perdure and is left unchanged: {reason}; "
+            "upgrade this process to use it"
         )
         self.key = key
         self.reason = reason
 
 
 class StorageBusy(StorageError):
-    """Others held the storage for longer than we were told to wait."""
+    """Raised when concurrent writes blocked a call for longer than its timeout."""
 
     retryable = True
 
 
 class StorageUnavailable(StorageError):
-    """The server cannot be reached, or takes no more for now. Nothing was written."""
+    """Raised when the server is unreachable or overloaded. Nothing was written."""
 
     retryable = True
 
 
 class StorageFailed(StorageError):
-    """The engine failed; its own error is the cause. A commit may have been written or not: read first."""
+    """Raised when the engine failed; its error is the cause. Read before writing again: a commit may have
+    been written.
+    """
 
 
 class OutcomeUnknown(StorageFailed):
-    """The connection broke, or time ran out, after a write was sent: it may have happened or not."""
+    """Raised when the connection was lost, or a timeout passed, after a write was sent."""
 
 
 class TargetNotEmpty(StorageError):
-    """A copy would mix with what is there already."""
+    """Raised when the target of a copy already contains records."""
 
 
-class CopyDiffers(StorageError):
-    """A copy is not what it was copied from: somebody wrote meanwhile, or other records were there."""
+class CopyMismatch(StorageError):
+    """Raised when a copy differs from its source: one of them was written to, or had other records."""
 
     def __init__(
-        self, space: str, partition: str, key: str, reason: str = "it is not the same record"
+        self, space: str, partition: str, key: str, reason: str = "the copy differs from the source"
     ) -> None:
-        super().__init__(f"{space}/{partition}/{key}: {reason}; empty the target, and copy again")
+        super().__init__(f"{space}/{partition}/{key}: {reason}; empty the target and copy again")
         self.space = space
         self.partition = partition
         self.key = key
@@ -147,4 +149,4 @@ class CopyDiffers(StorageError):
 
 
 class StorageClosed(StorageError):
-    """The storage was closed before this call, or while it waited."""
+    """Raised when the storage was closed before a call, or while it waited."""

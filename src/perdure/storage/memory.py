@@ -1,8 +1,8 @@
-"""The memory engine: the contract in its plainest form. For tests, for trying out, and as the model that
-every other engine is compared with. It forgets everything when the process ends.
+"""The memory engine: the contract in its simplest form, for tests and demonstrations, and as the model that
+every other engine is compared with. Its records are lost when the process ends.
 
-Nothing here awaits, so each verb is atomic on the event loop by itself. Every index holds exactly the
-records in `_records`; expired ones stay in until they are purged, and readers step over them.
+Nothing here awaits, so each verb is atomic on the event loop. Every index contains exactly the records in
+`_records`; expired ones remain until they are purged, and readers skip them.
 """
 
 from __future__ import annotations
@@ -11,37 +11,37 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
-from .contract import About, Engine, Maintenance, Watch
+from .contract import Engine, MaintenanceReport, StorageInfo
 from .errors import CannotOpen
 from .page import page_of
 from .record import (
     Address,
-    Answer,
     Change,
+    ChangeResult,
     Committed,
     Delete,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Kept,
     Micros,
     PageRequest,
     Position,
     Purged,
     Record,
+    RecordState,
     Refused,
     Replace,
     Space,
-    Standing,
     Tag,
-    accepted,
-    growth,
-    judge,
+    accepted_results,
+    decide,
+    guard_delta,
 )
-from .sorted_set import OrderedSet
-from .watch import Signals
+from .sorted_set import SortedSet
+from .watch import Watch, WatchRegistry
 
-_Scope = tuple[Space, str | None, Tag | None]
+_ListingKey = tuple[Space, str | None, Tag | None]
 _Timer = tuple[Micros, str, str, Space]  # wake_at, key, partition, space
 _Expiry = tuple[Micros, Address]
 
@@ -53,11 +53,11 @@ class MemoryEngine(Engine):
 
     def __init__(self) -> None:
         self._records: dict[Address, Record] = {}
-        self._listings: defaultdict[_Scope, OrderedSet[Position]] = defaultdict(OrderedSet)
-        self._timers: defaultdict[str, OrderedSet[_Timer]] = defaultdict(OrderedSet)
-        self._expiries: OrderedSet[_Expiry] = OrderedSet()
+        self._listings: defaultdict[_ListingKey, SortedSet[Position]] = defaultdict(SortedSet)
+        self._timers: defaultdict[str, SortedSet[_Timer]] = defaultdict(SortedSet)
+        self._expiries: SortedSet[_Expiry] = SortedSet()
         self._counts: defaultdict[tuple[Space, str | None], dict[Tag, int]] = defaultdict(dict)
-        self._signals = Signals()
+        self._watches = WatchRegistry()
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         return [self._live(address, now) for address in addresses]
@@ -65,55 +65,56 @@ class MemoryEngine(Engine):
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        answers = tuple(judge(change, self._standing(change.address, now)) for change in changes)
-        done = accepted(answers)
-        if done is None:
-            return Refused(answers)
+        results = tuple(decide(change, self._state_at(change.address, now)) for change in changes)
+        accepted = accepted_results(results)
+        if accepted is None:
+            return Refused(results)
         if guard is not None:
-            over = self._over(guard, changes[0].address.partition, growth(guard, changes, done, now), now)
-            if over is not None:
-                return Refused(answers, over=over)
-        for change, answer in zip(changes, done, strict=True):
-            self._apply(change, answer)
-        self._signals.wake(change.address for change in changes)
-        return Committed(done)
+            delta = guard_delta(guard, changes, accepted, now)
+            guard_count = self._guard_excess(guard, changes[0].address.partition, delta, now)
+            if guard_count is not None:
+                return Refused(results, guard_count=guard_count)
+        for change, result in zip(changes, accepted, strict=True):
+            self._apply(change, result)
+        self._watches.wake(change.address for change in changes)
+        return Committed(accepted)
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        listing = self._listings.get((wanted.space, wanted.partition, wanted.tag))
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        listing = self._listings.get((request.space, request.partition, request.tag))
         if listing is None:
             return []
-        positions = listing.before(wanted.after) if wanted.descending else listing.after(wanted.after)
-        found = (self._records[Address(wanted.space, at.partition, at.key)] for at in positions)
-        return page_of((record for record in found if record.is_live(now)), wanted.limit)
+        positions = listing.before(request.after) if request.descending else listing.after(request.after)
+        found = (self._records[Address(request.space, each.partition, each.key)] for each in positions)
+        return page_of((record for record in found if record.is_live(now)), request.limit)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         return page_of(self._due(lane, until, now), limit)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         counts = dict(self._counts.get((space, partition), {}))
-        for record in self._overdue(now):
+        for record in self._expired(now):
             if record.space == space and partition in (None, record.partition):
                 counts[record.tag] -= 1
         return {tag: count for tag, count in counts.items() if count}
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        overdue = list(islice(self._overdue(until), limit))
-        for record in overdue:
+        expired = list(islice(self._expired(until), limit))
+        for record in expired:
             self._remove(record)
-        self._signals.wake(record.address for record in overdue)
-        return [Purged(*record.address, record.tag) for record in overdue]
+        self._watches.wake(record.address for record in expired)
+        return [Purged(*record.address, record.tag) for record in expired]
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return self._signals.watch((space, partition, key))
+        return self._watches.watch((space, partition, key))
 
-    async def maintain(self, *, repair: bool) -> Maintenance:  # noqa: ARG002 - nothing can be wrong here
-        return Maintenance()
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:  # noqa: ARG002 - nothing can be wrong here
+        return MaintenanceReport()
 
-    async def about(self) -> About:
-        return About(is_shared=False)
+    async def info(self) -> StorageInfo:
+        return StorageInfo(is_shared=False)
 
     async def close(self) -> None:
-        self._signals.close()
+        self._watches.close()
 
     # Reading
 
@@ -121,32 +122,32 @@ class MemoryEngine(Engine):
         record = self._records.get(address)
         return record if record is not None and record.is_live(now) else None
 
-    def _standing(self, address: Address, now: Micros) -> Standing | None:
+    def _state_at(self, address: Address, now: Micros) -> RecordState | None:
         record = self._live(address, now)
-        return None if record is None else record.standing
+        return None if record is None else record.state
 
     def _due(self, lane: str, until: Micros, now: Micros) -> Iterator[Record]:
-        for wake_at, key, partition, space in self._timers.get(lane, OrderedSet[_Timer]()).after(None):
+        for wake_at, key, partition, space in self._timers.get(lane, SortedSet[_Timer]()).after(None):
             if wake_at > until:
                 return
             record = self._live(Address(space, partition, key), now)
             if record is not None:
                 yield record
 
-    def _overdue(self, until: Micros) -> Iterator[Record]:
+    def _expired(self, until: Micros) -> Iterator[Record]:
         for expires_at, address in self._expiries.after(None):
             if expires_at > until:
                 return
             yield self._records[address]
 
-    def _over(self, guard: Guard, partition: str, grows: int, now: Micros) -> int | None:
-        """The guarded count as it would be, where that is too many."""
-        if grows <= 0 or self._count(guard, partition) + grows <= guard.at_most:
+    def _guard_excess(self, guard: Guard, partition: str, delta: int, now: Micros) -> int | None:
+        """Return the number of guarded records after the commit if it exceeds the limit, otherwise None."""
+        if delta <= 0 or self._count(guard, partition) + delta <= guard.max_count:
             return None
-        for record in [each for each in self._overdue(now) if each.partition == partition]:
+        for record in [each for each in self._expired(now) if each.partition == partition]:
             self._remove(record)
-        count = self._count(guard, partition) + grows
-        return count if count > guard.at_most else None
+        count = self._count(guard, partition) + delta
+        return count if count > guard.max_count else None
 
     def _count(self, guard: Guard, partition: str) -> int:
         counts = self._counts.get((guard.space, partition), {})
@@ -154,14 +155,14 @@ class MemoryEngine(Engine):
 
     # Writing
 
-    def _apply(self, change: Change, answer: Answer) -> None:
-        if isinstance(answer, Kept):
+    def _apply(self, change: Change, result: ChangeResult) -> None:
+        if isinstance(result, Kept):
             return
-        stale = self._records.get(change.address)  # what is replaced or deleted, or expired unpurged
+        stale = self._records.get(change.address)  # replaced, deleted, or expired and not purged
         if stale is not None:
             self._remove(stale)
         match change:
-            case Insert(record=record) | Keep(record=record) | Replace(after=record):
+            case Insert(record=record) | InsertIfAbsent(record=record) | Replace(after=record):
                 self._add(record)
             case Delete():
                 pass
@@ -206,12 +207,12 @@ class MemoryEngine(Engine):
                 del self._counts[record.space, partition]
 
     @staticmethod
-    def _listings_of(record: Record) -> tuple[_Scope, ...]:
+    def _listings_of(record: Record) -> tuple[_ListingKey, ...]:
         space, partition, tag = record.space, record.partition, record.tag
         return (space, partition, None), (space, partition, tag), (space, None, None), (space, None, tag)
 
 
 async def open_engine(url: str) -> Engine:
     if url != "memory:":
-        raise CannotOpen(url, "a memory storage has no name and no options", 'write "memory:"')
+        raise CannotOpen(url, "memory storage has no name and no options", 'use "memory:"')
     return MemoryEngine()

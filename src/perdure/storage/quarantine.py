@@ -45,7 +45,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
     """Take a damaged record out of its queue. Return False if it was changed meanwhile."""
-    change = record.becoming(body=record.body, tag=CORRUPT_TAG)
+    change = record.replace_with(body=record.body, tag=CORRUPT_TAG)
     return isinstance(await storage.commit([change], now=now), Committed)
 
 

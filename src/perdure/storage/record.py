@@ -1,29 +1,31 @@
-"""The words of the storage contract: a record, where it stands, how it changes, what a change is told.
+"""Records, changes and results: the types of the storage contract, and the pure rule that decides a change.
 
-Only types and the pure rule that judges a change; the verbs are in `contract`. Times are integer microseconds
-since 1970 in UTC, and always come from the caller: nothing below this line reads a clock. The types hold no
-cycles, so the garbage collector need not look at them.
+The verbs are in `contract`. Times are integer microseconds since 1970 in UTC and always come from the caller:
+no engine reads a clock to decide anything. The types contain no reference cycles, so the garbage collector
+can skip them (`gc=False`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, NewType, TypeAlias
 
 import msgspec
 
+from .errors import StorageFailed
+
 Micros: TypeAlias = int
-"""A point in time, or a span of it, in microseconds."""
+"""A point in time, or a length of time, in microseconds."""
 
 Space = NewType("Space", str)
-"""What kind of thing a record is. A space is a word in the code of the layer that owns it, never data."""
+"""A kind of record, such as tasks or accounts. Spaces are constants in the code, never data."""
 
 Tag: TypeAlias = str
-"""A short facet of a record, indexed and counted. The empty tag is a tag like any other."""
+"""A short property of a record that is indexed and counted. The empty string is a tag like any other."""
 
 
 class Address(NamedTuple):
-    """Which record: unique over the whole storage."""
+    """The identity of a record, unique in the whole storage."""
 
     space: Space
     partition: str
@@ -31,9 +33,9 @@ class Address(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A place in the total order of a space, comparable as a tuple.
+    """A position in the total order of a space, comparable as a tuple.
 
-    Within one partition keys are unique, so `partition` decides only between partitions.
+    Within one partition keys are unique, so `partition` only decides between partitions.
     """
 
     order: Micros
@@ -41,24 +43,34 @@ class Position(NamedTuple):
     partition: str
 
 
+FIRST_POSITION = Position(-1, "", "")
+"""Before every record."""
+LAST_POSITION = Position(2**62, "", "")
+"""After every record."""
+
+
+def is_live(expires_at: Micros | None, now: Micros) -> bool:
+    return expires_at is None or now < expires_at
+
+
 class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One stored thing. Everything an engine knows of it is here."""
+    """A stored record, with everything that an engine knows about it."""
 
     space: Space
     partition: str
-    """Who it belongs to. Commits are atomic within a partition."""
+    """The owner of the record. Commits are atomic within a partition."""
     key: str
     order: Micros
-    """Where it stands in listings. Fixed at birth."""
+    """The position in listings. It never changes."""
     body: str
-    """JSON text, returned as it came. No engine looks inside."""
+    """JSON text, returned exactly as it was written. Engines do not parse it."""
     version: int = 1
-    """1 at birth, one more with each replace."""
+    """1 when the record is inserted, one more with each replace."""
     tag: Tag = ""
     expires_at: Micros | None = None
-    """From this instant on only `purge` sees the record. None: never."""
+    """From this time on, only `purge` sees the record. None: it never expires."""
     lane: str | None = None
-    """The timer queue that `wake_at` belongs to; both or neither."""
+    """The timer queue of `wake_at`. Both are set, or neither."""
     wake_at: Micros | None = None
 
     @property
@@ -70,13 +82,13 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Position(self.order, self.key, self.partition)
 
     @property
-    def standing(self) -> Standing:
-        return Standing(self.version, self.order, self.tag)
+    def state(self) -> RecordState:
+        return RecordState(self.version, self.order, self.tag)
 
     def is_live(self, now: Micros) -> bool:
-        return self.expires_at is None or now < self.expires_at
+        return is_live(self.expires_at, now)
 
-    def becoming(
+    def replace_with(
         self,
         *,
         body: str,
@@ -85,7 +97,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         lane: str | None = None,
         wake_at: Micros | None = None,
     ) -> Replace:
-        """The change that puts these values in the place of this record."""
+        """Return the change that gives this record new values and the next version."""
         after = Record(
             space=self.space,
             partition=self.partition,
@@ -101,12 +113,12 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return Replace(before=self, after=after)
 
 
-# Changes. A replace or delete carries the record as its writer read it, not only the version: an engine
-# whose counters live in other items (DynamoDB) then knows the old tag without reading first.
+# Changes. A replace or delete carries the whole record that its writer read, not only the version: an engine
+# that keeps counters in separate items (DynamoDB) then knows the old tag without another read.
 
 
 class Insert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Bring a record into being; conflict where its address is taken."""
+    """Create a record. If its address is taken, the result is `Conflict`."""
 
     record: Record
 
@@ -115,8 +127,8 @@ class Insert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.record.address
 
 
-class Keep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Bring a record into being, or leave what is there as it is."""
+class InsertIfAbsent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """Create a record. If its address is taken, change nothing; the result is `Kept`."""
 
     record: Record
 
@@ -126,7 +138,7 @@ class Keep(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Replace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Put `after` in the place of `before`, if that is still what stands there."""
+    """Write `after` if `before` is still the stored record."""
 
     before: Record
     after: Record
@@ -137,7 +149,7 @@ class Replace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class Delete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Remove `before`, if that is still what stands there."""
+    """Delete `before` if it is still the stored record."""
 
     before: Record
 
@@ -146,123 +158,162 @@ class Delete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.before.address
 
 
-Change: TypeAlias = Insert | Keep | Replace | Delete
+Change: TypeAlias = Insert | InsertIfAbsent | Replace | Delete
 
 
 class Guard(msgspec.Struct, frozen=True, kw_only=True):
-    """Refuse a commit that raises the number of live records of the partition with one of `tags` above
-    `at_most`. One that does not raise it passes, though there may be too many already.
+    """A limit on a commit: at most `max_count` live records of the partition may have one of `tags`.
+
+    Only a commit that raises the number can be refused, even if the number is already above the limit.
     """
 
     space: Space
     tags: frozenset[Tag]
-    at_most: int
+    max_count: int
 
 
-class Done(msgspec.Struct, frozen=True, gc=False):
-    """The change met its condition; `version` is the record's after it (of a delete: the one removed)."""
+class Accepted(msgspec.Struct, frozen=True, gc=False):
+    """The condition of the change was met. `version` is the new version, or the version that was deleted."""
 
     version: int
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """A keep found its address taken, by a record of this version."""
+    """An `InsertIfAbsent` found a record of this version at its address and left it as it is."""
 
     version: int
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """Another version stands there (or, for an insert, any)."""
+    """Another record is stored at the address (for an insert: any record).
+
+    `actual` is its version. It can equal the version that the writer expected, if the record was deleted and
+    inserted again, so do not draw conclusions from the number.
+    """
 
     actual: int
 
 
 class Missing(msgspec.Struct, frozen=True, gc=False):
-    """Nothing stands there to replace or delete."""
+    """There is no live record to replace or delete."""
 
 
-Answer: TypeAlias = Done | Kept | Conflict | Missing
+ChangeResult: TypeAlias = Accepted | Kept | Conflict | Missing
 
 
 class Committed(msgspec.Struct, frozen=True, gc=False):
-    """All of it is written. One answer per change, in their order."""
+    """The result of a commit that was written: one result for each change, in order."""
 
-    answers: tuple[Done | Kept, ...]
+    results: tuple[Accepted | Kept, ...]
 
 
 class Refused(msgspec.Struct, frozen=True, gc=False):
-    """Nothing of it is written.
+    """The result of a commit that was not written.
 
-    `answers` says what each change met: one that answers done here would have been done. `over` is the
-    count that the guard saw, where every change met its condition and the guard alone refused.
+    `results` has one result for each change; `Accepted` here means that this change was not the reason. If
+    the guard was the reason, `guard_count` is the number of records that the commit would have led to.
     """
 
-    answers: tuple[Answer, ...]
-    over: int | None = None
+    results: tuple[ChangeResult, ...]
+    guard_count: int | None = None
 
 
 class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Which records `page` answers: those of a space, strictly after a position."""
+    """The arguments of `page`: records of a space, strictly after a position."""
 
     space: Space
     partition: str | None
-    """None: of all partitions."""
+    """None: all partitions."""
     after: Position | None
     limit: int
     tag: Tag | None
     descending: bool
 
+    @property
+    def start(self) -> Position:
+        """The position after which the page starts, for engines that always compare with one."""
+        return self.after or (LAST_POSITION if self.descending else FIRST_POSITION)
+
 
 class Purged(NamedTuple):
-    """A record that `purge` removed."""
+    """A record that `purge` deleted."""
 
     space: Space
     partition: str
     key: str
     tag: Tag
 
+    @property
+    def address(self) -> Address:
+        return Address(self.space, self.partition, self.key)
 
-class Standing(NamedTuple):
-    """As much of a stored record as decides about a change to it."""
+
+class RecordState(NamedTuple):
+    """The part of a stored record that decides about a change to it."""
 
     version: int
     order: Micros
     tag: Tag
 
 
-def judge(change: Change, stands: Standing | None) -> Answer:
-    """What a change is told where this live record stands, or none.
+def decide(change: Change, stored: RecordState | None) -> ChangeResult:
+    """Return the result of a change, given the live record at its address.
 
-    A replace or delete must meet the very record that its writer read. The version alone does not say so:
-    a record that was deleted and born again begins at the same one.
+    A replace or delete needs the record that its writer read. The version alone does not identify it: a
+    record that was deleted and inserted again starts at the same version.
     """
     if isinstance(change, Insert):
-        return Done(change.record.version) if stands is None else Conflict(stands.version)
-    if isinstance(change, Keep):
-        return Done(change.record.version) if stands is None else Kept(stands.version)
-    if stands is None:
+        return Accepted(change.record.version) if stored is None else Conflict(stored.version)
+    if isinstance(change, InsertIfAbsent):
+        return Accepted(change.record.version) if stored is None else Kept(stored.version)
+    if stored is None:
         return Missing()
     before = change.before
-    if stands != (before.version, before.order, before.tag):
-        return Conflict(stands.version)
-    return Done(before.version + 1 if isinstance(change, Replace) else before.version)
+    if stored != (before.version, before.order, before.tag):
+        return Conflict(stored.version)
+    return Accepted(before.version + 1 if isinstance(change, Replace) else before.version)
 
 
-def accepted(answers: tuple[Answer, ...]) -> tuple[Done | Kept, ...] | None:
-    """The same answers where none of them is a refusal, else None."""
-    done: list[Done | Kept] = []
-    for answer in answers:
-        if not isinstance(answer, (Done, Kept)):
+def accepted_results(results: tuple[ChangeResult, ...]) -> tuple[Accepted | Kept, ...] | None:
+    """Return the results if all changes were accepted, otherwise None."""
+    accepted: list[Accepted | Kept] = []
+    for result in results:
+        if not isinstance(result, (Accepted, Kept)):
             return None
-        done.append(answer)
-    return tuple(done)
+        accepted.append(result)
+    return tuple(accepted)
 
 
-def tag_deltas(change: Change, answer: Done | Kept) -> Iterator[tuple[Space, Tag, int]]:
-    """How an accepted change moves the stored counts of its partition."""
-    if isinstance(answer, Kept):
+def check_server_decision(
+    changes: Sequence[Change],
+    stored: Iterable[RecordState | None],
+    *,
+    guard_count: int | None,
+    was_written: bool,
+) -> Committed | Refused | StorageFailed:
+    """Return the result of a commit that a server decided, or the error to raise.
+
+    PostgreSQL and Redis have their own copies of `decide`. If the copies ever disagree, a caller must not get
+    `Committed` for something that was not written. `stored` are the records that the server found,
+    `guard_count` is the number that its guard refused, and `was_written` is its decision.
+    """
+    results = tuple(decide(change, state) for change, state in zip(changes, stored, strict=True))
+    accepted = accepted_results(results)
+    is_accepted = accepted is not None and guard_count is None
+    if is_accepted != was_written:
+        server, client = ("wrote", "refuses") if was_written else ("refused", "accepts")
+        return StorageFailed(
+            f"the server {server} a commit that this client {client} (its first record is "
+            f"{changes[0].address}); read before writing again, and report this as a bug of perdure"
+        )
+    return Refused(results, guard_count) if accepted is None or not is_accepted else Committed(accepted)
+
+
+def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space, Tag, int]]:
+    """Yield how an accepted change alters the counters of its partition."""
+    if isinstance(result, Kept):
         return
-    before, after = before_of(change), after_of(change)
+    before, after = record_before(change), record_after(change)
     if before is not None and after is not None and before.tag == after.tag:
         return
     if before is not None:
@@ -271,28 +322,30 @@ def tag_deltas(change: Change, answer: Done | Kept) -> Iterator[tuple[Space, Tag
         yield after.space, after.tag, 1
 
 
-def growth(guard: Guard, changes: Sequence[Change], answers: Sequence[Done | Kept], now: Micros) -> int:
-    """By how much accepted changes move the live count that a guard bounds."""
+def guard_delta(
+    guard: Guard, changes: Sequence[Change], results: Sequence[Accepted | Kept], now: Micros
+) -> int:
+    """Return by how much accepted changes alter the number of live records that a guard limits."""
     total = 0
-    for change, answer in zip(changes, answers, strict=True):
-        if isinstance(answer, Done):
-            after = after_of(change)
-            total += _counts(guard, after) and after is not None and after.is_live(now)
-            total -= _counts(guard, before_of(change))  # which is live, or the change would be missing
+    for change, result in zip(changes, results, strict=True):
+        if isinstance(result, Accepted):
+            after = record_after(change)
+            total += _is_guarded(guard, after) and after is not None and after.is_live(now)
+            total -= _is_guarded(guard, record_before(change))  # which is live, or the result were Missing
     return total
 
 
-def _counts(guard: Guard, record: Record | None) -> bool:
+def _is_guarded(guard: Guard, record: Record | None) -> bool:
     return record is not None and record.space == guard.space and record.tag in guard.tags
 
 
-def before_of(change: Change) -> Record | None:
-    """What a change expects to stand there."""
+def record_before(change: Change) -> Record | None:
+    """Return the record that must be stored for a change to be accepted."""
     return change.before if isinstance(change, (Replace, Delete)) else None
 
 
-def after_of(change: Change) -> Record | None:
-    """What a change leaves there."""
+def record_after(change: Change) -> Record | None:
+    """Return the record that a change writes."""
     if isinstance(change, Replace):
         return change.after
     return None if isinstance(change, Delete) else change.record

@@ -1,10 +1,10 @@
-"""`open_storage(url)`: the URL's scheme picks the engine, whose module is imported only then."""
+"""The registry of engines: the scheme of a URL selects the engine, whose module is imported on first use."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import Protocol, cast
+from typing import TypeAlias, cast
 
 import msgspec
 
@@ -12,27 +12,25 @@ from .contract import Engine
 from .errors import MissingExtra, UnknownScheme
 from .port import Storage
 
-
-class OpenEngine(Protocol):
-    """What an engine offers to be opened by: `async def open_engine(url)` in some module."""
-
-    async def __call__(self, url: str) -> Engine: ...
+_OpenEngine: TypeAlias = Callable[[str], Awaitable[Engine]]
+_Migrate: TypeAlias = Callable[[str], Awaitable[None]]
+_Exists: TypeAlias = Callable[[str], bool]
 
 
-class _Known(msgspec.Struct, frozen=True):
+class _EngineEntry(msgspec.Struct, frozen=True):
     module: str
     function: str
-    install: str
+    package: str
     migrator: str | None = None
-    existing: str | None = None
+    exists: str | None = None
     is_shared: bool = True
 
 
-_POSTGRES = _Known("perdure.storage.postgres", "open_engine", "perdure[postgres]", "migrate")
-_REDIS = _Known("perdure.storage.redis", "open_engine", "perdure[redis]")
-_known: dict[str, _Known] = {
-    "memory": _Known("perdure.storage.memory", "open_engine", "perdure", is_shared=False),
-    "sqlite": _Known("perdure.storage.sqlite", "open_engine", "perdure", existing="exists"),
+_POSTGRES = _EngineEntry("perdure.storage.postgres", "open_engine", "perdure[postgres]", "migrate")
+_REDIS = _EngineEntry("perdure.storage.redis", "open_engine", "perdure[redis]")
+_engines: dict[str, _EngineEntry] = {
+    "memory": _EngineEntry("perdure.storage.memory", "open_engine", "perdure", is_shared=False),
+    "sqlite": _EngineEntry("perdure.storage.sqlite", "open_engine", "perdure", exists="file_exists"),
     "postgres": _POSTGRES,
     "postgresql": _POSTGRES,
     "redis": _REDIS,
@@ -41,7 +39,7 @@ _known: dict[str, _Known] = {
     "rediss+cluster": _REDIS,
     "redis+sentinel": _REDIS,
     "rediss+sentinel": _REDIS,
-    "dynamodb": _Known("perdure.storage.dynamodb", "open_engine", "perdure[dynamodb]", "migrate"),
+    "dynamodb": _EngineEntry("perdure.storage.dynamodb", "open_engine", "perdure[dynamodb]", "migrate"),
 }
 
 
@@ -49,73 +47,72 @@ def register_engine(
     scheme: str,
     opener: str,
     *,
-    install: str,
+    package: str,
     migrator: str | None = None,
-    existing: str | None = None,
+    exists: str | None = None,
     is_shared: bool = True,
 ) -> None:
-    """Let URLs of this scheme open an engine of your own.
+    """Let URLs with this scheme open an engine of your own.
 
-    `opener` is `"package.module:function"`, imported at the first use; `install` is what `pip install`
-    must be told where that module, or something it imports, is not there. Two more may name a function of the
-    same module: `migrator`, where tables are to be made by hand (`async def migrate(url)`), and `existing`,
-    where opening makes what is not there yet (`def exists(url) -> bool`). `is_shared` is False where each
-    process has records of its own.
+    `opener` is `"package.module:function"` and is imported on first use. If that import fails because a
+    module is missing, the error says to run `pip install` with `package`. Two more functions of the same
+    module are optional: `migrator` names `async def migrate(url)`, for an engine whose tables are created
+    separately; `exists` names `def exists(url) -> bool`, for an engine that creates what it opens.
+    `is_shared` is False if each process has its own records.
     """
     module, _, function = opener.partition(":")
-    _known[scheme] = _Known(module, function, install, migrator, existing, is_shared)
+    _engines[scheme] = _EngineEntry(module, function, package, migrator, exists, is_shared)
 
 
 async def open_storage(url: str) -> Storage:
     """Open the storage that a URL names: `memory:`, `sqlite:///tasks.db`, `postgresql://...`, `redis://...`,
     `dynamodb://...`.
     """
-    known = _find(url)
-    return Storage(await cast("OpenEngine", _load(url, known, known.function))(url))
+    entry = _entry_for(url)
+    return Storage(await cast("_OpenEngine", _load(url, entry, entry.function))(url))
 
 
 async def migrate_storage(url: str) -> None:
-    """Make or change the tables that the storage needs, and nothing else.
+    """Create the tables that the storage needs, or migrate them to the newest schema.
 
-    Engines that do so whenever they are opened are opened, and closed again.
+    An engine that does so whenever it is opened is opened and closed again.
     """
-    known = _find(url)
-    if known.migrator is None:
+    entry = _entry_for(url)
+    if entry.migrator is None:
         await (await open_storage(url)).close()
     else:
-        await cast("Callable[[str], Awaitable[None]]", _load(url, known, known.migrator))(url)
+        await cast("_Migrate", _load(url, entry, entry.migrator))(url)
 
 
-def is_shared(url: str) -> bool:
-    """Whether another process that opens this URL, now or later, sees the same records."""
-    return _find(url).is_shared
+def is_shared_storage(url: str) -> bool:
+    """Return whether another process that opens this URL, now or later, sees the same records."""
+    return _entry_for(url).is_shared
 
 
-def exists(url: str) -> bool:
-    """Whether there is something to open. False: opening this URL would make a new, empty file."""
-    known = _find(url)
-    if known.existing is None:
+def storage_exists(url: str) -> bool:
+    """Return False if opening this URL would create a new, empty file."""
+    entry = _entry_for(url)
+    if entry.exists is None:
         return True
-    return cast("Callable[[str], bool]", _load(url, known, known.existing))(url)
+    return cast("_Exists", _load(url, entry, entry.exists))(url)
 
 
-def _find(url: str) -> _Known:
+def _entry_for(url: str) -> _EngineEntry:
     scheme, colon, _ = url.partition(":")
-    known = _known.get(scheme) if colon else None
-    if known is None:
-        names = ", ".join(sorted(_known))
-        raise UnknownScheme(_told(url), "its scheme names no engine", f"begin the URL with one of {names}")
-    return known
+    entry = _engines.get(scheme) if colon else None
+    if entry is None:
+        raise UnknownScheme(_redacted(url), "unknown URL scheme", f"use one of {', '.join(sorted(_engines))}")
+    return entry
 
 
-def _load(url: str, known: _Known, function: str) -> object:
+def _load(url: str, entry: _EngineEntry, function: str) -> object:
     try:
-        return getattr(import_module(known.module), function)
+        return getattr(import_module(entry.module), function)
     except ModuleNotFoundError as error:
         reason = f"the module {error.name} is not installed"
-        raise MissingExtra(_told(url), reason, f"run: pip install '{known.install}'") from error
+        raise MissingExtra(_redacted(url), reason, f"run: pip install '{entry.package}'") from error
 
 
-def _told(url: str) -> str:
-    """As much of a URL as may be shown: a name before the host, and an option, may be a password."""
+def _redacted(url: str) -> str:
+    """Return the part of a URL that is safe to show: the user part and the options can contain a password."""
     return f"{url.partition(':')[0]}:..." if "@" in url or "?" in url else url

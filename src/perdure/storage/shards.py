@@ -1,7 +1,7 @@
-"""Shards: the fixed number of parts that partitions fall into, for engines that spread over nodes.
+"""Shards: the fixed number of groups of partitions, for engines that distribute records over nodes.
 
 A shard is the unit of every index across partitions: a Redis hash tag, a DynamoDB index key. Verbs across
-partitions ask all shards and merge their answers in true order.
+partitions query all shards and merge the responses in order.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from zlib import crc32
 
 T = TypeVar("T")
 
-SHARDS = 64
-"""Stored data depends on it."""
+SHARD_COUNT = 64
+"""Stored data depends on this number: never change it."""
 
 
 def shard_of(partition: str) -> int:
-    """Stored data depends on this too: the same number for ever, in every process."""
-    return crc32(partition.encode()) % SHARDS
+    """Return the shard of a partition. Stored data depends on this function: never change it."""
+    return crc32(partition.encode()) % SHARD_COUNT
 
 
-def merged(
+def merge_sorted(
     parts: Iterable[Iterable[T]],
-    place: Callable[[T], tuple[object, ...]],
+    key: Callable[[T], tuple[object, ...]],
     limit: int,
     *,
     descending: bool = False,
 ) -> list[T]:
-    """The first `limit` of several answers that are each in order."""
-    return list(islice(merge(*parts, key=place, reverse=descending), limit))
+    """Return the first `limit` items of several sorted parts."""
+    return list(islice(merge(*parts, key=key, reverse=descending), limit))

@@ -1,7 +1,7 @@
-"""A sorted set of tuples, in blocks: what the memory engine keeps its indexes in.
+"""A sorted set of tuples, stored in blocks: the index of the memory engine.
 
-Adding, removing and seeking cost O(log n) comparisons plus a move within one block of at most 1024.
-The standard library has no ordered container, and the core takes no dependency for 60 lines.
+Adding, removing and seeking cost O(log n) comparisons plus a move within one block of at most 1024 keys.
+The standard library has no sorted container, and the core takes no dependency for 60 lines.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Iterator
 from typing import Generic, TypeVar
 
-BLOCK = 512
+BLOCK_SIZE = 512
 
 K = TypeVar("K", bound=tuple[object, ...])
 
 
-class OrderedSet(Generic[K]):
+class SortedSet(Generic[K]):
     """Unique keys, always sorted."""
 
     def __init__(self) -> None:
@@ -23,50 +23,50 @@ class OrderedSet(Generic[K]):
         self._lasts: list[K] = []  # the greatest key of each block, to find a block by
 
     def add(self, key: K) -> None:
-        """Put in a key that is not there yet."""
+        """Add a key that is not in the set."""
         if not self._blocks:
             self._blocks.append([key])
             self._lasts.append(key)
             return
-        if key > self._lasts[-1]:  # most come in order
-            at = len(self._blocks) - 1
-            block = self._blocks[at]
+        if key > self._lasts[-1]:  # the usual case: keys arrive in order
+            index = len(self._blocks) - 1
+            block = self._blocks[index]
             block.append(key)
         else:
-            at = bisect_left(self._lasts, key)
-            block = self._blocks[at]
+            index = bisect_left(self._lasts, key)
+            block = self._blocks[index]
             insort(block, key)
-        if len(block) > 2 * BLOCK:
-            self._blocks[at : at + 1] = [block[:BLOCK], block[BLOCK:]]
-            self._lasts.insert(at, block[BLOCK - 1])
-            at += 1
-        self._lasts[at] = self._blocks[at][-1]
+        if len(block) > 2 * BLOCK_SIZE:
+            self._blocks[index : index + 1] = [block[:BLOCK_SIZE], block[BLOCK_SIZE:]]
+            self._lasts.insert(index, block[BLOCK_SIZE - 1])
+            index += 1
+        self._lasts[index] = self._blocks[index][-1]
 
     def remove(self, key: K) -> None:
-        """Take out a key that is there."""
-        at = bisect_left(self._lasts, key)
-        block = self._blocks[at]
+        """Remove a key that is in the set."""
+        index = bisect_left(self._lasts, key)
+        block = self._blocks[index]
         del block[bisect_left(block, key)]
         if block:
-            self._lasts[at] = block[-1]
+            self._lasts[index] = block[-1]
         else:
-            del self._blocks[at], self._lasts[at]
+            del self._blocks[index], self._lasts[index]
 
     def __bool__(self) -> bool:
         return bool(self._blocks)
 
     def after(self, key: K | None) -> Iterator[K]:
-        """The keys greater than this one (or all), ascending."""
-        at = 0 if key is None else bisect_right(self._lasts, key)
-        start = 0 if key is None or at == len(self._blocks) else bisect_right(self._blocks[at], key)
-        for index in range(at, len(self._blocks)):
+        """Yield the keys greater than this one (None: all keys), ascending."""
+        first = 0 if key is None else bisect_right(self._lasts, key)
+        start = 0 if key is None or first == len(self._blocks) else bisect_right(self._blocks[first], key)
+        for index in range(first, len(self._blocks)):
             yield from self._blocks[index][start:]
             start = 0
 
     def before(self, key: K | None) -> Iterator[K]:
-        """The keys less than this one (or all), descending."""
-        at = len(self._blocks) if key is None else bisect_left(self._lasts, key)
-        if key is not None and at < len(self._blocks):
-            yield from reversed(self._blocks[at][: bisect_left(self._blocks[at], key)])
-        for index in range(at - 1, -1, -1):
+        """Yield the keys less than this one (None: all keys), descending."""
+        end = len(self._blocks) if key is None else bisect_left(self._lasts, key)
+        if key is not None and end < len(self._blocks):
+            yield from reversed(self._blocks[end][: bisect_left(self._blocks[end], key)])
+        for index in range(end - 1, -1, -1):
             yield from reversed(self._blocks[index])

@@ -1,42 +1,84 @@
-"""Wake-ups inside one process, for engines that learn of their own commits there."""
+"""Watches: wake-ups within one process. Engines that share a storage between processes add to them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
+from types import TracebackType
+from typing import Self, TypeAlias
 
-from .contract import Watch
 from .errors import StorageClosed
 from .record import Address, Space
 
-_Scope = tuple[Space, str | None, str | None]
+_WatchScope: TypeAlias = tuple[Space, str | None, str | None]
 
 
-class Signals:
-    """Who wants to be woken for what. Belongs to one event loop.
+class Watch:
+    """A subscription to changes of a record, a partition or a space, made by `Storage.watch`."""
 
-    `on_interest` is called when the first watch has come and when the last one has gone.
+    def __init__(self, registry: WatchRegistry, scope: _WatchScope) -> None:
+        self.scope = scope
+        self._closed = False
+        self._registry = registry
+        self._event = asyncio.Event()
+
+    async def changed(self) -> None:
+        """Return when something may have changed since the last return, also if that was before this call.
+
+        Wake-ups are not queued: ten changes can be one wake-up.
+        """
+        if not self._is_closed:
+            await self._event.wait()
+            self._event.clear()
+        if self._is_closed:
+            raise StorageClosed("this watch or its storage is closed")
+
+    def wake(self) -> None:
+        self._event.set()
+
+    async def close(self) -> None:
+        self._closed = True
+        self.wake()
+        self._registry.remove(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    @property
+    def _is_closed(self) -> bool:
+        return self._closed or self._registry.is_closed
+
+
+class WatchRegistry:
+    """The open watches of one engine. Belongs to one event loop.
+
+    `on_watched_changed` is called when the first watch is opened and when the last one is closed.
     """
 
-    def __init__(self, on_interest: Callable[[], None] = lambda: None) -> None:
-        self.closed = False
-        self._on_interest = on_interest
-        self._watches: defaultdict[_Scope, set[LocalWatch]] = defaultdict(set)
+    def __init__(self, on_watched_changed: Callable[[], None] = lambda: None) -> None:
+        self.is_closed = False
+        self._on_watched_changed = on_watched_changed
+        self._watches: defaultdict[_WatchScope, set[Watch]] = defaultdict(set)
 
-    def watch(self, scope: _Scope) -> LocalWatch:
-        watch = LocalWatch(self, scope)
+    def watch(self, scope: _WatchScope) -> Watch:
+        watch = Watch(self, scope)
         is_first = not self._watches
         self._watches[scope].add(watch)
         if is_first:
-            self._on_interest()
+            self._on_watched_changed()
         return watch
 
     @property
     def is_watched(self) -> bool:
         return bool(self._watches)
 
-    def drop(self, watch: LocalWatch) -> None:
+    def remove(self, watch: Watch) -> None:
         watches = self._watches.get(watch.scope)
         if watches is None:
             return
@@ -44,10 +86,10 @@ class Signals:
         if not watches:
             del self._watches[watch.scope]
         if not self._watches:
-            self._on_interest()
+            self._on_watched_changed()
 
     def wake(self, addresses: Iterable[Address]) -> None:
-        """Something changed at these addresses."""
+        """Wake the watches that cover one of these addresses."""
         if not self._watches:
             return
         for space, partition, key in addresses:
@@ -55,42 +97,12 @@ class Signals:
                 for watch in self._watches.get(scope, ()):
                     watch.wake()
 
-    def close(self) -> None:
-        """Nothing will change any more."""
-        self.closed = True
-        self.wake_all()
-
     def wake_all(self) -> None:
-        """Something changed somewhere."""
         for watches in self._watches.values():
             for watch in watches:
                 watch.wake()
 
-
-class LocalWatch(Watch):
-    """A watch that is woken by `Signals`."""
-
-    def __init__(self, signals: Signals, scope: _Scope) -> None:
-        self.scope = scope
-        self._closed = False
-        self._signals = signals
-        self._event = asyncio.Event()
-
-    def wake(self) -> None:
-        self._event.set()
-
-    async def changed(self) -> None:
-        if not self._is_closed:
-            await self._event.wait()
-            self._event.clear()
-        if self._is_closed:
-            raise StorageClosed("this watch, or its storage, was closed")
-
-    async def close(self) -> None:
-        self._closed = True
-        self.wake()
-        self._signals.drop(self)
-
-    @property
-    def _is_closed(self) -> bool:
-        return self._closed or self._signals.closed
+    def close(self) -> None:
+        """Make every watch raise StorageClosed, also one that is waiting."""
+        self.is_closed = True
+        self.wake_all()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..storage.port import MOST_BYTES, MOST_KEY_BYTES, MOST_NUMBER
+from ..storage.limits import MAX_COMMIT_BYTES, MAX_INTEGER, MAX_KEY_BYTES
 from .codec import MAX_DEPTH
 from .errors import InvalidValue
 
@@ -65,7 +65,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_inputs_size_bytes: int = 256 * KIB
     """All requests, or answers, of one call together."""
     max_input_depth: int = 32
-    max_record_size_bytes: int = MOST_BYTES - 64 * KIB
+    max_record_size_bytes: int = MAX_COMMIT_BYTES - 64 * KIB
     """The whole task. Leaves room for bookkeeping, and for what else is committed together with it."""
 
     def __post_init__(self) -> None:
@@ -86,8 +86,8 @@ _MAXIMA = {
     "idempotency_window_ms": MAX_TTL_MS,
     "max_variable_depth": MAX_DEPTH - 1,
     "max_input_depth": MAX_DEPTH,
-    "max_record_size_bytes": MOST_BYTES - 64 * KIB,
-    "max_name_length": MOST_KEY_BYTES,
+    "max_record_size_bytes": MAX_COMMIT_BYTES - 64 * KIB,
+    "max_name_length": MAX_KEY_BYTES,
 }
 """What the storage and the codec can bear; of the others, any number that a storage can."""
 
@@ -99,7 +99,7 @@ _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64
 def _check_field(name: str, value: object) -> None:
     if (value is None and name in _NULLABLE) or (isinstance(value, bool) and name == "allow_anonymous"):
         return
-    minimum, maximum = _MINIMA.get(name, 1), _MAXIMA.get(name, MOST_NUMBER)
+    minimum, maximum = _MINIMA.get(name, 1), _MAXIMA.get(name, MAX_INTEGER)
     if type(value) is not int or not minimum <= value <= maximum:
         raise InvalidValue(name, f"must be an integer from {minimum} to {maximum}, not {value!r}")
 

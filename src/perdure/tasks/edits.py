@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from ..storage.port import MOST_LANE_BYTES
+from ..storage.limits import MAX_LANE_BYTES
 from ..storage.record import Micros
 from . import attempts, codec, inputs, retention
 from .codec import JsonLike
@@ -35,7 +35,7 @@ from .record import (
 )
 from .variables import Variables, merge
 
-MAX_FUNCTION_NAME_BYTES = MOST_LANE_BYTES - len("run/")
+MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run/")
 
 DEADLINE_LANE = "deadline"
 """The lane in which unclaimed tasks wait for the deadline of their questions."""

@@ -56,7 +56,7 @@ def bind_key(address: Address, task: TaskRecord, before: Record | None, config: 
     body = _format.encode(_KeyRecord(task.task_id))
     expires_at: Micros = task.created_at + config.idempotency_window_ms * 1000
     if before is not None:
-        return before.becoming(body=body, tag="", expires_at=expires_at)
+        return before.replace_with(body=body, tag="", expires_at=expires_at)
     space, partition, key = address
     return Insert(
         record=Record(

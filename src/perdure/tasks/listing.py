@@ -13,7 +13,7 @@ import msgspec
 from ..storage import (
     MAX_PAGE_BYTES,
     Address,
-    Keep,
+    InsertIfAbsent,
     Micros,
     Position,
     Record,
@@ -161,7 +161,7 @@ class Listing:
             space, partition, key = CURSOR_KEY_ADDRESS
             body = KEY_FORMAT.encode(StoredKey(secrets.token_hex(32)))
             record = Record(space=space, partition=partition, key=key, order=now, body=body)
-            await self._storage.commit([Keep(record=record)], now=now)
+            await self._storage.commit([InsertIfAbsent(record=record)], now=now)
             kept = await self._storage.get(CURSOR_KEY_ADDRESS, now=now) or record
             self._key = decode_key(kept)
         return self._key

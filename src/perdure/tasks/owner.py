@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
-from ..storage.port import MOST_PARTITION_BYTES
+from ..storage.limits import MAX_PARTITION_BYTES
 from . import codec
 from .errors import InvalidValue
 
@@ -79,7 +79,7 @@ def partition_of(owner: Owner, task_id: str) -> str:
 def _partition_name(owner: Owner) -> str:
     """The owner as a name of at most 512 bytes, or an error that says why not."""
     name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
-    codec.check_size("owner", name.encode(), MOST_PARTITION_BYTES)
+    codec.check_size("owner", name.encode(), MAX_PARTITION_BYTES)
     return name
 
 

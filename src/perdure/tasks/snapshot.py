@@ -48,7 +48,7 @@ class Snapshot(msgspec.Struct, frozen=True):
         """The next snapshot, and the change that makes it true."""
         lane, wake_at = edits.timer(task)
         reserve_bytes = 0 if _adds_content(self.task, task) else BOOKKEEPING_RESERVE_BYTES
-        change = self.record.becoming(
+        change = self.record.replace_with(
             body=_body(task, config, reserve_bytes),
             tag=_tag(task),
             expires_at=retention.expires_at(task),

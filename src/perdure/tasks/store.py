@@ -15,11 +15,11 @@ from typing import TypeAlias, TypeVar
 import anyio
 
 from ..storage import (
+    Accepted,
     Change,
     Committed,
     Conflict,
     Delete,
-    Done,
     Guard,
     Micros,
     Missing,
@@ -90,7 +90,7 @@ class TaskStore:
         self._listing = Listing(storage)
         self._active_quota = ActiveTaskQuota(storage)
         active = frozenset(status.value for status in ACTIVE_STATUSES)
-        self._owner_guard = Guard(space=TASKS, tags=active, at_most=config.max_tasks_per_owner)
+        self._owner_guard = Guard(space=TASKS, tags=active, max_count=config.max_tasks_per_owner)
 
     @property
     def storage(self) -> Storage:
@@ -279,9 +279,9 @@ class TaskStore:
             check_number(lease.key, lease.body, LEASE_FORMAT)
         found = (record,) if lease is None else (record, lease)
         match await self._storage.commit([Delete(before=each) for each in found], now=now):
-            case Refused(answers=(Conflict(actual=actual), *_)):
+            case Refused(results=(Conflict(actual=actual), *_)):
                 raise ConcurrentModification(record.version, actual)
-            case Refused(answers=(Done(), *_)):  # the lease was extended meanwhile
+            case Refused(results=(Accepted(), *_)):  # the lease was extended meanwhile
                 return await self.delete(owner, task_id)
             case result:
                 return isinstance(result, Committed)
@@ -336,7 +336,7 @@ class TaskStore:
         result = await self._storage.commit([snapshot.to_insert(), *also], guard=guard, now=now)
         if isinstance(result, Committed):
             return None
-        if result.over is not None:
+        if result.guard_count is not None:
             raise QuotaExceeded("owner", self._config.max_tasks_per_owner)
         return result
 
@@ -358,7 +358,7 @@ class TaskStore:
             refused = await self._insert(snapshot, [*also, change], now)
             if refused is None:
                 return snapshot
-            if isinstance(refused.answers[0], Conflict):
+            if isinstance(refused.results[0], Conflict):
                 raise AlreadyExists
 
     async def _existing_task(self, again: Snapshot, pointer: Record | None, now: Micros) -> Snapshot | None:
@@ -373,7 +373,7 @@ class TaskStore:
 
 
 def _error_for(result: Refused, snapshot: Snapshot) -> TaskError:
-    met, *lease = result.answers
+    met, *lease = result.results
     if any(isinstance(answer, (Conflict, Missing)) for answer in lease):
         return ClaimLost()
     match met:

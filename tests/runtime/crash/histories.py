@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
-from perdure.storage import Answer, Conflict, Done, Missing
+from perdure.storage import Accepted, ChangeResult, Conflict, Missing
 from perdure.storage.kit.linearizability import Get, Operation, State, Write, is_linearizable
 
 from .journal import Committed, Committing, Edit, Event, Got, Look
@@ -73,7 +73,7 @@ def _written(commit: Commit) -> Iterator[tuple[str, Operation]]:
             yield edit.place, _read(_state(edit.before), called, told.at)
 
 
-def _write(edit: Edit, answer: Answer, called: int, returned: int | None) -> Operation:
+def _write(edit: Edit, answer: ChangeResult, called: int, returned: int | None) -> Operation:
     expected = 0 if edit.before is None else edit.before.version
     body = "" if edit.after is None else edit.after.digest
     return Operation(what=Write(edit.kind, expected, body), answer=answer, called=called, returned=returned)
@@ -87,7 +87,7 @@ def _state(look: Look | None) -> State:
     return None if look is None else (look.version, look.digest)
 
 
-def _answer(number: int) -> Answer:
+def _answer(number: int) -> ChangeResult:
     if number > 0:
-        return Done(number)
+        return Accepted(number)
     return Conflict(-number) if number else Missing()

@@ -19,17 +19,17 @@ import msgspec
 
 from perdure.runtime.lease import LEASES
 from perdure.storage import (
+    Accepted,
     Address,
-    Answer,
     Change,
+    ChangeResult,
     Committed,
     Conflict,
     Delete,
-    Done,
     Engine,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Kept,
     Micros,
     Record,
@@ -63,7 +63,7 @@ def install(to: Journal, doom: Doom | None) -> None:
     """Let URLs of the scheme open recorded storages in this process."""
     _Recording.journal = to
     _Recording.doom = doom
-    register_engine(SCHEME, f"{__name__}:open_engine", install="perdure")
+    register_engine(SCHEME, f"{__name__}:open_engine", package="perdure")
 
 
 async def open_engine(url: str) -> Engine:
@@ -101,7 +101,7 @@ class _Recording(Forwarding):
         self._die_if(number, "during")
         result = await self.storage.commit(changes, guard=guard, now=now)
         self._die_if(number, "after")
-        answers = [_number(result.answers[n]) for n in at]
+        answers = [_number(result.results[n]) for n in at]
         is_done = isinstance(result, Committed)
         self.journal.add(journal.Committed(number=number, is_done=is_done, answers=answers))
         return result
@@ -165,13 +165,13 @@ def _edit(change: Change) -> Edit:
             return Edit(place, "replace", look_at(before), look_at(after))
         case Delete(before=before):
             return Edit(place, "delete", look_at(before), None)
-        case Keep():
+        case InsertIfAbsent():
             raise NotImplementedError("neither tasks nor leases are kept")
 
 
-def _number(answer: Answer) -> int:
+def _number(answer: ChangeResult) -> int:
     match answer:
-        case Done(version=version) | Kept(version=version):
+        case Accepted(version=version) | Kept(version=version):
             return version
         case Conflict(actual=actual):
             return -actual

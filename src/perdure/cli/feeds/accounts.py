@@ -10,7 +10,7 @@ import typer
 from ...feeds import Settings, transitions
 from ...feeds.follows import apply_follow_list, read_follow_list
 from ...feeds.reports import AccountChange
-from ...storage import exists
+from ...storage import storage_exists
 from ..backends import create_feeds, open_feeds, open_source
 from ..options import DryRunOption, JsonOption, UrlOption, storage_url
 from ..output import one_line, plural, print_message, print_result
@@ -36,7 +36,7 @@ def add(
     async def work(settings: Settings) -> Steps:
         async with open_source(settings) as source:
             known = await changing.look_up(source, accounts)
-        if not known.profiles and not exists(storage_url(settings.url)):
+        if not known.profiles and not storage_exists(storage_url(settings.url)):
             return Steps(steps=(), unknown=known.unknown, dry_run=dry_run)
         async with create_feeds(settings, dry_run=dry_run) as store:
             return await changing.add(store, known, polling=settings.polling, dry_run=dry_run)

@@ -41,8 +41,8 @@ class StorageLocation(NamedTuple):
 
 
 async def storage_location(storage: Storage) -> StorageLocation:
-    about = await storage.about()
-    return StorageLocation(about.place or storage.name, about.is_shared)
+    info = await storage.info()
+    return StorageLocation(info.path or storage.name, info.is_shared)
 
 
 def banner(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
-from ..contract import Engine, Maintenance, Watch
+from ..contract import Engine, MaintenanceReport
 from ..errors import StorageClosed
 from ..record import (
     Address,
@@ -24,7 +24,7 @@ from ..record import (
     Space,
     Tag,
 )
-from ..watch import Signals
+from ..watch import Watch, WatchRegistry
 from .counters import living, look
 from .global_index import Across
 from .location import parse
@@ -34,7 +34,7 @@ from .schema import check, connect, make
 from .table import Table
 from .writer import Writer
 
-LOOK_EVERY = 1.0
+POLL_SECONDS = 1.0
 """Seconds between two wake-ups of everybody who watches: others may have committed something."""
 
 
@@ -68,10 +68,10 @@ class DynamoEngine(Engine):
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._signals = Signals(on_interest=self._look_for_others)
+        self._watches = WatchRegistry(on_watched_changed=self._look_for_others)
         self._reader = Reader(table)
-        self._across = Across(table, self._reader, self._signals.wake)
-        self._writer = Writer(table, self._signals.wake)
+        self._across = Across(table, self._reader, self._watches.wake)
+        self._writer = Writer(table, self._watches.wake)
         self._looking: asyncio.Task[None] | None = None
         self._verbs = _Verbs()
 
@@ -85,11 +85,11 @@ class DynamoEngine(Engine):
         with self._verbs:
             return await self._writer.commit(changes, guard, now)
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
         with self._verbs:
-            if wanted.partition is None:
-                return await self._across.page(wanted, now)
-            return await self._reader.page(wanted, wanted.partition, now)
+            if request.partition is None:
+                return await self._across.page(request, now)
+            return await self._reader.page(request, request.partition, now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         with self._verbs:
@@ -107,14 +107,14 @@ class DynamoEngine(Engine):
             return await self._across.purge(until, limit)
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return self._signals.watch((space, partition, key))
+        return self._watches.watch((space, partition, key))
 
-    async def maintain(self, *, repair: bool) -> Maintenance:
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:
         with self._verbs:
             return await maintain(self._table, self._reader, repair=repair)
 
     async def close(self) -> None:
-        self._signals.close()
+        self._watches.close()
         if self._looking is not None:
             self._looking.cancel()
         await self._verbs.finished()
@@ -125,7 +125,7 @@ class DynamoEngine(Engine):
     def _look_for_others(self) -> None:
         if self._looking is not None:
             self._looking.cancel()
-        is_needed = self._signals.is_watched and not self._signals.closed
+        is_needed = self._watches.is_watched and not self._watches.is_closed
         self._looking = asyncio.get_running_loop().create_task(self._wake_all()) if is_needed else None
 
     async def _wake_all(self) -> None:
@@ -133,8 +133,8 @@ class DynamoEngine(Engine):
         those reads go together.
         """
         while True:
-            await asyncio.sleep(LOOK_EVERY)
-            self._signals.wake_all()
+            await asyncio.sleep(POLL_SECONDS)
+            self._watches.wake_all()
 
 
 class _Verbs:

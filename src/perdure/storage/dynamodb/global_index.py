@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from ..errors import OutcomeUnknown, StorageError
 from ..page import Page
 from ..record import Address, Micros, PageRequest, Purged, Record, Space, Tag
-from ..shards import SHARDS
+from ..shards import SHARD_COUNT
 from .counters import living, stored_in
 from .items import (
     TIMER_SHARDS,
@@ -121,24 +121,24 @@ class Across:
         self._reader = reader
         self._on_commit = on_commit
 
-    async def page(self, wanted: PageRequest, now: Micros) -> list[Record]:
-        space, tag = wanted.space, wanted.tag
+    async def page(self, request: PageRequest, now: Micros) -> list[Record]:
+        space, tag = request.space, request.tag
         questions = [
             _question(ALL_LISTING, "space_shard", space_shard(shard, space))
             if tag is None
             else _question(ALL_LISTING_OF_TAG, "tag_shard", tag_shard(shard, space, tag))
-            for shard in range(SHARDS)
+            for shard in range(SHARD_COUNT)
         ]
-        if wanted.after is not None:
-            sign = "<" if wanted.descending else ">"
-            questions = [_bounded(each, f"place {sign}", {"S": place(wanted.after)}) for each in questions]
-        questions = [{**each, "ScanIndexForward": not wanted.descending} for each in questions]
+        if request.after is not None:
+            sign = "<" if request.descending else ">"
+            questions = [_bounded(each, f"place {sign}", {"S": place(request.after)}) for each in questions]
+        questions = [{**each, "ScanIndexForward": not request.descending} for each in questions]
 
         def is_there(record: Record, at: str) -> bool:
             return place(record.position) == at and tag in (None, record.tag)
 
-        merge = Merge(self._table, questions, "place", limit=wanted.limit, descending=wanted.descending)
-        return await self._records(merge, wanted.limit, now, is_there)
+        merge = Merge(self._table, questions, "place", limit=request.limit, descending=request.descending)
+        return await self._records(merge, request.limit, now, is_there)
 
     async def due(self, lane: str, until: Micros, limit: int, now: Micros) -> list[Record]:
         questions = [
@@ -158,7 +158,9 @@ class Across:
 
     async def counts(self, space: Space, now: Micros) -> Mapping[Tag, int]:
         totals: Counter[Tag] = Counter()
-        for item in (await self._table.get([total_key(space, shard) for shard in range(SHARDS)])).values():
+        for item in (
+            await self._table.get([total_key(space, shard) for shard in range(SHARD_COUNT)])
+        ).values():
             totals.update(stored_in(item).counts)
         merge = self._expired(now, MANY)
         dead: list[Tag] = []
@@ -189,7 +191,7 @@ class Across:
             _bounded(
                 _question(ALL_EXPIRY, "expiry_shard", expiry_shard(shard)), "expires_at <=", {"N": str(until)}
             )
-            for shard in range(SHARDS)
+            for shard in range(SHARD_COUNT)
         ]
         return Merge(self._table, questions, "expires_at", limit=limit)
 

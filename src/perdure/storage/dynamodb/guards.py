@@ -54,7 +54,7 @@ class Guards:
         if guard is None:
             return
         here = [pending for pending in together if pending.partition == scope[1]]
-        room = guard.at_most - sum(max(0, pending.grows(guard)) for pending in here)
+        room = guard.max_count - sum(max(0, pending.grows(guard)) for pending in here)
         bounds = shares(room, self._seen.get(scope, {}), guard.tags) or shares(room, {}, guard.tags)
 
         def learn(item: Item | None) -> None:
@@ -89,8 +89,8 @@ class Guards:
             return None
         counted = [each for each in overdue if each.tag in guard.tags]
         if not counted:
-            return Refused(pending.answers(), over=_sum(guard, stored) + pending.grows(guard))
-        lacking = _sum(guard, stored) + pending.grows(guard) - guard.at_most
+            return Refused(pending.results(), guard_count=_sum(guard, stored) + pending.grows(guard))
+        lacking = _sum(guard, stored) + pending.grows(guard) - guard.max_count
         enough = counted[: max(lacking, MOST_REMOVED)]  # others wait meanwhile; the rest is for `purge`
         await remove(self._table, enough, pending.now, self._note)
         return None
@@ -116,7 +116,7 @@ def have_room(pendings: Sequence[Pending]) -> bool:
     guard, stored = pendings[0].guard, pendings[0].counted
     if guard is None or stored is None:
         return True
-    return _sum(guard, stored) + sum(pending.grows(guard) for pending in pendings) <= guard.at_most
+    return _sum(guard, stored) + sum(pending.grows(guard) for pending in pendings) <= guard.max_count
 
 
 def shares(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int] | None:

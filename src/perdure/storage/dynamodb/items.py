@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from ..damage import Damaged
-from ..record import Address, Micros, Position, Record, Space, Standing, Tag
+from ..record import Address, Micros, Position, Record, RecordState, Space, Tag
 from ..shards import shard_of
 
 Item: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -60,9 +60,9 @@ class Found(NamedTuple):
     body_id: str | None = None
     body_parts: int = 0
 
-    def standing(self, now: Micros) -> Standing | None:
+    def state(self, now: Micros) -> RecordState | None:
         """What a change meets here: nothing, if it has expired."""
-        return Standing(self.version, self.order, self.tag) if self.is_live(now) else None
+        return RecordState(self.version, self.order, self.tag) if self.is_live(now) else None
 
     def is_live(self, now: Micros) -> bool:
         return self.expires_at is None or now < self.expires_at

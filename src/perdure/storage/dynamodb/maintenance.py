@@ -12,10 +12,10 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from ..contract import Maintenance
+from ..contract import MaintenanceReport
 from ..damage import Damaged
 from ..record import Micros, Space, Tag
-from ..shards import SHARDS, shard_of
+from ..shards import SHARD_COUNT, shard_of
 from .counters import (
     MOST_LOOKS,
     Stored,
@@ -72,7 +72,9 @@ class Survey:
 
     @property
     def stripes(self) -> list[Stripe]:
-        return [(space, shard) for space in {space for space, _ in self.records} for shard in range(SHARDS)]
+        return [
+            (space, shard) for space in {space for space, _ in self.records} for shard in range(SHARD_COUNT)
+        ]
 
     def suspects(self) -> list[Scope]:
         """The partitions whose counter does not seem to be right."""
@@ -172,7 +174,7 @@ MOST_TAGS = 100
 """Tags of one update: an expression has 4 KB at the most."""
 
 
-async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance:
+async def maintain(table: Table, reader: Reader, *, repair: bool) -> MaintenanceReport:
     seen = await survey(table)
     findings: list[str] = []
     for scope in seen.suspects():
@@ -182,7 +184,7 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
     for scope, revision in seen.empty().items():
         await _remove_counter(table, scope, revision)
     reclaimed = sum([await _remove_body(table, parts) for parts in seen.lost_bodies()])
-    return Maintenance(reclaimed_bytes=reclaimed, findings=tuple(findings))
+    return MaintenanceReport(reclaimed_bytes=reclaimed, findings=tuple(findings))
 
 
 async def _damaged(reader: Reader, suspicious: Sequence[Key]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..batcher import Grouping
+from ..batcher import Batcher
 from ..damage import Damaged, checked
 from ..errors import StorageBusy
 from ..page import MAX_PAGE_BYTES, Page
@@ -45,8 +45,8 @@ class Reader:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._look_ups = Grouping(
-            self._look_up, most=MOST_GOT, at_once=GROUPS_AT_ONCE, weight=len, heaviest=MOST_GOT
+        self._look_ups = Batcher(
+            self._look_up, max_items=MOST_GOT, max_concurrent=GROUPS_AT_ONCE, weight=len, max_weight=MOST_GOT
         )
 
     async def get(self, addresses: Sequence[Address], now: Micros) -> list[Record | None]:
@@ -54,16 +54,16 @@ class Reader:
         records = await self.records(keys, now)
         return checked(records.get(key) for key in keys)
 
-    async def page(self, wanted: PageRequest, partition: str, now: Micros) -> list[Record]:
-        question = {**_page(wanted, partition), "Limit": wanted.limit, "ConsistentRead": True}
-        name = "place" if wanted.tag is None else "tagged_place"
-        page = Page(wanted.limit)
+    async def page(self, request: PageRequest, partition: str, now: Micros) -> list[Record]:
+        question = {**_page(request, partition), "Limit": request.limit, "ConsistentRead": True}
+        name = "place" if request.tag is None else "tagged_place"
+        page = Page(request.limit)
         start: Item | None = None
         while not page.is_full:
             begin = {} if start is None else {"ExclusiveStartKey": start}
             items, start = await self._table.query({**question, **begin})
             places = {key_of(item): item[name]["S"] for item in items}
-            await self.fill(page, places, lambda record, at: _is_at(record, at, wanted), now)
+            await self.fill(page, places, lambda record, at: _is_at(record, at, request), now)
             if start is None:
                 break
         return page.records
@@ -136,8 +136,8 @@ class Reader:
     async def _items(self, keys: Sequence[Key]) -> dict[Key, Item]:
         groups = [keys[start : start + MOST_GOT] for start in range(0, len(keys), MOST_GOT)]
         if len(groups) == 1:
-            return await self._look_ups.ask(groups[0])
-        answers = await asyncio.gather(*[self._look_ups.ask(group) for group in groups])
+            return await self._look_ups.submit(groups[0])
+        answers = await asyncio.gather(*[self._look_ups.submit(group) for group in groups])
         return {key: item for answer in answers for key, item in answer.items()}
 
     async def _look_up(self, questions: Sequence[Sequence[Key]]) -> list[dict[Key, Item]]:
@@ -150,10 +150,10 @@ class Reader:
         """The body of each; without those whose parts are not all there, as they are just being replaced."""
         bodies = {key: item["body"]["S"] for key, item in items.items() if "S" in item.get("body", {})}
         apart = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
-        wanted = [part for keys in apart.values() for part in keys]
+        request = [part for keys in apart.values() for part in keys]
         parts: dict[Key, Item] = {}
-        for start in range(0, len(wanted), MOST_GOT):
-            parts |= await self._table.get(wanted[start : start + MOST_GOT])
+        for start in range(0, len(request), MOST_GOT):
+            parts |= await self._table.get(request[start : start + MOST_GOT])
         for key, keys in apart.items():
             if keys and _is_whole(parts, keys):
                 bodies[key] = "".join(parts[part]["part"]["S"] for part in keys)
@@ -191,30 +191,30 @@ def _is_live(item: Item, now: Micros) -> bool:
     return expires_at is None or now < expires_at
 
 
-def _page(wanted: PageRequest, partition: str) -> Parameters:
-    values = {":pk": {"S": records_of(wanted.space, partition)}}
+def _page(request: PageRequest, partition: str) -> Parameters:
+    values = {":pk": {"S": records_of(request.space, partition)}}
     expression = "pk = :pk"
-    if wanted.tag is not None:  # a tag's places lie between its name and the name with a greater separator
-        first, last = f"{wanted.tag}\0", f"{wanted.tag}\1"
-        if wanted.after is not None and wanted.descending:
-            last = tagged_place(wanted.tag, wanted.after)
-        elif wanted.after is not None:
-            first = tagged_place(wanted.tag, wanted.after)
+    if request.tag is not None:  # a tag's places lie between its name and the name with a greater separator
+        first, last = f"{request.tag}\0", f"{request.tag}\1"
+        if request.after is not None and request.descending:
+            last = tagged_place(request.tag, request.after)
+        elif request.after is not None:
+            first = tagged_place(request.tag, request.after)
         values |= {":first": {"S": first}, ":last": {"S": last}}
         expression += " AND tagged_place BETWEEN :first AND :last"
-    elif wanted.after is not None:
-        values[":after"] = {"S": place(wanted.after)}
-        expression += f" AND place {'<' if wanted.descending else '>'} :after"
+    elif request.after is not None:
+        values[":after"] = {"S": place(request.after)}
+        expression += f" AND place {'<' if request.descending else '>'} :after"
     return {
-        "IndexName": LISTING if wanted.tag is None else LISTING_OF_TAG,
+        "IndexName": LISTING if request.tag is None else LISTING_OF_TAG,
         "KeyConditionExpression": expression,
         "ExpressionAttributeValues": values,
-        "ScanIndexForward": not wanted.descending,
+        "ScanIndexForward": not request.descending,
     }
 
 
-def _is_at(record: Record, at: str, wanted: PageRequest) -> bool:
+def _is_at(record: Record, at: str, request: PageRequest) -> bool:
     """Whether a record stands where the index had it, and not at the place after which it was asked."""
     position = record.position
-    stands = place(position) if wanted.tag is None else tagged_place(record.tag, position)
-    return stands == at and position != wanted.after
+    stands = place(position) if request.tag is None else tagged_place(record.tag, position)
+    return stands == at and position != request.after

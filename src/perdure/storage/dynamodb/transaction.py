@@ -14,15 +14,15 @@ from uuid import uuid4
 
 from ..errors import OutcomeUnknown
 from ..record import (
+    Accepted,
     Address,
-    Answer,
     Change,
+    ChangeResult,
     Committed,
     Delete,
-    Done,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Kept,
     Micros,
     Record,
@@ -30,9 +30,9 @@ from ..record import (
     Replace,
     Space,
     Tag,
-    accepted,
-    growth,
-    judge,
+    accepted_results,
+    decide,
+    guard_delta,
     tag_deltas,
 )
 from ..shards import shard_of
@@ -279,27 +279,27 @@ class Pending:
     def stands(self, place: int) -> Found | None:
         return self._stands[place]
 
-    def answers(self) -> tuple[Answer, ...]:
+    def results(self) -> tuple[ChangeResult, ...]:
         return tuple(
-            judge(change, None if stands is None else stands.standing(self.now))
+            decide(change, None if stands is None else stands.state(self.now))
             for change, stands in zip(self.changes, self._stands, strict=True)
         )
 
-    def done(self) -> tuple[Done | Kept, ...]:
+    def done(self) -> tuple[Accepted | Kept, ...]:
         """The answers, of a commit that is not refused."""
-        return accepted(self.answers()) or ()
+        return accepted_results(self.results()) or ()
 
     def settled(self) -> Committed | Refused | None:
         """The result, where nothing need be written: a refusal, or that everything was kept."""
-        answers = self.answers()
-        done = accepted(answers)
+        answers = self.results()
+        done = accepted_results(answers)
         if done is None:
             return Refused(answers)
         return Committed(done) if all(isinstance(answer, Kept) for answer in done) else None
 
     def grows(self, guard: Guard | None) -> int:
         """By how much this commit raises the count that a guard bounds."""
-        return 0 if guard is None else growth(guard, self.changes, self.done(), self.now)
+        return 0 if guard is None else guard_delta(guard, self.changes, self.done(), self.now)
 
     def write(self, transaction: Transaction) -> None:
         """Add to a transaction what this commit writes if what it believes is so."""
@@ -307,7 +307,7 @@ class Pending:
         for place, (change, stands, answer) in enumerate(together):
             learn = partial(self.learn, place)
             match change:
-                case Insert(record=record) | Keep(record=record):
+                case Insert(record=record) | InsertIfAbsent(record=record):
                     if isinstance(answer, Kept) and stands is not None:
                         transaction.check(change.address, stands, self.now, learn)
                         continue
@@ -328,14 +328,14 @@ class Pending:
         return [
             key
             for stands, answer in zip(self._stands, self.done(), strict=True)
-            if stands is not None and stands.body_id is not None and isinstance(answer, Done)
+            if stands is not None and stands.body_id is not None and isinstance(answer, Accepted)
             for key in part_keys(stands.body_id, stands.body_parts)
         ]
 
 
 def _believed(change: Change) -> Found | None:
     """What stands there if the writer is right; that it still lives is for the table to say."""
-    if isinstance(change, (Insert, Keep)):
+    if isinstance(change, (Insert, InsertIfAbsent)):
         return None
     before = change.before
     return Found(before.version, before.order, before.tag, expires_at=None)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 from uuid import uuid4
 
-from ..batcher import Grouping, own_copy
+from ..batcher import Batcher, copy_error
 from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageUnavailable
 from ..record import (
     Address,
@@ -24,7 +24,7 @@ from ..record import (
     Micros,
     Refused,
     Replace,
-    after_of,
+    record_after,
 )
 from ..shards import shard_of
 from .guards import Guards, Scope, guarded_by, have_room
@@ -55,7 +55,8 @@ class Writer:
         self._on_commit = on_commit
         self._guards = Guards(table, on_commit)
         self._lines = [
-            Grouping(self._write, most=MOST_ITEMS, weight=_weight, heaviest=MOST_ITEMS) for _ in range(LINES)
+            Batcher(self._write, max_items=MOST_ITEMS, weight=_weight, max_weight=MOST_ITEMS)
+            for _ in range(LINES)
         ]
 
     async def commit(
@@ -64,7 +65,7 @@ class Writer:
         pending = Pending(changes, guard, now)
         if len(changes) == 1 and (result := await self._replace_alone(pending, changes[0])) is not None:
             return result
-        return await self._lines[shard_of(pending.partition) % LINES].ask(pending)
+        return await self._lines[shard_of(pending.partition) % LINES].submit(pending)
 
     async def close(self) -> None:
         for line in self._lines:
@@ -117,7 +118,7 @@ class Writer:
                 if len(together) > 1 and not _concerns_all(error):
                     waiting += [[pending] for pending in together]
                 else:
-                    results.update((pending, own_copy(error)) for pending in together)
+                    results.update((pending, copy_error(error)) for pending in together)
         return [results[pending] for pending in group]
 
     async def _try(self, together: Sequence[Pending], results: dict[Pending, _Result]) -> list[list[Pending]]:
@@ -222,7 +223,7 @@ def _apart(again: Sequence[Pending]) -> list[list[Pending]]:
 
 def _weight(pending: Pending) -> int:
     """Its share of a transaction in hundredths, by items or by bytes."""
-    afters = map(after_of, pending.changes)
+    afters = map(record_after, pending.changes)
     sizes = [len(after.body.encode()) for after in afters if after is not None]
     parts = sum(-(-size // MOST_INLINE) for size in sizes if size > MOST_INLINE)
     items = len(pending.changes) + parts + 2 * len({change.address.space for change in pending.changes}) + 1

@@ -34,7 +34,7 @@ async def contend(storage: Storage, rounds: int) -> list[int]:
         record = await storage.get(make_record("contended").address, now=NOW)
         if record is None or record.version > rounds:
             return won
-        result = await storage.commit([record.becoming(body="{}", tag="")], now=NOW)
+        result = await storage.commit([record.replace_with(body="{}", tag="")], now=NOW)
         if isinstance(result, Committed):
             won.append(record.version)
     raise ContractViolation(f"{rounds} versions were not won in {MAX_ATTEMPTS} tries")

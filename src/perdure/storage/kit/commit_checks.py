@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from ..record import (
+    Accepted,
     Address,
     Committed,
     Conflict,
     Delete,
-    Done,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Kept,
     Missing,
     Record,
@@ -83,7 +83,9 @@ async def an_insert_stores_every_field(subject: Subject) -> None:
     record = make_record(
         "k", order=5, body='{"a":1}', tag="t", expires_at=NOW + 9, lane="l", wake_at=7, space=OTHER_SPACE
     )
-    expect(await commit_changes(subject.storage, Insert(record=record)), Committed((Done(1),)), "the answer")
+    expect(
+        await commit_changes(subject.storage, Insert(record=record)), Committed((Accepted(1),)), "the answer"
+    )
     expect(await subject.storage.get(record.address, now=NOW), record, "the record read back")
 
 
@@ -91,8 +93,8 @@ async def an_insert_stores_every_field(subject: Subject) -> None:
 async def an_insert_never_overwrites(subject: Subject) -> None:
     storage, first = subject.storage, make_record(body="1")
     await commit_changes(storage, Insert(record=first))
-    second = (await commit_changes(storage, first.becoming(body="2", tag=""))).answers
-    expect(second, (Done(2),), "the answer to the replace")
+    second = (await commit_changes(storage, first.replace_with(body="2", tag=""))).results
+    expect(second, (Accepted(2),), "the answer to the replace")
     result = await storage.commit([Insert(record=make_record(body="3"))], now=NOW)
     expect(result, Refused((Conflict(2),)), "an insert where version 2 stands")
     got = await storage.get(first.address, now=NOW)
@@ -102,16 +104,22 @@ async def an_insert_never_overwrites(subject: Subject) -> None:
 @check(3)
 async def an_insert_may_carry_its_version(subject: Subject) -> None:
     record = make_record(version=41)
-    expect(await commit_changes(subject.storage, Insert(record=record)), Committed((Done(41),)), "the answer")
-    replaced = await commit_changes(subject.storage, record.becoming(body="2", tag=""))
-    expect(replaced, Committed((Done(42),)), "the answer to the replace after it")
+    expect(
+        await commit_changes(subject.storage, Insert(record=record)), Committed((Accepted(41),)), "the answer"
+    )
+    replaced = await commit_changes(subject.storage, record.replace_with(body="2", tag=""))
+    expect(replaced, Committed((Accepted(42),)), "the answer to the replace after it")
 
 
 @check(4)
 async def insert_if_absent_keeps_the_stored_record(subject: Subject) -> None:
     storage, first = subject.storage, make_record(body="1", tag="t")
-    expect(await commit_changes(storage, Keep(record=first)), Committed((Done(1),)), "the first keep")
-    again = await commit_changes(storage, Keep(record=make_record(body="2", tag="u", order=9)))
+    expect(
+        await commit_changes(storage, InsertIfAbsent(record=first)),
+        Committed((Accepted(1),)),
+        "the first keep",
+    )
+    again = await commit_changes(storage, InsertIfAbsent(record=make_record(body="2", tag="u", order=9)))
     expect(again, Committed((Kept(1),)), "the second keep")
     expect(await storage.get(first.address, now=NOW), first, "the record after it")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"t": 1}, "the counts after it")
@@ -120,11 +128,13 @@ async def insert_if_absent_keeps_the_stored_record(subject: Subject) -> None:
 @check(4)
 async def a_replayed_page_of_inserts_if_absent_adds_only_new_records(subject: Subject) -> None:
     storage = subject.storage
-    await commit_changes(storage, *[Keep(record=make_record(f"k{n}", order=n)) for n in range(15)])
+    await commit_changes(storage, *[InsertIfAbsent(record=make_record(f"k{n}", order=n)) for n in range(15)])
     answers = (
-        await commit_changes(storage, *[Keep(record=make_record(f"k{n}", order=n)) for n in range(10, 25)])
-    ).answers
-    expect(answers, (Kept(1),) * 5 + (Done(1),) * 10, "the answers to the replay")
+        await commit_changes(
+            storage, *[InsertIfAbsent(record=make_record(f"k{n}", order=n)) for n in range(10, 25)]
+        )
+    ).results
+    expect(answers, (Kept(1),) * 5 + (Accepted(1),) * 10, "the answers to the replay")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"": 25}, "the counts after it")
 
 
@@ -132,17 +142,17 @@ async def a_replayed_page_of_inserts_if_absent_adds_only_new_records(subject: Su
 async def a_replace_needs_the_stored_version(subject: Subject) -> None:
     storage, first = subject.storage, make_record(order=3)
     await insert_each(storage, first)
-    change = first.becoming(body="2", tag="t", lane="l", wake_at=4, expires_at=NOW + 5)
-    expect(await commit_changes(storage, change), Committed((Done(2),)), "the first replace")
+    change = first.replace_with(body="2", tag="t", lane="l", wake_at=4, expires_at=NOW + 5)
+    expect(await commit_changes(storage, change), Committed((Accepted(2),)), "the first replace")
     expect(await storage.get(first.address, now=NOW), change.after, "the record after it")
-    stale = await storage.commit([first.becoming(body="3", tag="")], now=NOW)
+    stale = await storage.commit([first.replace_with(body="3", tag="")], now=NOW)
     expect(stale, Refused((Conflict(2),)), "a replace of version 1 where 2 stands")
     expect(await storage.get(first.address, now=NOW), change.after, "the record after the refusal")
 
 
 @check(5)
 async def a_replace_of_nothing_is_missing(subject: Subject) -> None:
-    result = await subject.storage.commit([make_record().becoming(body="2", tag="")], now=NOW)
+    result = await subject.storage.commit([make_record().replace_with(body="2", tag="")], now=NOW)
     expect(result, Refused((Missing(),)), "a replace of nothing")
     expect(await subject.storage.get(make_record().address, now=NOW), None, "the record after it")
 
@@ -152,7 +162,7 @@ async def a_replace_can_remove_fields(subject: Subject) -> None:
     storage = subject.storage
     first = make_record(tag="t", expires_at=NOW + 5, lane="l", wake_at=1)
     await insert_each(storage, first)
-    await commit_changes(storage, first.becoming(body="2", tag=""))
+    await commit_changes(storage, first.replace_with(body="2", tag=""))
     expect(await storage.get(first.address, now=NOW + 9), make_record(body="2", version=2), "the bare record")
     storage = await subject.caught_up()
     expect(await storage.due("l", until=NOW, limit=9, now=NOW), [], "the lane it has left")
@@ -163,11 +173,13 @@ async def a_replace_can_remove_fields(subject: Subject) -> None:
 async def a_delete_needs_the_stored_version(subject: Subject) -> None:
     storage, first = subject.storage, make_record(tag="t", lane="l", wake_at=1)
     await insert_each(storage, first)
-    second = first.becoming(body="2", tag="t")
+    second = first.replace_with(body="2", tag="t")
     await commit_changes(storage, second)
     stale = await storage.commit([Delete(before=first)], now=NOW)
     expect(stale, Refused((Conflict(2),)), "a delete of version 1 where 2 stands")
-    expect(await commit_changes(storage, Delete(before=second.after)), Committed((Done(2),)), "the delete")
+    expect(
+        await commit_changes(storage, Delete(before=second.after)), Committed((Accepted(2),)), "the delete"
+    )
     expect(await storage.get(first.address, now=NOW), None, "the record after it")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {}, "the counts after it")
     again = await storage.commit([Delete(before=second.after)], now=NOW)
@@ -182,7 +194,7 @@ async def a_reinserted_record_is_not_the_one_that_was_read(subject: Subject) -> 
         await insert_each(storage, first)
         await commit_changes(storage, Delete(before=first))
         await insert_each(storage, again)
-        for change in (first.becoming(body="2", tag="x"), Delete(before=first)):
+        for change in (first.replace_with(body="2", tag="x"), Delete(before=first)):
             result = await storage.commit([change], now=NOW)
             expect(result, Refused((Conflict(1),)), f"a {type(change).__name__} of what stood there before")
         expect(await storage.get(again.address, now=NOW), again, f"the record with another {again.key}")
@@ -194,7 +206,9 @@ async def a_deleted_key_can_be_inserted_at_version_one(subject: Subject) -> None
     storage, record = subject.storage, make_record()
     await insert_each(storage, record)
     await commit_changes(storage, Delete(before=record))
-    expect(await commit_changes(storage, Insert(record=record)), Committed((Done(1),)), "the second birth")
+    expect(
+        await commit_changes(storage, Insert(record=record)), Committed((Accepted(1),)), "the second birth"
+    )
 
 
 @check(7)
@@ -203,11 +217,11 @@ async def a_commit_writes_all_its_changes_across_spaces(subject: Subject) -> Non
     old, gone = make_record("old", tag="t"), make_record("gone", tag="t")
     await insert_each(storage, old, gone)
     born, kept = make_record("born", space=OTHER_SPACE), make_record("kept")
-    change = old.becoming(body="2", tag="u")
+    change = old.replace_with(body="2", tag="u")
     answers = await commit_changes(
-        storage, Insert(record=born), change, Delete(before=gone), Keep(record=kept)
+        storage, Insert(record=born), change, Delete(before=gone), InsertIfAbsent(record=kept)
     )
-    expect(answers, Committed((Done(1), Done(2), Done(1), Done(1))), "the answers")
+    expect(answers, Committed((Accepted(1), Accepted(2), Accepted(1), Accepted(1))), "the answers")
     got = await storage.get_many([born.address, old.address, gone.address, kept.address], now=NOW)
     expect(got, [born, change.after, None, kept], "the records")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"u": 1, "": 1}, "the counts")
@@ -223,14 +237,14 @@ async def a_commit_with_one_refusal_writes_nothing_and_reports_each(subject: Sub
     result = await storage.commit(
         [
             Insert(record=new),
-            Keep(record=kept),
-            Keep(record=other),
+            InsertIfAbsent(record=kept),
+            InsertIfAbsent(record=other),
             Insert(record=taken),
-            make_record("absent").becoming(body="2", tag=""),
+            make_record("absent").replace_with(body="2", tag=""),
         ],
         now=NOW,
     )
-    expect(result, Refused((Done(1), Done(1), Kept(1), Conflict(1), Missing())), "the answers")
+    expect(result, Refused((Accepted(1), Accepted(1), Kept(1), Conflict(1), Missing())), "the answers")
     got = await storage.get_many([new.address, kept.address, taken.address, other.address], now=NOW)
     expect(got, [None, None, taken, other], "the records after the refusal")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"": 1, "t": 1}, "the counts after it")
@@ -275,8 +289,10 @@ async def one_body_takes_2_mib(subject: Subject) -> None:
     await insert_each(subject.storage, record)
     got = await subject.storage.get(record.address, now=NOW)
     expect_intact(got, record, "a record of 2 MiB")
-    change = record.becoming(body="x" * (2 * 1024 * 1024), tag="")
+    change = record.replace_with(body="x" * (2 * 1024 * 1024), tag="")
     await commit_changes(subject.storage, change)
     got = await subject.storage.get(record.address, now=NOW)
     expect_intact(got, change.after, "what replaced it")
-    require_committed(await subject.storage.commit([change.after.becoming(body="small", tag="")], now=NOW))
+    require_committed(
+        await subject.storage.commit([change.after.replace_with(body="small", tag="")], now=NOW)
+    )

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from ..port import Storage
-from ..record import Change, Committed, Delete, Guard, Insert, Keep, Record, Refused
+from ..record import Change, Committed, Delete, Guard, Insert, InsertIfAbsent, Record, Refused
 from .child_process import MAX_ATTEMPTS, ChildJob, contend, run_children
 from .linearizability import Recorder, Write, is_linearizable
 from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record
@@ -59,7 +59,7 @@ async def no_update_is_lost_between_interleaved_reads_and_writes(subject: Subjec
             if record is None:
                 raise ContractViolation("a record vanished under concurrent writers")
             await asyncio.sleep(0)  # let the others read the same version
-            change = record.becoming(body=str(int(record.body) + 1), tag="")
+            change = record.replace_with(body=str(int(record.body) + 1), tag="")
             done += isinstance(await storage.commit([change], now=NOW), Committed)
         raise ContractViolation("ten additions were not done in as many tries as are reasonable")
 
@@ -105,21 +105,21 @@ async def _random_operations(storage: Storage, recorder: Recorder, seed: int) ->
         elif choice == "get" or known is None:
             known = await recorder.get(storage.get(make_record("h").address, now=NOW)) or known
         else:
-            change = known.becoming(body=body, tag="") if choice == "replace" else Delete(before=known)
+            change = known.replace_with(body=body, tag="") if choice == "replace" else Delete(before=known)
             what = Write("replace" if choice == "replace" else "delete", known.version, body)
             await recorder.write(what, storage.commit([change], now=NOW))
 
 
 @check(9)
 async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
-    guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=10)
+    guard = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=10)
     changes = [[Insert(record=make_record(f"k{n}", tag="ab"[n % 2]))] for n in range(40)]
     results = await asyncio.gather(
         *[subject.storage.commit(change, guard=guard, now=NOW) for change in changes]
     )
     admitted = sum(isinstance(result, Committed) for result in results)
     expect(admitted, 10, "how many were admitted")
-    others = [result for result in results if isinstance(result, Refused) and result.over is not None]
+    others = [result for result in results if isinstance(result, Refused) and result.guard_count is not None]
     expect(len(others), 30, "how many the guard refused")
     counts = await subject.storage.counts(SPACE, PARTITION, now=NOW)
     expect(sum(counts.values()), 10, "the sum of the counts")
@@ -137,7 +137,7 @@ async def one_of_eight_processes_writing_a_version_wins(subject: Subject) -> Non
 
 @check(21, "second_client")
 async def a_guard_holds_against_two_clients(subject: Subject) -> None:
-    guard = Guard(space=SPACE, tags=frozenset({"a"}), at_most=10)
+    guard = Guard(space=SPACE, tags=frozenset({"a"}), max_count=10)
     clients = [subject.storage, await subject.another_client()]
     try:
         changes = [[Insert(record=make_record(f"k{n}", tag="a"))] for n in range(40)]
@@ -186,7 +186,7 @@ def _random_change(chance: random.Random, key: str, partition: str, order: int, 
     tag = chance.choice("xyz")
     if old is None:
         new = make_record(key, partition=partition, order=order, tag=tag, lane=lane, wake_at=wake_at)
-        return chance.choice([Insert, Keep])(record=new)
+        return chance.choice([Insert, InsertIfAbsent])(record=new)
     if chance.random() < 0.3:
         return Delete(before=old)
-    return old.becoming(body="2", tag=tag, lane=lane, wake_at=wake_at)
+    return old.replace_with(body="2", tag=tag, lane=lane, wake_at=wake_at)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from ..errors import StorageCorrupt
 from ..port import Storage
-from ..record import Address, Delete, Insert, Keep, Record
+from ..record import Address, Delete, Insert, InsertIfAbsent, Record
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 from .suite import ContractViolation, MissingCapability, Subject, check, expect
 
@@ -97,13 +97,13 @@ async def _expect_listings(storage: Storage, wanted: Sequence[Record], damaged: 
 async def a_commit_that_meets_a_damaged_record_fails_alone(subject: Subject) -> None:
     storage, damaged = await with_damage(subject)
     other = make_record(DAMAGED, order=5, body="2", tag="t")
-    replace = damaged.becoming(body="2", tag="u")
-    for change in (Insert(record=other), Keep(record=other), replace, Delete(before=replace.after)):
+    replace = damaged.replace_with(body="2", tag="u")
+    for change in (Insert(record=other), InsertIfAbsent(record=other), replace, Delete(before=replace.after)):
         try:
             await storage.commit([change], now=NOW)
         except StorageCorrupt as error:
             expect_named(str(error), damaged.address, "the error")
-    change = neighbours()[0].becoming(body="2", tag="t", lane="l", wake_at=1)
+    change = neighbours()[0].replace_with(body="2", tag="t", lane="l", wake_at=1)
     await commit_changes(storage, change)
     expect(await storage.get(change.address, now=NOW), change.after, "a neighbour that was replaced")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable
 
-from ..contract import Watch
 from ..errors import StorageClosed
 from ..record import Delete, Insert
+from ..watch import Watch
 from .child_process import ChildJob, read_line, read_rest, start_child
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 from .suite import ContractViolation, Subject, check, expect, within_timeout
@@ -21,7 +21,7 @@ async def everything_is_stored_after_reopening(subject: Subject) -> None:
         for n in range(20)
     ]
     await insert_each(storage, *records)
-    change = records[0].becoming(body="2", tag="c", expires_at=NOW + 5)
+    change = records[0].replace_with(body="2", tag="c", expires_at=NOW + 5)
     await commit_changes(storage, change, Delete(before=records[1]))
     wanted = [change.after, *records[2:]]
     storage = await subject.reopened()
@@ -36,10 +36,10 @@ async def everything_is_stored_after_reopening(subject: Subject) -> None:
 async def versions_continue_after_reopening(subject: Subject) -> None:
     first = make_record()
     await insert_each(subject.storage, first)
-    change = first.becoming(body="2", tag="")
+    change = first.replace_with(body="2", tag="")
     await commit_changes(subject.storage, change)
     storage = await subject.reopened()
-    await commit_changes(storage, change.after.becoming(body="3", tag=""))
+    await commit_changes(storage, change.after.replace_with(body="3", tag=""))
     got = await storage.get(first.address, now=NOW)
     expect(got, make_record(body="3", version=3), "the record replaced across a reopening")
 
@@ -50,9 +50,9 @@ async def two_clients_do_not_overwrite_each_other(subject: Subject) -> None:
     try:
         record = make_record()
         await insert_each(first, record)
-        await commit_changes(second, record.becoming(body="2", tag=""))
-        stale = await first.commit([record.becoming(body="3", tag="")], now=NOW)
-        expect([answer.__class__.__name__ for answer in stale.answers], ["Conflict"], "the slower client")
+        await commit_changes(second, record.replace_with(body="2", tag=""))
+        stale = await first.commit([record.replace_with(body="3", tag="")], now=NOW)
+        expect([answer.__class__.__name__ for answer in stale.results], ["Conflict"], "the slower client")
     finally:
         await second.close()
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from ..clock import DAY
 from ..record import (
+    Accepted,
     Committed,
     Conflict,
     Delete,
-    Done,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Micros,
     Missing,
     Purged,
@@ -30,7 +30,7 @@ from .sample_records import (
 )
 from .suite import Subject, check, expect
 
-GUARD_OF_THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), at_most=3)
+GUARD_OF_THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=3)
 
 
 @check(9)
@@ -45,7 +45,7 @@ async def a_guard_admits_up_to_its_limit(subject: Subject) -> None:
     refused = await storage.commit(
         [Insert(record=make_record("more", tag="b"))], guard=GUARD_OF_THREE, now=NOW
     )
-    expect(refused, Refused((Done(1),), over=4), "the fourth")
+    expect(refused, Refused((Accepted(1),), guard_count=4), "the fourth")
     expect(await storage.get(make_record("more").address, now=NOW), None, "the fourth after its refusal")
     require_committed(
         await storage.commit([Insert(record=make_record("c", tag="c"))], guard=GUARD_OF_THREE, now=NOW)
@@ -64,14 +64,18 @@ async def a_guard_counts_the_whole_commit(subject: Subject) -> None:
     await insert_each(storage, *first)
     swap = [Delete(before=first[0]), Insert(record=make_record("new", tag="a"))]
     require_committed(await storage.commit(swap, guard=GUARD_OF_THREE, now=NOW))
-    retag = [first[1].becoming(body="2", tag="c"), Insert(record=make_record("newer", tag="b"))]
+    retag = [first[1].replace_with(body="2", tag="c"), Insert(record=make_record("newer", tag="b"))]
     require_committed(await storage.commit(retag, guard=GUARD_OF_THREE, now=NOW))
     two = [
         Insert(record=make_record("x", tag="a", space=OTHER_SPACE)),
         Insert(record=make_record("y", tag="a")),
     ]
     refused = await storage.commit(two, guard=GUARD_OF_THREE, now=NOW)
-    expect(refused, Refused((Done(1), Done(1)), over=4), "one too many beside one of another space")
+    expect(
+        refused,
+        Refused((Accepted(1), Accepted(1)), guard_count=4),
+        "one too many beside one of another space",
+    )
 
 
 @check(9)
@@ -82,7 +86,7 @@ async def a_guard_counts_only_live_records_and_purges_before_it_refuses(subject:
     early = await storage.commit(
         [Insert(record=make_record("k", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 4
     )
-    expect(early, Refused((Done(1),), over=4), "one more while three live")
+    expect(early, Refused((Accepted(1),), guard_count=4), "one more while three live")
     require_committed(
         await storage.commit([Insert(record=make_record("k", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5)
     )
@@ -105,7 +109,7 @@ async def a_guard_ignores_many_expired_records(subject: Subject) -> None:
     refused = await storage.commit(
         [Insert(record=make_record("more", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5
     )
-    expect(refused, Refused((Done(1),), over=4), "the fourth")
+    expect(refused, Refused((Accepted(1),), guard_count=4), "the fourth")
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"a": 3}, "its counts")
     expect(dict(await storage.counts(OTHER_SPACE, PARTITION, now=NOW + 5)), {"a": 1}, "the other space's")
     seen = await storage.get(make_record("k", partition="q").address, now=NOW)
@@ -134,7 +138,7 @@ async def a_guard_may_purge_the_record_at_an_inserted_address(subject: Subject) 
     refused = await storage.commit(
         [Insert(record=make_record("n2", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5
     )
-    expect(refused, Refused((Done(1),), over=4), "one too many after it")
+    expect(refused, Refused((Accepted(1),), guard_count=4), "one too many after it")
 
 
 @check(9)
@@ -144,7 +148,7 @@ async def a_guard_admits_what_does_not_raise_the_count(subject: Subject) -> None
     await insert_each(storage, *records)
     require_committed(await storage.commit([Delete(before=records[0])], guard=GUARD_OF_THREE, now=NOW))
     require_committed(
-        await storage.commit([records[1].becoming(body="2", tag="b")], guard=GUARD_OF_THREE, now=NOW)
+        await storage.commit([records[1].replace_with(body="2", tag="b")], guard=GUARD_OF_THREE, now=NOW)
     )
     born_dead = make_record("dead", tag="a", expires_at=NOW)
     require_committed(await storage.commit([Insert(record=born_dead)], guard=GUARD_OF_THREE, now=NOW))
@@ -159,7 +163,7 @@ async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Su
     await insert_each(
         storage, make_record("k", tag="a"), make_record("l", tag="a"), make_record("m", tag="b")
     )
-    change = read.becoming(body="2", tag="b")
+    change = read.replace_with(body="2", tag="b")
     require_committed(await storage.commit([change], guard=GUARD_OF_THREE, now=NOW + 9))
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 9)), {"a": 1, "b": 2}, "the counts")
 
@@ -168,7 +172,7 @@ async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Su
 async def a_refused_change_is_reported_before_the_guard(subject: Subject) -> None:
     storage, taken = subject.storage, make_record("taken", tag="a")
     await insert_each(storage, taken)
-    none = Guard(space=SPACE, tags=frozenset({"a"}), at_most=0)
+    none = Guard(space=SPACE, tags=frozenset({"a"}), max_count=0)
     result = await storage.commit([Insert(record=taken)], guard=none, now=NOW)
     expect(result, Refused((Conflict(1),)), "a conflict under a full guard")
 
@@ -204,10 +208,10 @@ async def _seen_by(subject: Subject, record: Record, now: Micros) -> dict[str, b
 async def an_expired_record_cannot_be_changed(subject: Subject) -> None:
     storage, record = subject.storage, make_record(expires_at=NOW + 5)
     await insert_each(storage, record)
-    for change in (record.becoming(body="2", tag=""), Delete(before=record)):
+    for change in (record.replace_with(body="2", tag=""), Delete(before=record)):
         result = await storage.commit([change], now=NOW + 5)
         expect(result, Refused((Missing(),)), f"a {type(change).__name__.lower()} at its expiry")
-    require_committed(await storage.commit([record.becoming(body="2", tag="")], now=NOW + 4))
+    require_committed(await storage.commit([record.replace_with(body="2", tag="")], now=NOW + 4))
 
 
 @check(14)
@@ -225,7 +229,7 @@ async def pages_are_full_although_expired_records_lie_between(subject: Subject) 
 async def purge_keeps_records_whose_expiry_was_extended(subject: Subject) -> None:
     storage, record = subject.storage, make_record(expires_at=NOW + 5)
     await insert_each(storage, record)
-    change = record.becoming(body="2", tag="", expires_at=NOW + 50)
+    change = record.replace_with(body="2", tag="", expires_at=NOW + 50)
     await commit_changes(storage, change)
     expect(await storage.purge(until=NOW + 5, limit=9), [], "what a purge finds at the old time")
     expect(await storage.get(record.address, now=NOW + 5), change.after, "the record")
@@ -234,7 +238,7 @@ async def purge_keeps_records_whose_expiry_was_extended(subject: Subject) -> Non
 @check(15, "catch_up")
 async def the_address_of_an_expired_record_is_free(subject: Subject) -> None:
     storage = subject.storage
-    for birth in (Insert, Keep):
+    for birth in (Insert, InsertIfAbsent):
         key = birth.__name__
         await insert_each(
             storage, make_record(key, tag="old", order=1, lane="l", wake_at=1, expires_at=NOW + 5)
@@ -242,7 +246,7 @@ async def the_address_of_an_expired_record_is_free(subject: Subject) -> None:
         new = make_record(key, tag="new", order=2, body="2")
         expect(
             await commit_changes(storage, birth(record=new), now=NOW + 5),
-            Committed((Done(1),)),
+            Committed((Accepted(1),)),
             "the new birth",
         )
         expect(await storage.get(new.address, now=NOW + 5), new, "the new record")

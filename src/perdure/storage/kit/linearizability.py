@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import msgspec
 
-from ..record import Answer, Committed, Conflict, Done, Missing, Record, Refused
+from ..record import Accepted, ChangeResult, Committed, Conflict, Missing, Record, Refused
 
 State: TypeAlias = tuple[int, str] | None
 """Version and body of what stands there, or nothing."""
@@ -36,7 +36,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
     """One call and what it answered. `returned` is None where the caller never learned of the answer."""
 
     what: Get | Write
-    answer: State | Answer
+    answer: State | ChangeResult
     called: int
     returned: int | None
 
@@ -54,13 +54,13 @@ class Recorder:
         self._add(Get(), state, called)
         return record
 
-    async def write(self, what: Write, call: Awaitable[Committed | Refused]) -> Answer:
+    async def write(self, what: Write, call: Awaitable[Committed | Refused]) -> ChangeResult:
         called = time.monotonic_ns()
-        answer = (await call).answers[0]
+        answer = (await call).results[0]
         self._add(what, answer, called)
         return answer
 
-    def _add(self, what: Get | Write, answer: State | Answer, called: int) -> None:
+    def _add(self, what: Get | Write, answer: State | ChangeResult, called: int) -> None:
         self.operations.append(
             Operation(what=what, answer=answer, called=called, returned=time.monotonic_ns())
         )
@@ -99,13 +99,13 @@ def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> li
     return steps
 
 
-def apply(what: Get | Write, state: State) -> tuple[State | Answer, State]:
+def apply(what: Get | Write, state: State) -> tuple[State | ChangeResult, State]:
     """What a single record in this state answers, and its state after."""
     match what, state:
         case Get(), _:
             return state, state
         case Write(kind="insert", body=body), None:
-            return Done(1), (1, body)
+            return Accepted(1), (1, body)
         case Write(kind="insert"), (version, _):
             return Conflict(version), state
         case _, None:
@@ -113,9 +113,9 @@ def apply(what: Get | Write, state: State) -> tuple[State | Answer, State]:
         case Write(expected=expected), (version, _) if version != expected:
             return Conflict(version), state
         case Write(kind="replace", body=body), (version, _):
-            return Done(version + 1), (version + 1, body)
+            return Accepted(version + 1), (version + 1, body)
         case Write(), (version, _):
-            return Done(version), None
+            return Accepted(version), None
 
 
 def _bits(mask: int) -> list[int]:

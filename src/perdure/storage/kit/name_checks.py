@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ..port import MOST_KEY_BYTES, MOST_LANE_BYTES, MOST_PARTITION_BYTES, MOST_SPACE_BYTES, MOST_TAG_BYTES
+from ..limits import MAX_KEY_BYTES, MAX_LANE_BYTES, MAX_PARTITION_BYTES, MAX_SPACE_BYTES, MAX_TAG_BYTES
 from ..record import (
-    Done,
+    Accepted,
     Record,
     Space,
 )
@@ -82,11 +82,11 @@ async def hostile_lanes_and_tags_are_distinct(subject: Subject) -> None:
 @check(17, "catch_up")
 async def the_longest_names_fit_together(subject: Subject) -> None:
     record = make_record(
-        "k" * MOST_KEY_BYTES,
-        partition="p" * MOST_PARTITION_BYTES,
-        space=Space("s" * MOST_SPACE_BYTES),
-        tag="t" * MOST_TAG_BYTES,
-        lane="l" * MOST_LANE_BYTES,
+        "k" * MAX_KEY_BYTES,
+        partition="p" * MAX_PARTITION_BYTES,
+        space=Space("s" * MAX_SPACE_BYTES),
+        tag="t" * MAX_TAG_BYTES,
+        lane="l" * MAX_LANE_BYTES,
         wake_at=1,
         expires_at=NOW + 1,
     )
@@ -112,8 +112,8 @@ async def numbers_keep_all_their_bits(subject: Subject) -> None:
         due = await storage.due("l", until=number, limit=99, now=NOW)
         expect(due, records[: n + 1], f"what is due at {number}")
     last = records[-1]
-    answers = (await commit_changes(storage, last.becoming(body="2", tag=""))).answers
-    expect(answers, (Done(last.version + 1),), "a version near the greatest")
+    answers = (await commit_changes(storage, last.replace_with(body="2", tag=""))).results
+    expect(answers, (Accepted(last.version + 1),), "a version near the greatest")
 
 
 @check(17)

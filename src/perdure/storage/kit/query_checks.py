@@ -6,7 +6,7 @@ import asyncio
 
 from ..page import MAX_PAGE_BYTES, is_last_page
 from ..port import Storage
-from ..record import Delete, Insert, Keep, Position, Record, Tag
+from ..record import Delete, Insert, InsertIfAbsent, Position, Record, Tag
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -78,7 +78,7 @@ async def pages_of_one_tag_contain_only_that_tag(subject: Subject) -> None:
 async def a_retagged_record_moves_to_its_new_tag(subject: Subject) -> None:
     storage, record = subject.storage, make_record(tag="old")
     await insert_each(storage, record)
-    change = record.becoming(body="2", tag="new")
+    change = record.replace_with(body="2", tag="new")
     await commit_changes(storage, change)
     expect(await read_all_pages(storage, PARTITION, limit=9, tag="old"), [], "the old tag")
     expect(await read_all_pages(storage, PARTITION, limit=9, tag="new"), [change.after], "the new tag")
@@ -181,9 +181,9 @@ async def a_record_leaves_its_lane_when_replaced_or_deleted(subject: Subject) ->
     storage = subject.storage
     later, away, gone = (make_record(key, lane="l", wake_at=5) for key in ("later", "away", "gone"))
     await insert_each(storage, later, away, gone)
-    change = later.becoming(body="2", tag="", lane="l", wake_at=9)
+    change = later.replace_with(body="2", tag="", lane="l", wake_at=9)
     await commit_changes(
-        storage, change, away.becoming(body="2", tag="", lane="m", wake_at=5), Delete(before=gone)
+        storage, change, away.replace_with(body="2", tag="", lane="m", wake_at=5), Delete(before=gone)
     )
     storage = await subject.caught_up()
     expect(await storage.due("l", until=8, limit=9, now=NOW), [], "the lane before the new time")
@@ -244,9 +244,9 @@ async def counts_follow_every_change(subject: Subject) -> None:
     records = [make_record(f"k{n}", partition=f"p{n % 2}", tag="abc"[n % 3]) for n in range(12)]
     await insert_each(storage, *records)
     expect(dict(await storage.counts(SPACE, "p0", now=NOW)), {"a": 2, "b": 2, "c": 2}, "after inserts")
-    await commit_changes(storage, records[0].becoming(body="2", tag="b"))
+    await commit_changes(storage, records[0].replace_with(body="2", tag="b"))
     await commit_changes(storage, Delete(before=records[2]))
-    await commit_changes(storage, Keep(record=records[4]))
+    await commit_changes(storage, InsertIfAbsent(record=records[4]))
     await storage.commit([Insert(record=records[4])], now=NOW)
     expect(dict(await storage.counts(SPACE, "p0", now=NOW)), {"a": 1, "b": 3, "c": 1}, "after all of it")
     storage = await subject.caught_up()
@@ -258,14 +258,14 @@ async def counts_follow_every_change(subject: Subject) -> None:
 async def a_tag_without_records_is_absent_from_counts(subject: Subject) -> None:
     storage, record = subject.storage, make_record(tag="t")
     await insert_each(storage, record)
-    await commit_changes(storage, record.becoming(body="2", tag="u"))
+    await commit_changes(storage, record.replace_with(body="2", tag="u"))
     expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"u": 1}, "the counts")
 
 
 @check(18)
 async def a_watch_wakes_for_what_it_covers(subject: Subject) -> None:
     storage, record = subject.storage, make_record()
-    change = record.becoming(body="2", tag="", expires_at=NOW + 5)
+    change = record.replace_with(body="2", tag="", expires_at=NOW + 5)
     for scope in ((SPACE, None, None), (SPACE, PARTITION, None), (SPACE, PARTITION, record.key)):
         async with storage.watch(*scope) as watch:
             for step in (Insert(record=record), change, Delete(before=change.after)):

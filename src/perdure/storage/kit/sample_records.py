@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..port import MOST_NUMBER, Storage
+from ..limits import MAX_INTEGER
+from ..port import Storage
 from ..record import Change, Committed, Insert, Micros, Record, Refused, Space, Tag
 from .suite import ContractViolation
 
@@ -14,7 +15,7 @@ PARTITION = "someone"
 NOW: Micros = 1_700_000_000_000_000
 """The time of checks that do not care about time."""
 
-NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MOST_NUMBER - 1, MOST_NUMBER)
+NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MAX_INTEGER - 1, MAX_INTEGER)
 """Numbers that lose something where they pass through 32 bits or a rounded float."""
 
 HOSTILE_NAMES = (

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from ..memory import MemoryEngine
 from ..port import Storage
-from ..record import Address, Change, Delete, Guard, Insert, Keep, Micros, Position, Record, Space
+from ..record import Address, Change, Delete, Guard, Insert, InsertIfAbsent, Micros, Position, Record, Space
 from .suite import Factory, Subject, expect
 
 T = TypeVar("T")
@@ -39,7 +39,7 @@ _guards = st.none() | st.builds(
     Guard,
     space=st.sampled_from(SPACES),
     tags=st.frozensets(st.sampled_from(TAGS), min_size=1),
-    at_most=st.integers(0, 4),
+    max_count=st.integers(0, 4),
 )
 _positions = st.none() | st.builds(Position, _times, st.sampled_from(KEYS), st.sampled_from(PARTITIONS))
 _limits = st.sampled_from([1, 2, 3, 1000])
@@ -111,7 +111,7 @@ class _Machine(RuleBasedStateMachine):
         )
         for change in changes:
             if not isinstance(change, Delete):
-                after = change.record if isinstance(change, Insert | Keep) else change.after
+                after = change.record if isinstance(change, Insert | InsertIfAbsent) else change.after
                 self.known.setdefault(after.address, []).append(after)
 
     def _change(self, address: Address, data: st.DataObject) -> Change:
@@ -123,7 +123,7 @@ class _Machine(RuleBasedStateMachine):
         if read is not None and data.draw(st.booleans()):
             return Delete(before=read)
         if read is not None:
-            return read.becoming(body=body, tag=tag, expires_at=expires_at, lane=lane, wake_at=wake_at)
+            return read.replace_with(body=body, tag=tag, expires_at=expires_at, lane=lane, wake_at=wake_at)
         record = Record(
             space=address.space,
             partition=address.partition,
@@ -135,7 +135,7 @@ class _Machine(RuleBasedStateMachine):
             lane=lane,
             wake_at=wake_at,
         )
-        return data.draw(st.sampled_from([Insert, Keep]))(record=record)
+        return data.draw(st.sampled_from([Insert, InsertIfAbsent]))(record=record)
 
     @rule(addresses=st.lists(_addresses, min_size=1, max_size=10))
     def get(self, addresses: list[Address]) -> None:

@@ -17,21 +17,21 @@ from ..record import (
     Delete,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Micros,
+    RecordState,
     Refused,
     Replace,
-    Standing,
     Tag,
-    after_of,
-    before_of,
+    check_server_decision,
+    record_after,
+    record_before,
 )
-from ..verdict import result_of
 
-_KINDS = {Insert: "insert", Keep: "keep", Replace: "replace", Delete: "delete"}
+_KIND_NAMES = {Insert: "insert", InsertIfAbsent: "keep", Replace: "replace", Delete: "delete"}
 
 
-class Commit(NamedTuple):
+class CommitCall(NamedTuple):
     """One call of the verb."""
 
     changes: Sequence[Change]
@@ -43,13 +43,13 @@ class Commit(NamedTuple):
         return self.changes[0].address.partition
 
     @property
-    def weight(self) -> int:
+    def body_size(self) -> int:
         """About as many bytes as are to be sent."""
-        afters = map(after_of, self.changes)
+        afters = map(record_after, self.changes)
         return sum(len(after.body) for after in afters if after is not None)
 
 
-class Judged(NamedTuple):
+class CommitReply(NamedTuple):
     """The server's answer: whether it wrote each commit, the counts that guards refused, and what was stored
     at the address of each change.
 
@@ -57,66 +57,68 @@ class Judged(NamedTuple):
     """
 
     written: Sequence[str]
-    overs: Sequence[str | None]
+    guard_counts: Sequence[str | None]
     versions: Sequence[str | None]
     orders: Sequence[str]
     tags: Sequence[Tag]
 
 
-def encoded(group: Sequence[Commit]) -> Iterator[list[str | None]]:
+def encode_calls(calls: Sequence[CommitCall]) -> Iterator[list[str | None]]:
     """The arrays, in the order of the function's arguments."""
-    yield [commit.partition for commit in group]
-    yield _text(commit.now for commit in group)
-    yield _ends(commit.changes for commit in group)
-    yield from _encoded_guards([commit.guard for commit in group])
-    yield from _encoded_changes([change for commit in group for change in commit.changes])
+    yield [commit.partition for commit in calls]
+    yield _as_text(commit.now for commit in calls)
+    yield _end_offsets(commit.changes for commit in calls)
+    yield from _encode_guards([commit.guard for commit in calls])
+    yield from _encode_changes([change for commit in calls for change in commit.changes])
 
 
-def decoded(group: Sequence[Commit], judged: Judged) -> Iterator[Committed | Refused | StorageFailed]:
+def decode_reply(
+    calls: Sequence[CommitCall], reply: CommitReply
+) -> Iterator[Committed | Refused | StorageFailed]:
     """Yield the result of each commit, or its error."""
-    standings = (
-        None if version is None else Standing(int(version), int(order), tag)
-        for version, order, tag in zip(judged.versions, judged.orders, judged.tags, strict=True)
+    states = (
+        None if version is None else RecordState(int(version), int(order), tag)
+        for version, order, tag in zip(reply.versions, reply.orders, reply.tags, strict=True)
     )
-    for commit, over, was_written in zip(group, judged.overs, judged.written, strict=True):
-        yield result_of(
+    for commit, guard_count, was_written in zip(calls, reply.guard_counts, reply.written, strict=True):
+        yield check_server_decision(
             commit.changes,
-            islice(standings, len(commit.changes)),
-            over=None if over is None else int(over),
+            islice(states, len(commit.changes)),
+            guard_count=None if guard_count is None else int(guard_count),
             was_written=was_written == "true",
         )
 
 
-def _encoded_guards(guards: Sequence[Guard | None]) -> Iterator[list[str | None]]:
+def _encode_guards(guards: Sequence[Guard | None]) -> Iterator[list[str | None]]:
     tags = [sorted(guard.tags) if guard else [] for guard in guards]
     yield [guard and guard.space for guard in guards]
-    yield _text(guard and guard.at_most for guard in guards)
-    yield _ends(tags)
+    yield _as_text(guard and guard.max_count for guard in guards)
+    yield _end_offsets(tags)
     yield [tag for each in tags for tag in each]
 
 
-def _encoded_changes(changes: Sequence[Change]) -> Iterator[list[str | None]]:
-    befores = [before_of(change) for change in changes]
-    afters = [after_of(change) for change in changes]
+def _encode_changes(changes: Sequence[Change]) -> Iterator[list[str | None]]:
+    befores = [record_before(change) for change in changes]
+    afters = [record_after(change) for change in changes]
     either = [after or before for after, before in zip(afters, befores, strict=True)]
-    yield [_KINDS[type(change)] for change in changes]
+    yield [_KIND_NAMES[type(change)] for change in changes]
     yield [record and record.space for record in either]
     yield [record and record.key for record in either]
-    yield _text(record and record.order for record in either)
-    yield _text(before and before.version for before in befores)
+    yield _as_text(record and record.order for record in either)
+    yield _as_text(before and before.version for before in befores)
     yield [before and before.tag for before in befores]
-    yield _text(after and after.version for after in afters)
+    yield _as_text(after and after.version for after in afters)
     yield [after and after.tag for after in afters]
     yield [after and after.body for after in afters]
-    yield _text(after and after.expires_at for after in afters)
+    yield _as_text(after and after.expires_at for after in afters)
     yield [after and after.lane for after in afters]
-    yield _text(after and after.wake_at for after in afters)
+    yield _as_text(after and after.wake_at for after in afters)
 
 
-def _ends(parts: Iterable[Sequence[object]]) -> list[str | None]:
+def _end_offsets(parts: Iterable[Sequence[object]]) -> list[str | None]:
     """The place of the last element of each part, where all stand in one row."""
-    return _text(accumulate(map(len, parts)))
+    return _as_text(accumulate(map(len, parts)))
 
 
-def _text(numbers: Iterable[int | None]) -> list[str | None]:
+def _as_text(numbers: Iterable[int | None]) -> list[str | None]:
     return [None if number is None else str(number) for number in numbers]

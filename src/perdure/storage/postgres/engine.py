@@ -14,8 +14,8 @@ from itertools import islice
 import anyio
 import asyncpg
 
-from ..batcher import Grouping, own_copy
-from ..contract import About, Engine, Maintenance, Watch
+from ..batcher import Batcher, copy_error
+from ..contract import Engine, MaintenanceReport, StorageInfo
 from ..damage import Damaged, checked
 from ..errors import (
     OutcomeUnknown,
@@ -40,22 +40,23 @@ from ..record import (
     Space,
     Tag,
 )
-from .commit_group import Commit, Judged, decoded, encoded
-from .errors import is_held_up, is_outrun
-from .location import parse
-from .notifications import Looking, News, Notified
-from .pool import Connections
+from ..watch import Watch
+from .commit_group import CommitCall, CommitReply, decode_reply, encode_calls
+from .errors import is_lock_conflict, is_serialization_failure
+from .location import parse_url
+from .notifications import ChangeListener, NotifyListener, PollingListener
+from .pool import ConnectionPool
 from .schema import prepare
 from .statements import addresses_only, bounded, statement
 from .upkeep import maintain
 
-MOST_COMMITS = 128
-MOST_BYTES = 4 * 1024 * 1024
-MOST_GETS = 128
-MOST_ADDRESSES = 500
-GETS_AT_ONCE = 4
-PARTS_AT_ONCE = 4
-PURGE_TRIES = 10
+MAX_COMMITS_PER_BATCH = 128
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+MAX_GETS_PER_BATCH = 128
+MAX_ADDRESSES_PER_BATCH = 500
+MAX_CONCURRENT_GETS = 4
+MAX_CONCURRENT_PARTITIONS = 4
+MAX_PURGE_ATTEMPTS = 10
 
 _FIRST = Position(-1, "", "")
 _LAST = Position(2**62, "", "")
@@ -63,8 +64,8 @@ _LAST = Position(2**62, "", "")
 
 async def open_engine(url: str) -> PostgresEngine:
     """Connect to the server that the URL names, making or migrating the tables."""
-    location = parse(url)
-    connections = await Connections.open(location)
+    location = parse_url(url)
+    connections = await ConnectionPool.open(location)
     try:
         await prepare(connections, may_migrate=location.options.migrate == "auto")
     except BaseException:
@@ -79,38 +80,43 @@ class PostgresEngine(Engine):
 
     name = "postgres"
 
-    def __init__(self, connections: Connections) -> None:
+    def __init__(self, connections: ConnectionPool) -> None:
         options = connections.location.options
         self._connections = connections
-        self._news: News = (Notified if options.pooler is None else Looking)(connections)
-        self._gets = Grouping(
-            self._get_group,
-            most=MOST_GETS,
-            at_once=min(GETS_AT_ONCE, options.pool),
-            weight=lambda asked: len(asked[0]),
-            heaviest=MOST_ADDRESSES,
+        self._listener: ChangeListener = (NotifyListener if options.pooler is None else PollingListener)(
+            connections
         )
-        self._commits = Grouping(
-            self._commit_group, most=MOST_COMMITS, weight=lambda commit: commit.weight, heaviest=MOST_BYTES
+        self._gets = Batcher(
+            self._get_with_fallback,
+            max_items=MAX_GETS_PER_BATCH,
+            max_concurrent=min(MAX_CONCURRENT_GETS, options.pool),
+            weight=lambda requested: len(requested[0]),
+            max_weight=MAX_ADDRESSES_PER_BATCH,
         )
-        self._purges = Grouping(self._purge_each, most=1)
+        self._commits = Batcher(
+            self._commit_with_fallback,
+            max_items=MAX_COMMITS_PER_BATCH,
+            weight=lambda commit: commit.body_size,
+            max_weight=MAX_BATCH_BYTES,
+        )
+        self._purges = Batcher(self._purge_batch, max_items=1)
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
-        return await self._gets.ask((addresses, now))
+        return await self._gets.submit((addresses, now))
 
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        return await self._commits.ask(Commit(changes, guard, now))
+        return await self._commits.submit(CommitCall(changes, guard, now))
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        partition = "all" if wanted.partition is None else "partition"
-        tag = "" if wanted.tag is None else "_tag"
-        after = wanted.after or (_LAST if wanted.descending else _FIRST)
-        name = f"page_{partition}{tag}{'_descending' * wanted.descending}"
-        first = (wanted.space, wanted.partition or after.partition, after.order, after.key, now)
-        last = () if wanted.tag is None else (wanted.tag,)
-        return await self._read(name, lambda limit: (*first, limit, *last), wanted.limit, now)
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        partition = "all" if request.partition is None else "partition"
+        tag = "" if request.tag is None else "_tag"
+        after = request.after or (_LAST if request.descending else _FIRST)
+        name = f"page_{partition}{tag}{'_descending' * request.descending}"
+        first = (request.space, request.partition or after.partition, after.order, after.key, now)
+        last = () if request.tag is None else (request.tag,)
+        return await self._read(name, lambda limit: (*first, limit, *last), request.limit, now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         return await self._read("due", lambda limit: (lane, until, limit, now), limit, now)
@@ -123,20 +129,20 @@ class PostgresEngine(Engine):
         return {row["tag"]: row["live"] for row in rows}
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        return await self._purges.ask((until, limit))
+        return await self._purges.submit((until, limit))
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return self._news.signals.watch((space, partition, key))
+        return self._listener.watches.watch((space, partition, key))
 
-    async def maintain(self, *, repair: bool) -> Maintenance:
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:
         return await maintain(self._connections, repair=repair)
 
-    async def about(self) -> About:
+    async def info(self) -> StorageInfo:
         (row,) = await self._connections.read(self._sql("about"))
-        return About(server=f"PostgreSQL {row['version']}", time=row["micros"])
+        return StorageInfo(server=f"PostgreSQL {row['version']}", time=row["micros"])
 
     async def close(self) -> None:
-        await self._news.close()
+        await self._listener.close()
         await self._commits.close()
         await self._purges.close()
         await self._gets.close()
@@ -158,116 +164,120 @@ class PostgresEngine(Engine):
         self, name: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
         """Return a listing without the damaged records, any of which fails the statement that reads it."""
-        asked, seen = limit, 0
+        requested, seen = limit, 0
         page = Page(limit)
         while True:
-            rows = await self._connections.read(addresses_only(self._sql(name)), *values(asked))
+            rows = await self._connections.read(addresses_only(self._sql(name)), *values(requested))
             for row in rows[seen:]:
-                page.add(await self._get_alone(Address(*row), now))
+                page.add(await self._get_single(Address(*row), now))
                 if page.is_full:
                     return page.records
-            if len(rows) < asked:
+            if len(rows) < requested:
                 return page.records
-            asked, seen = 2 * asked, asked
+            requested, seen = 2 * requested, requested
 
-    async def _get_alone(self, address: Address, now: Micros) -> Record | Damaged | None:
+    async def _get_single(self, address: Address, now: Micros) -> Record | Damaged | None:
         try:
-            ((found,),) = await self._get_together([((address,), now)])
+            ((found,),) = await self._get_batch([((address,), now)])
         except StorageCorrupt as error:
             return Damaged(address, str(error))
         return found
 
-    async def _get_group(
-        self, group: Sequence[tuple[Sequence[Address], Micros]]
+    async def _get_with_fallback(
+        self, batch: Sequence[tuple[Sequence[Address], Micros]]
     ) -> Sequence[list[Record | None] | Exception]:
         try:
-            return await self._get_together(group)
+            return await self._get_batch(batch)
         except StorageCorrupt:  # one damaged record must not fail those who did not ask for it
-            return [await self._get_each(addresses, now) for addresses, now in group]
+            return [await self._get_each(addresses, now) for addresses, now in batch]
 
     async def _get_each(self, addresses: Sequence[Address], now: Micros) -> list[Record | None] | Exception:
         try:
-            return checked([await self._get_alone(address, now) for address in addresses])
+            return checked([await self._get_single(address, now) for address in addresses])
         except StorageCorrupt as error:
             return error
 
-    async def _get_together(
-        self, group: Sequence[tuple[Sequence[Address], Micros]]
+    async def _get_batch(
+        self, batch: Sequence[tuple[Sequence[Address], Micros]]
     ) -> list[list[Record | None]]:
-        asked = [(*address, str(now)) for addresses, now in group for address in addresses]
-        rows = await self._connections.read(self._sql("get"), *map(list, zip(*asked, strict=True)))
+        requested = [(*address, str(now)) for addresses, now in batch for address in addresses]
+        rows = await self._connections.read(self._sql("get"), *map(list, zip(*requested, strict=True)))
         found = {row["place"]: _record(row) for row in rows}
-        answers = (found.get(place) for place in range(1, len(asked) + 1))
-        return [list(islice(answers, len(addresses))) for addresses, _ in group]
+        answers = (found.get(index) for index in range(1, len(requested) + 1))
+        return [list(islice(answers, len(addresses))) for addresses, _ in batch]
 
     # Writing
 
-    async def _commit_group(self, group: Sequence[Commit]) -> Sequence[Committed | Refused | Exception]:
+    async def _commit_with_fallback(
+        self, batch: Sequence[CommitCall]
+    ) -> Sequence[Committed | Refused | Exception]:
         try:
-            return await self._commit_together(group)
+            return await self._commit_batch(batch)
         except (StorageFull, StorageFailed, StorageBusy) as error:
-            if len(group) == 1 or isinstance(error, OutcomeUnknown):
+            if len(batch) == 1 or isinstance(error, OutcomeUnknown):
                 raise
             if isinstance(error, StorageBusy):
-                return await self._commit_apart(group, error)
-        return [await self._commit_alone(commit) for commit in group]  # one must not fail its neighbours
+                return await self._commit_per_partition(batch, error)
+        return [await self._commit_single(commit) for commit in batch]  # one must not fail its neighbours
 
-    async def _commit_apart(
-        self, group: Sequence[Commit], error: StorageBusy
+    async def _commit_per_partition(
+        self, batch: Sequence[CommitCall], error: StorageBusy
     ) -> Sequence[Committed | Refused | Exception]:
         """Each partition by itself, where others hold one of several; all was rolled back."""
         parts: dict[str, list[int]] = {}
-        for place, commit in enumerate(group):
-            parts.setdefault(commit.partition, []).append(place)
-        if len(parts) == 1 or not is_held_up(error):
+        for index, commit in enumerate(batch):
+            parts.setdefault(commit.partition, []).append(index)
+        if len(parts) == 1 or not is_lock_conflict(error):
             raise error
         results: dict[int, Committed | Refused | Exception] = {}
-        turns = asyncio.Semaphore(PARTS_AT_ONCE)
+        turns = asyncio.Semaphore(MAX_CONCURRENT_PARTITIONS)
 
-        async def commit_part(places: Sequence[int]) -> None:
+        async def commit_partition(indexes: Sequence[int]) -> None:
             async with turns:
-                answers = await self._commit_part([group[place] for place in places])
-            results.update(zip(places, answers, strict=True))
+                answers = await self._commit_partition([batch[index] for index in indexes])
+            results.update(zip(indexes, answers, strict=True))
 
-        await asyncio.gather(*map(commit_part, parts.values()))
-        return [results[place] for place in range(len(group))]
+        await asyncio.gather(*map(commit_partition, parts.values()))
+        return [results[index] for index in range(len(batch))]
 
-    async def _commit_part(self, part: Sequence[Commit]) -> Sequence[Committed | Refused | Exception]:
+    async def _commit_partition(
+        self, part: Sequence[CommitCall]
+    ) -> Sequence[Committed | Refused | Exception]:
         try:
-            return await self._commit_together(part)
+            return await self._commit_batch(part)
         except StorageError as error:
-            return [own_copy(error) for _ in part]
+            return [copy_error(error) for _ in part]
 
-    async def _commit_alone(self, commit: Commit) -> Committed | Refused | Exception:
+    async def _commit_single(self, commit: CommitCall) -> Committed | Refused | Exception:
         try:
-            return (await self._commit_together([commit]))[0]
+            return (await self._commit_batch([commit]))[0]
         except StorageError as error:
             return error
 
-    async def _commit_together(self, group: Sequence[Commit]) -> list[Committed | Refused | StorageFailed]:
-        addresses = [change.address for commit in group for change in commit.changes]
-        [row] = await self._write("commit", addresses, *encoded(group))
-        results = list(decoded(group, Judged(*row)))
-        for commit, result in zip(group, results, strict=True):
+    async def _commit_batch(self, batch: Sequence[CommitCall]) -> list[Committed | Refused | StorageFailed]:
+        addresses = [change.address for commit in batch for change in commit.changes]
+        [row] = await self._write("commit", addresses, *encode_calls(batch))
+        results = list(decode_reply(batch, CommitReply(*row)))
+        for commit, result in zip(batch, results, strict=True):
             if isinstance(result, Committed):
-                self._news.signals.wake(change.address for change in commit.changes)
+                self._listener.watches.wake(change.address for change in commit.changes)
         return results
 
-    async def _purge_each(self, group: Sequence[tuple[Micros, int]]) -> list[list[Purged]]:
-        return [await self._purge(until, limit) for until, limit in group]
+    async def _purge_batch(self, batch: Sequence[tuple[Micros, int]]) -> list[list[Purged]]:
+        return [await self._purge(until, limit) for until, limit in batch]
 
     async def _purge(self, until: Micros, limit: int) -> list[Purged]:
-        purged = [Purged(*row) for row in await self._purge_until_first(until, limit)]
-        self._news.signals.wake(Address(each.space, each.partition, each.key) for each in purged)
+        purged = [Purged(*row) for row in await self._purge_with_retry(until, limit)]
+        self._listener.watches.wake(Address(each.space, each.partition, each.key) for each in purged)
         return purged
 
-    async def _purge_until_first(self, until: Micros, limit: int) -> list[asyncpg.Record]:
+    async def _purge_with_retry(self, until: Micros, limit: int) -> list[asyncpg.Record]:
         """Try again where others were first, and all was rolled back."""
-        for _ in range(PURGE_TRIES - 1):
+        for _ in range(MAX_PURGE_ATTEMPTS - 1):
             try:
                 return await self._write("purge", None, until, limit)
             except StorageBusy as error:
-                if not is_outrun(error):
+                if not is_serialization_failure(error):
                     raise
         return await self._write("purge", None, until, limit)
 
@@ -276,13 +286,13 @@ class PostgresEngine(Engine):
     ) -> list[asyncpg.Record]:
         """Run a function of the schema that locks, writes and tells the others."""
         location = self._connections.location
-        message = self._news.message(addresses)
+        message = self._listener.message(addresses)
         return await self._connections.write(
-            self._sql(name), location.patience, location.channel, message, *values
+            self._sql(name), location.lock_timeout_setting, location.channel, message, *values
         )
 
     def _sql(self, name: str) -> str:
-        return statement(name, self._connections.location.schema)
+        return statement(name, self._connections.location.quoted_schema)
 
 
 def _record(row: asyncpg.Record) -> Record:

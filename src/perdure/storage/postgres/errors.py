@@ -36,10 +36,10 @@ DRIVER_ERRORS = (
 
 T = TypeVar("T")
 
-_LOST = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
+_CONNECTION_LOST_CODES = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
 """Codes, beside those of class 08, with which the server ends a connection."""
 
-_KINDS: Mapping[str, tuple[type[StorageError], str]] = {
+_ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
     "25006": (StorageReadOnly, "the server, or this user's transactions, may only read"),
     "42501": (StorageReadOnly, "this user lacks the rights on the tables"),
     "53": (StorageUnavailable, "the server has no resources left for this"),
@@ -51,7 +51,7 @@ _KINDS: Mapping[str, tuple[type[StorageError], str]] = {
     "XX002": (StorageCorrupt, "an index is damaged; rebuild it with REINDEX"),
 }
 
-_REMEDIES: Mapping[str, tuple[str, str]] = {
+_CONNECT_ERRORS: Mapping[str, tuple[str, str]] = {
     "08P01": ("the server refuses our settings", "write pooler=transaction if a pooler stands before it"),
     "28": ("the server refuses this user", "check user, password and the server's pg_hba.conf"),
     "3D000": ("there is no such database", "create it, or name another"),
@@ -65,53 +65,59 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
     `was_sent` says that it may have met a write under way.
     """
     code = _code(error)
-    if is_lost(error):
+    if is_connection_lost(error):
         if was_sent and not isinstance(error, asyncpg.InterfaceError):  # which refuses before it sends
-            return OutcomeUnknown(f"{location.name}: the connection was lost during a write ({error!r})")
-        return StorageUnavailable(f"{location.name}: the server cannot be reached ({error!r})")
+            return OutcomeUnknown(
+                f"{location.display_name}: the connection was lost during a write ({error!r})"
+            )
+        return StorageUnavailable(f"{location.display_name}: the server cannot be reached ({error!r})")
     if code in ("42P01", "42883", "3F000"):
         return MissingSchema(
-            location.name, "its tables are not there", f"run: perdure migrate --url {location.name}"
+            location.display_name,
+            "its tables are not there",
+            f"run: perdure migrate --url {location.display_name}",
         )
     if isinstance(error, UnicodeDecodeError):
-        return StorageCorrupt(f"{location.name}: stored text is not UTF-8 ({error})")
-    kind, what = _find(_KINDS, code) or (StorageFailed, "PostgreSQL failed")
-    return kind(f"{location.name}: {what} ({error})")
+        return StorageCorrupt(f"{location.display_name}: stored text is not UTF-8 ({error})")
+    kind, what = _find(_ERRORS_BY_CODE, code) or (StorageFailed, "PostgreSQL failed")
+    return kind(f"{location.display_name}: {what} ({error})")
 
 
-def as_opening_error(error: Exception, location: Location) -> StorageError:
+def as_connect_error(error: Exception, location: Location) -> StorageError:
     """The same for an error met while connecting: who is refused is told what to do about it.
 
     A server that cannot be reached may be there in a moment, so that is no reason to give up the URL.
     """
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        return StorageUnavailable(f"{location.name}: no server there takes writes now, only standbys answer")
+        return StorageUnavailable(
+            f"{location.display_name}: no server there takes writes now, only standbys answer"
+        )
     if isinstance(error, (ssl.SSLError, ValueError)):
-        return CannotOpen(location.name, str(error), "check the driver's options in the URL")
-    found = _find(_REMEDIES, _code(error))
-    return CannotOpen(location.name, *found) if found else as_storage_error(error, location)
+        return CannotOpen(location.display_name, str(error), "check the driver's options in the URL")
+    found = _find(_CONNECT_ERRORS, _code(error))
+    return CannotOpen(location.display_name, *found) if found else as_storage_error(error, location)
 
 
-def is_lost(error: Exception) -> bool:
+def is_connection_lost(error: Exception) -> bool:
     """Whether the connection is gone, or never was."""
     if isinstance(error, asyncpg.PostgresError):
         code = _code(error)
-        return code in _LOST or code.startswith("08")
+        return code in _CONNECTION_LOST_CODES or code.startswith("08")
     is_misuse = isinstance(error, ValueError)  # some of the driver's interface errors are
     return not is_misuse and isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError))
 
 
-def is_only_for_reading(error: Exception) -> bool:
+def is_read_only(error: Exception) -> bool:
     """Whether the server takes no writes in this session."""
     return isinstance(error, asyncpg.ReadOnlySQLTransactionError)
 
 
-def is_held_up(error: StorageError) -> bool:
+def is_lock_conflict(error: StorageError) -> bool:
     """Whether the server rolled back because others held a lock."""
     return isinstance(error.__cause__, (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError))
 
 
-def is_outrun(error: StorageError) -> bool:
+def is_serialization_failure(error: StorageError) -> bool:
     """Whether the server rolled back because others were first."""
     return isinstance(error.__cause__, asyncpg.SerializationError)
 

@@ -17,29 +17,29 @@ import msgspec
 
 from ..errors import StorageError
 from ..record import Address
-from ..watch import Signals
+from ..watch import WatchRegistry
 from .errors import DRIVER_ERRORS
-from .pool import CLOSE_TIMEOUT, CONNECT_TIMEOUT, Connections
+from .pool import CLOSE_TIMEOUT, CONNECT_TIMEOUT, ConnectionPool
 from .statements import statement
 
 if TYPE_CHECKING:
     from .pool import Connection
 
-LINGER = 5.0
+LINGER_SECONDS = 5.0
 """Seconds to go on after the last watch has gone: another often comes."""
-PAUSE = 1.0
+RECONNECT_DELAY = 1.0
 """Seconds before a lost connection is made again."""
-BEAT = 30.0
+KEEPALIVE_SECONDS = 30.0
 """Seconds of silence after which a listening connection is asked whether it is still there."""
-LOOK_EVERY = 0.2
-MOST_MESSAGE_BYTES = 7_999
+POLL_SECONDS = 0.2
+MAX_PAYLOAD_BYTES = 7_999
 
 
-class News(ABC):
+class ChangeListener(ABC):
     """Follows what others commit, by a task that lives as long as somebody watches."""
 
-    def __init__(self, connections: Connections) -> None:
-        self.signals = Signals(on_interest=self._interest_changed)
+    def __init__(self, connections: ConnectionPool) -> None:
+        self.watches = WatchRegistry(on_watched_changed=self._on_watched_changed)
         self._connections = connections
         self._client = uuid4().hex
         self._task: asyncio.Task[None] | None = None
@@ -49,12 +49,12 @@ class News(ABC):
     def message(self, addresses: Sequence[Address] | None) -> str:
         """What the others are told of a change at these addresses; None: anywhere."""
         message = msgspec.json.encode((self._client, addresses))
-        if len(message) > MOST_MESSAGE_BYTES:
+        if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)
         return message.decode()
 
     async def close(self) -> None:
-        self.signals.close()
+        self.watches.close()
         if self._end is not None:
             self._end.cancel()
         self._stop()
@@ -62,24 +62,24 @@ class News(ABC):
             await asyncio.wait(self._stopped)
 
     @abstractmethod
-    async def _follow(self) -> None:
+    async def _listen_once(self) -> None:
         """Wake whoever is to be woken, until the connection is lost."""
 
-    async def _follow_for_ever(self) -> None:
+    async def _listen_forever(self) -> None:
         while True:
             with suppress(StorageError, *DRIVER_ERRORS):
-                await self._follow()
-            await asyncio.sleep(PAUSE)
+                await self._listen_once()
+            await asyncio.sleep(RECONNECT_DELAY)
 
-    def _interest_changed(self) -> None:
+    def _on_watched_changed(self) -> None:
         loop = asyncio.get_running_loop()
         if self._end is not None:
             self._end.cancel()
             self._end = None
-        if not self.signals.is_watched:
-            self._end = loop.call_later(LINGER, self._stop)
+        if not self.watches.is_watched:
+            self._end = loop.call_later(LINGER_SECONDS, self._stop)
         elif self._task is None:
-            self._task = loop.create_task(self._follow_for_ever())
+            self._task = loop.create_task(self._listen_forever())
 
     def _stop(self) -> None:
         if self._task is not None:
@@ -89,10 +89,10 @@ class News(ABC):
             self._task = None
 
 
-class Notified(News):
+class NotifyListener(ChangeListener):
     """Listens on a connection of its own."""
 
-    async def _follow(self) -> None:
+    async def _listen_once(self) -> None:
         connection = await self._connections.connect()
         try:
             await self._listen(connection)
@@ -102,16 +102,16 @@ class Notified(News):
     async def _listen(self, connection: Connection) -> None:
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
-        await connection.execute(statement("announce_listener", self._connections.location.schema))
-        await connection.add_listener(self._connections.location.channel, self._hear)
-        self.signals.wake_all()
+        await connection.execute(statement("announce_listener", self._connections.location.quoted_schema))
+        await connection.add_listener(self._connections.location.channel, self._on_notification)
+        self.watches.wake_all()
         while not lost.is_set():
             try:
-                await asyncio.wait_for(lost.wait(), BEAT)
+                await asyncio.wait_for(lost.wait(), KEEPALIVE_SECONDS)
             except TimeoutError:
                 await connection.execute("SELECT", timeout=CONNECT_TIMEOUT)
 
-    def _hear(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
+    def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         try:
             client, addresses = msgspec.json.decode(str(payload), type=tuple[str, list[Address] | None])
         except msgspec.DecodeError:  # not one of ours
@@ -119,23 +119,23 @@ class Notified(News):
         if client == self._client:
             return  # they have been woken when the commit returned
         if addresses is None:
-            self.signals.wake_all()
+            self.watches.wake_all()
         else:
-            self.signals.wake(addresses)
+            self.watches.wake(addresses)
 
 
-class Looking(News):
+class PollingListener(ChangeListener):
     """Looks at a number that every commit raises, where a pooler lets nobody listen."""
 
-    async def _follow(self) -> None:
-        sql = statement("news", self._connections.location.schema)
+    async def _listen_once(self) -> None:
+        sql = statement("news", self._connections.location.quoted_schema)
         known: object = None
         while True:
             [[number]] = await self._connections.read(sql)
             if number != known:
-                self.signals.wake_all()
+                self.watches.wake_all()
             known = number
-            await asyncio.sleep(LOOK_EVERY)
+            await asyncio.sleep(POLL_SECONDS)
 
 
 async def _close(connection: Connection) -> None:

@@ -15,7 +15,7 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from ..errors import StorageClosed, StorageError, StorageUnavailable
-from .errors import DRIVER_ERRORS, as_opening_error, as_storage_error, is_lost, is_only_for_reading
+from .errors import DRIVER_ERRORS, as_connect_error, as_storage_error, is_connection_lost, is_read_only
 from .location import Location
 
 if TYPE_CHECKING:
@@ -26,23 +26,23 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = 10.0
 """Seconds for each host."""
 CLOSE_TIMEOUT = 5.0
-GRACE = 10.0
+CLIENT_TIMEOUT_MARGIN = 10.0
 """Seconds beyond the server's own timeout after which we take it for gone."""
-FOR_EVER = 86_400.0
+FULL_SCAN_TIMEOUT = 86_400.0
 """Seconds for a statement that goes through whole tables."""
-_ONLY_INDEXES = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"}
+_PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"}
 """There is an index for all that we ask; of a new table the planner does not know that it pays.
 
 Where there is no other way, servers before 18 take what is switched off to cost a fortune, and compile it.
 """
-_TAKE_YOUR_TIME = """
+_LONG_TRANSACTION_SETTINGS = """
     SET LOCAL statement_timeout = 0;
     SET LOCAL enable_seqscan = on;
     SET LOCAL enable_sort = on
 """
 
 
-class _Settings(TypedDict):
+class _ConnectArguments(TypedDict):
     timeout: float
     command_timeout: float | None
     statement_cache_size: int
@@ -50,44 +50,44 @@ class _Settings(TypedDict):
     target_session_attrs: SessionAttribute
 
 
-def _settings(location: Location) -> _Settings:
+def _connect_arguments(location: Location) -> _ConnectArguments:
     """What every connection begins with. A pooler knows no settings, and no statements that stay prepared."""
     seconds = location.options.statement_timeout
-    target = SessionAttribute.read_write if location.must_be_writable else SessionAttribute.primary
+    target = SessionAttribute.read_write if location.requires_read_write else SessionAttribute.primary
     if location.options.pooler is not None:
-        return _Settings(
+        return _ConnectArguments(
             timeout=CONNECT_TIMEOUT,
             command_timeout=seconds or None,
             statement_cache_size=0,
             server_settings={},
             target_session_attrs=target,
         )
-    return _Settings(
+    return _ConnectArguments(
         timeout=CONNECT_TIMEOUT,
-        command_timeout=seconds + GRACE if seconds else None,
+        command_timeout=seconds + CLIENT_TIMEOUT_MARGIN if seconds else None,
         statement_cache_size=100,
         server_settings={
             "statement_timeout": f"{round(seconds * 1000)}ms",
             "idle_in_transaction_session_timeout": "60s",
             "default_transaction_isolation": "read committed",
-            **_ONLY_INDEXES,
+            **_PLANNER_SETTINGS,
         },
         target_session_attrs=target,
     )
 
 
-class Connections:
+class ConnectionPool:
     """Belongs to one event loop."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
-        self._lent = 0
-        self._all_back = asyncio.Event()
+        self._in_use = 0
+        self._all_released = asyncio.Event()
         self._connecting: set[asyncio.Task[Connection]] = set()
-        self._slow: set[asyncio.Timeout] = set()
+        self._long_running: set[asyncio.Timeout] = set()
         self._closed = False
         self._pool: Pool = asyncpg.create_pool(
-            min_size=0, max_size=location.options.pool, connect=self.connect, reset=_leave_as_it_is
+            min_size=0, max_size=location.options.pool, connect=self.connect, reset=_skip_reset
         )
 
     @classmethod
@@ -108,7 +108,7 @@ class Connections:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            task.add_done_callback(_hang_up)
+            task.add_done_callback(_terminate_unused)
             raise
 
     async def read(self, sql: str, *values: object) -> list[asyncpg.Record]:
@@ -127,12 +127,12 @@ class Connections:
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
         """A session in a transaction that may take its time, though not much more of it once we close."""
-        async with self._lend() as session:
+        async with self._acquire_tracked() as session:
             try:
-                async with self._until_closed(), session.transaction():
-                    await session.execute(_TAKE_YOUR_TIME)
+                async with self._cancel_after_close(), session.transaction():
+                    await session.execute(_LONG_TRANSACTION_SETTINGS)
                     await session.execute(
-                        "SELECT set_config('lock_timeout', $1, true)", self.location.patience
+                        "SELECT set_config('lock_timeout', $1, true)", self.location.lock_timeout_setting
                     )
                     yield session
             except DRIVER_ERRORS as error:
@@ -141,11 +141,11 @@ class Connections:
     async def close(self) -> None:
         """Wait for what is under way, then close every connection. What takes its time is stopped."""
         self._closed = True
-        for limit in self._slow:
+        for limit in self._long_running:
             limit.reschedule(asyncio.get_running_loop().time() + CLOSE_TIMEOUT)
-        while self._lent:
-            self._all_back.clear()
-            await self._all_back.wait()
+        while self._in_use:
+            self._all_released.clear()
+            await self._all_released.wait()
         if self._connecting:
             await asyncio.wait(self._connecting, timeout=CLOSE_TIMEOUT)
         with suppress(TimeoutError):
@@ -153,7 +153,7 @@ class Connections:
                 await self._pool.close()
 
     async def _run(self, sql: str, values: Sequence[object], *, is_write: bool) -> list[asyncpg.Record]:
-        async with self._lend() as session:
+        async with self._acquire_tracked() as session:
             try:
                 return await session.fetch(sql, *values)
             except DRIVER_ERRORS as error:
@@ -161,30 +161,30 @@ class Connections:
 
     async def _storage_error(self, error: Exception, *, was_sent: bool) -> StorageError:
         """The error to raise. A session that may only read may be one of a standby, and so may its like."""
-        if is_only_for_reading(error):
+        if is_read_only(error):
             await self._pool.expire_connections()
         return as_storage_error(error, self.location, was_sent=was_sent)
 
     @asynccontextmanager
-    async def _until_closed(self) -> AsyncGenerator[None]:
+    async def _cancel_after_close(self) -> AsyncGenerator[None]:
         """Stop the block, and whatever the server does for it, some time after `close` was called."""
         limit = asyncio.timeout(None)
-        self._slow.add(limit)
+        self._long_running.add(limit)
         try:
             async with limit:
                 yield
         except TimeoutError as error:
             if limit.expired():
-                raise StorageClosed(f"{self.location.name} was closed") from error
+                raise StorageClosed(f"{self.location.display_name} was closed") from error
             raise
         finally:
-            self._slow.discard(limit)
+            self._long_running.discard(limit)
 
     @asynccontextmanager
-    async def _lend(self) -> AsyncGenerator[Session]:
+    async def _acquire_tracked(self) -> AsyncGenerator[Session]:
         if self._closed:
-            raise StorageClosed(f"{self.location.name} was closed")
-        self._lent += 1
+            raise StorageClosed(f"{self.location.display_name} was closed")
+        self._in_use += 1
         try:
             session = await self._acquire()
             try:
@@ -193,15 +193,15 @@ class Connections:
                 with suppress(*DRIVER_ERRORS):  # it is closed then, and replaced by the next who asks
                     await self._pool.release(session, timeout=CLOSE_TIMEOUT)
         finally:
-            self._lent -= 1
-            if not self._lent:
-                self._all_back.set()
+            self._in_use -= 1
+            if not self._in_use:
+                self._all_released.set()
 
     async def _acquire(self) -> Session:
         try:
             return await self._pool.acquire()
         except DRIVER_ERRORS as error:
-            raise as_opening_error(error, self.location) from error
+            raise as_connect_error(error, self.location) from error
 
 
 async def _connect(location: Location) -> Connection:
@@ -209,18 +209,18 @@ async def _connect(location: Location) -> Connection:
     *others, last = location.dsns
     for dsn in others:
         try:
-            return await asyncpg.connect(dsn, **_settings(location))
+            return await asyncpg.connect(dsn, **_connect_arguments(location))
         except DRIVER_ERRORS as error:
-            if not is_lost(error):
+            if not is_connection_lost(error):
                 raise
-    return await asyncpg.connect(last, **_settings(location))
+    return await asyncpg.connect(last, **_connect_arguments(location))
 
 
-async def _leave_as_it_is(_: object) -> None:
+async def _skip_reset(_: object) -> None:
     """Instead of the driver's own reset, which would cost a round trip to undo what we never do."""
 
 
-def _hang_up(task: asyncio.Task[Connection]) -> None:
+def _terminate_unused(task: asyncio.Task[Connection]) -> None:
     """Nobody waits for this connection any more."""
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncpg
 
-from ..contract import Maintenance
+from ..contract import MaintenanceReport
 from ..damage import Damaged
 from ..record import Address
-from .pool import FOR_EVER, Connections
+from .pool import FULL_SCAN_TIMEOUT, ConnectionPool
 from .statements import statement
 
 
-async def maintain(connections: Connections, *, repair: bool) -> Maintenance:
+async def maintain(connections: ConnectionPool, *, repair: bool) -> MaintenanceReport:
     """Compare every counter with what it counts; have the server learn what the tables are like.
 
     The server gives back room by itself. While counters are set right nobody can write.
     """
-    schema = connections.location.schema
+    schema = connections.location.quoted_schema
     async with connections.transaction() as session:
         if repair:
             await session.execute(statement("repair_lock", schema))
-        wrong = await session.fetch(statement("recount", schema), timeout=FOR_EVER)
+        wrong = await session.fetch(statement("recount", schema), timeout=FULL_SCAN_TIMEOUT)
         if repair:
             counts = [row for row in wrong if row["partition"] is not None]
             totals = [row for row in wrong if row["partition"] is None]
@@ -33,9 +33,9 @@ async def maintain(connections: Connections, *, repair: bool) -> Maintenance:
                 [(row["space"], row["tag"], row["counted"] - row["stored"]) for row in totals],
             )
             await session.execute(statement("drop_zero_counts", schema))
-        damaged = await session.fetch(statement("damaged", schema), timeout=FOR_EVER)
-        await session.execute(statement("analyze", schema), timeout=FOR_EVER)
-    return Maintenance(findings=(*map(_finding, wrong), *map(_damaged, damaged)))
+        damaged = await session.fetch(statement("damaged", schema), timeout=FULL_SCAN_TIMEOUT)
+        await session.execute(statement("analyze", schema), timeout=FULL_SCAN_TIMEOUT)
+    return MaintenanceReport(findings=(*map(_finding, wrong), *map(_damaged, damaged)))
 
 
 def _damaged(row: asyncpg.Record) -> str:

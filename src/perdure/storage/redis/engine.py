@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from uuid import uuid4
 
-from ..contract import About, Engine, Maintenance, Watch
+from ..contract import Engine, MaintenanceReport, StorageInfo
 from ..record import (
     Address,
     Change,
@@ -23,7 +23,7 @@ from ..record import (
     Space,
     Tag,
 )
-from ..watch import Signals
+from ..watch import Watch, WatchRegistry
 from .location import parse_url
 from .maintenance import maintain, server_info
 from .notifications import Listener
@@ -61,8 +61,8 @@ class RedisEngine(Engine):
         self._reader = Reader(router, keys)
         self._writer = Writer(router, keys, client)
         self._keys = keys
-        self._signals = Signals(on_interest=self._update_listener)
-        self._listener = Listener(topology, keys.channel, client, self._signals)
+        self._watches = WatchRegistry(on_watched_changed=self._update_listener)
+        self._listener = Listener(topology, keys.channel, client, self._watches)
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         return await self._reader.get(addresses, now)
@@ -72,11 +72,11 @@ class RedisEngine(Engine):
     ) -> Committed | Refused:
         result = await self._writer.commit(changes, guard, now)
         if isinstance(result, Committed):
-            self._signals.wake(change.address for change in changes)
+            self._watches.wake(change.address for change in changes)
         return result
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        return await self._reader.page(wanted, now)
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        return await self._reader.page(request, now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         return await self._reader.due(lane, until, limit, now)
@@ -85,19 +85,19 @@ class RedisEngine(Engine):
         return await self._reader.counts(space, partition, now)
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        return await self._writer.purge(until, limit, self._signals.wake)
+        return await self._writer.purge(until, limit, self._watches.wake)
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return self._signals.watch((space, partition, key))
+        return self._watches.watch((space, partition, key))
 
-    async def maintain(self, *, repair: bool) -> Maintenance:
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:
         return await maintain(self._topology, self._router, self._keys, repair=repair)
 
-    async def about(self) -> About:
+    async def info(self) -> StorageInfo:
         return await server_info(self._topology)
 
     async def close(self) -> None:
-        self._signals.close()
+        self._watches.close()
         await self._listener.close()
         await self._router.close()
         await self._topology.close()

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from itertools import takewhile
 from typing import cast
 
-from ..shards import merged
+from ..shards import merge_sorted
 from .router import Call, Router
 from .schema import LexRange
 from .scripts import RANGES_SCRIPT
@@ -82,7 +82,7 @@ class MergedScan:
         """Remove and return the next entries, up to the last one read of any shard that has more."""
         last_read = [scan.entries[-1] for scan in self._scans if not scan.is_exhausted]
         parts = [[(entry, scan.shard) for entry in scan.entries] for scan in self._scans if scan.entries]
-        ahead = merged(parts, lambda each: each, count, descending=self._descending)
+        ahead = merge_sorted(parts, lambda each: each, count, descending=self._descending)
         if last_read:
             bound = max(last_read) if self._descending else min(last_read)
             is_known: Callable[[tuple[bytes, int]], bool] = (

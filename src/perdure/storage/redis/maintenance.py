@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
-from ..contract import About, Maintenance
+from ..contract import MaintenanceReport, StorageInfo
 from ..damage import Damaged
 from ..errors import StorageCorrupt, StorageError
 from ..record import Address, Space
@@ -55,7 +55,7 @@ class _ParsedKey(NamedTuple):
         return Address(Space(space), partition, key)
 
 
-async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bool) -> Maintenance:
+async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bool) -> MaintenanceReport:
     """Compare all records and indexes of all nodes. Other clients may write at the same time."""
     missing: Counter[bytes] = Counter()
     stale: Counter[bytes] = Counter()
@@ -68,17 +68,17 @@ async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bo
             for each in parsed:
                 if each.kind in INDEX_NAMES:
                     stale[each.kind] += await _count_stale(router, keys, each, repair=repair)
-    return Maintenance(findings=(*_findings(missing, stale), *map(str, damaged)))
+    return MaintenanceReport(findings=(*_findings(missing, stale), *map(str, damaged)))
 
 
-async def server_info(topology: Topology) -> About:
+async def server_info(topology: Topology) -> StorageInfo:
     """Return the version and the clock of the first node, if the user is allowed to read them."""
     node = (await topology.nodes_by_shard())[0]
     info, time = await node.send_now(("INFO", "server"), ("TIME",))
     if not (isinstance(info, bytes) and isinstance(time, list)):
-        return About()
+        return StorageInfo()
     seconds, micros = (int(part) for part in cast("list[bytes]", time))
-    return About(server=_server_version(info), time=seconds * 1_000_000 + micros)
+    return StorageInfo(server=_server_version(info), time=seconds * 1_000_000 + micros)
 
 
 async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:

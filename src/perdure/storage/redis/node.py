@@ -17,7 +17,7 @@ import hiredis
 from redis.asyncio.connection import AbstractConnection, ConnectionPool
 from redis.exceptions import AuthenticationError, BusyLoadingError, ReadOnlyError, RedisError, ResponseError
 
-from ..batcher import Grouping
+from ..batcher import Batcher
 from ..errors import OutcomeUnknown
 from .errors import unknown_outcome_error, unreachable_error
 from .scripts import Command
@@ -96,12 +96,12 @@ class Node:
         self._replicas = replicas
         self._replica_timeout = replica_timeout
         group = partial(
-            Grouping[Sequence[bytes], Sequence[Reply]],
-            most=MAX_CALLS_PER_BATCH,
+            Batcher[Sequence[bytes], Sequence[Reply]],
+            max_items=MAX_CALLS_PER_BATCH,
             weight=_weight,
-            heaviest=MAX_BATCH_BYTES,
+            max_weight=MAX_BATCH_BYTES,
         )
-        self._reads = group(self._read, at_once=MAX_CONCURRENT_READS)
+        self._reads = group(self._read, max_concurrent=MAX_CONCURRENT_READS)
         self._writes = group(self._write)
 
     @property
@@ -110,11 +110,11 @@ class Node:
         return f"{host}:{port}"
 
     async def read(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return await self._reads.ask([_pack(command) for command in commands])
+        return await self._reads.submit([_pack(command) for command in commands])
 
     async def write(self, commands: Sequence[Command]) -> Sequence[Reply]:
         """Send calls of the write script; one that too few replicas confirm yields OutcomeUnknown."""
-        return await self._writes.ask([_pack(command) for command in commands])
+        return await self._writes.submit([_pack(command) for command in commands])
 
     async def send_now(self, *commands: Command) -> Sequence[Reply]:
         """Send commands immediately, in a round trip of their own."""

@@ -15,7 +15,7 @@ from redis.exceptions import RedisError
 
 from ..errors import StorageError
 from ..record import Address, Space
-from ..watch import Signals
+from ..watch import WatchRegistry
 from .topology import Topology
 
 KEEPALIVE_SECONDS = 10.0
@@ -27,19 +27,19 @@ RESUBSCRIBE_DELAY = 0.5
 class Listener:
     """Wakes the watches of this client when another client changes something. Belongs to one event loop."""
 
-    def __init__(self, topology: Topology, channel: bytes, client: bytes, signals: Signals) -> None:
+    def __init__(self, topology: Topology, channel: bytes, client: bytes, watches: WatchRegistry) -> None:
         self._topology = topology
         self._channel = channel
         self._client = client
-        self._signals = signals
+        self._watches = watches
         self._task: asyncio.Task[None] | None = None
         self._stopping: set[asyncio.Task[None]] = set()
 
     def update(self) -> None:
         """Start or stop listening, depending on whether there are watches."""
-        if self._signals.is_watched and self._task is None:
+        if self._watches.is_watched and self._task is None:
             self._task = asyncio.get_running_loop().create_task(self._run())
-        elif not self._signals.is_watched:
+        elif not self._watches.is_watched:
             self._stop()
 
     async def close(self) -> None:
@@ -86,16 +86,16 @@ class Listener:
 
     def _on_message(self, kind: str, data: bytes | int) -> None:
         if kind == "subscribe":
-            self._signals.wake_all()
+            self._watches.wake_all()
         if kind != "message" or not isinstance(data, bytes):
             return
         client, _, names = data.partition(b"\0")
         if client == self._client:
             return
         try:
-            self._signals.wake(_addresses(names))
+            self._watches.wake(_addresses(names))
         except ValueError:  # a message without addresses, or of another application
-            self._signals.wake_all()
+            self._watches.wake_all()
 
 
 def _addresses(names: bytes) -> list[Address]:

@@ -14,7 +14,7 @@ from typing import cast
 from ..damage import Damaged, checked
 from ..page import MAX_PAGE_BYTES, Page
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
-from ..shards import SHARDS, shard_of
+from ..shards import SHARD_COUNT, shard_of
 from .index_scan import MergedScan, ShardScan
 from .router import Call, Router
 from .schema import (
@@ -108,7 +108,7 @@ class Reader:
     async def due(self, lane: str, until: Micros, limit: int, now: Micros) -> list[Record]:
         prefix = len(lane.encode()) + 1
         lex_range = due_range(lane, until)
-        scans = [ShardScan(shard, self._keys.timer_index(shard), lex_range) for shard in range(SHARDS)]
+        scans = [ShardScan(shard, self._keys.timer_index(shard), lex_range) for shard in range(SHARD_COUNT)]
 
         def address(entry: bytes) -> Address:
             key, partition, space = entry_names(entry, prefix)
@@ -173,4 +173,4 @@ def _live(address: Address, value: bytes | None, now: Micros) -> Record | Damage
 
 
 def _shards(partition: str | None) -> Sequence[int]:
-    return range(SHARDS) if partition is None else (shard_of(partition),)
+    return range(SHARD_COUNT) if partition is None else (shard_of(partition),)

@@ -25,8 +25,8 @@ from __future__ import annotations
 import msgspec
 
 from ..damage import Damaged
-from ..record import Address, Micros, Position, Record, Space, Standing, Tag
-from ..shards import SHARDS, shard_of
+from ..record import Address, Micros, Position, Record, RecordState, Space, Tag
+from ..shards import SHARD_COUNT, shard_of
 
 NUL = b"\0"
 NUMBER_WIDTH = 16
@@ -47,7 +47,7 @@ class Keys:
 
     def __init__(self, prefix: str) -> None:
         self.channel = f"{prefix}:changes".encode()
-        self._tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARDS))
+        self._tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARD_COUNT))
 
     @property
     def format_key(self) -> bytes:
@@ -185,14 +185,16 @@ def encode_state(record: Record) -> bytes:
     return encode_number(record.version) + encode_number(record.order) + record.tag.encode()
 
 
-def decode_state(address: Address, value: bytes) -> Standing | None:
+def decode_state(address: Address, value: bytes) -> RecordState | None:
     """Return the state that a change found at this address; raise StorageCorrupt if it is damaged."""
     if not value:
         return None
     if value == DAMAGED:
         raise Damaged(address, "its value cannot be decoded").error()
     try:
-        return Standing(int(value[:NUMBER_WIDTH]), int(value[NUMBER_WIDTH:_EXPIRY]), value[_EXPIRY:].decode())
+        return RecordState(
+            int(value[:NUMBER_WIDTH]), int(value[NUMBER_WIDTH:_EXPIRY]), value[_EXPIRY:].decode()
+        )
     except ValueError as error:
         raise Damaged(address, f"its value cannot be decoded ({error})").error() from error
 

@@ -19,7 +19,7 @@ from redis.crc import key_slot
 from redis.exceptions import RedisError
 
 from ..errors import StorageClosed, StorageUnavailable
-from ..shards import SHARDS
+from ..shards import SHARD_COUNT
 from .errors import server_error, unreachable_error
 from .location import Location
 from .node import Host, Node, parse_info
@@ -93,7 +93,7 @@ class SingleTopology(Topology):
     """One server that has all shards."""
 
     async def _discover(self) -> Sequence[Host]:
-        return self._location.hosts * SHARDS
+        return self._location.hosts * SHARD_COUNT
 
 
 class SentinelTopology(Topology):
@@ -115,7 +115,7 @@ class SentinelTopology(Topology):
             master = cast("Host", await self._sentinel.discover_master(self._location.service))
         except (RedisError, OSError) as error:
             raise unreachable_error(error, self._location.display_name) from error
-        return (master,) * SHARDS
+        return (master,) * SHARD_COUNT
 
     async def close(self) -> None:
         await super().close()
@@ -129,7 +129,7 @@ class ClusterTopology(Topology):
 
     def __init__(self, location: Location, keys: Keys) -> None:
         super().__init__(location)
-        self._slots = [key_slot(keys.hash_tag(shard)) for shard in range(SHARDS)]
+        self._slots = [key_slot(keys.hash_tag(shard)) for shard in range(SHARD_COUNT)]
         self._known_hosts: set[Host] = set()
 
     def move_shard(self, shard: int, host: Host) -> None:

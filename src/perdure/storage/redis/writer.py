@@ -13,23 +13,23 @@ from typing import cast
 
 from ..errors import OutcomeUnknown, StorageError, StorageFailed
 from ..record import (
+    Accepted,
     Address,
     Change,
     Committed,
     Delete,
-    Done,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Micros,
     Purged,
     Refused,
     Replace,
     Space,
-    growth,
+    check_server_decision,
+    guard_delta,
 )
-from ..shards import SHARDS, shard_of
-from ..verdict import result_of
+from ..shards import SHARD_COUNT, shard_of
 from .index_scan import MergedScan, ShardScan
 from .router import Call, Router
 from .schema import (
@@ -67,9 +67,11 @@ class Writer:
         (reply,) = await self._router.write([call.build(now, guard, self._client)])
         if isinstance(reply, Exception):
             raise reply
-        was_written, over, *states = cast("tuple[int, int, *tuple[bytes, ...]]", reply)
+        was_written, guard_count, *states = cast("tuple[int, int, *tuple[bytes, ...]]", reply)
         found = [decode_state(change.address, state) for change, state in zip(changes, states, strict=True)]
-        result = result_of(changes, found, over=over or None, was_written=bool(was_written))
+        result = check_server_decision(
+            changes, found, guard_count=guard_count or None, was_written=bool(was_written)
+        )
         if isinstance(result, StorageFailed):
             raise result
         return result
@@ -92,7 +94,7 @@ class Writer:
 
     async def _purge(self, until: Micros, limit: int, purged: list[Purged]) -> None:
         lex_range = expired_range(until)
-        scans = [ShardScan(shard, self._keys.expiry_index(shard), lex_range) for shard in range(SHARDS)]
+        scans = [ShardScan(shard, self._keys.expiry_index(shard), lex_range) for shard in range(SHARD_COUNT)]
         scan = MergedScan(self._router, scans)
         while len(purged) < limit:
             count = limit - len(purged)
@@ -141,7 +143,7 @@ class _WriteCall:
         match change:
             case Insert(record=record):
                 self._add("insert", change.address, b"", delta, encode_record(record))
-            case Keep(record=record):
+            case InsertIfAbsent(record=record):
                 self._add("keep", change.address, b"", delta, encode_record(record))
             case Replace(before=before, after=after):
                 self._add("replace", change.address, encode_state(before), delta, encode_record(after))
@@ -155,7 +157,7 @@ class _WriteCall:
         guarded: list[Argument] = [0, 0, 0]
         if guard is not None:
             number = self._partition_number(guard.space, self._partition)
-            guarded = [number, guard.at_most, len(guard.tags), *guard.tags]
+            guarded = [number, guard.max_count, len(guard.tags), *guard.tags]
         names = [name for space, partition in self._partitions for name in (partition, space)]
         arguments = [
             encode_number(now),
@@ -185,7 +187,7 @@ class _WriteCall:
 
 def _guard_delta(guard: Guard | None, change: Change, now: Micros) -> int:
     """Return by how much a change raises the guarded count, if the script accepts it."""
-    return 0 if guard is None else growth(guard, [change], [Done(1)], now)
+    return 0 if guard is None else guard_delta(guard, [change], [Accepted(1)], now)
 
 
 def _message(client: bytes, addresses: Iterable[Address]) -> bytes:

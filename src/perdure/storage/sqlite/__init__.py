@@ -1,6 +1,6 @@
 """Records in a SQLite file: the engine that needs no server."""
 
 from .engine import SqliteEngine, open_engine
-from .location import exists
+from .location import file_exists
 
-__all__ = ["SqliteEngine", "exists", "open_engine"]
+__all__ = ["SqliteEngine", "file_exists", "open_engine"]

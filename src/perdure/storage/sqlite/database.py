@@ -10,31 +10,34 @@ from random import uniform
 from urllib.parse import quote
 
 from ..errors import CannotOpen, ForeignStorage, NewerSchema, StorageBusy, StorageCorrupt, StorageReadOnly
-from .errors import is_busy, is_no_database
+from .errors import is_busy, is_not_a_database
 from .location import Location, Options
 from .statements import migrations
 
 APPLICATION_ID = 0x70726472  # "prdr"; SQLite keeps it in the file's header
-_FLOOR = (3, 40)
-_LOOKS = 5
-_PAUSE = 0.0005, 0.003  # shorter than SQLite's own, which starve a waiting process among busy ones
+_MIN_VERSION = (3, 40)
+_HEADER_READ_ATTEMPTS = 5
+_LOCK_RETRY_SECONDS = (
+    0.0005,
+    0.003,
+)  # shorter than SQLite's own, which starve a waiting process among busy ones
 
 
-def prepare(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
+def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
     """Leave behind a file of the newest schema in WAL mode, or refuse and leave it as it was."""
-    _check_library(location)
+    _check_sqlite_version(location)
     steps = migrations() if steps is None else steps
-    if not _is_new(location):
+    if not _is_new_file(location):
         _check_header(location, len(steps))
-    db = connect(location, create=True, patient=True)
+    db = connect(location, create=True, wait_for_locks=True)
     try:
         _migrate(db, location, steps)
-        wait_for(db, "PRAGMA journal_mode = WAL", location)
+        execute_when_unlocked(db, "PRAGMA journal_mode = WAL", location)
     finally:
         db.close()
 
 
-def connect(location: Location, *, create: bool = False, patient: bool = False) -> sqlite3.Connection:
+def connect(location: Location, *, create: bool = False, wait_for_locks: bool = False) -> sqlite3.Connection:
     """A connection that may be handed between threads. A patient one waits for locks within SQLite."""
     options = location.options
     db = sqlite3.connect(
@@ -46,23 +49,23 @@ def connect(location: Location, *, create: bool = False, patient: bool = False) 
         cached_statements=64,
     )
     try:
-        _set_up(db, options, patient=patient)
+        _configure(db, options, wait_for_locks=wait_for_locks)
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _set_up(db: sqlite3.Connection, options: Options, *, patient: bool) -> None:
+def _configure(db: sqlite3.Connection, options: Options, *, wait_for_locks: bool) -> None:
     db.execute(f"PRAGMA synchronous = {options.synchronous}")
     if options.max_bytes is not None:
         (page_size,) = db.execute("PRAGMA page_size").fetchone()
         db.execute(f"PRAGMA max_page_count = {max(1, options.max_bytes // page_size)}")
-    if not patient:
+    if not wait_for_locks:
         db.execute("PRAGMA busy_timeout = 0")
 
 
-def wait_for(db: sqlite3.Connection, statement: str, location: Location) -> sqlite3.Cursor:
+def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Location) -> sqlite3.Cursor:
     """Execute a statement that needs a lock, waiting for it as long as the options allow."""
     deadline = time.monotonic() + location.options.busy_timeout
     while True:
@@ -73,12 +76,14 @@ def wait_for(db: sqlite3.Connection, statement: str, location: Location) -> sqli
                 raise
             if time.monotonic() >= deadline:
                 waited = location.options.busy_timeout
-                raise StorageBusy(f"{location.name}: locked by others for {waited:g} seconds") from error
-            time.sleep(uniform(*_PAUSE))
+                raise StorageBusy(
+                    f"{location.display_name}: locked by others for {waited:g} seconds"
+                ) from error
+            time.sleep(uniform(*_LOCK_RETRY_SECONDS))
 
 
 def _uri(location: Location) -> str:
-    return f"file://{quote(location.name)}"
+    return f"file://{quote(location.display_name)}"
 
 
 def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...]) -> None:
@@ -89,7 +94,7 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
     try:
         # Takes the write lock. In an empty file it also writes the first page, so it must stand within the
         # transaction: before it, there would be a file for a moment that is not yet ours.
-        wait_for(db, "PRAGMA auto_vacuum = INCREMENTAL", location)
+        execute_when_unlocked(db, "PRAGMA auto_vacuum = INCREMENTAL", location)
         version = _read_version(db, location)  # another process may have been first
         _check_version(location, version, len(steps))
         for statement in (statement for step in steps[version:] for statement in step):
@@ -105,49 +110,55 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
 
 
 def _read_version(db: sqlite3.Connection, location: Location) -> int:
-    (tables,) = wait_for(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
-    (application,) = wait_for(db, "PRAGMA application_id", location).fetchone()  # after: both appear at once
+    (tables,) = execute_when_unlocked(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
+    (application,) = execute_when_unlocked(
+        db, "PRAGMA application_id", location
+    ).fetchone()  # after: both appear at once
     _check_application(location, application if tables else APPLICATION_ID)
-    return wait_for(db, "PRAGMA user_version", location).fetchone()[0]
+    return execute_when_unlocked(db, "PRAGMA user_version", location).fetchone()[0]
 
 
-def _check_library(location: Location) -> None:
-    if sqlite3.sqlite_version_info < _FLOOR:
+def _check_sqlite_version(location: Location) -> None:
+    if sqlite3.sqlite_version_info < _MIN_VERSION:
         reason = f"this Python has SQLite {sqlite3.sqlite_version}"
-        raise CannotOpen(location.name, reason, "use a Python with SQLite 3.40 or later")
+        raise CannotOpen(location.display_name, reason, "use a Python with SQLite 3.40 or later")
 
 
-def _is_new(location: Location) -> bool:
+def _is_new_file(location: Location) -> bool:
     try:
         if not location.path.parent.is_dir():
-            raise CannotOpen(location.name, "its folder does not exist", f"create {location.path.parent}")
+            raise CannotOpen(
+                location.display_name, "its folder does not exist", f"create {location.path.parent}"
+            )
         if location.path.is_dir():
-            raise CannotOpen(location.name, "it is a directory", "name a file in it")
+            raise CannotOpen(location.display_name, "it is a directory", "name a file in it")
         if not location.path.exists():
             return True
         if not os.access(location.path, os.R_OK):
-            raise CannotOpen(location.name, "it may not be read", "check its rights")
+            raise CannotOpen(location.display_name, "it may not be read", "check its rights")
         if not os.access(location.path, os.W_OK):
-            raise StorageReadOnly(f"{location.name}: the file may not be written; check its rights")
+            raise StorageReadOnly(f"{location.display_name}: the file may not be written; check its rights")
         return not location.path.stat().st_size
     except OSError as error:
-        raise CannotOpen(location.name, str(error), "check the name, and the rights of its folder") from error
+        raise CannotOpen(
+            location.display_name, str(error), "check the name, and the rights of its folder"
+        ) from error
 
 
 def _check_header(location: Location, newest: int) -> None:
     """Judge the file by its header, because opening it for real may already change it."""
-    application, version = _read_header_patiently(location)
+    application, version = _read_header_with_retry(location)
     _check_application(location, application)
     _check_version(location, version, newest)
 
 
-def _read_header_patiently(location: Location) -> tuple[int, int]:
+def _read_header_with_retry(location: Location) -> tuple[int, int]:
     """What looks like damage may be another process that is just folding its log into the file."""
-    for _ in range(_LOOKS):
+    for _ in range(_HEADER_READ_ATTEMPTS):
         try:
             return _read_header(location)
         except (sqlite3.DatabaseError, StorageCorrupt):
-            time.sleep(_PAUSE[1])
+            time.sleep(_LOCK_RETRY_SECONDS[1])
     return _read_header(location)
 
 
@@ -158,40 +169,42 @@ def _read_header(location: Location) -> tuple[int, int]:
     """
     db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
     try:
-        if _is_beside(location.path, "-wal") or _is_beside(location.path, "-journal"):
+        if _has_sidecar(location.path, "-wal") or _has_sidecar(location.path, "-journal"):
             db.execute("PRAGMA writable_schema = ON")  # be content with a file whose end is in there
         else:
-            _check_length(db, location)
+            _check_not_truncated(db, location)
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (version,) = db.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError as error:
-        if is_no_database(error):
-            raise ForeignStorage(location.name, "it is not a SQLite file", "choose another name") from error
+        if is_not_a_database(error):
+            raise ForeignStorage(
+                location.display_name, "it is not a SQLite file", "choose another name"
+            ) from error
         raise
     finally:
         db.close()
     return application, version
 
 
-def _check_length(db: sqlite3.Connection, location: Location) -> None:
+def _check_not_truncated(db: sqlite3.Connection, location: Location) -> None:
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     (page_size,) = db.execute("PRAGMA page_size").fetchone()
     if location.path.stat().st_size < pages * page_size:
-        raise StorageCorrupt(f"{location.name}: the file was cut short; restore it from a copy")
+        raise StorageCorrupt(f"{location.display_name}: the file was cut short; restore it from a copy")
 
 
 def _check_application(location: Location, application: int) -> None:
     if application != APPLICATION_ID:
-        raise ForeignStorage(location.name, "another application made it", "choose another name")
+        raise ForeignStorage(location.display_name, "another application made it", "choose another name")
 
 
 def _check_version(location: Location, version: int, newest: int) -> None:
     if version > newest:
         reason = f"it has schema {version}, this perdure knows up to {newest}"
-        raise NewerSchema(location.name, reason, "upgrade perdure")
+        raise NewerSchema(location.display_name, reason, "upgrade perdure")
 
 
-def _is_beside(path: Path, ending: str) -> bool:
+def _has_sidecar(path: Path, ending: str) -> bool:
     try:
         return path.with_name(path.name + ending).stat().st_size > 0
     except FileNotFoundError:

@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..contract import About, Engine, Maintenance, Watch
+from ..contract import Engine, MaintenanceReport, StorageInfo
 from ..damage import Damaged, checked
 from ..page import page_of
 from ..record import (
@@ -26,14 +26,14 @@ from ..record import (
     Space,
     Tag,
 )
-from ..watch import Signals
-from .database import connect, prepare
-from .errors import translated
-from .location import Location, parse
+from ..watch import Watch, WatchRegistry
+from .database import connect, prepare_database
+from .errors import translate_errors
+from .location import Location, parse_url
 from .reader import Reader
 from .rows import read, recount
 from .statements import statement
-from .transaction import ALL
+from .transaction import ALL_PARTITIONS
 from .writer import Writer
 
 _GET = statement("get")
@@ -56,14 +56,14 @@ _LAST = Position(2**62, "", "")
 
 async def open_engine(url: str) -> SqliteEngine:
     """Open the file that the URL names, creating or migrating it."""
-    location = parse(url)
-    with translated(location.name):
+    location = parse_url(url)
+    with translate_errors(location.display_name):
         return SqliteEngine(location, *await asyncio.to_thread(_connect, location))
 
 
 def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection]:
     """Connections to write and to read with. May wait for other processes, so not in the event loop."""
-    prepare(location)
+    prepare_database(location)
     writing = connect(location)
     try:
         return writing, connect(location)
@@ -81,80 +81,82 @@ class SqliteEngine(Engine):
         self._location = location
         self._reader = Reader(location, reading)
         self._writer = Writer(location, writing)
-        self._signals = Signals(on_interest=self._look_for_others)
+        self._watches = WatchRegistry(on_watched_changed=self._update_polling)
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         def read(db: sqlite3.Connection) -> list[Record | None]:
-            return [_get(db, address, now) for address in addresses]
+            return [_fetch_record(db, address, now) for address in addresses]
 
-        return await self._reader.look_up(read, len(addresses))
+        return await self._reader.run_inline(read, len(addresses))
 
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
         def wake(result: Committed | Refused) -> None:
             if isinstance(result, Committed):
-                self._signals.wake(change.address for change in changes)
+                self._watches.wake(change.address for change in changes)
 
         return await self._writer.run(lambda transaction: transaction.commit(changes, guard, now), wake)
 
-    async def page(self, wanted: PageRequest, *, now: Micros) -> list[Record]:
-        sql = _PAGES[wanted.partition is not None, wanted.tag is not None, wanted.descending]
-        after = wanted.after or (_LAST if wanted.descending else _FIRST)
+    async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
+        sql = _PAGES[request.partition is not None, request.tag is not None, request.descending]
+        after = request.after or (_LAST if request.descending else _FIRST)
         values: dict[str, object] = {
-            "space": wanted.space,
-            "partition": wanted.partition or after.partition,
-            "tag": wanted.tag,
+            "space": request.space,
+            "partition": request.partition or after.partition,
+            "tag": request.tag,
             "order": after.order,
             "key": after.key,
             "now": now,
         }
-        return await self._reader.run(lambda db: _records(db, sql, values, wanted.limit))
+        return await self._reader.run_in_pool(lambda db: _fetch_records(db, sql, values, request.limit))
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         values: dict[str, object] = {"lane": lane, "until": until, "now": now}
-        return await self._reader.run(lambda db: _records(db, _DUE, values, limit))
+        return await self._reader.run_in_pool(lambda db: _fetch_records(db, _DUE, values, limit))
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
-        values: dict[str, object] = {"space": space, "partition": partition or ALL, "now": now}
-        return await self._reader.run(lambda db: dict(db.execute(_COUNTS, values).fetchall()))
+        values: dict[str, object] = {"space": space, "partition": partition or ALL_PARTITIONS, "now": now}
+        return await self._reader.run_in_pool(lambda db: dict(db.execute(_COUNTS, values).fetchall()))
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         def wake(purged: list[Purged]) -> None:
-            self._signals.wake(Address(each.space, each.partition, each.key) for each in purged)
+            self._watches.wake(Address(each.space, each.partition, each.key) for each in purged)
 
         return await self._writer.run(lambda transaction: transaction.purge(until, limit), wake)
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
-        return self._signals.watch((space, partition, key))
+        return self._watches.watch((space, partition, key))
 
-    async def maintain(self, *, repair: bool) -> Maintenance:
-        with translated(self._location.name):
+    async def maintain(self, *, repair: bool) -> MaintenanceReport:
+        with translate_errors(self._location.display_name):
             maintenance = await asyncio.to_thread(_maintain, self._location)
         if repair:
-            await self._writer.run(lambda transaction: transaction.recount())
+            await self._writer.run(lambda transaction: transaction.repair_counters())
         return maintenance
 
-    async def about(self) -> About:
-        return About(server=f"SQLite {sqlite3.sqlite_version}", place=self._location.name)
+    async def info(self) -> StorageInfo:
+        return StorageInfo(server=f"SQLite {sqlite3.sqlite_version}", path=self._location.display_name)
 
     async def close(self) -> None:
-        self._signals.close()
+        self._watches.close()
         await self._writer.close()
         await self._reader.close()
 
-    def _look_for_others(self) -> None:
-        self._writer.look_for_others(self._signals.wake_all if self._signals.is_watched else None)
+    def _update_polling(self) -> None:
+        self._writer.set_external_commit_callback(
+            self._watches.wake_all if self._watches.is_watched else None
+        )
 
 
-def _get(db: sqlite3.Connection, address: Address, now: Micros) -> Record | None:
+def _fetch_record(db: sqlite3.Connection, address: Address, now: Micros) -> Record | None:
     space, partition, key = address
     values: dict[str, object] = {"space": space, "partition": partition, "key": key, "now": now}
     found = checked(read(db, _GET, values, list))
     return found[0] if found else None
 
 
-def _records(db: sqlite3.Connection, sql: str, values: dict[str, object], limit: int) -> list[Record]:
+def _fetch_records(db: sqlite3.Connection, sql: str, values: dict[str, object], limit: int) -> list[Record]:
     """Return a page. No more rows are fetched than fit into it."""
     return read(db, sql, values, lambda found: page_of(found, limit))
 
@@ -177,10 +179,10 @@ def _free_pages(db: sqlite3.Connection) -> int:
     return db.execute("PRAGMA freelist_count").fetchone()[0]
 
 
-def _maintain(location: Location) -> Maintenance:
+def _maintain(location: Location) -> MaintenanceReport:
     """Fold the log into the file, give free pages back, and compare everything with everything."""
     size = location.path.stat().st_size
-    db = connect(location, patient=True)
+    db = connect(location, wait_for_locks=True)
     try:
         _vacuum(db)
         db.execute("PRAGMA optimize").fetchall()
@@ -193,4 +195,4 @@ def _maintain(location: Location) -> Maintenance:
     finally:
         db.close()
     reclaimed = max(0, size - location.path.stat().st_size)
-    return Maintenance(reclaimed_bytes=reclaimed, findings=tuple(findings))
+    return MaintenanceReport(reclaimed_bytes=reclaimed, findings=tuple(findings))

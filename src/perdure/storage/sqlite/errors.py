@@ -16,7 +16,7 @@ from ..errors import (
     StorageReadOnly,
 )
 
-_KINDS: dict[int, tuple[type[StorageError], str]] = {
+_ERRORS_BY_CODE: dict[int, tuple[type[StorageError], str]] = {
     sqlite3.SQLITE_BUSY: (StorageBusy, "other processes hold the file's lock"),
     sqlite3.SQLITE_LOCKED: (StorageBusy, "other processes hold the file's lock"),
     sqlite3.SQLITE_READONLY: (StorageReadOnly, "the file or its folder may not be written"),
@@ -31,7 +31,7 @@ def is_busy(error: sqlite3.Error) -> bool:
     return _primary_code(error) in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-def is_no_database(error: sqlite3.Error) -> bool:
+def is_not_a_database(error: sqlite3.Error) -> bool:
     return _primary_code(error) == sqlite3.SQLITE_NOTADB
 
 
@@ -47,12 +47,12 @@ def as_storage_error(error: sqlite3.Error, path: str) -> StorageError:
         code = sqlite3.SQLITE_CORRUPT
     if code == sqlite3.SQLITE_CANTOPEN:
         return CannotOpen(path, "SQLite cannot open it", "check that its folder exists and may be written")
-    kind, what = _KINDS.get(code, (StorageFailed, "SQLite failed"))
+    kind, what = _ERRORS_BY_CODE.get(code, (StorageFailed, "SQLite failed"))
     return kind(f"{path}: {what} ({error})")
 
 
 @contextmanager
-def translated(path: str) -> Generator[None]:
+def translate_errors(path: str) -> Generator[None]:
     try:
         yield
     except sqlite3.Error as error:

@@ -11,7 +11,7 @@ import msgspec
 
 from ..errors import CannotOpen
 
-_OPTIONS = "the options are synchronous=full|normal, busy_timeout=SECONDS and max_bytes=BYTES"
+_OPTIONS_HELP = "the options are synchronous=full|normal, busy_timeout=SECONDS and max_bytes=BYTES"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -29,31 +29,31 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = Options()
 
     @property
-    def name(self) -> str:
+    def display_name(self) -> str:
         return str(self.path)
 
 
-def parse(url: str) -> Location:
+def parse_url(url: str) -> Location:
     """`sqlite:///relative.db`, `sqlite:////absolute.db`, with options behind a question mark."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
-        raise _no_file(url) from error
+        raise _invalid_url_error(url) from error
     path = unquote(parts.path[1:])
     is_file = url.startswith("sqlite:///") and path not in ("", ":memory:") and "\0" not in path
     if not is_file or parts.fragment:
-        raise _no_file(url)
+        raise _invalid_url_error(url)
     try:
         path.encode()
         absolute = Path(path).absolute()
     except (OSError, UnicodeEncodeError) as error:
-        raise _no_file(url) from error
+        raise _invalid_url_error(url) from error
     return Location(path=absolute, options=_options(url, parts.query))
 
 
-def exists(url: str) -> bool:
+def file_exists(url: str) -> bool:
     """Whether the file is there; opening the URL would make it otherwise."""
-    return parse(url).path.exists()
+    return parse_url(url).path.exists()
 
 
 def _options(url: str, query: str) -> Options:
@@ -61,12 +61,12 @@ def _options(url: str, query: str) -> Options:
         given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
         options = msgspec.convert(given, Options, strict=False)
     except ValueError as error:
-        raise CannotOpen(url, str(error), _OPTIONS) from error
+        raise CannotOpen(url, str(error), _OPTIONS_HELP) from error
     if isnan(options.busy_timeout):
-        raise CannotOpen(url, "busy_timeout is not a number", _OPTIONS)
+        raise CannotOpen(url, "busy_timeout is not a number", _OPTIONS_HELP)
     return options
 
 
-def _no_file(url: str) -> CannotOpen:
+def _invalid_url_error(url: str) -> CannotOpen:
     remedy = "write sqlite:///relative.db or sqlite:////absolute.db (a # as %23), or memory: without a file"
     return CannotOpen(url, "it does not name a file", remedy)

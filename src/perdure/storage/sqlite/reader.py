@@ -14,13 +14,13 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from .database import connect
-from .errors import is_busy, translated
+from .errors import is_busy, translate_errors
 from .location import Location
 
 T = TypeVar("T")
 
-THREADS = 2
-MOST_INLINE = 8
+POOL_THREADS = 2
+MAX_INLINE_LOOKUPS = 8
 """Look-ups that are done in the event loop at once; more of them go to the pool."""
 
 
@@ -29,24 +29,24 @@ class Reader:
 
     def __init__(self, location: Location, own: sqlite3.Connection) -> None:
         self._location = location
-        self._own = own
-        self._of_thread = threading.local()
-        self._connections = [self._own]
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="perdure-sqlite-reader")
+        self._loop_connection = own
+        self._thread_local = threading.local()
+        self._connections = [self._loop_connection]
+        self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="perdure-sqlite-reader")
 
-    async def look_up(self, read: Callable[[sqlite3.Connection], T], rows: int) -> T:
+    async def run_inline(self, read: Callable[[sqlite3.Connection], T], rows: int) -> T:
         """Run a read of a few rows by key, here if that is quick and nobody holds the file."""
-        if rows > MOST_INLINE:
-            return await self.run(read)
+        if rows > MAX_INLINE_LOOKUPS:
+            return await self.run_in_pool(read)
         try:
-            return read(self._own)
+            return read(self._loop_connection)
         except sqlite3.Error as error:
             if is_busy(error):  # the log is being recovered: wait for that elsewhere
-                return await self.run(read)
-            with translated(self._location.name):
+                return await self.run_in_pool(read)
+            with translate_errors(self._location.display_name):
                 raise
 
-    async def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
+    async def run_in_pool(self, read: Callable[[sqlite3.Connection], T]) -> T:
         """Run a read in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._in_thread, read)
 
@@ -56,12 +56,12 @@ class Reader:
             db.close()
 
     def _in_thread(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        with translated(self._location.name):
-            return read(self._connection_of_thread())
+        with translate_errors(self._location.display_name):
+            return read(self._thread_connection())
 
-    def _connection_of_thread(self) -> sqlite3.Connection:
-        db: sqlite3.Connection | None = getattr(self._of_thread, "db", None)
+    def _thread_connection(self) -> sqlite3.Connection:
+        db: sqlite3.Connection | None = getattr(self._thread_local, "db", None)
         if db is None:
-            db = self._of_thread.db = connect(self._location, patient=True)
+            db = self._thread_local.db = connect(self._location, wait_for_locks=True)
             self._connections.append(db)
         return db

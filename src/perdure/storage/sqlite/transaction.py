@@ -12,25 +12,25 @@ from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
 from ..record import (
+    Accepted,
     Change,
     Committed,
     Delete,
-    Done,
     Guard,
     Insert,
-    Keep,
+    InsertIfAbsent,
     Kept,
     Micros,
     Purged,
     Record,
+    RecordState,
     Refused,
     Replace,
     Space,
-    Standing,
     Tag,
-    accepted,
-    growth,
-    judge,
+    accepted_results,
+    decide,
+    guard_delta,
     tag_deltas,
 )
 from .rows import recount, text_or_none
@@ -46,11 +46,11 @@ _COUNT = statement("count")
 _ADD_COUNT = statement("add_count")
 _DROP_ZERO_COUNT = statement("drop_zero_count")
 
-ALL = ""
+ALL_PARTITIONS = ""
 """The partition under which the counters hold the sum of all. No record can have it."""
 
 
-class _Found(NamedTuple):
+class _StoredRow(NamedTuple):
     """What stands at an address, expired or not."""
 
     id: int
@@ -59,13 +59,13 @@ class _Found(NamedTuple):
     order: Micros
     tag: Tag
 
-    def standing(self, now: Micros) -> Standing | None:
+    def state(self, now: Micros) -> RecordState | None:
         """What a change meets here: nothing, if it has expired."""
         is_live = self.expires_at is None or now < self.expires_at
-        return Standing(self.version, self.order, self.tag) if is_live else None
+        return RecordState(self.version, self.order, self.tag) if is_live else None
 
 
-_Overdue: TypeAlias = tuple[int, Space, str, str, Tag | None]  # id, space, partition, key, tag
+_ExpiredRow: TypeAlias = tuple[int, Space, str, str, Tag | None]  # id, space, partition, key, tag
 
 
 class Transaction:
@@ -78,32 +78,32 @@ class Transaction:
 
     def commit(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
         found = [self._find(change) for change in changes]
-        answers = tuple(
-            judge(change, None if at is None else at.standing(now))
+        results = tuple(
+            decide(change, None if at is None else at.state(now))
             for change, at in zip(changes, found, strict=True)
         )
-        done = accepted(answers)
-        if done is None:
-            return Refused(answers)
+        accepted = accepted_results(results)
+        if accepted is None:
+            return Refused(results)
         if guard is not None:
             partition = changes[0].address.partition
-            grows = growth(guard, changes, done, now)
-            if grows > 0 and self._stored(guard, partition) + grows > guard.at_most:
+            delta = guard_delta(guard, changes, accepted, now)
+            if delta > 0 and self._guarded_count(guard, partition) + delta > guard.max_count:
                 self._purge_partition(partition, now)
-                over = self._stored(guard, partition) + grows
-                if over > guard.at_most:
-                    return Refused(answers, over=over)
+                guard_count = self._guarded_count(guard, partition) + delta
+                if guard_count > guard.max_count:
+                    return Refused(results, guard_count=guard_count)
                 found = [self._find(change) for change in changes]  # some of it may just have been purged
-        for change, at, answer in zip(changes, found, done, strict=True):
-            self._apply(change, at, answer)
-        return Committed(done)
+        for change, at, result in zip(changes, found, accepted, strict=True):
+            self._apply(change, at, result)
+        return Committed(accepted)
 
     def purge(self, until: Micros, limit: int) -> list[Purged]:
         with text_or_none(self._db):
-            rows: list[_Overdue] = self._db.execute(_OVERDUE, (until, limit)).fetchall()
-        return self._remove(rows)
+            rows: list[_ExpiredRow] = self._db.execute(_OVERDUE, (until, limit)).fetchall()
+        return self._delete_rows(rows)
 
-    def recount(self) -> None:
+    def repair_counters(self) -> None:
         """Make every counter say what there is."""
         for space, partition, tag, stored, counted in recount(self._db):
             self._deltas[space, partition, tag] += counted - stored
@@ -114,27 +114,27 @@ class Transaction:
         self._db.executemany(_ADD_COUNT, moved)
         self._db.executemany(_DROP_ZERO_COUNT, [row[:3] for row in moved if row[3] < 0])
 
-    def _find(self, change: Change) -> _Found | None:
+    def _find(self, change: Change) -> _StoredRow | None:
         row = self._db.execute(_FIND, change.address).fetchone()
-        return None if row is None else _Found(*row)
+        return None if row is None else _StoredRow(*row)
 
-    def _apply(self, change: Change, at: _Found | None, answer: Done | Kept) -> None:
-        if isinstance(answer, Kept):
+    def _apply(self, change: Change, at: _StoredRow | None, result: Accepted | Kept) -> None:
+        if isinstance(result, Kept):
             return
         match change:
-            case Insert(record=record) | Keep(record=record):
-                self._bear(record, at)
+            case Insert(record=record) | InsertIfAbsent(record=record):
+                self._insert(record, at)
             case Replace(after=after):
                 self._replace(after, at)
             case Delete():
                 self._delete(at)
-        for space, tag, by in tag_deltas(change, answer):
-            self._count(space, change.address.partition, tag, by)
+        for space, tag, by in tag_deltas(change, result):
+            self._add_delta(space, change.address.partition, tag, by)
 
-    def _bear(self, record: Record, expired: _Found | None) -> None:
+    def _insert(self, record: Record, expired: _StoredRow | None) -> None:
         if expired is not None:
             self._delete(expired)
-            self._count(record.space, record.partition, expired.tag, -1)
+            self._add_delta(record.space, record.partition, expired.tag, -1)
         self._db.execute(
             _INSERT,
             (
@@ -151,39 +151,39 @@ class Transaction:
             ),
         )
 
-    def _replace(self, after: Record, at: _Found | None) -> None:
+    def _replace(self, after: Record, at: _StoredRow | None) -> None:
         row = at.id if at else None
         self._db.execute(
             _REPLACE,
             (after.body, after.version, after.tag, after.expires_at, after.lane, after.wake_at, row),
         )
 
-    def _delete(self, at: _Found | None) -> None:
+    def _delete(self, at: _StoredRow | None) -> None:
         self._db.execute(_DELETE, (at.id if at else None,))
 
-    def _remove(self, rows: Sequence[_Overdue]) -> list[Purged]:
+    def _delete_rows(self, rows: Sequence[_ExpiredRow]) -> list[Purged]:
         self._db.executemany(_DELETE, [row[:1] for row in rows])
         for _, space, partition, _, tag in rows:
             if tag is not None:  # else it is damaged, and `recount` decides
-                self._count(space, partition, tag, -1)
+                self._add_delta(space, partition, tag, -1)
         return [Purged(space, partition, key, tag or "") for _, space, partition, key, tag in rows]
 
     # Counting
 
-    def _count(self, space: Space, partition: str, tag: Tag, by: int) -> None:
+    def _add_delta(self, space: Space, partition: str, tag: Tag, by: int) -> None:
         self._deltas[space, partition, tag] += by
-        self._deltas[space, ALL, tag] += by
+        self._deltas[space, ALL_PARTITIONS, tag] += by
 
     def _purge_partition(self, partition: str, now: Micros) -> None:
         with text_or_none(self._db):
-            rows: list[_Overdue] = self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall()
-        self._remove(rows)
+            rows: list[_ExpiredRow] = self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall()
+        self._delete_rows(rows)
 
-    def _stored(self, guard: Guard, partition: str) -> int:
+    def _guarded_count(self, guard: Guard, partition: str) -> int:
         """How many records of the guarded tags are stored, expired ones included."""
-        return sum(self._count_of((guard.space, partition, tag)) for tag in guard.tags)
+        return sum(self._current_count((guard.space, partition, tag)) for tag in guard.tags)
 
-    def _count_of(self, scope: tuple[Space, str, Tag]) -> int:
+    def _current_count(self, scope: tuple[Space, str, Tag]) -> int:
         """A counter as it stands within this transaction; the table has it as it was before."""
         before = self._counted.get(scope)
         if before is None:

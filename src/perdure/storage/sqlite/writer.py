@@ -16,18 +16,18 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
-from ..batcher import own_copy
+from ..batcher import copy_error
 from ..errors import StorageBusy, StorageClosed
-from .database import wait_for
-from .errors import translated
+from .database import execute_when_unlocked
+from .errors import translate_errors
 from .location import Location
 from .transaction import Transaction
 
 T = TypeVar("T")
 
-MOST_JOBS = 256
+MAX_JOBS_PER_TRANSACTION = 256
 """The most jobs of one transaction, so that other processes get their turn."""
-LOOK_EVERY = 0.04
+POLL_SECONDS = 0.04
 """Seconds between two looks for commits of other processes, while somebody watches."""
 
 
@@ -35,16 +35,16 @@ class _Job(Generic[T]):
     """A piece of a transaction, maybe run more than once, and the future of whoever waits for it."""
 
     def __init__(
-        self, work: Callable[[Transaction], T], then: Callable[[T], None], future: asyncio.Future[T]
+        self, work: Callable[[Transaction], T], on_result: Callable[[T], None], future: asyncio.Future[T]
     ) -> None:
         self.work = work
-        self.then = then
+        self.on_result = on_result
         self.future = future
 
-    def settle(self, result: T | Exception) -> None:
+    def resolve(self, result: T | Exception) -> None:
         """In the event loop, once the result is on disk. The caller may have stopped waiting."""
         if not isinstance(result, Exception):
-            self.then(result)
+            self.on_result(result)
         if self.future.done():
             return
         if isinstance(result, Exception):
@@ -54,7 +54,7 @@ class _Job(Generic[T]):
 
 
 _AnyJob: TypeAlias = _Job[object]
-_Settled: TypeAlias = tuple[_AnyJob, object]
+_JobResult: TypeAlias = tuple[_AnyJob, object]
 
 
 class Writer:
@@ -67,25 +67,27 @@ class Writer:
         self._waiting: list[_AnyJob] = []
         self._queue: SimpleQueue[list[_AnyJob]] = SimpleQueue()  # an empty list: look at the flags
         self._closed = False
-        self._on_foreign_commit: Callable[[], None] | None = None
+        self._on_external_commit: Callable[[], None] | None = None
         self._data_version = 0  # never the first that is read: a first watch begins with a wake-up
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite-writer", daemon=True)
         self._thread.start()
 
-    async def run(self, work: Callable[[Transaction], T], then: Callable[[T], None] = lambda _: None) -> T:
+    async def run(
+        self, work: Callable[[Transaction], T], on_result: Callable[[T], None] = lambda _: None
+    ) -> T:
         """Run a piece of work in a transaction, shared with others; return when it is on disk.
 
         `then` is called with the result in any case, also if the caller no longer waits.
         """
         if self._closed:
-            raise StorageClosed(f"{self._location.name} was closed")
+            raise StorageClosed(f"{self._location.display_name} was closed")
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._waiting:
-            self._loop.call_soon(self._hand_over)
-        self._waiting.append(cast("_AnyJob", _Job(work, then, future)))
+            self._loop.call_soon(self._enqueue)
+        self._waiting.append(cast("_AnyJob", _Job(work, on_result, future)))
         return await future
 
-    def _hand_over(self) -> None:
+    def _enqueue(self) -> None:
         """Give the thread at once what this turn of the event loop has brought together.
 
         Job by job, the thread would wake for the first and commit it alone, in competition with the loop for
@@ -94,15 +96,15 @@ class Writer:
         jobs, self._waiting = self._waiting, []
         self._queue.put(jobs)
 
-    def look_for_others(self, on_foreign_commit: Callable[[], None] | None) -> None:
+    def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
         """Call this in the event loop when another process has committed; None: no longer."""
-        self._on_foreign_commit = on_foreign_commit
+        self._on_external_commit = on_external_commit
         self._queue.put([])
 
     async def close(self) -> None:
         """Finish what was asked for, then stop."""
         if not self._closed:
-            self._hand_over()  # first, or the thread might see the flag and an empty queue, and leave
+            self._enqueue()  # first, or the thread might see the flag and an empty queue, and leave
             self._closed = True
             self._queue.put([])
         await asyncio.to_thread(self._thread.join)
@@ -113,11 +115,11 @@ class Writer:
         try:
             while not (self._closed and self._queue.empty()):
                 jobs = self._next_jobs()
-                for start in range(0, len(jobs), MOST_JOBS):
-                    group = jobs[start : start + MOST_JOBS]
-                    self._in_loop(partial(_deliver, self._run_group(group)))
-                if (callback := self._on_foreign_commit) is not None:
-                    self._notice_others(callback)
+                for start in range(0, len(jobs), MAX_JOBS_PER_TRANSACTION):
+                    batch = jobs[start : start + MAX_JOBS_PER_TRANSACTION]
+                    self._call_in_loop(partial(_deliver_results, self._run_batch(batch)))
+                if (callback := self._on_external_commit) is not None:
+                    self._check_data_version(callback)
         finally:
             self._db.close()
 
@@ -125,27 +127,29 @@ class Writer:
         """What is waiting now, or the first to come."""
         jobs: list[_AnyJob] = []
         with suppress(Empty):
-            jobs += self._queue.get(timeout=LOOK_EVERY if self._on_foreign_commit else None)
-            while len(jobs) < MOST_JOBS:
+            jobs += self._queue.get(timeout=POLL_SECONDS if self._on_external_commit else None)
+            while len(jobs) < MAX_JOBS_PER_TRANSACTION:
                 jobs += self._queue.get_nowait()
         return jobs
 
-    def _run_group(self, group: Sequence[_AnyJob]) -> list[_Settled]:
+    def _run_batch(self, batch: Sequence[_AnyJob]) -> list[_JobResult]:
         try:
-            with translated(self._location.name):
-                return list(zip(group, self._transact(group), strict=True))
+            with translate_errors(self._location.display_name):
+                return list(zip(batch, self._transact(batch), strict=True))
         except StorageBusy as error:
-            return [(job, own_copy(error)) for job in group]  # all have waited; alone, each would wait again
+            return [
+                (job, copy_error(error)) for job in batch
+            ]  # all have waited; alone, each would wait again
         except Exception as error:  # whatever it is, somebody waits for it
-            if len(group) > 1:
-                return [settled for job in group for settled in self._run_group([job])]
-            return [(group[0], error)]
+            if len(batch) > 1:
+                return [results for job in batch for results in self._run_batch([job])]
+            return [(batch[0], error)]
 
-    def _transact(self, group: Sequence[_AnyJob]) -> list[object]:
-        wait_for(self._db, "BEGIN IMMEDIATE", self._location)
+    def _transact(self, batch: Sequence[_AnyJob]) -> list[object]:
+        execute_when_unlocked(self._db, "BEGIN IMMEDIATE", self._location)
         try:
             transaction = Transaction(self._db)
-            results = [job.work(transaction) for job in group]
+            results = [job.work(transaction) for job in batch]
             transaction.flush()
             self._db.execute("COMMIT")
         except BaseException:
@@ -154,26 +158,26 @@ class Writer:
             raise
         return results
 
-    def _in_loop(self, callback: Callable[[], None]) -> None:
+    def _call_in_loop(self, callback: Callable[[], None]) -> None:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
             return  # the loop is closed: nobody waits any more
 
-    def _notice_others(self, callback: Callable[[], None]) -> None:
+    def _check_data_version(self, callback: Callable[[], None]) -> None:
         try:
             version = self._read_data_version()
         except sqlite3.Error:
             return  # locked for recovery, or damaged: the next commit will tell
         if version != self._data_version:
             self._data_version = version
-            self._in_loop(callback)
+            self._call_in_loop(callback)
 
     def _read_data_version(self) -> int:
         """A number that changes when another connection commits, and not when this one does."""
         return self._db.execute("PRAGMA data_version").fetchone()[0]
 
 
-def _deliver(settled: Sequence[_Settled]) -> None:
-    for job, result in settled:
-        job.settle(result)
+def _deliver_results(results: Sequence[_JobResult]) -> None:
+    for job, result in results:
+        job.resolve(result)

@@ -7,12 +7,11 @@ import asyncio
 
 import pytest
 
-from perdure.storage import Committed, Conflict, Done, Insert, Refused, Storage, open_storage
+from perdure.storage import Accepted, Committed, Conflict, Insert, Refused, Storage, open_storage
 from perdure.storage.errors import StorageFailed
 from perdure.storage.kit.sample_records import NOW, PARTITION, insert_each, make_record
-from perdure.storage.record import Standing
+from perdure.storage.record import RecordState, check_server_decision
 from perdure.storage.redis import scripts
-from perdure.storage.verdict import result_of
 
 from .. import servers
 from ..markers import server
@@ -72,15 +71,19 @@ async def test_a_disagreement_about_one_commit_leaves_the_others_of_its_group_al
             insert_each(storage, make_record()),
             return_exceptions=True,
         )
-        assert results[:2] == [Committed((Done(1),))] * 2
+        assert results[:2] == [Committed((Accepted(1),))] * 2
         assert isinstance(results[2], StorageFailed)
 
 
 def test_what_the_server_wrote_though_we_refuse_it_is_an_error() -> None:
-    stored = [Standing(1, 1, "")]
+    stored = [RecordState(1, 1, "")]
     refused = Refused((Conflict(1),))
     insert = [Insert(record=make_record())]
-    assert result_of(insert, stored, over=None, was_written=False) == refused
-    assert isinstance(result_of(insert, stored, over=None, was_written=True), StorageFailed)
-    assert isinstance(result_of(insert, [None], over=3, was_written=True), StorageFailed)
-    assert result_of(insert, [None], over=3, was_written=False) == Refused((Done(1),), over=3)
+    assert check_server_decision(insert, stored, guard_count=None, was_written=False) == refused
+    assert isinstance(
+        check_server_decision(insert, stored, guard_count=None, was_written=True), StorageFailed
+    )
+    assert isinstance(check_server_decision(insert, [None], guard_count=3, was_written=True), StorageFailed)
+    assert check_server_decision(insert, [None], guard_count=3, was_written=False) == Refused(
+        (Accepted(1),), guard_count=3
+    )
