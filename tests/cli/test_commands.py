@@ -16,7 +16,7 @@ import pytest
 
 import perdure
 from perdure.cli.backends import redact_url
-from perdure.cli.storages import SPACES
+from perdure.operating.maintenance import ALL_SPACES as SPACES
 from perdure.storage import Record, open_storage
 from perdure.storage.copy import COPIES
 from perdure.storage.kit.sample_records import HOSTILE_NAMES, NOW, insert_each, make_record

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perdure.cli.servers import Place, place_of
+from perdure.operating.maintenance import ServerInfo, server_info
 from perdure.storage import open_storage
 
 from ..fork_server import PIPE, forged
@@ -26,13 +26,13 @@ pytestmark = pytest.mark.anyio
 async def test_a_server_tells_its_version_and_its_clock(engine: str, named: str, tmp_path: Path) -> None:
     url = await new_url(engine, tmp_path)
     async with await open_storage(url) as storage:
-        told = await place_of(storage)
+        told = await server_info(storage)
     assert re.match(named, told.version)
     if engine == "sqlite":
-        assert told.ahead is None  # it has no other clock than ours
+        assert told.clock_offset is None  # it has no other clock than ours
     else:
-        assert told.ahead is not None
-        assert abs(told.ahead) <= told.margin + 0.01  # the server is on this machine, and rounds
+        assert told.clock_offset is not None
+        assert abs(told.clock_offset) <= told.offset_error + 0.01  # the server is on this machine, and rounds
 
 
 def test_clocks_are_apart_only_where_no_slow_answer_explains_it() -> None:
@@ -43,7 +43,8 @@ def test_clocks_are_apart_only_where_no_slow_answer_explains_it() -> None:
         (1.9, 0.0, False),
         (None, 0.0, False),
     ):
-        assert Place(version="x", ahead=ahead, margin=margin).is_apart(2.0) is expected
+        server = ServerInfo(version="x", clock_offset=ahead, offset_error=margin)
+        assert server.has_clock_skew(2.0) is expected
 
 
 async def test_doctor_tells_the_place_and_leaves_nothing_behind(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from perdure.feeds.errors import (
     SourceUnavailable,
     UnknownAccount,
 )
-from perdure.operating import AmbiguousId, NotAsked, TooShort
+from perdure.operating import AmbiguousId, IdTooShort, NoOpenQuestion
 from perdure.runtime import QueueFull
 from perdure.storage.errors import (
     CannotOpen,
@@ -52,7 +52,7 @@ ASKED_WRONGLY = [
     StorageFull("full"),
     StorageCorrupt("damaged"),
     NotFound(),
-    TooShort(6),
+    IdTooShort(6),
     AmbiguousId("abcdef", ["abcdef0", "abcdef1"]),
     InvalidCursor(),
     MalformedAnswer("name", "green is no colour"),
@@ -67,7 +67,7 @@ NOT_NOW = [
     StorageFailed("the disk"),
     OutcomeUnknown("the line broke"),
     TerminalTask("completed", "cancelled"),
-    NotAsked("name", []),
+    NoOpenQuestion("name", []),
     AccountUnavailable("deactivated"),
 ]
 TRY_AGAIN = [

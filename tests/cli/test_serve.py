@@ -95,7 +95,7 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
         await until(lambda: is_writing(report), seconds=30)
         await report.cancel()
     async with await open_storage(f"sqlite:///{plain.file}") as storage:
-        unprinted = (await Operator(storage).tasks(name="print_report", limit=1)).rows
+        unprinted = (await Operator(storage).tasks(name="print_report", limit=1)).tasks
 
     reports = {"build_report", "sign_report", "approve_report", "print_report"}
     feeds = {"recent_posts", "shared_links"}
@@ -108,7 +108,7 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
     assert text_of(signed) == "the 2026 report is signed by Ada"
     assert printed.is_error
     assert "out of paper" in text_of(printed)
-    assert [row.state for row in unprinted] == ["failed"]
+    assert [row.display_status for row in unprinted] == ["failed"]
     assert f"storage     {plain.log.with_name('tried.db')}   (durable)" in plain.said
     assert plain.log.with_name("tried.db").exists()
     assert f"kill -9 {plain.pid}" in plain.said
@@ -192,9 +192,11 @@ async def _pasted(server: Background, folder: Path, lines: str) -> str:
         async def is_cancelled() -> bool:
             assert process.returncode is None, await process.communicate()
             found = await operator.tasks(statuses=[Status.WORKING], name="build_report")
-            writing = [row for row in found.rows if not row.is_cancelling and (row.share or 0) >= 2 / 12]
+            writing = [
+                row for row in found.tasks if not row.is_cancelling and (row.progress_fraction or 0) >= 2 / 12
+            ]
             for row in writing:
-                await operator.cancel(row.handle, row.task_id)
+                await operator.cancel(row.locator, row.task_id)
             return bool(writing)
 
         await until(is_cancelled, seconds=60)

@@ -15,7 +15,7 @@ from perdure.tasks.snapshot import TASKS
 from ..mcp.raw_clients import Modern
 from ..runtime.replicas import until
 from ..test_examples import EXAMPLES, SERVING, Person, Served, running, sampled, started, text_of, visiting
-from ..web.tool_dashboard import form_key_in, path_of
+from ..web.tool_dashboard import csrf_token_in, path_of
 from .serve_process import TOKEN, anyone, ended_well
 from .user_servers import DECLARED, OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER, PAUSING
 
@@ -119,7 +119,7 @@ async def test_what_the_dashboard_cancels_is_kept_for_as_long_as_the_server_keep
             browser.base_url = root_of(server)
             browser.headers["accept"] = "text/html"
             page = await path_of(browser, handle.task_id)
-            key = form_key_in((await browser.get(page)).text)
+            key = csrf_token_in((await browser.get(page)).text)
             await browser.post(f"{page}/cancel", data={"form_key": key})
     async with await open_storage(f"sqlite:///{tmp_path / 'own.db'}") as storage:
         (record,) = await storage.page(TASKS, limit=10, now=0)

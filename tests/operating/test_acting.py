@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.operating import NotAsked, Operator, outcome_of
+from perdure.operating import NoOpenQuestion, Operator, outcome_json
 from perdure.runtime import App, Task
 from perdure.runtime.lease import Holder
 from perdure.storage.clock import DAY, SECOND
@@ -23,8 +23,8 @@ ACCEPTED: Json = {"action": "accept", "content": {"name": "Ana"}}
 
 
 async def place_of(operator: Operator, snapshot: Snapshot) -> tuple[str, str]:
-    row = (await operator.find(snapshot.task.task_id)).row
-    return row.handle, row.task_id
+    row = (await operator.find(snapshot.task.task_id)).summary
+    return row.locator, row.task_id
 
 
 async def asking(store: TaskStore, owner: Owner = ANA) -> Snapshot:
@@ -53,7 +53,7 @@ async def test_the_worker_of_a_task_that_runs_is_asked_to_end_it(
     new = NewTask(method="tools/call", function="f")
     task = await store.create(ANA, new, lease=lambda task: Holder("w#1", SECOND, clock).take(task, None))
     row = await operator.cancel(*await place_of(operator, task))
-    assert (row.status, row.state) == (Status.WORKING, "cancelling")
+    assert (row.status, row.display_status) == (Status.WORKING, "cancelling")
     assert (await store.get(ANA, task.task.task_id)).task.cancel_requested_at == clock.now
 
 
@@ -91,10 +91,10 @@ async def test_an_answer_that_is_not_what_the_form_asks_for_changes_nothing(
 async def test_what_was_not_asked_cannot_be_answered(store: TaskStore, operator: Operator) -> None:
     task = await asking(store)
     place = await place_of(operator, task)
-    with pytest.raises(NotAsked, match="what is open is 'q'"):
+    with pytest.raises(NoOpenQuestion, match="open: 'q'"):
         await operator.answer(*place, "other", ACCEPTED)
     await operator.answer(*place, "q", {"action": "decline"})
-    with pytest.raises(NotAsked, match="nothing is open"):
+    with pytest.raises(NoOpenQuestion, match="no question is open"):
         await operator.answer(*place, "q", ACCEPTED)
     await operator.cancel(*place)
     with pytest.raises(TerminalTask):
@@ -116,11 +116,11 @@ async def test_a_running_task_is_answered_and_another_cancelled_from_outside(sub
                 if state.task.outstanding:
                     break
         seen = await operator.find(signed.task.task_id)
-        assert seen.row.is_held
-        await operator.answer(seen.row.handle, seen.row.task_id, seen.questions[0].key, ACCEPTED)
+        assert seen.summary.is_claimed
+        await operator.answer(seen.summary.locator, seen.summary.task_id, seen.questions[0].key, ACCEPTED)
         await operator.cancel(*await place_of(operator, dropped))
         ended = [await runtime.wait(ANA, each.task.task_id, 30) for each in (signed, dropped)]
-    assert outcome_of(ended[0].task.outcome) == {"result": "Ana"}
+    assert outcome_json(ended[0].task.outcome) == {"result": "Ana"}
     assert ended[1].task.status is Status.CANCELLED
     await close(subject, operator.storage)
 
@@ -136,7 +136,7 @@ async def test_what_has_expired_is_counted_first_and_removed_then(
     await created(store, 2, BOB)
     for _ in range(2):  # counting is not removing
         counted = await operator.purge(dry_run=True)
-        assert (counted.expired, counted.ended) == (3, 0)
+        assert (counted.expired, counted.finished) == (3, 0)
     assert (await operator.stats()).expired == 3
     assert (await operator.purge()).expired == 3
     assert (await operator.purge()).expired == 0
@@ -153,8 +153,8 @@ async def test_only_tasks_that_ended_before_a_time_are_removed_by_it(
     time = clock.now
     clock.advance(SECOND)
     await store.cancel(late)
-    assert (await operator.purge(ended_before=time, dry_run=True)).ended == 2
-    assert (await operator.purge(ended_before=time)).ended == 2
+    assert (await operator.purge(finished_before=time, dry_run=True)).finished == 2
+    assert (await operator.purge(finished_before=time)).finished == 2
     for removed in (early, failed):
         with pytest.raises(NotFound):
             await store.get(ANA, removed.task.task_id)

@@ -11,7 +11,7 @@ import pytest
 
 from perdure.feeds import FeedStore, Polling, Profile, transitions
 from perdure.feeds.account import Hold
-from perdure.operating.maintenance import live_claims
+from perdure.operating.maintenance import count_live_claims
 from perdure.runtime.lease import Holder
 from perdure.storage import Micros, Storage, open_storage
 from perdure.storage.clock import HOUR, system_clock
@@ -51,7 +51,7 @@ async def test_a_copy_warns_of_tasks_and_accounts_that_live_processes_work_on(tm
             await create_claimed_task(storage, lasts=lasts)
         await add_held_account(storage, "alice", now + HOUR)
         await add_held_account(storage, "bob", now - HOUR)
-        live = await live_claims(storage, now=now)
+        live = await count_live_claims(storage, now=now)
     assert (live.tasks, live.accounts) == (2, 1)  # the others were left by processes that are gone
     ended = await copied(source, f"sqlite:///{tmp_path / 'first.db'}")
     assert (ended.code, ended.err) == (

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from perdure.operating import AmbiguousId, Operator, Row, TooShort, outcome_of
+from perdure.operating import AmbiguousId, IdTooShort, Operator, TaskSummary, outcome_json
 from perdure.runtime.lease import Holder
 from perdure.storage import MAX_PAGE_BYTES, Record
 from perdure.storage.clock import SECOND
@@ -42,13 +42,13 @@ QUESTION = InputRequest(
 
 async def walked(
     operator: Operator, limit: int, *, statuses: Sequence[Status] | None = None, name: str | None = None
-) -> list[Row]:
+) -> list[TaskSummary]:
     """All rows, page by page."""
     page = await operator.tasks(statuses=statuses, name=name, limit=limit)
-    rows = list(page.rows)
-    while page.next is not None:
-        page = await operator.tasks(statuses=statuses, name=name, limit=limit, after=page.next)
-        rows += page.rows
+    rows = list(page.tasks)
+    while page.next_cursor is not None:
+        page = await operator.tasks(statuses=statuses, name=name, limit=limit, after=page.next_cursor)
+        rows += page.tasks
     return rows
 
 
@@ -81,7 +81,7 @@ async def test_no_task_is_missed_beside_large_ones_of_another_status(
     both = [Status.WORKING, Status.CANCELLED]
     for limit in (5, 50):
         assert [row.task_id for row in await walked(operator, limit, statuses=both)] == ids[::-1]
-    assert (await operator.find(ids[0])).row.task_id == ids[0]
+    assert (await operator.find(ids[0])).summary.task_id == ids[0]
 
 
 async def test_several_statuses_make_one_list_in_the_order_of_creation(
@@ -121,12 +121,17 @@ async def test_a_row_says_how_far_and_how_old_a_task_is(
     (task,) = await created(store, 1)
     task = await store.report(task, message="half", progress=Progress(done=6, total=12))
     clock.advance(3 * SECOND)
-    (row,) = (await operator.tasks()).rows
-    assert (row.age, row.share, row.message, row.state) == (3 * SECOND, 0.5, "half", "waiting")
+    (row,) = (await operator.tasks()).tasks
+    assert (row.age, row.progress_fraction, row.message, row.display_status) == (
+        3 * SECOND,
+        0.5,
+        "half",
+        "queued",
+    )
     await store.finish(task, Success.of(1))
     clock.advance(9 * SECOND)
-    (row,) = (await operator.tasks()).rows
-    assert (row.age, row.state) == (3 * SECOND, "completed")
+    (row,) = (await operator.tasks()).tasks
+    assert (row.age, row.display_status) == (3 * SECOND, "completed")
 
 
 async def test_a_task_whose_result_reports_an_error_failed_as_one_with_an_error_of_the_protocol_did(
@@ -150,11 +155,11 @@ async def test_a_task_whose_result_reports_an_error_failed_as_one_with_an_error_
         "no paper": False,
         "OSError: no disk": True,
     }
-    assert {(row.status, row.state) for row in failed.values()} == {(Status.FAILED, "failed")}
+    assert {(row.status, row.display_status) for row in failed.values()} == {(Status.FAILED, "failed")}
     finished = [
         [
             event.note
-            for event in (await operator.get(row.handle, row.task_id)).timeline
+            for event in (await operator.get(row.locator, row.task_id)).timeline
             if event.kind == "finished"
         ]
         for row in failed.values()
@@ -169,15 +174,15 @@ async def test_what_cannot_be_read_is_named_and_does_not_hide_the_rest(
     broken = Record(space=TASKS, partition="p", key="broken", order=clock.now, body="{}", tag="working")
     await insert_each(store.storage, broken, now=clock.now)
     page = await operator.tasks()
-    assert len(page.rows) == 2
+    assert len(page.tasks) == 2
     assert page.corrupt == ("broken",)
 
 
 async def test_a_cursor_of_somewhere_else_is_refused(store: TaskStore, operator: Operator) -> None:
     await created(store, 2)
     page = await operator.tasks(limit=1)
-    assert page.next is not None
-    for forged in ("", "x", page.next[:-2], page.rows[0].handle, "é"):
+    assert page.next_cursor is not None
+    for forged in ("", "x", page.next_cursor[:-2], page.tasks[0].locator, "é"):
         with pytest.raises(InvalidCursor):
             await operator.tasks(after=forged)
     with pytest.raises(InvalidValue):
@@ -210,22 +215,22 @@ async def test_nothing_that_is_shown_says_whose_a_task_is(
         task = await store.ask(task, {"q": QUESTION})
         await store.answer(task, {"q": {"action": "accept", "content": {"name": SECRET}}})
     page = await operator.tasks(limit=2)
-    seen = [page, await operator.stats(), await operator.leases()]
-    seen += [await operator.get(row.handle, row.task_id) for row in page.rows]
+    seen = [page, await operator.stats(), await operator.claims()]
+    seen += [await operator.get(row.locator, row.task_id) for row in page.tasks]
     assert len(seen) == 5
     assert SECRET not in repr(seen)
-    assert len({row.owner for row in (await operator.tasks()).rows}) == 3
-    assert (await operator.tasks()).rows[0].owner in {owner.digest for owner in owners}
+    assert len({row.owner for row in (await operator.tasks()).tasks}) == 3
+    assert (await operator.tasks()).tasks[0].owner in {owner.digest for owner in owners}
 
 
 async def test_a_handle_is_the_same_for_every_replica_and_good_for_one_owner(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     (anas,), (bobs,) = await created(store, 1, ANA), await created(store, 1, BOB)
-    rows = {row.task_id: row for row in (await operator.tasks()).rows}
+    rows = {row.task_id: row for row in (await operator.tasks()).tasks}
     other = Operator(store.storage, clock)
-    handle = rows[anas.task.task_id].handle
-    assert (await other.get(handle, anas.task.task_id)).row == rows[anas.task.task_id]
+    handle = rows[anas.task.task_id].locator
+    assert (await other.get(handle, anas.task.task_id)).summary == rows[anas.task.task_id]
     for wrong, task_id in (
         (handle, bobs.task.task_id),
         (handle[:-1], anas.task.task_id),
@@ -248,13 +253,13 @@ async def test_a_task_is_found_by_the_first_letters_of_its_id(
     named = TaskStore(store.storage, store.config, clock=clock, new_id=lambda: TaskId(next(ids)))
     for owner in (ANA, BOB, ANA, Owner.anonymous()):
         await named.create(owner, CALL)
-    assert (await operator.find("abcdef0")).row.task_id == "abcdef00"
-    assert (await operator.find("012345")).row.task_id == "0123456789abcdef0123456789abcdef"
-    assert (await operator.find("fedcba9876543210fedcba9876543210")).row.owner_kind == "anonymous"
+    assert (await operator.find("abcdef0")).summary.task_id == "abcdef00"
+    assert (await operator.find("012345")).summary.task_id == "0123456789abcdef0123456789abcdef"
+    assert (await operator.find("fedcba9876543210fedcba9876543210")).summary.owner_kind == "anonymous"
     with pytest.raises(AmbiguousId, match="abcdef00 and abcdef11"):
         await operator.find("abcdef")
     for few in ("abcde", "", "../../x", "abc%ef"):
-        with pytest.raises(TooShort):
+        with pytest.raises(IdTooShort):
             await operator.find(few)
     for absent in ("ffffff", "f" * 32, "abcdef000"):
         with pytest.raises(NotFound):
@@ -273,24 +278,24 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
     task = await store.ask(task, {"first": QUESTION, "second": QUESTION})
     clock.advance(SECOND)
     task = await store.answer(task, {"first": {"action": "decline"}})
-    (row,) = (await operator.tasks()).rows
-    seen = await operator.get(row.handle, row.task_id)
+    (row,) = (await operator.tasks()).tasks
+    seen = await operator.get(row.locator, row.task_id)
     assert seen.arguments == {"year": 2026}
     assert seen.variables == {"page": 3}
     assert [(each.key, each.message, each.schema) for each in seen.questions] == [
         ("second", "Whose name?", FORM)
     ]
-    assert seen.lease is not None
-    assert (seen.lease.worker, seen.lease.until) == ("host-1-ab", task.task.created_at + SECOND)
+    assert seen.claim is not None
+    assert (seen.claim.worker, seen.claim.lease_until) == ("host-1-ab", task.task.created_at + SECOND)
     clock.advance(SECOND)
     task = await store.request_cancel(task)
     clock.advance(SECOND)
     await store.finish(task, Success.of({"pages": 12}))
-    seen = await operator.get(row.handle, row.task_id)
+    seen = await operator.get(row.locator, row.task_id)
     began = task.task.created_at
     assert [(event.kind, event.note, (event.at - began) // SECOND) for event in seen.timeline[:-1]] == [
         ("created", "", 0),
-        ("begun", "", 0),
+        ("started", "", 0),
         ("asked", "first", 1),
         ("asked", "second", 1),
         ("answered", "first", 2),
@@ -298,11 +303,11 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
         ("finished", "completed", 4),
     ]
     assert seen.timeline[-1].kind == "expires"
-    assert outcome_of(seen.outcome) == {"result": {"pages": 12}}
+    assert outcome_json(seen.outcome) == {"result": {"pages": 12}}
     assert seen.questions == ()
 
 
-@pytest.mark.parametrize(("reason", "told"), [(None, "paused"), ("the worker was lost", "given back")])
+@pytest.mark.parametrize(("reason", "told"), [(None, "paused"), ("the worker was lost", "released")])
 async def test_an_attempt_that_did_not_end_the_task_says_whether_it_wanted_to(
     store: TaskStore, operator: Operator, reason: str | None, told: str
 ) -> None:
@@ -310,10 +315,10 @@ async def test_an_attempt_that_did_not_end_the_task_says_whether_it_wanted_to(
     await store.edit(
         held, lambda task, now, config: edits.release(task, reason=reason, now=now, config=config)
     )
-    (row,) = (await operator.tasks()).rows
-    seen = await operator.get(row.handle, row.task_id)
+    (row,) = (await operator.tasks()).tasks
+    seen = await operator.get(row.locator, row.task_id)
     assert [(event.kind, event.note) for event in seen.timeline] == [
         ("created", ""),
-        ("begun", ""),
+        ("started", ""),
         (told, reason or ""),
     ]

@@ -15,7 +15,7 @@ from perdure.feeds.account import ACCOUNTS
 from perdure.feeds.item import ITEMS, Item
 from perdure.feeds.source import Profile
 from perdure.operating import Operator
-from perdure.operating.maintenance import READERS, inspect_records
+from perdure.operating.maintenance import DECODERS, inspect_records
 from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
 from perdure.storage.body import number_of
@@ -57,15 +57,19 @@ async def test_a_task_of_a_newer_version_is_a_row_of_its_own_and_no_action_chang
     )
     await subject.caught_up()
     page = await operator.tasks()
-    assert {each.task_id for each in page.rows} == {first.task.task_id, last.task.task_id}
+    assert {each.task_id for each in page.tasks} == {first.task.task_id, last.task.task_id}
     [task] = page.newer
-    assert (task.task_id, task.status, task.state) == (record.key, "paused", "written by a newer version")
+    assert (task.task_id, task.status, task.display_status) == (
+        record.key,
+        "paused",
+        "written by a newer version",
+    )
     assert (task.created_at, page.corrupt) == (record.order, ())
     operations: list[Callable[[], Awaitable[object]]] = [
-        lambda: operator.get(task.handle, task.task_id),
+        lambda: operator.get(task.locator, task.task_id),
         lambda: operator.find(task.task_id),
-        lambda: operator.cancel(task.handle, task.task_id),
-        lambda: operator.answer(task.handle, task.task_id, "name", {"action": "accept"}),
+        lambda: operator.cancel(task.locator, task.task_id),
+        lambda: operator.answer(task.locator, task.task_id, "name", {"action": "accept"}),
     ]
     for operation in operations:
         with pytest.raises(NewerFormat, match="written by a newer version"):
@@ -81,10 +85,10 @@ async def test_a_purge_by_age_leaves_an_ended_task_of_a_newer_version(
     record = await put(store.storage, ended[0].record, newer(ended[0].record.body), now=clock.now)
     await subject.caught_up()
     clock.advance(HOUR // 2)
-    assert (await operator.purge(ended_before=clock.now)).ended == 1
+    assert (await operator.purge(finished_before=clock.now)).finished == 1
     assert await stored(store.storage, record.address, now=clock.now) == record
     await subject.caught_up()
-    assert (await operator.throughput()).ended == 0
+    assert (await operator.throughput()).finished == 0
 
 
 async def test_the_task_that_waits_longest_is_one_that_can_be_read(
@@ -94,7 +98,7 @@ async def test_the_task_that_waits_longest_is_one_that_can_be_read(
     first, second = sorted(made, key=lambda each: each.record.position)
     await put(store.storage, first.record, newer(first.record.body), now=clock.now)
     await subject.caught_up()
-    oldest = await operator.oldest_waiting()
+    oldest = await operator.oldest_queued()
     assert oldest is not None
     assert oldest.task_id == second.task.task_id
 
@@ -139,11 +143,11 @@ async def filled(storage: Storage) -> None:
         await feeds.add(transitions.new_account(profile, now=feeds.clock(), polling=Polling()))
         await feeds.keep("did:plc:a", [Item(uri="at://a", time=1, kind="post", post="at://a", author="a")])
         await feeds.link_marks.mark([feeds.clock() - 9 * HOUR])
-    assert {record.space for record in await records_of(storage)} == {*READERS}
+    assert {record.space for record in await records_of(storage)} == {*DECODERS}
 
 
 async def records_of(storage: Storage) -> list[Record]:
-    return [record for space in READERS for record in await storage.page(space, limit=99, now=0)]
+    return [record for space in DECODERS for record in await storage.page(space, limit=99, now=0)]
 
 
 @row(105)
@@ -159,12 +163,12 @@ async def test_copying_keeps_what_a_newer_version_wrote_to_the_byte() -> None:
     await filled(source)
     for record in await records_of(source):
         await put(source, record, "  " + newer(record.body, status=["é", 1.50]), now=0)
-    await copy_records(source, target, tuple(READERS), name="test")
+    await copy_records(source, target, tuple(DECODERS), name="test")
     assert await records_of(target) == await records_of(source)
 
 
 @row(105)
-@pytest.mark.parametrize("space", READERS)
+@pytest.mark.parametrize("space", DECODERS)
 async def test_an_inspection_leaves_every_kind_of_record_of_a_newer_version(space: str) -> None:
     storage = Storage(MemoryEngine())
     await filled(storage)

@@ -36,12 +36,15 @@ async def test_waiting_held_and_asking_tasks_are_told_apart(
         Status.FAILED: 0,
         Status.CANCELLED: 0,
     }
-    assert (seen.held, seen.waiting) == (3, 3)
-    assert seen.oldest_waiting is not None
-    assert seen.oldest_waiting.created_at == waits.task.created_at
-    assert seen.oldest_asking is not None
-    assert seen.oldest_asking.task_id == asks.task.task_id
-    assert [(each.name, each.held, each.overdue) for each in seen.workers] == [("a", 2, 1), ("b", 1, 0)]
+    assert (seen.claimed, seen.unclaimed) == (3, 3)
+    assert seen.oldest_queued is not None
+    assert seen.oldest_queued.created_at == waits.task.created_at
+    assert seen.oldest_open_question is not None
+    assert seen.oldest_open_question.task_id == asks.task.task_id
+    assert [(each.name, each.claimed, each.expired_leases) for each in seen.workers] == [
+        ("a", 2, 1),
+        ("b", 1, 0),
+    ]
 
 
 async def test_what_ended_is_counted_in_the_part_of_the_window_in_which_it_ended(
@@ -56,30 +59,30 @@ async def test_what_ended_is_counted_in_the_part_of_the_window_in_which_it_ended
     await store.cancel(tasks[3])
     await store.finish(tasks[4], Success.of(1, error="no disk"))
     clock.advance(10 * SECOND)
-    seen = await operator.throughput(60 * SECOND, parts=3)
+    seen = await operator.throughput(60 * SECOND, buckets=3)
     assert [(each.completed, each.failed, each.cancelled) for each in seen.buckets] == [
         (1, 0, 0),
         (0, 0, 0),
         (0, 2, 1),
     ]
-    assert seen.ended == seen.per_minute == 4
-    assert seen.median == 70 * SECOND
-    assert seen.is_whole
+    assert seen.finished == seen.per_minute == 4
+    assert seen.median_duration == 70 * SECOND
+    assert seen.is_complete
 
 
 async def test_no_more_is_read_of_large_tasks_than_there_is_room_for(
     store: TaskStore, operator: Operator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(listing, "FIRST_PAGE", 2)
-    monkeypatch.setattr(listing, "MOST_LETTERS", 40_000)
+    monkeypatch.setattr(listing, "FIRST_PAGE_SIZE", 2)
+    monkeypatch.setattr(listing, "MAX_READ_CHARS", 40_000)
     for task in await created(store, 12):
         await store.finish(task, Success.of("x" * 9_000))
-    seen = await operator.throughput(60 * SECOND, parts=1)
-    assert not seen.is_whole
-    assert 2 <= seen.ended <= 5
+    seen = await operator.throughput(60 * SECOND, buckets=1)
+    assert not seen.is_complete
+    assert 2 <= seen.finished <= 5
 
 
 async def test_a_storage_without_tasks_has_figures_too(operator: Operator) -> None:
     seen = await operator.stats()
-    assert (sum(seen.counts.values()), seen.held, seen.waiting, seen.workers) == (0, 0, 0, ())
-    assert (seen.oldest_waiting, seen.throughput.median, seen.throughput.ended) == (None, None, 0)
+    assert (sum(seen.counts.values()), seen.claimed, seen.unclaimed, seen.workers) == (0, 0, 0, ())
+    assert (seen.oldest_queued, seen.throughput.median_duration, seen.throughput.finished) == (None, None, 0)

@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from perdure.operating import Operator, Pace
+from perdure.operating import Operator, WatchConfig
 from perdure.storage.clock import SECOND
 from perdure.storage.kit import Subject
 from perdure.tasks import Progress, Status, Success, TaskStore
@@ -19,7 +19,7 @@ from .conftest import close
 
 pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 
-QUICK = Pace(apart=0.01, poll_interval=0.1)
+QUICK = WatchConfig(min_interval=0.01, poll_interval=0.1)
 
 
 async def test_only_what_changed_is_told_after_everything_was_told_once(
@@ -31,25 +31,25 @@ async def test_only_what_changed_is_told_after_everything_was_told_once(
     (second,) = await created(store, 1)
     async with (
         other,
-        aclosing(Operator(other, clock).watch(limit=2, pace=QUICK)) as seen,
+        aclosing(Operator(other, clock).watch(limit=2, config=QUICK)) as seen,
         asyncio.timeout(30),
     ):
         everything = await anext(seen)
         ids = [second.task.task_id, first.task.task_id]
         assert (
             [row.task_id for row in everything.changed]
-            == [row.task_id for row in everything.page.rows]
+            == [row.task_id for row in everything.page.tasks]
             == ids
         )
         await store.report(second, progress=Progress(done=1, total=2))
         changed = await anext(seen)
-        assert [(row.task_id, row.share) for row in changed.changed] == [(ids[0], 0.5)]
-        assert changed.gone == ()
+        assert [(row.task_id, row.progress_fraction) for row in changed.changed] == [(ids[0], 0.5)]
+        assert changed.removed == ()
         clock.advance(SECOND)
         (third,) = await created(store, 1)
         pushed = await anext(seen)
         assert [row.task_id for row in pushed.changed] == [third.task.task_id]
-        assert [row.task_id for row in pushed.gone] == [ids[1]]
+        assert [row.task_id for row in pushed.removed] == [ids[1]]
     await close(subject, other)
 
 
@@ -57,13 +57,13 @@ async def test_one_task_is_watched_to_its_end(subject: Subject, store: TaskStore
     other = await subject.another_client()
     operator = Operator(other, clock)
     (task,) = await created(store, 1)
-    row = (await operator.find(task.task.task_id)).row
+    row = (await operator.find(task.task.task_id)).summary
     states: list[Status] = []
-    async with aclosing(operator.watch_task(row.handle, row.task_id, pace=QUICK)) as seen:
+    async with aclosing(operator.watch_task(row.locator, row.task_id, config=QUICK)) as seen:
         async with asyncio.timeout(30):
             async for detail in seen:
-                states.append(detail.row.status)
-                if not detail.row.status.is_terminal:
+                states.append(detail.summary.status)
+                if not detail.summary.status.is_terminal:
                     await store.finish(await store.get(ANA, row.task_id), Success.of(1))
     assert states == [Status.WORKING, Status.COMPLETED]
     await close(subject, other)
@@ -73,9 +73,9 @@ async def test_watching_a_task_that_is_removed_ends_with_not_found(
     store: TaskStore, operator: Operator
 ) -> None:
     (task,) = await created(store, 1)
-    row = (await operator.find(task.task.task_id)).row
+    row = (await operator.find(task.task.task_id)).summary
     async with (
-        aclosing(operator.watch_task(row.handle, row.task_id, pace=QUICK)) as seen,
+        aclosing(operator.watch_task(row.locator, row.task_id, config=QUICK)) as seen,
         asyncio.timeout(30),
     ):
         await anext(seen)

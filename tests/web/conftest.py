@@ -28,8 +28,8 @@ async def desk(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Desk]:
 def drawn_often() -> Generator[None]:
     """Pages are drawn as often as ever, though a look may take long on a busy machine."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cache, "SHARE", 1)
-        patch.setattr(live, "SHARE", 1)
+        patch.setattr(cache, "COST_FACTOR", 1)
+        patch.setattr(live, "COST_FACTOR", 1)
         yield
 
 

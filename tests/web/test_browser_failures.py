@@ -32,9 +32,9 @@ async def test_the_timeline_tells_each_attempt_and_why_it_was_given_back(page: P
     told = [await each.inner_text() for each in await page.locator(".timeline .what").all()]
     assert [each.strip().lower() for each in told] == [
         "created",
-        "begun",
-        "given back no glue for <2026>",
-        "begun",
+        "started",
+        "released no glue for <2026>",
+        "started",
         "finished completed",
         "expires",
     ]
@@ -43,11 +43,11 @@ async def test_the_timeline_tells_each_attempt_and_why_it_was_given_back(page: P
 async def test_a_task_whose_result_reports_an_error_is_a_failure_on_every_page(
     desk: Desk, page: Page, keep: Keep
 ) -> None:
-    await expect(page.locator("#figures .failed .count")).to_have_text("1")
-    await expect(page.locator("#figures .completed .count")).to_have_text("1")
+    await expect(page.locator("#counts .failed .count")).to_have_text("1")
+    await expect(page.locator("#counts .completed .count")).to_have_text("1")
     await expect(page.locator("#ended .column.failed")).to_have_count(1, timeout=30_000)
     await keep(page, "overview-with-a-failure")
-    await page.locator("#figures .failed a").click()
+    await page.locator("#counts .failed a").click()
     await expect(page.locator("#tabs [aria-current]")).to_have_text("failed 1")
     row = page.locator("#rows tr")
     await expect(row).to_have_count(1)

@@ -11,16 +11,16 @@ import httpx2
 import pytest
 
 from perdure.feeds import FeedStore
-from perdure.operating import Detail, Operator
+from perdure.operating import Operator, TaskDetail
 from perdure.storage import Micros, PageRequest, Record, Space, Storage
 from perdure.storage.clock import HOUR
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
 from perdure.web import Dashboard, cache, feeds, items, links, live, tasks
-from perdure.web.cache import Kept
-from perdure.web.live import Screen
-from perdure.web.tasks import Shown
+from perdure.web.cache import CachedQuery
+from perdure.web.live import PageFragments
+from perdure.web.tasks import CachedTaskPage
 
 from ..feeds.shared_links import item_at
 from . import feed_data
@@ -69,8 +69,8 @@ async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_pa
         time = store.clock() - days * 24 * HOUR
         await store.keep("did:plc:anna", [item_at("did:plc:anna", time, f"https://{days}.example")])
     monkeypatch.setattr(links, "MAX_READ", 1)
-    monkeypatch.setattr(cache, "LEAST", 0)
-    monkeypatch.setattr(cache, "SHARE", 0)
+    monkeypatch.setattr(cache, "MIN_AGE_SECONDS", 0)
+    monkeypatch.setattr(cache, "COST_FACTOR", 0)
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         seen: list[tuple[bool, bool]] = []
         while not seen or seen[-1][0]:
@@ -134,13 +134,13 @@ async def thoughts(client: httpx2.AsyncClient, path: str) -> list[str]:
 async def test_an_id_is_looked_for_among_the_newest_tasks_alone(
     desk: Desk, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "MOST_FOUND", 3)
+    monkeypatch.setattr(tasks, "MAX_SCANNED", 3)
     old, newer, _ = [await desk.submit("build_report") for _ in range(3)]
     assert (await client.get(f"/tasks/find?id={old[:8]}")).status_code == 303
     await desk.submit("build_report")
     assert (await client.get(f"/tasks/find?id={newer[:8]}")).status_code == 303
     missed = await client.get(f"/tasks/find?id={old[:8]}")
-    assert (missed.status_code, "None of the newest 3 tasks" in missed.text) == (404, True)
+    assert (missed.status_code, "No id among the newest 3 tasks" in missed.text) == (404, True)
 
 
 async def test_accounts_are_paged_without_missing_or_repeating(
@@ -169,7 +169,7 @@ class Looking:
         self._takes = takes
         self._looks = 0
         monkeypatch.setattr(cache.time, "monotonic", lambda: self.now)
-        self.kept = Kept(self._look)
+        self.kept = CachedQuery(self._look)
 
     async def _look(self) -> int:
         self._looks += 1
@@ -179,7 +179,7 @@ class Looking:
 
     async def told(self, *, after: float, is_old: bool = False) -> int:
         self.now += after
-        return await self.kept.told(unless=lambda _: is_old)
+        return await self.kept.get(is_stale=lambda _: is_old)
 
 
 async def test_what_takes_a_look_to_know_is_asked_once_for_all_and_again_after_a_while(
@@ -187,9 +187,9 @@ async def test_what_takes_a_look_to_know_is_asked_once_for_all_and_again_after_a
 ) -> None:
     looking = Looking(0.1, monkeypatch)
     assert await asyncio.gather(*(looking.told(after=0) for _ in range(5))) == [1] * 5
-    assert await looking.told(after=cache.LEAST - 1) == 1
+    assert await looking.told(after=cache.MIN_AGE_SECONDS - 1) == 1
     assert await looking.told(after=1) == 2
-    assert await looking.told(after=0.1 * cache.SHARE + 0.01, is_old=True) == 3
+    assert await looking.told(after=0.1 * cache.COST_FACTOR + 0.01, is_old=True) == 3
 
 
 async def test_a_look_that_took_long_is_kept_for_long_though_it_be_old(
@@ -197,32 +197,32 @@ async def test_a_look_that_took_long_is_kept_for_long_though_it_be_old(
 ) -> None:
     looking = Looking(3, monkeypatch)
     assert await looking.told(after=0) == 1
-    assert await looking.told(after=cache.SHARE * 3 - 1, is_old=True) == 1
+    assert await looking.told(after=cache.COST_FACTOR * 3 - 1, is_old=True) == 1
     assert await looking.told(after=1) == 2
 
 
 def test_pages_that_take_long_to_draw_are_drawn_more_seldom() -> None:
-    assert live.rest_after(0.001) == live.APART
-    assert live.rest_after(0.1) == pytest.approx(0.1 * cache.SHARE)
-    assert live.rest_after(60) == live.LONGEST_APART
+    assert live.pause_after(0.001) == live.MIN_POLL_SECONDS
+    assert live.pause_after(0.1) == pytest.approx(0.1 * cache.COST_FACTOR)
+    assert live.pause_after(60) == live.MAX_POLL_SECONDS
 
 
 async def test_no_more_pages_are_kept_up_to_date_than_there_is_room_for_though_all_come_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(live, "MOST_PAGES", 3)
+    monkeypatch.setattr(live, "MAX_OPEN_PAGES", 3)
 
-    async def draw() -> Screen:
+    async def draw() -> PageFragments:
         await asyncio.sleep(0.01)
-        return Screen({})
+        return PageFragments({})
 
     async with Storage(MemoryEngine()) as storage:
-        pages = live.Live(storage, [TASKS])
+        pages = live.LiveUpdates(storage, [TASKS])
         async with pages.running():
             let_in: list[bool] = []
 
             async def come(number: int) -> None:
-                let_in.append(pages.has_room)
+                let_in.append(pages.has_capacity)
                 if let_in[-1]:
                     await pages.view(f"page {number}", draw)
 
@@ -240,24 +240,24 @@ async def test_a_task_that_did_not_change_is_not_drawn_again_and_one_that_ended_
 ) -> None:
     store, operator = TaskStore(desk.storage), Operator(desk.storage)
     made = await store.create(ME, NewTask(method="tools/call"))
-    (row,) = (await operator.tasks()).rows
-    looks: list[Detail] = []
-    draws: list[Detail] = []
+    (row,) = (await operator.tasks()).tasks
+    looks: list[TaskDetail] = []
+    draws: list[TaskDetail] = []
 
-    async def look() -> Detail:
-        looks.append(await operator.get(row.handle, row.task_id))
+    async def look() -> TaskDetail:
+        looks.append(await operator.get(row.locator, row.task_id))
         return looks[-1]
 
-    def draw(detail: Detail) -> Screen:
+    def draw(detail: TaskDetail) -> PageFragments:
         draws.append(detail)
-        return Screen({})
+        return PageFragments({})
 
-    shown = Shown(look, draw)
-    assert await shown.draw() is await shown.draw()
+    shown = CachedTaskPage(look, draw)
+    assert await shown.get() is await shown.get()
     assert (len(looks), len(draws)) == (2, 1)
     await store.cancel(made)
     for _ in range(5):
-        await shown.draw()
+        await shown.get()
     assert (len(looks), len(draws)) == (3, 2)
 
 

@@ -20,15 +20,15 @@ from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
 from perdure.web import Dashboard, tasks
 from perdure.web import live as live_module
-from perdure.web.live import Live, Screen
+from perdure.web.live import LiveUpdates, PageFragments
 
-from .tool_dashboard import ME, Desk, form_key_in, path_of, served
+from .tool_dashboard import ME, Desk, csrf_token_in, path_of, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often")]
 
 
 class Told(TypedDict):
-    pieces: dict[str, str]
+    fragments: dict[str, str]
     lists: dict[str, list[str]]
 
 
@@ -55,33 +55,33 @@ async def test_an_open_list_is_sent_the_rows_that_changed_and_the_new_ones(desk:
         listening(client, "/events/tasks") as told,
     ):
         whole = await anext(told)
-        assert set(whole["pieces"]) == {"tabs", "pagination", f"task-{first}", f"task-{second}"}
+        assert set(whole["fragments"]) == {"tabs", "pagination", f"task-{first}", f"task-{second}"}
         seen: set[str] = set()
         desk.turn_page()
         async for change in told:
-            seen |= set(change["pieces"])
-            if "page 2 of" in change["pieces"].get(f"task-{first}", ""):
+            seen |= set(change["fragments"])
+            if "page 2 of" in change["fragments"].get(f"task-{first}", ""):
                 break
         assert seen == {f"task-{first}"}
         third = await desk.submit("build_report", 2027)
         change = await anext(change async for change in told if "rows" in change["lists"])
         assert change["lists"]["rows"] == [f"task-{each}" for each in (third, second, first)]
-        assert f"task-{second}" not in change["pieces"]
+        assert f"task-{second}" not in change["fragments"]
 
 
 async def test_forms_that_are_sent_later_are_the_browsers_own(desk: Desk) -> None:
     task_id = await desk.submit("build_report")
     async with served(Dashboard(desk.storage).app) as address, httpx2.AsyncClient(base_url=address) as client:
         page = await path_of(client, task_id)
-        key = form_key_in((await client.get(page)).text)
+        key = csrf_token_in((await client.get(page)).text)
         async with listening(client, f"/events{page}") as told:
-            assert form_key_in((await anext(told))["pieces"]["summary"]) == key
+            assert csrf_token_in((await anext(told))["fragments"]["summary"]) == key
 
 
 async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(tasks, "RESTS", 0.0)
+    monkeypatch.setattr(tasks, "FINISHED_REFRESH_SECONDS", 0.0)
     task_id = await desk.submit("print_report")
     await desk.runtime.wait(ME, task_id, 10)
     async with served(Dashboard(desk.storage).app) as address, httpx2.AsyncClient(base_url=address) as client:
@@ -89,11 +89,11 @@ async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(
         async with client.stream("GET", f"/events{page}", timeout=20) as answer:
             lines = answer.aiter_lines()
             async for line in lines:
-                if line == "event: screen":
+                if line == "event: update":
                     break
             assert await TaskStore(desk.storage).delete(ME, task_id)
             rest = [line async for line in lines]  # it ends by itself
-        assert "event: over" in rest
+        assert "event: end" in rest
         assert (await client.get(f"/events{page}")).status_code == 404
 
 
@@ -104,30 +104,30 @@ async def test_a_server_ends_though_pages_are_open(desk: Desk) -> None:
             answer = await stream.__aenter__()
             lines = answer.aiter_lines()
             async for line in lines:
-                if line == "event: screen":
+                if line == "event: update":
                     break
         rest: list[str] = []
         with suppress(httpx2.RemoteProtocolError):  # how abruptly it ends is the server's own matter
             async for line in lines:
                 rest.append(line)  # noqa: PERF401 - what came must be kept
         await stream.__aexit__(None, None, None)
-    assert "event: over" not in rest  # a browser that is told so does not come back
+    assert "event: end" not in rest  # a browser that is told so does not come back
 
 
 async def test_all_who_look_at_a_page_share_one_look() -> None:
     looks = 0
 
-    async def draw() -> Screen:
+    async def draw() -> PageFragments:
         nonlocal looks
         looks += 1
-        return Screen({"count": Markup("{}").format(looks)})
+        return PageFragments({"count": Markup("{}").format(looks)})
 
-    async def first_three(live: Live) -> list[str]:
+    async def first_three(live: LiveUpdates) -> list[str]:
         async with aclosing(live.changes("page", await live.view("page", draw))) as changes:
-            return [str((await anext(changes)).pieces["count"]) for _ in range(3)]
+            return [str((await anext(changes)).fragments["count"]) for _ in range(3)]
 
     async with Storage(MemoryEngine()) as storage:
-        live = Live(storage, [TASKS])
+        live = LiveUpdates(storage, [TASKS])
         async with live.running():
             seen = await asyncio.gather(*(first_three(live) for _ in range(20)))
             assert seen == [["1", "2", "3"]] * 20
@@ -141,33 +141,33 @@ async def test_all_who_look_at_a_page_share_one_look() -> None:
 
 
 async def test_many_who_come_at_once_share_the_first_look_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "APART", 60.0)  # they may be held up on their way
+    monkeypatch.setattr(live_module, "MIN_POLL_SECONDS", 60.0)  # they may be held up on their way
     looks = 0
 
-    async def draw() -> Screen:
+    async def draw() -> PageFragments:
         nonlocal looks
         await asyncio.sleep(0.01)
         looks += 1
-        return Screen({})
+        return PageFragments({})
 
     async with Storage(MemoryEngine()) as storage:
-        live = Live(storage, [TASKS])
+        live = LiveUpdates(storage, [TASKS])
         views = await asyncio.gather(*(live.view("page", draw) for _ in range(20)))
     assert (looks, len(set(map(id, views)))) == (1, 1)
 
 
 async def test_a_page_that_may_no_longer_be_shown_ends() -> None:
-    screens = [Screen({"a": Markup("1")})]
+    screens = [PageFragments({"a": Markup("1")})]
 
-    async def draw() -> Screen:
+    async def draw() -> PageFragments:
         if not screens:
             raise HTTPException(404)
         return screens.pop()
 
     async with Storage(MemoryEngine()) as storage:
-        live = Live(storage, [TASKS])
+        live = LiveUpdates(storage, [TASKS])
         async with live.running(), aclosing(live.changes("page", await live.view("page", draw))) as changes:
-            assert [dict(change.pieces) async for change in changes] == [{"a": "1"}]
+            assert [dict(change.fragments) async for change in changes] == [{"a": "1"}]
 
 
 class Hesitant(MemoryEngine):
@@ -185,18 +185,18 @@ class Hesitant(MemoryEngine):
 
 
 async def test_pages_go_on_after_something_that_nobody_expected(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(live_module, "AT_LEAST", 0.1)
-    monkeypatch.setattr(live_module, "APART", 0.05)
+    monkeypatch.setattr(live_module, "IDLE_POLL_SECONDS", 0.1)
+    monkeypatch.setattr(live_module, "MIN_POLL_SECONDS", 0.05)
     looks = 0
 
-    async def draw() -> Screen:
+    async def draw() -> PageFragments:
         nonlocal looks
         looks += 1
-        return Screen({"count": Markup("{}").format(looks)})
+        return PageFragments({"count": Markup("{}").format(looks)})
 
     engine = Hesitant()
     async with Storage(engine) as storage:
-        live = Live(storage, [TASKS])
+        live = LiveUpdates(storage, [TASKS])
         async with live.running(), aclosing(live.changes("page", await live.view("page", draw))) as changes:
             async with asyncio.timeout(20):
                 while engine.asked < 2 or looks < 5:
@@ -204,7 +204,9 @@ async def test_pages_go_on_after_something_that_nobody_expected(monkeypatch: pyt
 
 
 async def test_only_what_differs_is_a_change() -> None:
-    before = Screen({"a": Markup("1"), "b": Markup("2")}, {"rows": ("a", "b")})
-    after = Screen({"a": Markup("1"), "b": Markup("3"), "c": Markup("4")}, {"rows": ("c", "a", "b")})
-    assert after.since(before) == Screen({"b": Markup("3"), "c": Markup("4")}, {"rows": ("c", "a", "b")})
-    assert after.since(after).is_empty
+    before = PageFragments({"a": Markup("1"), "b": Markup("2")}, {"rows": ("a", "b")})
+    after = PageFragments({"a": Markup("1"), "b": Markup("3"), "c": Markup("4")}, {"rows": ("c", "a", "b")})
+    assert after.diff(before) == PageFragments(
+        {"b": Markup("3"), "c": Markup("4")}, {"rows": ("c", "a", "b")}
+    )
+    assert after.diff(after).is_empty

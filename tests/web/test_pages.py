@@ -22,7 +22,7 @@ from perdure.web import Dashboard
 from ..markers import row
 from ..newer import newer, put, stored
 from . import feed_data
-from .tool_dashboard import FORM, ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
+from .tool_dashboard import FORM, ME, ORIGIN, Desk, csrf_token_in, path_of, post, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -148,7 +148,7 @@ async def test_a_question_is_declined(desk: Desk, client: httpx2.AsyncClient) ->
 @pytest.mark.parametrize(
     ("fields", "problem"),
     [
-        ({"field.name": "", "field.colour": "teal"}, "Full name is needed"),
+        ({"field.name": "", "field.colour": "teal"}, "Full name is required"),
         ({"field.name": "Ana", "field.colour": "red"}, "Colour is not one of the choices"),
         (
             {"field.name": "Ana", "field.colour": "ink", "field.copies": "0"},
@@ -267,8 +267,8 @@ async def test_a_task_of_a_newer_version_is_listed_its_page_says_so_and_it_is_no
     assert listed.index(other[:8]) < listed.index(task_id[:8])  # the newest first
     shown = await client.get(page)
     assert (shown.status_code, "Written by a newer version" in shown.text) == (409, True)
-    key = form_key_in((await client.get(await path_of(client, other))).text)
-    refused = await client.post(f"{page}/cancel", data={"form_key": key})
+    key = csrf_token_in((await client.get(await path_of(client, other))).text)
+    refused = await client.post(f"{page}/cancel", data={"csrf_token": key})
     assert (refused.status_code, "Written by a newer version" in refused.text) == (409, True)
     assert await stored(desk.storage, record.address, now=now) == record
 
@@ -285,7 +285,7 @@ async def test_the_overview_counts_and_tells_what_ended(desk: Desk, client: http
         assert '<span class="count">3</span> <span class="status failed">' in page
         columns = re.findall(r"</th><td>(\d+)</td><td>(\d+)</td><td>(\d+)</td></tr>", page)
         assert sum(int(failed) for _, failed, _ in columns) == 3
-        assert re.search(r'without an answer</dt><dd><a href="/tasks/[^"]+">sign_report</a>', page)
+        assert re.search(r'Oldest open question</dt><dd><a href="/tasks/[^"]+">sign_report</a>', page)
     assert (await client.get("/?span=2y")).status_code == 404
 
 
@@ -360,7 +360,7 @@ async def test_a_storage_that_is_away_is_said_so_and_nothing_of_it_is_shown() ->
         await storage.close()
         for path in ("/", "/tasks", "/workers", "/tasks/x/y"):
             answer = await client.get(path)
-            assert (answer.status_code, "does not answer" in answer.text) == (503, True)
+            assert (answer.status_code, "unavailable" in answer.text) == (503, True)
 
 
 class Broken(MemoryEngine):

@@ -11,9 +11,9 @@ from starlette.routing import Mount, Route
 
 from perdure.storage import open_storage
 from perdure.web import Dashboard
-from perdure.web.security import Sessions
+from perdure.web.security import SessionSigner
 
-from .tool_dashboard import ME, ORIGIN, Desk, form_key_in, path_of, post, visiting
+from .tool_dashboard import ME, ORIGIN, Desk, csrf_token_in, path_of, post, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -94,8 +94,8 @@ async def test_what_is_only_like_the_way_in_is_closed(desk: Desk) -> None:
 async def test_logging_out_closes(desk: Desk) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         await post(client, "/login", "", token=TOKEN)
-        key = form_key_in((await client.get("/tasks")).text)
-        await client.post("/logout", data={"form_key": key})
+        key = csrf_token_in((await client.get("/tasks")).text)
+        await client.post("/logout", data={"csrf_token": key})
         assert (await client.get("/tasks")).status_code == 303
 
 
@@ -111,9 +111,11 @@ async def test_the_login_leads_nowhere_else(desk: Desk, elsewhere: str) -> None:
 async def test_every_form_needs_the_key_of_its_browser(desk: Desk) -> None:
     dashboard = Dashboard(desk.storage, feeds=True)
     async with visiting(dashboard) as client, visiting(dashboard) as other:
-        foreign = form_key_in((await other.get(await path_of(other, await desk.submit("build_report")))).text)
+        foreign = csrf_token_in(
+            (await other.get(await path_of(other, await desk.submit("build_report")))).text
+        )
         for path in paths(dashboard, "POST"):
-            for form in ({}, {"form_key": ""}, {"form_key": "x"}, {"form_key": foreign}):
+            for form in ({}, {"csrf_token": ""}, {"csrf_token": "x"}, {"csrf_token": foreign}):
                 assert (await client.post(path, data=form)).status_code == 403
 
 
@@ -132,12 +134,12 @@ async def test_a_form_from_another_site_changes_nothing(
 ) -> None:
     task_id = await desk.submit("build_report")
     page = await path_of(client, task_id)
-    key = form_key_in((await client.get(page)).text)
-    answer = await client.post(f"{page}/cancel", data={"form_key": key}, headers=headers)
+    key = csrf_token_in((await client.get(page)).text)
+    answer = await client.post(f"{page}/cancel", data={"csrf_token": key}, headers=headers)
     assert answer.status_code == 403
     assert (await desk.runtime.get(ME, task_id)).task.cancel_requested_at is None
     ours = {"origin": ORIGIN, "sec-fetch-site": "same-origin"}
-    assert (await client.post(f"{page}/cancel", data={"form_key": key}, headers=ours)).status_code == 303
+    assert (await client.post(f"{page}/cancel", data={"csrf_token": key}, headers=ours)).status_code == 303
 
 
 async def test_read_only_refuses_every_form_and_shows_none(desk: Desk) -> None:
@@ -222,7 +224,7 @@ async def test_a_token_that_could_be_guessed_is_refused(token: str) -> None:
 async def test_a_dashboard_of_any_name_needs_a_token() -> None:
     """Else a page elsewhere could point a name of its own at this machine, and read everything."""
     async with await open_storage("memory:") as storage:
-        with pytest.raises(ValueError, match="give a token, or the names"):
+        with pytest.raises(ValueError, match="set a token, or the host names"):
             Dashboard(storage, hosts=None)
         Dashboard(storage, hosts=None, token=TOKEN)
 
@@ -242,6 +244,6 @@ async def test_without_a_token_nobody_on_another_machine_is_answered_whatever_na
 
 
 def test_what_a_form_carries_follows_from_no_token_where_there_is_none() -> None:
-    first, second = Sessions(None), Sessions(None)
-    assert first.form_key("b") != second.form_key("b")
-    assert Sessions(TOKEN).form_key("b") == Sessions(TOKEN).form_key("b")
+    first, second = SessionSigner(None), SessionSigner(None)
+    assert first.csrf_token("b") != second.csrf_token("b")
+    assert SessionSigner(TOKEN).csrf_token("b") == SessionSigner(TOKEN).csrf_token("b")

@@ -119,8 +119,8 @@ async def served(app: ASGIApp) -> AsyncGenerator[str]:
         await asyncio.wait_for(serving, 20)
 
 
-def form_key_in(html: str) -> str:
-    found = re.search(r'name="form_key" value="([^"]+)"', html)
+def csrf_token_in(html: str) -> str:
+    found = re.search(r'name="csrf_token" value="([^"]+)"', html)
     assert found
     return found[1]
 
@@ -134,5 +134,5 @@ async def path_of(client: httpx2.AsyncClient, task_id: str) -> str:
 
 async def post(client: httpx2.AsyncClient, page: str, below: str, /, **fields: str) -> httpx2.Response:
     """Send a form as the page has it."""
-    key = form_key_in((await client.get(page)).text)
-    return await client.post(page + below, data={"form_key": key, **fields})
+    key = csrf_token_in((await client.get(page)).text)
+    return await client.post(page + below, data={"csrf_token": key, **fields})

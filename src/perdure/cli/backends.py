@@ -12,11 +12,11 @@ from msgspec.structs import replace
 
 from ..feeds import Budget, FeedStore, Settings, read_settings
 from ..operating import Operator
+from ..operating.times import format_clock
 from ..storage import Micros, is_shared_storage, open_storage, storage_exists
 from .errors import CommandError
 from .options import storage_url
 from .output import print_message
-from .times import clock
 
 if TYPE_CHECKING:
     from ..feeds.bluesky import Bluesky
@@ -111,4 +111,4 @@ async def open_source(settings: Settings, budget: Budget | None = None) -> Async
 
 
 def _print_wait(reason: str, until: Micros) -> None:
-    print_message(f"waiting until {clock(until)}: {reason}")
+    print_message(f"waiting until {format_clock(until)}: {reason}")

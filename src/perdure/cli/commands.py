@@ -6,19 +6,23 @@ import logging
 import os
 import sys
 import threading
+from collections.abc import Iterator
 from functools import partial
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
 from typing import Annotated
 
 import anyio
 import typer
 from msgspec.structs import asdict
 
-from ..operating.maintenance import LiveClaims
+from ..operating.maintenance import CopyReport, HealthReport, LiveClaims, check_storage, copy_storage
 from ..runtime import App
 from ..storage import migrate_storage
-from ..storage.copy import CopyProgress
-from .backends import require_shared
-from .errors import report_errors
+from ..storage.copy import CopyProgress, ProgressCallback
+from ..storage.errors import TargetNotEmpty
+from .backends import redact_url, require_existing, require_shared
+from .errors import CommandError, report_errors
 from .feeds import feeds
 from .importer import LoadError, load_app
 from .options import (
@@ -31,9 +35,7 @@ from .options import (
 )
 from .output import configure_logging, plural, print_message, print_result, stderr
 from .serve import serve
-from .servers import versions
 from .signals import stop_signals
-from .storages import copy_all, examine, lines_of_health
 from .tasks import tasks
 
 commands = typer.Typer(no_args_is_help=True, add_completion=True, pretty_exceptions_enable=False)
@@ -44,7 +46,7 @@ commands.command()(serve)
 
 def _print_version(*, wanted: bool) -> None:
     if wanted:
-        print_result(versions())
+        print_result(_versions())
         raise typer.Exit
 
 
@@ -138,14 +140,22 @@ def copy(
         def show(progress: CopyProgress) -> None:
             status.update(f"{progress.space}: {progress.records} records {progress.step}")
 
-        copied = anyio.run(
-            partial(
-                copy_all, storage_url(common.url), target, merge=merge, tell=show, warn=_warn_about_claims
-            )
-        )
+        source = storage_url(common.url)
+        require_shared(target)
+        require_existing(source, hint="name the storage to copy with --url or PERDURE_URL")
+        copied = _run_copy(source, target, merge=merge, on_progress=show)
     counts = [f"{count:>9}  {space}" for space, count in copied.records.items()]
     result = {"identical": True, **asdict(copied)}
     common.print(result, [*counts, "Copy verified: all records are identical."])
+
+
+def _run_copy(source: str, target: str, *, merge: bool, on_progress: ProgressCallback) -> CopyReport:
+    copying = partial(copy_storage, merge=merge, on_progress=on_progress, on_live_claims=_warn_about_claims)
+    try:
+        return anyio.run(copying, source, target)
+    except TargetNotEmpty as error:
+        location = redact_url(target)
+        raise CommandError(f"cannot copy into {location}: {error}; use --merge to allow it") from error
 
 
 def _warn_about_claims(live: LiveClaims) -> None:
@@ -172,8 +182,48 @@ def doctor(
 ) -> None:
     """Check a storage for damage and reclaim space. Exit with 1 if problems remain."""
     with report_errors():
-        health = anyio.run(partial(examine, storage_url(common.url), repair=repair))
-    result = {"versions": versions(), "ok": health.is_well, **asdict(health)}
-    common.print(result, [versions(), *lines_of_health(health, repair=repair)])
-    if not health.is_well:
+        url = storage_url(common.url)
+        require_existing(url)
+        health = anyio.run(partial(check_storage, url, repair=repair))
+    result = {"versions": _versions(), "ok": health.is_ok, **asdict(health)}
+    common.print(result, [_versions(), *_render_health(health, repair=repair)])
+    if not health.is_ok:
         raise typer.Exit(1)
+
+
+def _render_health(health: HealthReport, *, repair: bool) -> Iterator[str]:
+    server = health.server
+    yield f"Storage: {health.engine}{server.version and f' ({server.version})'}, schema is current"
+    yield f"Write and delete: {health.write_seconds * 1000:.0f} ms"
+    if server.clock_offset is not None:
+        word = "ahead" if server.clock_offset > 0 else "behind"
+        yield f"Server clock: {abs(server.clock_offset):.3f} s {word} (±{server.offset_error:.3f} s)"
+    yield from health.findings
+    if health.remaining:
+        yield (
+            "Some problems cannot be repaired."
+            if repair
+            else "Repair wrong counters and quarantine damaged records with --repair."
+        )
+    if health.newer:
+        yield f"Written by a newer version, not changed: {plural(health.newer, 'record')}"
+    if health.quarantined:
+        yield f"In quarantine: {plural(health.quarantined, 'damaged record')}"
+    if health.has_clock_skew:
+        yield "The clocks are too far apart; synchronize them with NTP."
+    if health.is_ok and health.findings:
+        yield f"Repaired: {plural(health.records, 'record')} checked, no problems remain"
+    elif health.is_ok:
+        yield f"OK: {plural(health.records, 'record')}, no problems found"
+
+
+def _versions() -> str:
+    python = ".".join(str(each) for each in sys.version_info[:3])
+    return f"perdure {_version('perdure')}, mcp {_version('mcp')}, python {python}"
+
+
+def _version(package: str) -> str:
+    try:
+        return package_version(package)
+    except PackageNotFoundError:
+        return "unknown"

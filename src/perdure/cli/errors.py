@@ -23,7 +23,7 @@ from ..feeds.errors import (
     NotAuthorized,
     UnknownAccount,
 )
-from ..operating import AmbiguousId, TooShort
+from ..operating.errors import AmbiguousId, IdTooShort, MaintenanceError
 from ..storage.errors import PerdureError, StorageError, StorageFailed
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, MalformedAnswer, NotFound
 from .output import one_line, print_message
@@ -39,8 +39,8 @@ ReportedError: TypeAlias = CommandError | PerdureError
 """Errors that a command reports in one line. All others are defects, and print a traceback."""
 
 _USAGE_ERRORS = (
-    *(CommandError, StorageError),
-    *(NotFound, TooShort, AmbiguousId, InvalidCursor, InvalidValue, MalformedAnswer, CorruptRecord),
+    *(CommandError, MaintenanceError, StorageError),
+    *(NotFound, IdTooShort, AmbiguousId, InvalidCursor, InvalidValue, MalformedAnswer, CorruptRecord),
     *(
         InvalidSettings,
         FollowsNobody,

@@ -11,6 +11,8 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
+from ..operating.times import parse_time
+from ..storage import Micros
 from .errors import CommandError
 from .output import print_json, print_result
 
@@ -114,3 +116,11 @@ def refuse_options(context: typer.Context, name: str, *options: str) -> None:
         if source is not None and source.name == "COMMANDLINE":
             flag = option.replace("_", "-")
             raise CommandError(f"--{flag} does not apply to {name}; configure it in its code")
+
+
+def past_time(text: str, now: Micros) -> Micros:
+    """Return the time that an option names: `24h` or `7d` ago, or a date."""
+    try:
+        return parse_time(text, now)
+    except ValueError as error:
+        raise CommandError(str(error)) from error

@@ -19,7 +19,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from .times import iso
+from ..operating.times import iso
 
 stdout = Console(highlight=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)

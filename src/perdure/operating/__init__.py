@@ -1,36 +1,34 @@
-"""Operating: what those who run the servers do to everybody's tasks. The commands and the dashboard use it.
+"""Operating: what the operators of servers do with the tasks of all owners. Commands and dashboard use it.
 
-Read `operator` (all that can be done), then `rows` and `details` (what is shown of a task, and what is not).
+Read `operator` (everything that can be done), then `views` (what is shown of a task).
 """
 
-from .errors import AmbiguousId, NotAsked, TooShort
-from .listing import Rows
+from .errors import AmbiguousId, IdTooShort, NoOpenQuestion
+from .listing import TaskSummaryPage
 from .operator import Operator
-from .purge import Purge
-from .stats import Bucket, Stats, Throughput, Worker
-from .views import Asked, Detail, Event, Held, NewerTask, Question, Row, asked_in, outcome_of
-from .watch import Changes, Pace
+from .purge import PurgeReport
+from .stats import Bucket, Stats, Throughput, WorkerSummary
+from .views import ClaimSummary, Event, NewerTask, Question, TaskDetail, TaskSummary, outcome_json
+from .watch import TaskChanges, WatchConfig
 
 __all__ = [
     "AmbiguousId",
-    "Asked",
     "Bucket",
-    "Changes",
-    "Detail",
+    "ClaimSummary",
     "Event",
-    "Held",
+    "IdTooShort",
     "NewerTask",
-    "NotAsked",
+    "NoOpenQuestion",
     "Operator",
-    "Pace",
-    "Purge",
+    "PurgeReport",
     "Question",
-    "Row",
-    "Rows",
     "Stats",
+    "TaskChanges",
+    "TaskDetail",
+    "TaskSummary",
+    "TaskSummaryPage",
     "Throughput",
-    "TooShort",
-    "Worker",
-    "asked_in",
-    "outcome_of",
+    "WatchConfig",
+    "WorkerSummary",
+    "outcome_json",
 ]

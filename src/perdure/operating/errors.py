@@ -1,42 +1,47 @@
-"""What can be wrong with what an operator asks for; the rest is told by the errors of tasks and storage.
+"""Errors of operators. Others come from `tasks.errors` and `storage.errors`.
 
 PerdureError
+├── MaintenanceError     a storage cannot be copied as requested
 └── TaskError
-    ├── AmbiguousId      several tasks begin with these letters
-    ├── TooShort         so few letters of an id that they could be anybody's
-    └── NotAsked         the task has no open question under this key
+    ├── AmbiguousId      several task ids start with the given characters
+    ├── IdTooShort       the given part of a task id is too short
+    └── NoOpenQuestion   the task has no open question with this key
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
+from ..storage.errors import PerdureError
 from ..tasks.errors import TaskError
 
 
+class MaintenanceError(PerdureError):
+    """Raised when a storage cannot be copied as requested."""
+
+
 class AmbiguousId(TaskError):
-    """Several tasks begin with these letters."""
+    """Raised when several task ids start with the given characters."""
 
     def __init__(self, prefix: str, found: Iterable[str]) -> None:
         self.prefix = prefix
         self.found = tuple(found)
-        super().__init__(f"{' and '.join(self.found)} both begin with {prefix}; give more of the id")
+        super().__init__(f"id prefix {prefix} is ambiguous ({', '.join(self.found)}); use more characters")
 
 
-class TooShort(TaskError):
-    """So few letters of an id that they could be anybody's."""
+class IdTooShort(TaskError):
+    """Raised when the given part of a task id is too short to search for."""
 
-    def __init__(self, least: int) -> None:
-        super().__init__(f"give at least {least} letters of the task's id, which has letters and digits only")
-        self.least = least
+    def __init__(self, min_length: int) -> None:
+        super().__init__(f"use at least {min_length} characters of the task id (letters and digits only)")
+        self.min_length = min_length
 
 
-class NotAsked(TaskError):
-    """The task has no open question under this key."""
+class NoOpenQuestion(TaskError):
+    """Raised when the task has no open question with this key."""
 
     def __init__(self, key: str, outstanding: Iterable[str]) -> None:
         self.key = key
         self.outstanding = tuple(outstanding)
         names = ", ".join(repr(each) for each in self.outstanding)
-        rest = f"what is open is {names}" if names else "nothing is open"
-        super().__init__(f"the task does not wait for an answer to {key!r}; {rest}")
+        super().__init__(f"no open question {key!r}; {f'open: {names}' if names else 'no question is open'}")

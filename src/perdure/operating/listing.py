@@ -1,4 +1,4 @@
-"""Everybody's tasks, the newest first, a page at a time; and one of them by its id alone."""
+"""The tasks of all owners: pages, newest first, and the search for a task by its id."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from ..tasks.listing import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, MAX_RECORDS_EXAMIN
 from ..tasks.owner import partition_of
 from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS, task_address
-from .errors import AmbiguousId, TooShort
+from .errors import AmbiguousId, IdTooShort
 from .locators import Sealer
-from .views import TAGS, NewerTask, Row, is_named
+from .views import TAGS, NewerTask, TaskSummary, matches_name
 
-LEAST_PREFIX = 6
-WHOLE_ID = 32
-"""The letters of an id as perdure makes them: so many are no prefix."""
+MIN_PREFIX_LENGTH = 6
+TASK_ID_LENGTH = 32
+"""Number of characters of a task id. A text of this length is a complete id."""
 
-_position = msgspec.json.Decoder(tuple[int, str, str])
+_position_decoder = msgspec.json.Decoder(tuple[int, str, str])
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of a list."""
+class TaskSummaryPage(msgspec.Struct, frozen=True, kw_only=True):
+    """A page of tasks."""
 
-    rows: tuple[Row, ...]
+    tasks: tuple[TaskSummary, ...]
     corrupt: tuple[str, ...] = ()
-    """Ids in its stretch under which something stands that is no task."""
+    """Ids of damaged tasks on this page."""
     newer: tuple[NewerTask, ...] = ()
-    """Tasks in its stretch that a newer version of perdure wrote, in the same order."""
-    next: str | None = None
-    """Give this as `after` to go on, if there may be more."""
+    """Tasks on this page that a newer version of perdure wrote, in the same order."""
+    next_cursor: str | None = None
+    """The `after` of the next page. None if this is the last page."""
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks to list. Statuses have an index; a page by name may be short and still have a next."""
+class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which tasks to list."""
 
     statuses: frozenset[Status] | None = None
     name: str | None = None
@@ -50,8 +50,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
         return [tag for status in sorted(self.statuses) for tag in TAGS[status]]
 
 
-class Stretch(msgspec.Struct, frozen=True, kw_only=True):
-    """What one look at the list found."""
+class Scan(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks that one scan found."""
 
     snapshots: tuple[Snapshot, ...]
     corrupt: tuple[str, ...]
@@ -59,36 +59,36 @@ class Stretch(msgspec.Struct, frozen=True, kw_only=True):
     after: Position | None
 
 
-async def stretch_of(
+async def scan(
     storage: Storage,
-    wanted: Wanted,
+    query: ListQuery,
     *,
     after: Position | None = None,
     limit: int = DEFAULT_PAGE_SIZE,
     now: Micros,
-) -> Stretch:
-    """Up to `limit` tasks after a position, among at most 1 000 records, or fewer if they are large."""
+) -> Scan:
+    """Return up to `limit` tasks after a position, from at most 1 000 records, or fewer if they are large."""
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
         raise InvalidValue("limit", f"must be 1 to {MAX_PAGE_SIZE}, not {limit}")
-    page = _Page(wanted, limit)
-    budget = Budget(MAX_RECORDS_EXAMINED, MAX_PAGE_SIZE)
+    page = _Page(query, limit)
+    budget = ReadBudget(MAX_RECORDS_EXAMINED, MAX_PAGE_SIZE)
     while not (page.is_full or budget.is_spent):
-        size = limit + 1 if wanted.name is None else budget.size
+        size = limit + 1 if query.name is None else budget.page_size
         records, is_last = await page_of_tags(
-            storage, wanted.tags, after=page.position or after, limit=size, descending=True, now=now
+            storage, query.tags, after=page.position or after, limit=size, descending=True, now=now
         )
-        budget.take(records)
-        page.take(records)
+        budget.record(records)
+        page.add(records)
         if not page.is_full and is_last:
-            return page.ended(None)
-    return page.ended(page.position)
+            return page.result(None)
+    return page.result(page.position)
 
 
 class _Page:
-    """A page being filled. It is full when something came that has no room."""
+    """A page being filled. It is full when a record was read for which there is no room."""
 
-    def __init__(self, wanted: Wanted, limit: int) -> None:
-        self._wanted = wanted
+    def __init__(self, query: ListQuery, limit: int) -> None:
+        self._query = query
         self._limit = limit
         self._found: list[Snapshot] = []
         self._corrupt: list[str] = []
@@ -96,10 +96,10 @@ class _Page:
         self.is_full = False
         self.position: Position | None = None
 
-    def take(self, records: Sequence[Record]) -> None:
+    def add(self, records: Sequence[Record]) -> None:
         for record in records:
-            found = _read(record)
-            if isinstance(found, Snapshot) and not self._admits(found):
+            found = _parse(record)
+            if isinstance(found, Snapshot) and not self._matches(found):
                 self.position = record.position
                 continue
             if len(self._found) + len(self._corrupt) + len(self._newer) == self._limit:
@@ -114,11 +114,11 @@ class _Page:
                 case NewerFormat():
                     self._newer.append(record)
 
-    def _admits(self, snapshot: Snapshot) -> bool:
-        return self._wanted.name is None or is_named(snapshot.task, self._wanted.name)
+    def _matches(self, snapshot: Snapshot) -> bool:
+        return self._query.name is None or matches_name(snapshot.task, self._query.name)
 
-    def ended(self, after: Position | None) -> Stretch:
-        return Stretch(
+    def result(self, after: Position | None) -> Scan:
+        return Scan(
             snapshots=tuple(self._found),
             corrupt=tuple(self._corrupt),
             newer=tuple(self._newer),
@@ -126,57 +126,57 @@ class _Page:
         )
 
 
-def read(record: Record) -> Snapshot | None:
-    """The task, or none if its record is damaged or was written by a newer version."""
-    found = _read(record)
+def parse_or_none(record: Record) -> Snapshot | None:
+    """Return the task, or None if its record is damaged or was written by a newer version."""
+    found = _parse(record)
     return found if isinstance(found, Snapshot) else None
 
 
-def _read(record: Record) -> Snapshot | CorruptRecord | NewerFormat:
+def _parse(record: Record) -> Snapshot | CorruptRecord | NewerFormat:
     try:
         return Snapshot.from_record(record)
     except (CorruptRecord, NewerFormat) as error:
         return error
 
 
-def cursor_of(position: Position | None, sealer: Sealer) -> str | None:
+def encode_cursor(position: Position | None, sealer: Sealer) -> str | None:
     return None if position is None else sealer.seal(msgspec.json.encode(position).decode())
 
 
-def position_of(cursor: str | None, sealer: Sealer) -> Position | None:
+def decode_cursor(cursor: str | None, sealer: Sealer) -> Position | None:
     if cursor is None:
         return None
     plain = sealer.unseal(cursor)
     if plain is None:
         raise InvalidCursor
-    return Position(*_position.decode(plain))
+    return Position(*_position_decoder.decode(plain))
 
 
 # By id
 
 
-async def find(storage: Storage, text: str, *, among: int | None = None, now: Micros) -> Snapshot:
-    """The task whose id is this, or begins with it.
+async def find(storage: Storage, text: str, *, max_scanned: int | None = None, now: Micros) -> Snapshot:
+    """Return the task whose id is `text` or starts with it.
 
-    A whole id of the local user, or of a caller without a name, costs one read. Any other is looked for among
-    all tasks, the newest first; a part of one among all of them to the last, to be sure that it is the only
-    one. `among` ends that after so many.
+    A complete id of the local user, or of an anonymous client, costs one read. Any other complete id is
+    searched for among all tasks, newest first. A prefix is compared with all tasks, to be sure that it is
+    unique. `max_scanned` limits the number of tasks that are read.
     """
-    if not is_task_id(text) or len(text) < LEAST_PREFIX:
-        raise TooShort(LEAST_PREFIX)
-    is_whole = len(text) >= WHOLE_ID
-    if is_whole and (direct := await _direct(storage, text, now)) is not None:
+    if not is_task_id(text) or len(text) < MIN_PREFIX_LENGTH:
+        raise IdTooShort(MIN_PREFIX_LENGTH)
+    is_whole = len(text) >= TASK_ID_LENGTH
+    if is_whole and (direct := await _get_unowned(storage, text, now)) is not None:
         return direct
     found: list[Record] = []
-    async for record in _newest_of_all(storage, among, now):
+    async for record in _scan_newest(storage, max_scanned, now):
         if record.key.startswith(text):
             found.append(record)
             if is_whole or len(found) > 1:
                 break
-    return Snapshot.from_record(_only(text, found))
+    return Snapshot.from_record(_single(text, found))
 
 
-def _only(text: str, found: Sequence[Record]) -> Record:
+def _single(text: str, found: Sequence[Record]) -> Record:
     if not found:
         raise NotFound
     if len(found) > 1:
@@ -184,7 +184,7 @@ def _only(text: str, found: Sequence[Record]) -> Record:
     return found[0]
 
 
-async def _direct(storage: Storage, text: str, now: Micros) -> Snapshot | None:
+async def _get_unowned(storage: Storage, text: str, now: Micros) -> Snapshot | None:
     if not is_task_id(text):
         return None
     owners = (Owner.local(), Owner.anonymous())
@@ -193,11 +193,11 @@ async def _direct(storage: Storage, text: str, now: Micros) -> Snapshot | None:
     return next((Snapshot.from_record(record) for record in records if record is not None), None)
 
 
-async def _newest_of_all(storage: Storage, most: int | None, now: Micros) -> AsyncIterator[Record]:
+async def _scan_newest(storage: Storage, max_scanned: int | None, now: Micros) -> AsyncIterator[Record]:
     after: Position | None = None
     seen = 0
-    while most is None or seen < most:
-        size = MAX_PAGE_SIZE if most is None else min(MAX_PAGE_SIZE, most - seen)
+    while max_scanned is None or seen < max_scanned:
+        size = MAX_PAGE_SIZE if max_scanned is None else min(MAX_PAGE_SIZE, max_scanned - seen)
         records = await storage.page(TASKS, after=after, limit=size, descending=True, now=now)
         for record in records:
             yield record
@@ -207,32 +207,32 @@ async def _newest_of_all(storage: Storage, most: int | None, now: Micros) -> Asy
         after = records[-1].position
 
 
-MOST_LETTERS = 16 * 1024 * 1024
-FIRST_PAGE = 20
-"""Records that are read before anybody knows how large they are."""
+MAX_READ_CHARS = 16 * 1024 * 1024
+FIRST_PAGE_SIZE = 20
+"""Number of records that are read first, before their size is known."""
 
 
-class Budget:
-    """What is left of it. Ask for `size` records, then say which came."""
+class ReadBudget:
+    """Limits how many records, and how many characters, one scan reads."""
 
-    def __init__(self, records: int, page: int) -> None:
-        self._records = records
-        self._page = page
+    def __init__(self, max_records: int, max_page_size: int) -> None:
+        self._max_records = max_records
+        self._max_page_size = max_page_size
         self._read = 0
-        self._letters = 0
+        self._chars = 0
 
     @property
     def is_spent(self) -> bool:
-        return self._read >= self._records or self._letters >= MOST_LETTERS
+        return self._read >= self._max_records or self._chars >= MAX_READ_CHARS
 
     @property
-    def size(self) -> int:
-        """As many as there is room for, if the next ones are as large as those before."""
+    def page_size(self) -> int:
+        """How many records to read next, if they are as large as the previous ones."""
         if not self._read:
-            return min(FIRST_PAGE, self._page)
-        room = (MOST_LETTERS - self._letters) * self._read // max(1, self._letters)
-        return max(1, min(self._page, room, self._records - self._read))
+            return min(FIRST_PAGE_SIZE, self._max_page_size)
+        room = (MAX_READ_CHARS - self._chars) * self._read // max(1, self._chars)
+        return max(1, min(self._max_page_size, room, self._max_records - self._read))
 
-    def take(self, records: Sequence[Record]) -> None:
+    def record(self, records: Sequence[Record]) -> None:
         self._read += len(records)
-        self._letters += sum(len(each.body) for each in records)
+        self._chars += sum(len(each.body) for each in records)

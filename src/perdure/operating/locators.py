@@ -1,62 +1,53 @@
-"""Handles: a partition, or a place in a listing, in letters that say nothing and can stand in a link.
+"""Locators: a partition, or a position in a listing, as opaque text for links.
 
-A partition holds the name of its owner, which no page, log or address bar is to show. It is enciphered under
-a key that is made once and kept in the storage, so a link works on every replica and after a restart. The
-same text has the same handle; what was not made here is refused.
+A partition contains the name of its owner, which must not appear on a page, in a log or in the history of a
+browser. It is encrypted with a key that is created once and kept in the storage, so a link works on every
+replica and after a restart. AES-SIV is deterministic, so a task always has the same link, and authenticated,
+so a locator that was not issued with this key is rejected.
 """
 
 from __future__ import annotations
 
-import hmac
 import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from hashlib import blake2b, shake_256
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESSIV
 
 from ..storage import Address, InsertIfAbsent, Micros, Record, Storage
 from ..tasks.listing import KEY_FORMAT, SETTINGS, StoredKey, decode_key
 
-HANDLE_KEY = Address(SETTINGS, "perdure", "handle-key")
-_SEAL_BYTES = 16
+LOCATOR_KEY = Address(SETTINGS, "perdure", "handle-key")
+"""Where the key is stored. Its stored name predates the word locator."""
 
 
 class Sealer:
-    """Seals texts for one purpose: what was sealed for another is refused."""
+    """Encrypts and authenticates text for one purpose. Text sealed for another purpose is rejected."""
 
     def __init__(self, key: bytes, purpose: str) -> None:
-        self._key = key
-        self._purpose = purpose.encode()
+        self._cipher = AESSIV(key)
+        self._associated_data = [purpose.encode()]
 
     def seal(self, text: str) -> str:
-        plain = text.encode()
-        seal = self._digest(plain)
-        return urlsafe_b64encode(seal + self._stream(seal, plain)).decode().rstrip("=")
+        sealed = self._cipher.encrypt(text.encode(), self._associated_data)
+        return urlsafe_b64encode(sealed).decode().rstrip("=")
 
     def unseal(self, sealed: str) -> str | None:
-        """What was sealed, or none where nothing was."""
+        """Return the text, or None if it was not sealed with this key for this purpose."""
         try:
             raw = urlsafe_b64decode(sealed.encode("ascii") + b"=" * (-len(sealed) % 4))
-        except ValueError:
+            return self._cipher.decrypt(raw, self._associated_data).decode()
+        except (ValueError, InvalidTag):
             return None
-        seal, hidden = raw[:_SEAL_BYTES], raw[_SEAL_BYTES:]
-        plain = self._stream(seal, hidden)
-        return plain.decode() if hmac.compare_digest(seal, self._digest(plain)) else None
-
-    def _digest(self, plain: bytes) -> bytes:
-        return blake2b(plain, key=self._key, person=self._purpose, digest_size=_SEAL_BYTES).digest()
-
-    def _stream(self, seal: bytes, text: bytes) -> bytes:
-        """The text under a stream that depends on all of it through its seal; the same again undoes it."""
-        stream = shake_256(self._key + self._purpose + seal).digest(len(text))
-        return bytes(a ^ b for a, b in zip(text, stream, strict=True))
 
 
-async def key_of(storage: Storage, now: Micros) -> bytes:
-    """The key, made by whoever is first and kept in the storage itself."""
-    kept = await storage.get(HANDLE_KEY, now=now)
-    if kept is None:
-        space, partition, key = HANDLE_KEY
+async def load_key(storage: Storage, now: Micros) -> bytes:
+    """Return the key of a storage. The first process that needs it creates it."""
+    stored = await storage.get(LOCATOR_KEY, now=now)
+    if stored is None:
+        space, partition, key = LOCATOR_KEY
         body = KEY_FORMAT.encode(StoredKey(secrets.token_hex(32)))
-        made = Record(space=space, partition=partition, key=key, order=now, body=body)
-        await storage.commit([InsertIfAbsent(record=made)], now=now)
-        kept = await storage.get(HANDLE_KEY, now=now) or made
-    return decode_key(kept)
+        created = Record(space=space, partition=partition, key=key, order=now, body=body)
+        await storage.commit([InsertIfAbsent(record=created)], now=now)
+        stored = await storage.get(LOCATOR_KEY, now=now) or created
+    return decode_key(stored)

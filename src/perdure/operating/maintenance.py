@@ -1,8 +1,12 @@
-"""Every stored record, read once: which are damaged, and which a newer version of perdure wrote."""
+"""Maintenance of whole storages: copying one, and checking one for damage."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Mapping
+from hashlib import blake2b
+from secrets import token_hex
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -11,23 +15,32 @@ from ..feeds.dirty_hours import LINKS
 from ..feeds.errors import CorruptFeed
 from ..feeds.item import ITEMS, item_in
 from ..feeds.link_index import read_link_record
+from ..runtime import RuntimeConfig
 from ..runtime import lease as leases
 from ..runtime.lease import HELD
-from ..storage import Micros, Position, Record, Space, Storage, Tag
+from ..storage import Delete, Insert, Micros, Position, Record, Space, Storage, Tag, open_storage
+from ..storage.clock import MINUTE, system_clock
+from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
 from ..storage.quarantine import Inspection, inspect
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
 from ..tasks.listing import CURSOR_KEY_ADDRESS, SETTINGS, decode_key
 from ..tasks.snapshot import LEASES, TASKS, Snapshot
-from .locators import HANDLE_KEY
+from .errors import MaintenanceError
+from .locators import LOCATOR_KEY
+
+PAGE_SIZE = 200
+PROBE_LIFETIME = 10 * MINUTE
+PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
+"""Longer than a page of any engine: a short record may still fit into a storage that is full."""
 
 
-def _read_setting(record: Record) -> object:
-    return decode_key(record) if record.address in (CURSOR_KEY_ADDRESS, HANDLE_KEY) else None
+def _decode_setting(record: Record) -> object:
+    return decode_key(record) if record.address in (CURSOR_KEY_ADDRESS, LOCATOR_KEY) else None
 
 
-READERS: Mapping[Space, Callable[[Record], object]] = {
-    SETTINGS: _read_setting,
+DECODERS: Mapping[Space, Callable[[Record], object]] = {
+    SETTINGS: _decode_setting,
     IDEMPOTENCY_KEYS: decode_task_id,
     TASKS: Snapshot.from_record,
     LEASES: leases.read,
@@ -35,33 +48,19 @@ READERS: Mapping[Space, Callable[[Record], object]] = {
     ITEMS: item_in,
     LINKS: read_link_record,
 }
-"""Everything that perdure stores. A damaged lease, idempotency key or summary of links is replaced when it is
-next used, so their readers report no damage.
+"""A decoder for each space. A damaged lease, idempotency key or summary of links is replaced when it is next
+used, so their decoders report no damage.
 """
-
-QUARANTINED = frozenset({TASKS, ACCOUNTS, ITEMS})
-"""Where a damaged record is quarantined. A damaged setting must be deleted instead, as its message says."""
-
-
-async def inspect_records(storage: Storage, *, repair: bool, now: Micros) -> Inspection:
-    """Read everything; with `repair`, quarantine what is damaged."""
-    found = [
-        await inspect(storage, space, read, repair=repair and space in QUARANTINED, now=now)
-        for space, read in READERS.items()
-    ]
-    return Inspection(
-        examined=sum(each.examined for each in found),
-        damaged=tuple(damage for each in found for damage in each.damaged),
-        newer=sum(each.newer for each in found),
-        quarantined=sum(each.quarantined for each in found),
-    )
+ALL_SPACES = tuple(DECODERS)
+QUARANTINED_SPACES = frozenset({TASKS, ACCOUNTS, ITEMS})
+"""Spaces whose damaged records are quarantined. A damaged setting must be deleted, as its message says."""
 
 
-PAGE = 200
+# Copying
 
 
 class LiveClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is being worked on. Leases that have run out do not count: their process is gone."""
+    """How many tasks are running, and how many accounts are being polled. Expired leases do not count."""
 
     tasks: int
     accounts: int
@@ -70,8 +69,45 @@ class LiveClaims(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.tasks or self.accounts)
 
 
-async def live_claims(storage: Storage, *, now: Micros) -> LiveClaims:
-    """Count the leases and holds of a storage that have not run out."""
+class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What a copy contains."""
+
+    records: Mapping[Space, int]
+    """Number of records of each space, the same in both storages."""
+    live_tasks: int
+    """Tasks of the source that were running when the copy started."""
+    live_accounts: int
+    """Accounts of the source that were being polled when the copy started."""
+
+
+async def copy_storage(
+    source: str,
+    target: str,
+    *,
+    merge: bool,
+    on_progress: ProgressCallback,
+    on_live_claims: Callable[[LiveClaims], None],
+) -> CopyReport:
+    """Copy all records from one storage URL to another, and verify the copy.
+
+    `on_live_claims` is called first if processes still work on the source. Raises MaintenanceError if both
+    URLs are the same storage, and TargetNotEmpty if the target has other records and `merge` is not set.
+    """
+    async with await open_storage(source) as source_storage:
+        live = await count_live_claims(source_storage, now=system_clock())
+        if live:
+            on_live_claims(live)
+        async with await open_storage(target) as target_storage:
+            if await _is_same_storage(source_storage, target_storage):
+                raise MaintenanceError("source and target are the same storage; choose another target")
+            name = _source_id(source_storage.name, source)
+            counts = await copy_records(
+                source_storage, target_storage, ALL_SPACES, name=name, merge=merge, on_progress=on_progress
+            )
+    return CopyReport(records=counts, live_tasks=live.tasks, live_accounts=live.accounts)
+
+
+async def count_live_claims(storage: Storage, *, now: Micros) -> LiveClaims:
     tasks = [each async for each in _records(storage, LEASES, now, tag=HELD) if (each.wake_at or 0) > now]
     accounts = [each async for each in _records(storage, ACCOUNTS, now) if _is_polled(each, now)]
     return LiveClaims(tasks=len(tasks), accounts=len(accounts))
@@ -81,15 +117,156 @@ async def _records(
     storage: Storage, space: Space, now: Micros, tag: Tag | None = None
 ) -> AsyncIterator[Record]:
     after: Position | None = None
-    while records := await storage.page(space, after=after, limit=PAGE, tag=tag, now=now):
+    while records := await storage.page(space, after=after, limit=PAGE_SIZE, tag=tag, now=now):
         for record in records:
             yield record
         after = records[-1].position
 
 
 def _is_polled(record: Record, now: Micros) -> bool:
-    """An account that this version cannot read does not count."""
+    """Return whether an account is being polled. One that this version cannot read does not count."""
     try:
         return Stored.read(record).account.is_held(now)
     except (CorruptFeed, NewerFormat):
         return False
+
+
+async def _is_same_storage(source: Storage, target: Storage) -> bool:
+    """Return whether a record of the target appears in the source: a storage can have several URLs."""
+    now = system_clock()
+    probe = _probe(COPIES, "copy", now)
+    await target.commit([Insert(record=probe)], now=now)
+    try:
+        return await source.get(probe.address, now=now) is not None
+    finally:
+        await target.commit([Delete(before=probe)], now=now)
+
+
+def _source_id(engine: str, url: str) -> str:
+    """Return a text that identifies a source and does not contain its password."""
+    parts = urlsplit(url)
+    location = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    return f"{engine} {blake2b(location.encode(), digest_size=6).hexdigest()}"
+
+
+# Checking
+
+
+class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """The server of a storage, and its clock."""
+
+    version: str
+    clock_offset: float | None = None
+    """Seconds by which the server's clock is ahead of ours. None if it does not report a time."""
+    offset_error: float = 0.0
+    """Maximum error of `clock_offset`: half the time of the request."""
+
+    def has_clock_skew(self, limit: float) -> bool:
+        """Return whether the clocks certainly differ by more than a limit in seconds."""
+        return self.clock_offset is not None and abs(self.clock_offset) - self.offset_error > limit
+
+
+class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a check."""
+
+    findings: tuple[str, ...]
+    """Problems that were found, one sentence each."""
+    remaining: tuple[str, ...]
+    """Problems that remain after the repair."""
+    records: int
+    newer: int
+    """Records that a newer version of perdure wrote. They are not a problem, and are not changed."""
+    quarantined: int
+    """Damaged records in quarantine."""
+    engine: str
+    server: ServerInfo
+    write_seconds: float
+    """How long it took to write and delete a record."""
+
+    @property
+    def has_clock_skew(self) -> bool:
+        """Whether the server's clock differs from ours by more than workers tolerate."""
+        return self.server.has_clock_skew(RuntimeConfig().clock_skew)
+
+    @property
+    def is_ok(self) -> bool:
+        return not (self.remaining or self.has_clock_skew)
+
+
+async def check_storage(url: str, *, repair: bool) -> HealthReport:
+    """Check a storage and all its records.
+
+    With `repair`, correct wrong counters, quarantine damaged records, and check again.
+    """
+    async with await open_storage(url) as storage:
+        findings, inspection = await _check(storage, repair=repair)
+        remaining = findings
+        if repair and findings:
+            remaining, inspection = await _check(storage, repair=False)
+        write_seconds = await measure_write(storage, "doctor")
+        counts = [await storage.counts(space, now=0) for space in ALL_SPACES]
+        return HealthReport(
+            findings=findings,
+            remaining=remaining,
+            records=sum(sum(each.values()) for each in counts),
+            newer=inspection.newer,
+            quarantined=inspection.quarantined,
+            engine=storage.name,
+            server=await server_info(storage),
+            write_seconds=write_seconds,
+        )
+
+
+async def _check(storage: Storage, *, repair: bool) -> tuple[tuple[str, ...], Inspection]:
+    """Return the problems, one sentence each, and what was inspected."""
+    engine = await storage.maintain(repair=repair)
+    records = await inspect_records(storage, repair=repair, now=system_clock())
+    return (*engine.findings, *(str(each) for each in records.damaged)), records
+
+
+async def inspect_records(storage: Storage, *, repair: bool, now: Micros) -> Inspection:
+    """Decode all records. With `repair`, quarantine damaged ones."""
+    found = [
+        await inspect(storage, space, decode, repair=repair and space in QUARANTINED_SPACES, now=now)
+        for space, decode in DECODERS.items()
+    ]
+    return Inspection(
+        examined=sum(each.examined for each in found),
+        damaged=tuple(damage for each in found for damage in each.damaged),
+        newer=sum(each.newer for each in found),
+        quarantined=sum(each.quarantined for each in found),
+    )
+
+
+async def server_info(storage: Storage) -> ServerInfo:
+    """Ask the server of a storage for its version and its time."""
+    await storage.info()  # connect first, so that this takes no time below
+    before = system_clock()
+    info = await storage.info()
+    after = system_clock()
+    if info.time is None:
+        return ServerInfo(version=info.server)
+    offset = info.time - (before + after) / 2
+    return ServerInfo(version=info.server, clock_offset=offset / 1e6, offset_error=(after - before) / 2e6)
+
+
+async def measure_write(storage: Storage, purpose: str) -> float:
+    """Write a record, delete it, and return how many seconds that took."""
+    now = system_clock()
+    probe = _probe(SETTINGS, purpose, now)
+    started = time.monotonic()
+    await storage.commit([Insert(record=probe)], now=now)
+    await storage.commit([Delete(before=probe)], now=now)
+    return time.monotonic() - started
+
+
+def _probe(space: Space, purpose: str, now: Micros) -> Record:
+    """Return a record with a unique key. It expires, in case this process is killed before it deletes it."""
+    return Record(
+        space=space,
+        partition="perdure",
+        key=f"{purpose}-{token_hex(8)}",
+        order=now,
+        body=PROBE_BODY,
+        expires_at=now + PROBE_LIFETIME,
+    )

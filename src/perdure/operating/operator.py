@@ -1,6 +1,6 @@
-"""`Operator`: everybody's tasks, for those who run the servers. Who may ask is checked by whoever calls it.
+"""`Operator`: reads and changes the tasks of all owners. The caller checks who may use it.
 
-It needs no server: it reads and writes the storage, by the same rules as clients and workers do.
+It works on the storage, by the same rules as clients and workers, and needs no server.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from ..tasks.listing import DEFAULT_PAGE_SIZE
 from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS, lease_address, task_address
 from . import listing, stats
-from .errors import NotAsked
-from .listing import Rows, Wanted
-from .locators import Sealer, key_of
-from .purge import Purge, purge
+from .errors import NoOpenQuestion
+from .listing import ListQuery, TaskSummaryPage
+from .locators import Sealer, load_key
+from .purge import PurgeReport, purge
 from .stats import Stats, Throughput
-from .views import Detail, Held, Row, detail_of, newer_task_of, row_of
-from .watch import USUAL, Changes, Pace, watch_one, watch_rows
+from .views import ClaimSummary, TaskDetail, TaskSummary, describe_task, summarize_newer, summarize_task
+from .watch import DEFAULT_WATCH, TaskChanges, WatchConfig, watch_page, watch_task
 
 
 class Operator:
-    """Looks at all tasks of a storage, and cancels, answers and removes them.
+    """Reads all tasks of a storage, and cancels, answers and deletes them.
 
-    `config` is that of the servers, if it is not the default: an answer must fit its limits.
+    `config` is the configuration of the servers, if it is not the default: answers must respect its limits.
     """
 
     def __init__(
@@ -46,10 +46,10 @@ class Operator:
         self.storage = storage
         self.clock = clock
         self._store = TaskStore(storage, replace(config, allow_anonymous=True), clock=clock)
-        self._runtime = Runtime(self._store, Functions())  # runs nothing
+        self._runtime = Runtime(self._store, Functions())  # only cancels, and runs nothing
         self._sealers: tuple[Sealer, Sealer] | None = None
 
-    # Looking
+    # Reading
 
     async def tasks(
         self,
@@ -58,81 +58,80 @@ class Operator:
         name: str | None = None,
         after: str | None = None,
         limit: int = DEFAULT_PAGE_SIZE,
-    ) -> Rows:
-        """The newest tasks, or those after a cursor: of some statuses, or of one function, tool or method.
+    ) -> TaskSummaryPage:
+        """Return the newest tasks, or those after a cursor, filtered by status or by function, tool or
+        method.
 
-        By status each page is an index seek. By name at most 1 000 tasks are looked at, so that a page may be
-        short, or empty, and still have a `next`.
+        Statuses have an index. For a name, at most 1 000 tasks are read, so a page can be short or empty and
+        still have a `next_cursor`.
         """
-        handles, cursors = await self._seals()
+        locators, cursors = await self._load_sealers()
         now = self.clock()
-        wanted = Wanted(statuses=None if statuses is None else frozenset(statuses), name=name)
-        position = listing.position_of(after, cursors)
-        found = await listing.stretch_of(self.storage, wanted, after=position, limit=limit, now=now)
-        return Rows(
-            rows=tuple(row_of(each, now=now, handle_of=handles.seal) for each in found.snapshots),
+        query = ListQuery(statuses=None if statuses is None else frozenset(statuses), name=name)
+        position = listing.decode_cursor(after, cursors)
+        found = await listing.scan(self.storage, query, after=position, limit=limit, now=now)
+        return TaskSummaryPage(
+            tasks=tuple(summarize_task(each, now=now, locate=locators.seal) for each in found.snapshots),
             corrupt=found.corrupt,
-            newer=tuple(newer_task_of(each, now=now, handle_of=handles.seal) for each in found.newer),
-            next=listing.cursor_of(found.after, cursors),
+            newer=tuple(summarize_newer(each, now=now, locate=locators.seal) for each in found.newer),
+            next_cursor=listing.encode_cursor(found.after, cursors),
         )
 
-    async def get(self, handle: str, task_id: str) -> Detail:
-        """One task in full: two reads. NotFound where it is gone."""
-        return await self._detail(await self._snapshot(handle, task_id))
+    async def get(self, locator: str, task_id: str) -> TaskDetail:
+        """Return one task in full, with two reads. Raises NotFound if it does not exist."""
+        return await self._describe(await self._snapshot(locator, task_id))
 
-    async def find(self, text: str, *, among: int | None = None) -> Detail:
-        """The task of this id, or of the only one that begins so (at least 6 letters).
+    async def find(self, text: str, *, max_scanned: int | None = None) -> TaskDetail:
+        """Return the task with this id, or the only one whose id starts with it (at least 6 characters).
 
-        Costs up to a walk over all tasks, or over the newest so many: see `listing.find`. Who has a handle
-        uses `get`.
+        May read all tasks, or the newest `max_scanned`: see `listing.find`. If you have a locator, use `get`.
         """
-        return await self._detail(await listing.find(self.storage, text, among=among, now=self.clock()))
+        now = self.clock()
+        return await self._describe(await listing.find(self.storage, text, max_scanned=max_scanned, now=now))
 
     async def counts(self) -> dict[Status, int]:
-        """How many tasks there are of each status, none left out. Cheap."""
-        return await stats.counts_of(self.storage, self.clock())
+        """Return the number of tasks in every status. Cheap."""
+        return await stats.count_tasks(self.storage, self.clock())
 
-    async def held(self) -> int:
-        """How many tasks a worker has. Cheap."""
-        return await stats.held_in(self.storage, self.clock())
+    async def claimed_count(self) -> int:
+        """Return how many tasks are claimed by a worker. Cheap."""
+        return await stats.count_claimed(self.storage, self.clock())
 
-    async def leases(self) -> list[Held]:
-        """Who holds which task, of the newest 1 000."""
-        handles, _ = await self._seals()
-        return await stats.leases_in(self.storage, self.clock(), handles.seal)
+    async def claims(self) -> list[ClaimSummary]:
+        """Return the claims on the newest tasks, at most 1 000."""
+        locators, _ = await self._load_sealers()
+        return await stats.list_claims(self.storage, self.clock(), locators.seal)
 
     async def throughput(
-        self, window: Micros = HOUR, *, parts: int = 60, until: Micros | None = None
+        self, window: Micros = HOUR, *, buckets: int = 60, until: Micros | None = None
     ) -> Throughput:
-        """What ended of late, in equal parts of the window, which ends now, or at a time that is said. Looks
-        at up to 4 000 tasks.
-        """
-        return await stats.throughput_of(
-            self.storage, window=window, parts=parts, now=self.clock(), until=until
+        """Return what finished in the window before `until` (default: now). Reads up to 4 000 tasks."""
+        return await stats.measure_throughput(
+            self.storage, window=window, buckets=buckets, now=self.clock(), until=until
         )
 
-    async def oldest_waiting(self) -> Row | None:
-        """Who has waited for a worker longest."""
-        return await self._row_or_none(await stats.oldest_waiting(self.storage, self.clock()))
+    async def oldest_queued(self) -> TaskSummary | None:
+        """Return the task that has been queued for the longest time."""
+        return await self._summarize_or_none(await stats.oldest_queued(self.storage, self.clock()))
 
-    async def oldest_asking(self) -> Row | None:
-        """Who has waited for an answer longest."""
-        return await self._row_or_none(await stats.oldest_asking(self.storage, self.clock()))
+    async def oldest_open_question(self) -> TaskSummary | None:
+        """Return the oldest task with an open question."""
+        return await self._summarize_or_none(await stats.oldest_open_question(self.storage, self.clock()))
 
-    async def stats(self, window: Micros = HOUR, *, parts: int = 60) -> Stats:
-        """All figures at once."""
+    async def stats(self, window: Micros = HOUR, *, buckets: int = 60) -> Stats:
+        """Return all statistics."""
         now = self.clock()
-        counts, leases = await self.counts(), await self.leases()
-        held = await self.held()
+        counts, claims = await self.counts(), await self.claims()
+        claimed = await self.claimed_count()
         return Stats(
             counts=counts,
-            held=held,
-            waiting=max(0, sum(counts[status] for status in ACTIVE_STATUSES) - held),
-            oldest_waiting=await self.oldest_waiting(),
-            oldest_asking=await self.oldest_asking(),
-            workers=stats.workers_of(leases, now),
-            expired=await stats.expired_in(self.storage, now),
-            throughput=await self.throughput(window, parts=parts),
+            claimed=claimed,
+            unclaimed=max(0, sum(counts[status] for status in ACTIVE_STATUSES) - claimed),
+            oldest_queued=await self.oldest_queued(),
+            oldest_open_question=await self.oldest_open_question(),
+            workers=stats.group_by_worker(claims, now),
+            expired=await stats.count_expired(self.storage, now),
+            throughput=await self.throughput(window, buckets=buckets),
         )
 
     def watch(
@@ -141,65 +140,70 @@ class Operator:
         statuses: Collection[Status] | None = None,
         name: str | None = None,
         limit: int = DEFAULT_PAGE_SIZE,
-        pace: Pace = USUAL,
-    ) -> AsyncGenerator[Changes]:
-        """The newest tasks, then each change of that page as it is seen. For ever; close it."""
-        return watch_rows(
+        config: WatchConfig = DEFAULT_WATCH,
+    ) -> AsyncGenerator[TaskChanges]:
+        """Yield the newest tasks, then each change of that page, until you close the generator."""
+        return watch_page(
             self.storage.watch(TASKS),
             lambda: self.tasks(statuses=statuses, name=name, limit=limit),
-            pace,
+            config,
         )
 
-    async def watch_task(self, handle: str, task_id: str, *, pace: Pace = USUAL) -> AsyncGenerator[Detail]:
-        """One task, and each newer state of it that is seen, up to its end. NotFound when it is gone."""
-        place = (await self._snapshot(handle, task_id)).record.address
-        watch = self.storage.watch(*place)
-        async with aclosing(watch_one(watch, lambda: self.get(handle, task_id), pace)) as seen:
-            async for detail in seen:
+    async def watch_task(
+        self, locator: str, task_id: str, *, config: WatchConfig = DEFAULT_WATCH
+    ) -> AsyncGenerator[TaskDetail]:
+        """Yield a task, then each newer version, until it finishes. Raises NotFound when it is deleted."""
+        address = (await self._snapshot(locator, task_id)).record.address
+        watch = self.storage.watch(*address)
+        async with aclosing(watch_task(watch, lambda: self.get(locator, task_id), config)) as versions:
+            async for detail in versions:
                 yield detail
 
-    # Acting
+    # Changing
 
-    async def cancel(self, handle: str, task_id: str) -> Row:
-        """End a task that waits; ask the worker of one that runs to end it. TerminalTask if it has ended."""
-        owner = (await self._snapshot(handle, task_id)).task.owner
-        return await self._row(await self._runtime.cancel(owner, task_id))
-
-    async def answer(self, handle: str, task_id: str, key: str, value: JsonLike) -> Row:
-        """Answer an open question, in the shape of its kind: `{"action": "accept", "content": {...}}`.
-
-        NotAsked where no such question is open; MalformedAnswer where it is not what was asked for.
+    async def cancel(self, locator: str, task_id: str) -> TaskSummary:
+        """Cancel a queued task, or request it from the worker of a running one. Raises TerminalTask if the
+        task has finished.
         """
-        from ..tasks.forms import check_form  # noqa: PLC0415 (its schemas take long to load, and few answer)
+        owner = (await self._snapshot(locator, task_id)).task.owner
+        return await self._summarize(await self._runtime.cancel(owner, task_id))
+
+    async def answer(self, locator: str, task_id: str, key: str, value: JsonLike) -> TaskSummary:
+        """Answer an open question with a result of its kind, such as `{"action": "accept", "content":
+        {...}}`.
+
+        Raises NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit it.
+        """
+        from ..tasks.forms import check_form  # noqa: PLC0415 (jsonschema takes long to load, and few answer)
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             if not task.is_terminal and key not in task.outstanding:
-                raise NotAsked(key, task.outstanding)
-            answered = edits.answer(task, {key: value}, now=now, config=config)  # bounds before forms
+                raise NoOpenQuestion(key, task.outstanding)
+            answered = edits.answer(task, {key: value}, now=now, config=config)  # limits before forms
             check_form(key, task.inputs[key], value)
             return answered
 
-        owner = (await self._snapshot(handle, task_id)).task.owner
-        return await self._row(
+        owner = (await self._snapshot(locator, task_id)).task.owner
+        return await self._summarize(
             await self._store.update(owner, task_id, lambda read: self._store.edit(read, edit))
         )
 
-    async def purge(self, *, ended_before: Micros | None = None, dry_run: bool = False) -> Purge:
-        """Remove what has expired and, where a time is named, every task that had ended by then."""
-        return await purge(self._store, ended_before=ended_before, dry_run=dry_run)
+    async def purge(self, *, finished_before: Micros | None = None, dry_run: bool = False) -> PurgeReport:
+        """Delete expired tasks and, if a time is given, all tasks that finished before it."""
+        return await purge(self._store, finished_before=finished_before, dry_run=dry_run)
 
-    # Within
+    # Internal
 
-    async def _seals(self) -> tuple[Sealer, Sealer]:
-        """For handles, and for cursors."""
+    async def _load_sealers(self) -> tuple[Sealer, Sealer]:
+        """Return the sealers of locators and of cursors."""
         if self._sealers is None:
-            key = await key_of(self.storage, self.clock())
-            self._sealers = Sealer(key, "handle"), Sealer(key, "cursor")
+            key = await load_key(self.storage, self.clock())
+            self._sealers = Sealer(key, "locator"), Sealer(key, "cursor")
         return self._sealers
 
-    async def _snapshot(self, handle: str, task_id: str) -> Snapshot:
-        handles, _ = await self._seals()
-        partition = handles.unseal(handle)
+    async def _snapshot(self, locator: str, task_id: str) -> Snapshot:
+        locators, _ = await self._load_sealers()
+        partition = locators.unseal(locator)
         if partition is None or not is_task_id(task_id):
             raise NotFound
         record = await self.storage.get(task_address(partition, task_id), now=self.clock())
@@ -207,13 +211,13 @@ class Operator:
             raise NotFound
         return Snapshot.from_record(record)
 
-    async def _row(self, snapshot: Snapshot) -> Row:
-        handles, _ = await self._seals()
-        return row_of(snapshot, now=self.clock(), handle_of=handles.seal)
+    async def _summarize(self, snapshot: Snapshot) -> TaskSummary:
+        locators, _ = await self._load_sealers()
+        return summarize_task(snapshot, now=self.clock(), locate=locators.seal)
 
-    async def _row_or_none(self, snapshot: Snapshot | None) -> Row | None:
-        return None if snapshot is None else await self._row(snapshot)
+    async def _summarize_or_none(self, snapshot: Snapshot | None) -> TaskSummary | None:
+        return None if snapshot is None else await self._summarize(snapshot)
 
-    async def _detail(self, snapshot: Snapshot) -> Detail:
+    async def _describe(self, snapshot: Snapshot) -> TaskDetail:
         lease = await self.storage.get(lease_address(snapshot.record), now=self.clock())
-        return detail_of(snapshot, await self._row(snapshot), lease)
+        return describe_task(snapshot, await self._summarize(snapshot), lease)

@@ -1,4 +1,4 @@
-"""Figures: how many tasks there are, who works, what waits the longest, and how much ends in a while."""
+"""Statistics: task counts, workers, the oldest queued task, and throughput."""
 
 from __future__ import annotations
 
@@ -13,146 +13,145 @@ from ..storage.body import FORMAT_FIELD
 from ..tasks import Snapshot, Status
 from ..tasks.record import TASK_FORMAT
 from ..tasks.snapshot import LEASES, TASKS
-from .listing import Budget, read
-from .views import TAGS, Held, Row, held_of
+from .listing import ReadBudget, parse_or_none
+from .views import TAGS, ClaimSummary, TaskSummary, parse_claim
 
-ENDED = tuple(status for status in Status if status.is_terminal)
-MOST_LEASES = 1000
-MOST_EXAMINED = 1000
-"""Tasks of each tag that are read for the throughput."""
-PAGE = 200
+FINISHED_STATUSES = tuple(status for status in Status if status.is_terminal)
+MAX_CLAIMS = 1000
+MAX_SCANNED = 1000
+"""Maximum number of tasks of each tag that are read for the throughput."""
+PAGE_SIZE = 200
 
 
-class Worker(msgspec.Struct, frozen=True, kw_only=True):
-    """A process that holds tasks. One that holds none is not known to the storage."""
+class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A worker that has claimed tasks. The storage does not know of idle workers."""
 
     name: str
-    held: int
-    """Tasks that it has."""
-    until: Micros
-    """When the last of its leases ends, if it is not heard of any more."""
-    overdue: int
-    """Leases that have run out: the worker is late, or gone."""
+    claimed: int
+    """Number of tasks that it has claimed."""
+    lease_until: Micros
+    """When the last of its leases expires unless the worker renews it."""
+    expired_leases: int
+    """Number of expired leases: the worker is slow, or lost."""
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of time, and what ended in it."""
+    """How many tasks finished in an interval of time."""
 
-    at: Micros
+    start: Micros
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
 
-    def of(self, status: Status) -> int:
-        """How many ended so."""
+    def count(self, status: Status) -> int:
+        """Return how many tasks finished with this status."""
         return int(getattr(self, status.value))
 
     @property
-    def ended(self) -> int:
-        return sum(self.of(status) for status in ENDED)
+    def finished(self) -> int:
+        return sum(self.count(status) for status in FINISHED_STATUSES)
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """What ended within a window, as far as its tasks are still there."""
+    """The finished tasks of a time window, as far as they are still stored."""
 
     since: Micros
     until: Micros
     buckets: tuple[Bucket, ...]
-    """The window in equal parts, the oldest first."""
-    median: Micros | None
-    """How long half of these tasks took at most, from creation to end."""
-    is_whole: bool
-    """False where there were more ended tasks than were looked at: then some may be missing."""
+    """The window in equal intervals, oldest first."""
+    median_duration: Micros | None
+    """The median time from creation to finish. None if no task finished."""
+    is_complete: bool
+    """False if there are more finished tasks than were read, so that some may be missing."""
 
     @property
-    def ended(self) -> int:
-        return sum(bucket.ended for bucket in self.buckets)
+    def finished(self) -> int:
+        return sum(bucket.finished for bucket in self.buckets)
 
     @property
     def per_minute(self) -> float:
-        return self.ended * 60_000_000 / max(1, self.until - self.since)
+        return self.finished * 60_000_000 / max(1, self.until - self.since)
 
 
 class Stats(msgspec.Struct, frozen=True, kw_only=True):
-    """How everything is."""
+    """Statistics of all tasks."""
 
     counts: dict[Status, int]
-    """Of every status, none left out. A result that reports an error counts as failed."""
-    held: int
-    """Active tasks that a worker has."""
-    waiting: int
-    """Active tasks that no worker has, those included that wait for an answer."""
-    oldest_waiting: Row | None
-    """The oldest task that waits for a worker, among the 1 000 oldest that work."""
-    oldest_asking: Row | None
-    """The oldest task that waits for an answer."""
-    workers: tuple[Worker, ...]
+    """Number of tasks in every status. A result that reports an error counts as failed."""
+    claimed: int
+    """Active tasks that a worker has claimed."""
+    unclaimed: int
+    """Active tasks that no worker has claimed, including those with an open question."""
+    oldest_queued: TaskSummary | None
+    """The oldest queued task among the 1 000 oldest tasks with the status `working`."""
+    oldest_open_question: TaskSummary | None
+    """The oldest task with an open question."""
+    workers: tuple[WorkerSummary, ...]
     expired: int
-    """Tasks that are over and not yet purged."""
+    """Expired tasks that are not purged yet."""
     throughput: Throughput
 
 
-async def counts_of(storage: Storage, now: Micros) -> dict[Status, int]:
+async def count_tasks(storage: Storage, now: Micros) -> dict[Status, int]:
     counts = await storage.counts(TASKS, now=now)
     return {status: sum(counts.get(tag, 0) for tag in TAGS[status]) for status in Status}
 
 
-async def expired_in(storage: Storage, now: Micros) -> int:
-    """Tasks that nobody sees any more and that are still there: counted as of long ago, and as of now."""
-    ever, live = await asyncio.gather(storage.counts(TASKS, now=0), storage.counts(TASKS, now=now))
-    return max(0, sum(ever.values()) - sum(live.values()))
+async def count_expired(storage: Storage, now: Micros) -> int:
+    """Return how many expired tasks are still stored: all tasks, without those that are visible now."""
+    all_tasks, live_tasks = await asyncio.gather(storage.counts(TASKS, now=0), storage.counts(TASKS, now=now))
+    return max(0, sum(all_tasks.values()) - sum(live_tasks.values()))
 
 
-# Who works
+# Workers
 
 
-async def held_in(storage: Storage, now: Micros) -> int:
-    """How many tasks somebody holds."""
+async def count_claimed(storage: Storage, now: Micros) -> int:
     return (await storage.counts(LEASES, now=now)).get(HELD, 0)
 
 
-async def leases_in(storage: Storage, now: Micros, handle_of: Callable[[str], str]) -> list[Held]:
-    """The leases that are held, of the newest tasks first, 1 000 at most."""
-    records = await storage.page(LEASES, limit=MOST_LEASES, tag=HELD, descending=True, now=now)
-    held = (held_of(record, handle_of(record.partition)) for record in records)
-    return [each for each in held if each is not None]
+async def list_claims(storage: Storage, now: Micros, locate: Callable[[str], str]) -> list[ClaimSummary]:
+    """Return the claims on the newest tasks, at most 1 000."""
+    records = await storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
+    claims = (parse_claim(record, locate(record.partition)) for record in records)
+    return [claim for claim in claims if claim is not None]
 
 
-def workers_of(leases: Sequence[Held], now: Micros) -> tuple[Worker, ...]:
-    by_name: dict[str, list[Held]] = {}
-    for lease in leases:
-        by_name.setdefault(lease.worker, []).append(lease)
+def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[WorkerSummary, ...]:
+    by_worker: dict[str, list[ClaimSummary]] = {}
+    for claim in claims:
+        by_worker.setdefault(claim.worker, []).append(claim)
     return tuple(
-        Worker(
+        WorkerSummary(
             name=name,
-            held=len(held),
-            until=max(lease.until for lease in held),
-            overdue=sum(lease.until <= now for lease in held),
+            claimed=len(own),
+            lease_until=max(claim.lease_until for claim in own),
+            expired_leases=sum(claim.lease_until <= now for claim in own),
         )
-        for name, held in sorted(by_name.items())
+        for name, own in sorted(by_worker.items())
     )
 
 
-# What waits
+# Oldest tasks
 
 
-async def oldest_waiting(storage: Storage, now: Micros) -> Snapshot | None:
-    """The oldest that stands in a queue. The record itself says so, and need not be read."""
+async def oldest_queued(storage: Storage, now: Micros) -> Snapshot | None:
+    """Return the oldest queued task. A queued record has a lane, so the other bodies are not decoded."""
     after: Position | None = None
-    for _ in range(0, MOST_EXAMINED, PAGE):
-        records = await _oldest(storage, Status.WORKING, PAGE, now, after)
-        queued = (read(each) for each in records if each.lane is not None)
+    for _ in range(0, MAX_SCANNED, PAGE_SIZE):
+        records = await _oldest(storage, Status.WORKING, PAGE_SIZE, now, after)
+        queued = (parse_or_none(each) for each in records if each.lane is not None)
         if (found := next((each for each in queued if each is not None), None)) is not None:
             return found
-        if is_last_page(records, PAGE):
+        if is_last_page(records, PAGE_SIZE):
             return None
         after = records[-1].position
     return None
 
 
-async def oldest_asking(storage: Storage, now: Micros) -> Snapshot | None:
+async def oldest_open_question(storage: Storage, now: Micros) -> Snapshot | None:
     records = await _oldest(storage, Status.INPUT_REQUIRED, 1, now)
-    return read(records[0]) if records else None
+    return parse_or_none(records[0]) if records else None
 
 
 async def _oldest(
@@ -161,79 +160,80 @@ async def _oldest(
     return await storage.page(TASKS, after=after, limit=limit, tag=status.value, now=now)
 
 
-# What ends
+# Throughput
 
 
-async def throughput_of(
-    storage: Storage, *, window: Micros, parts: int, now: Micros, until: Micros | None = None
+async def measure_throughput(
+    storage: Storage, *, window: Micros, buckets: int, now: Micros, until: Micros | None = None
 ) -> Throughput:
-    """What ended within the window before `until` (now), among the newest 1 000 tasks of each tag.
+    """Return what finished within the window before `until` (default: now).
 
-    Nothing is indexed by its end, so this looks at the tasks themselves.
+    There is no index by finish time, so this reads the newest 1 000 tasks of each tag.
     """
-    tags = [(status, tag) for status in ENDED for tag in TAGS[status]]
-    looked = await asyncio.gather(*(_ended(storage, status, tag, now) for status, tag in tags))
+    tags = [(status, tag) for status in FINISHED_STATUSES for tag in TAGS[status]]
+    results = await asyncio.gather(*(_newest_finished(storage, status, tag, now) for status, tag in tags))
     until = now if until is None else until
     since = until - window
-    late = [task for tasks, _ in looked for task in tasks if since <= task.finished_at <= until]
+    recent = [task for tasks, _ in results for task in tasks if since <= task.finished_at <= until]
     return Throughput(
         since=since,
         until=until,
-        buckets=_buckets(late, since, window, parts),
-        median=_median([task.finished_at - task.created_at for task in late]),
-        is_whole=all(whole for _, whole in looked),
+        buckets=_buckets(recent, since, window, buckets),
+        median_duration=_median([task.finished_at - task.created_at for task in recent]),
+        is_complete=all(is_complete for _, is_complete in results),
     )
 
 
 class _Times(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
-    """Of a task that has ended no more than this is read."""
+    """The part of a finished task that is decoded."""
 
     created_at: Micros
     finished_at: Micros
 
 
-class _Ended(_Times):
+class _FinishedTask(_Times):
     status: Status
-    """As operators see it."""
 
 
-_times_in = msgspec.json.Decoder(_Times)
+_times_decoder = msgspec.json.Decoder(_Times)
 
 
-async def _ended(storage: Storage, status: Status, tag: Tag, now: Micros) -> tuple[list[_Ended], bool]:
-    """The newest tasks that ended so, and whether these are all."""
-    found: list[_Ended] = []
+async def _newest_finished(
+    storage: Storage, status: Status, tag: Tag, now: Micros
+) -> tuple[list[_FinishedTask], bool]:
+    """Return the newest tasks that finished with a status, and whether these are all."""
+    found: list[_FinishedTask] = []
     after: Position | None = None
-    budget = Budget(MOST_EXAMINED, PAGE)
+    budget = ReadBudget(MAX_SCANNED, PAGE_SIZE)
     while not budget.is_spent:
-        size = budget.size
+        size = budget.page_size
         records = await storage.page(TASKS, after=after, limit=size, tag=tag, descending=True, now=now)
-        budget.take(records)
-        found += [task for each in records if (task := _read_end(each, status)) is not None]
+        budget.record(records)
+        found += [task for each in records if (task := _parse_finished(each, status)) is not None]
         if is_last_page(records, size):
             return found, True
         after = records[-1].position
     return found, False
 
 
-def _read_end(record: Record, status: Status) -> _Ended | None:
+def _parse_finished(record: Record, status: Status) -> _FinishedTask | None:
     try:
-        times = _times_in.decode(record.body)
+        times = _times_decoder.decode(record.body)
     except msgspec.MsgspecError:
         return None  # damaged, or written by a newer version
-    return _Ended(times.created_at, times.finished_at, status)
+    return _FinishedTask(times.created_at, times.finished_at, status)
 
 
-def _buckets(tasks: Sequence[_Ended], since: Micros, window: Micros, parts: int) -> tuple[Bucket, ...]:
-    counts: list[dict[str, int]] = [{} for _ in range(parts)]
+def _buckets(tasks: Sequence[_FinishedTask], since: Micros, window: Micros, count: int) -> tuple[Bucket, ...]:
+    counts: list[dict[str, int]] = [{} for _ in range(count)]
     for task in tasks:
-        place = min(parts - 1, (task.finished_at - since) * parts // window)
-        counts[place][task.status.value] = counts[place].get(task.status.value, 0) + 1
-    return tuple(_bucket(since + window * place // parts, each) for place, each in enumerate(counts))
+        index = min(count - 1, (task.finished_at - since) * count // window)
+        counts[index][task.status.value] = counts[index].get(task.status.value, 0) + 1
+    return tuple(_bucket(since + window * index // count, each) for index, each in enumerate(counts))
 
 
-def _bucket(at: Micros, counts: Mapping[str, int]) -> Bucket:
-    return Bucket(at=at, **counts)
+def _bucket(start: Micros, counts: Mapping[str, int]) -> Bucket:
+    return Bucket(start=start, **counts)
 
 
 def _median(spans: Sequence[Micros]) -> Micros | None:

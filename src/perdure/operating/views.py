@@ -1,4 +1,7 @@
-"""A task as a line of a list: what an operator needs to know of it, and nothing of whose it is."""
+"""Views of a task: a summary for lists, and a detail with timeline, questions and outcome.
+
+Neither contains what users answered, or the name of the owner.
+"""
 
 from __future__ import annotations
 
@@ -32,99 +35,99 @@ TAGS: dict[Status, tuple[Tag, ...]] = {
     **{status: (status.value,) for status in Status},
     Status.FAILED: (Status.FAILED.value, COMPLETED_WITH_ERROR),
 }
-"""The tags of the tasks that operators see in each status: a result that reports an error is a failure."""
+"""Tags of the records in each status. Operators see a result that reports an error as a failure."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True):
-    """One task. Times are microseconds since 1970."""
+class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """The summary of a task, as lists show it."""
 
     task_id: str
-    handle: str
-    """With the id, where to find it again: `Operator.get(row.handle, row.task_id)`. Tells nothing else."""
+    locator: str
+    """An opaque text that finds the task again: `Operator.get(summary.locator, summary.task_id)`."""
     owner: str
-    """A digest, the same as in the logs."""
+    """A digest of the owner, the same as in the logs."""
     owner_kind: OwnerKind
     status: Status
-    """As operators see it: `failed` also if the task completed with a result that reports an error."""
+    """`failed` also if the task completed with a result that reports an error."""
     name: str
-    """Of the function that workers run, else of the tool, else the method."""
+    """The function that workers run, or the tool, or the method."""
     created_at: Micros
     updated_at: Micros
     finished_at: Micros | None
     age: Micros
-    """From its creation to its end, or until now."""
+    """Time from the creation until the task finished, or until now."""
     progress: Progress | None
     attempts: int
-    is_held: bool
-    """Whether a worker has it."""
+    is_claimed: bool
+    """Whether a worker has claimed it."""
     is_cancelling: bool
-    """Somebody asked for its end, which has not come yet."""
+    """Whether a cancellation was requested and the task has not finished yet."""
     has_error: bool
-    """It failed with a result that reports an error (`isError`), not with an error of the protocol."""
+    """Whether it failed with a result that reports an error (`isError`), not with a protocol error."""
     open_questions: int
     message: str | None
-    """What the task reported last; of one that failed, the first line of its error or of the exception."""
+    """The latest status message; for a failed task, the first line of its error or exception."""
     version: int
 
     @property
-    def share(self) -> float | None:
-        """How much of it is done, 0 to 1, where it says so."""
+    def progress_fraction(self) -> float | None:
+        """How much is done, 0 to 1. None if the task does not report a total."""
         if self.progress is None or not self.progress.total or self.progress.total < 0:
             return None
         return min(1.0, max(0.0, self.progress.done / self.progress.total))
 
     @property
-    def state(self) -> str:
-        """The status in the words of people, and whether a worker has it."""
+    def display_status(self) -> str:
+        """The status for people, which also shows whether a worker has claimed the task."""
         if self.is_cancelling:
             return "cancelling"
         if self.status is not Status.WORKING:
             return self.status.value.replace("_", " ")
-        return "working" if self.is_held else "waiting"
+        return "working" if self.is_claimed else "queued"
 
 
 class NewerTask(msgspec.Struct, frozen=True, kw_only=True):
-    """A task that a newer version of perdure wrote: what its record says, without its body."""
+    """The summary of a task that a newer version of perdure wrote. Its body cannot be read."""
 
     task_id: str
-    handle: str
+    locator: str
     status: str
-    """The tag of its record, which this version may not know as a status."""
+    """The tag of its record, which may be a status that this version does not know."""
     created_at: Micros
     age: Micros
-    """From its creation until now."""
+    """Time since the creation."""
 
     @property
-    def state(self) -> str:
+    def display_status(self) -> str:
         return "written by a newer version"
 
 
-def newer_task_of(record: Record, *, now: Micros, handle_of: Callable[[str], str]) -> NewerTask:
+def summarize_newer(record: Record, *, now: Micros, locate: Callable[[str], str]) -> NewerTask:
     return NewerTask(
         task_id=record.key,
-        handle=handle_of(record.partition),
+        locator=locate(record.partition),
         status=record.tag,
         created_at=record.order,
         age=max(0, now - record.order),
     )
 
 
-def row_of(snapshot: Snapshot, *, now: Micros, handle_of: Callable[[str], str]) -> Row:
+def summarize_task(snapshot: Snapshot, *, now: Micros, locate: Callable[[str], str]) -> TaskSummary:
     task = snapshot.task
-    return Row(
+    return TaskSummary(
         task_id=task.task_id,
-        handle=handle_of(snapshot.record.partition),
+        locator=locate(snapshot.record.partition),
         owner=task.owner.digest,
         owner_kind=task.owner.kind,
         status=task.effective_status,
-        name=name_of(task),
+        name=task_name(task),
         created_at=task.created_at,
         updated_at=task.last_updated_at,
         finished_at=task.finished_at,
         age=max(0, (task.finished_at or now) - task.created_at),
         progress=task.progress,
         attempts=task.attempts,
-        is_held=task.is_claimed,
+        is_claimed=task.is_claimed,
         is_cancelling=task.cancel_requested_at is not None and not task.is_terminal,
         has_error=task.is_error,
         open_questions=0 if task.is_terminal else len(task.outstanding),
@@ -147,12 +150,12 @@ class _Named(msgspec.Struct):
 _named = msgspec.json.Decoder(_Named)
 
 
-def name_of(task: TaskRecord) -> str:
-    return task.function or tool_of(task) or task.original_method
+def task_name(task: TaskRecord) -> str:
+    return task.function or tool_name(task) or task.original_method
 
 
-def tool_of(task: TaskRecord) -> str | None:
-    """The tool that was called, where it was one."""
+def tool_name(task: TaskRecord) -> str | None:
+    """Return the tool that was called, or None if the task is not a tool call."""
     if isinstance(task.params_json, UnsetType):
         return None
     try:
@@ -161,15 +164,15 @@ def tool_of(task: TaskRecord) -> str | None:
         return None
 
 
-def is_named(task: TaskRecord, name: str) -> bool:
-    """Whether its function, its tool or its method is called this."""
-    return name in (task.function, task.original_method) or name == tool_of(task)
+def matches_name(task: TaskRecord, name: str) -> bool:
+    """Return whether the function, the tool or the method of a task has this name."""
+    return name in (task.function, task.original_method) or name == tool_name(task)
 
 
-Happening: TypeAlias = Literal[
+EventKind: TypeAlias = Literal[
     "created",
-    "begun",
-    "given back",
+    "started",
+    "released",
     "paused",
     "asked",
     "answered",
@@ -181,93 +184,75 @@ Happening: TypeAlias = Literal[
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that the record tells the time of. The last two kinds are still to come."""
+    """An event of a timeline. The kinds `next attempt` and `expires` are in the future."""
 
     at: Micros
-    kind: Happening
+    kind: EventKind
     note: str = ""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What the task waits to be told."""
+    """An open question of a task."""
 
     key: str
     kind: InputKind
     message: str
     schema: dict[str, Json] | None
-    """Of the form that is to be filled in, where one was given."""
+    """The JSON schema of the form. None if the question has no form."""
     params: Json
-    """All that was asked, as the protocol has it."""
+    """The complete request, as defined by the protocol."""
     asked_at: Micros
 
-
-class Asked(msgspec.Struct, frozen=True):
-    """One field of a form."""
-
-    name: str
-    schema: dict[str, Json]
-    is_required: bool
-
-
-def asked_in(schema: Json) -> tuple[Asked, ...]:
-    """The fields of a form: the required ones as they are listed there, then the others.
-
-    What is stored has its names in the order of the alphabet; only lists keep the order of who wrote them.
-    """
-    properties = schema.get("properties") if isinstance(schema, dict) else None
-    if not isinstance(schema, dict) or not isinstance(properties, dict):
-        return ()
-    listed = schema.get("required")
-    required = [each for each in listed if isinstance(each, str)] if isinstance(listed, list) else []
-    names = dict.fromkeys([*(name for name in required if name in properties), *properties])
-    return tuple(
-        Asked(name, each if isinstance(each := properties[name], dict) else {}, name in required)
-        for name in names
-    )
+    @property
+    def external_url(self) -> str | None:
+        """The URL at which the user completes the step. None if the question is answered with a form."""
+        params = self.params if isinstance(self.params, dict) else {}
+        url = params.get("url")
+        return url if params.get("mode") == "url" and isinstance(url, str) else None
 
 
-class Held(msgspec.Struct, frozen=True, kw_only=True):
-    """A lease that somebody holds."""
+class ClaimSummary(msgspec.Struct, frozen=True, kw_only=True):
+    """A claim of a worker on a task."""
 
     task_id: str
-    handle: str
-    holder: str
-    until: Micros
+    locator: str
+    claim_id: str
+    lease_until: Micros
 
     @property
     def worker(self) -> str:
-        """The worker whose claim it is."""
-        return self.holder.rpartition("#")[0] or self.holder
+        """The id of the worker, without the number of the claim."""
+        return self.claim_id.rpartition("#")[0] or self.claim_id
 
 
-class Detail(msgspec.Struct, frozen=True, kw_only=True):
-    """A task, as far as it is an operator's business. What people answered is not."""
+class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
+    """A task in full, except for the answers of users."""
 
-    row: Row
+    summary: TaskSummary
     method: str
     arguments: Json
-    """Of a tool its arguments; of anything else all its parameters."""
+    """The arguments of a tool call, or all parameters of another method."""
     variables: dict[str, Json]
     checkpoint: dict[str, Json]
     last_failure: str | None
     history: tuple[Attempt, ...]
-    """The newest attempts: when each was begun, and when and why it was given back unfinished."""
+    """The newest attempts: when each started, and when and why it was released unfinished."""
     ttl: int | None
-    """Milliseconds from creation, as the client asked; None: for ever."""
+    """Milliseconds from the creation, as the client requested. None if the task never expires."""
     expires_at: Micros | None
     timeline: tuple[Event, ...]
-    """By time; what is still to come is at its end."""
+    """Events by time. Future events are last."""
     questions: tuple[Question, ...]
-    """Those that are open."""
+    """Open questions."""
     outcome: Outcome | None
-    """A `Success` with its `value`, or a `Failure` with `code`, `message` and `data`."""
-    lease: Held | None
+    """A `Success` with a `value`, or a `Failure` with `code`, `message` and `data`."""
+    claim: ClaimSummary | None
 
 
-def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
+def describe_task(snapshot: Snapshot, summary: TaskSummary, lease: Record | None) -> TaskDetail:
     task, record = snapshot.task, snapshot.record
-    return Detail(
-        row=row,
+    return TaskDetail(
+        summary=summary,
         method=task.original_method,
         arguments=_arguments(task),
         variables=dict(task.variables),
@@ -279,21 +264,21 @@ def detail_of(snapshot: Snapshot, row: Row, lease: Record | None) -> Detail:
         timeline=tuple(sorted(_events(task, record), key=lambda event: event.at)),
         questions=tuple(_question(key, asked) for key, asked in _open(task).items()),
         outcome=task.outcome,
-        lease=None if lease is None else held_of(lease, row.handle),
+        claim=None if lease is None else parse_claim(lease, summary.locator),
     )
 
 
-def held_of(lease: Record, handle: str) -> Held | None:
-    """What a lease says; none where nobody holds it, or a newer version wrote it."""
+def parse_claim(lease: Record, locator: str) -> ClaimSummary | None:
+    """Return the claim in a lease record. None if there is no claim, or if a newer version wrote it."""
     if lease.tag != leases.HELD:
         return None
     try:
-        told = leases.read(lease)
+        state = leases.read(lease)
     except NewerFormat:
         return None
-    if told.holder is None or told.until is None:
+    if state.holder is None or state.until is None:
         return None
-    return Held(task_id=lease.key, handle=handle, holder=told.holder, until=told.until)
+    return ClaimSummary(task_id=lease.key, locator=locator, claim_id=state.holder, lease_until=state.until)
 
 
 def _arguments(task: TaskRecord) -> Json:
@@ -322,9 +307,9 @@ def _events(task: TaskRecord, record: Record) -> Iterator[Event]:
 
 def _attempts(task: TaskRecord) -> Iterator[Event]:
     for attempt in task.attempt_history:
-        yield Event(at=attempt.started_at, kind="begun")
+        yield Event(at=attempt.started_at, kind="started")
         if attempt.ended_at is not None:
-            kind = "paused" if attempt.reason is None else "given back"
+            kind = "paused" if attempt.reason is None else "released"
             yield Event(at=attempt.ended_at, kind=kind, note=attempt.reason or "")
 
 
@@ -346,8 +331,8 @@ def _question(key: str, asked: Input) -> Question:
     )
 
 
-def outcome_of(outcome: Outcome | None) -> dict[str, Json] | None:
-    """An outcome as JSON: `{"result": ...}` or `{"error": {"code", "message", "data"}}`."""
+def outcome_json(outcome: Outcome | None) -> dict[str, Json] | None:
+    """Return an outcome as JSON: `{"result": ...}` or `{"error": {"code", "message", "data"}}`."""
     match outcome:
         case Success():
             return {"result": outcome.value}

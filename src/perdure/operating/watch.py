@@ -1,7 +1,7 @@
-"""Watching tasks: what the newest of them are, and each change of it, as it is seen.
+"""Live pages: the newest tasks, or one task, and each change as it is seen.
 
-Wake-ups of the storage tell that something changed, and a look now and then finds what no wake-up told. Looks
-are kept apart, so that a busy storage is looked at as seldom as a quiet one is often.
+Notifications of the storage are hints, so the storage is also polled. Two queries are at least `min_interval`
+apart, however many changes there are.
 """
 
 from __future__ import annotations
@@ -16,87 +16,91 @@ import msgspec
 from ..runtime.waiting import changed_within
 from ..storage import Watch
 from ..storage.errors import StorageBusy, StorageUnavailable
-from .listing import Rows
-from .views import Detail, Row
+from .listing import TaskSummaryPage
+from .views import TaskDetail, TaskSummary
 
 T = TypeVar("T")
 
 
-class Changes(msgspec.Struct, frozen=True, kw_only=True):
-    """What is new since the last of these. The first has everything in `changed`."""
+class TaskChanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What changed since the previous page. In the first one, everything is in `changed`."""
 
-    page: Rows
-    """All rows as they are now."""
-    changed: tuple[Row, ...]
-    """Those that are new here, or changed."""
-    gone: tuple[Row, ...]
-    """Those that are no longer among the newest: removed, of another status, or pushed out."""
+    page: TaskSummaryPage
+    """The current page."""
+    changed: tuple[TaskSummary, ...]
+    """Tasks that are new on the page, or have changed."""
+    removed: tuple[TaskSummary, ...]
+    """Tasks that are no longer on the page: deleted, of another status, or too old."""
 
 
-class Pace(msgspec.Struct, frozen=True, kw_only=True):
-    """How often to look, in seconds."""
+class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """How often to query the storage, in seconds."""
 
-    apart: float = 0.5
-    """Between two looks, at least."""
+    min_interval: float = 0.5
+    """Minimum time between two queries."""
     poll_interval: float = 2.0
-    """Between two looks where no wake-up came, about."""
+    """Average time between two queries without a notification."""
 
 
-USUAL = Pace()
+DEFAULT_WATCH = WatchConfig()
 
 
-async def watch_rows(
-    watch: Watch, look: Callable[[], Awaitable[Rows]], pace: Pace
-) -> AsyncGenerator[Changes]:
-    """The newest rows, then what changes of them. For ever; a storage that is away is waited for."""
-    before: dict[tuple[str, str], Row] | None = None
+async def watch_page(
+    watch: Watch, query: Callable[[], Awaitable[TaskSummaryPage]], config: WatchConfig
+) -> AsyncGenerator[TaskChanges]:
+    """Yield the newest tasks, then their changes, forever. While the storage is unavailable, keep trying."""
+    before: dict[tuple[str, str], TaskSummary] | None = None
     async with watch:
         while True:
-            page = await _patiently(look)
+            page = await _none_if_busy(query)
             if page is not None:
-                now = {(row.handle, row.task_id): row for row in page.rows}
-                changes = _between(before or {}, now, page)
-                if before is None or changes.changed or changes.gone:
+                now = {(task.locator, task.task_id): task for task in page.tasks}
+                changes = _diff(before or {}, now, page)
+                if before is None or changes.changed or changes.removed:
                     yield changes
                 before = now
-            await _next(watch, pace)
+            await _wait_for_change(watch, config)
 
 
-async def watch_one(
-    watch: Watch, look: Callable[[], Awaitable[Detail]], pace: Pace
-) -> AsyncGenerator[Detail]:
-    """One task as it is, then each newer state, up to its end. NotFound when it is gone."""
-    seen = 0
+async def watch_task(
+    watch: Watch, query: Callable[[], Awaitable[TaskDetail]], config: WatchConfig
+) -> AsyncGenerator[TaskDetail]:
+    """Yield a task, then each newer version, until it finishes. Raises NotFound when it is deleted."""
+    version = 0
     async with watch:
         while True:
-            detail = await _patiently(look)
-            if detail is not None and detail.row.version > seen:
-                seen = detail.row.version
+            detail = await _none_if_busy(query)
+            if detail is not None and detail.summary.version > version:
+                version = detail.summary.version
                 yield detail
-                if detail.row.status.is_terminal:
+                if detail.summary.status.is_terminal:
                     return
-            await _next(watch, pace)
+            await _wait_for_change(watch, config)
 
 
-def _between(before: dict[tuple[str, str], Row], now: dict[tuple[str, str], Row], page: Rows) -> Changes:
-    def is_new(place: tuple[str, str], row: Row) -> bool:
-        return place not in before or before[place].version != row.version
+def _diff(
+    before: dict[tuple[str, str], TaskSummary],
+    now: dict[tuple[str, str], TaskSummary],
+    page: TaskSummaryPage,
+) -> TaskChanges:
+    def is_changed(key: tuple[str, str], task: TaskSummary) -> bool:
+        return key not in before or before[key].version != task.version
 
-    return Changes(
+    return TaskChanges(
         page=page,
-        changed=tuple(row for place, row in now.items() if is_new(place, row)),
-        gone=tuple(row for place, row in before.items() if place not in now),
+        changed=tuple(task for key, task in now.items() if is_changed(key, task)),
+        removed=tuple(task for key, task in before.items() if key not in now),
     )
 
 
-async def _patiently(look: Callable[[], Awaitable[T]]) -> T | None:
-    """What is seen, or none where the storage cannot say just now; the next look may succeed."""
+async def _none_if_busy(query: Callable[[], Awaitable[T]]) -> T | None:
+    """Return the result of a query, or None if the storage is unavailable: the next query may succeed."""
     try:
-        return await look()
+        return await query()
     except (StorageBusy, StorageUnavailable):
         return None
 
 
-async def _next(watch: Watch, pace: Pace) -> None:
-    await asyncio.sleep(pace.apart)
-    await changed_within(watch, pace.poll_interval * uniform(0.5, 1.5))
+async def _wait_for_change(watch: Watch, config: WatchConfig) -> None:
+    await asyncio.sleep(config.min_interval)
+    await changed_within(watch, config.poll_interval * uniform(0.5, 1.5))

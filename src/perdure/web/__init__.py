@@ -1,10 +1,10 @@
-"""The dashboard: everybody's tasks, live, in a browser. Needs the extra `web`.
+"""The dashboard: the tasks of all owners, live, in a browser. Needs the extra `web`.
 
-Read `dashboard` (how it is put together), `security` (who may ask), `live` (how an open page is
-kept up to date), then the pages: `overview`, `tasks`, `feeds`.
+Read `dashboard` (how it is put together), `security` (who has access), `live` (how an open page is updated),
+then the pages: `overview`, `tasks`, `feeds`.
 """
 
+from ..operating.access import LOOPBACK_HOSTS
 from .dashboard import Dashboard
-from .security import LOOPBACK
 
-__all__ = ["LOOPBACK", "Dashboard"]
+__all__ = ["LOOPBACK_HOSTS", "Dashboard"]

@@ -1,4 +1,4 @@
-"""What it takes a long look to know is kept for a while, however many pages are open."""
+"""Cached results of expensive queries, shared by all open pages."""
 
 from __future__ import annotations
 
@@ -9,32 +9,34 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 
-LEAST = 5.0
-"""Seconds for which it is kept, unless it is out of date."""
-SHARE = 30
-"""And in any case so many times as long as the look took: looking takes a thirtieth of the time at most."""
+MIN_AGE_SECONDS = 5.0
+"""How long a result is kept, unless it is stale."""
+COST_FACTOR = 30
+"""A result is kept at least this many times as long as its query took, so that queries take at most a
+thirtieth of the time.
+"""
 
 
-class Kept(Generic[T]):
-    """One thing that is told, by the look that finds it out."""
+class CachedQuery(Generic[T]):
+    """A query whose last result is kept for a while."""
 
-    def __init__(self, look: Callable[[], Awaitable[T]]) -> None:
-        self._look = look
-        self._told: T | None = None
-        self._ended = self._took = 0.0
-        self._looking = asyncio.Lock()
+    def __init__(self, query: Callable[[], Awaitable[T]]) -> None:
+        self._query = query
+        self._value: T | None = None
+        self._finished_at = self._duration = 0.0
+        self._lock = asyncio.Lock()
 
-    async def told(self, *, unless: Callable[[T], bool] = lambda _: False) -> T:
-        """What the last look told; what the next one does, if that was long ago, or is out of date."""
-        async with self._looking:
-            if self._told is not None and not self._may_look(is_old=unless(self._told)):
-                return self._told
-            began = time.monotonic()
-            self._told = await self._look()
-            self._ended = time.monotonic()
-            self._took = self._ended - began
-            return self._told
+    async def get(self, *, is_stale: Callable[[T], bool] = lambda _: False) -> T:
+        """Return the last result, or a new one if it is old or stale."""
+        async with self._lock:
+            if self._value is not None and not self._may_query(is_stale=is_stale(self._value)):
+                return self._value
+            started = time.monotonic()
+            self._value = await self._query()
+            self._finished_at = time.monotonic()
+            self._duration = self._finished_at - started
+            return self._value
 
-    def _may_look(self, *, is_old: bool) -> bool:
-        age = time.monotonic() - self._ended
-        return age >= SHARE * self._took and (is_old or age >= LEAST)
+    def _may_query(self, *, is_stale: bool) -> bool:
+        age = time.monotonic() - self._finished_at
+        return age >= COST_FACTOR * self._duration and (is_stale or age >= MIN_AGE_SECONDS)

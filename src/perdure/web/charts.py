@@ -1,22 +1,22 @@
-"""How many tasks of each status there were of late, kept in memory: what no record tells any more.
+"""The history of task counts, in memory, and the points of the charts.
 
-The storage knows the present, and ended tasks tell when they ended for as long as they are kept. A sampler
-adds what was under way at each moment, and what has ended and is forgotten since.
+The storage has the current counts, and the finish times of tasks that have not expired. Samples add how many
+tasks were active at each time, and tasks that have finished and expired since.
 """
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections import Counter, defaultdict, deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from itertools import pairwise
 
+import anyio
 import msgspec
 
 from ..operating import Bucket
-from ..operating.stats import ENDED
+from ..operating.stats import FINISHED_STATUSES
 from ..storage import Micros
 from ..storage.clock import SECOND
 from ..storage.errors import StorageClosed, StorageError
@@ -24,73 +24,73 @@ from ..tasks import Status
 
 log = logging.getLogger("perdure.web")
 
-EVERY = 5
-"""Seconds between two samples."""
-FINE = 3600 // EVERY
-"""Samples that are kept as they were taken: an hour."""
-COARSE_EVERY = 60 * SECOND
-COARSE = 24 * 60
-"""Samples that are kept of each minute before: a day."""
+SAMPLE_SECONDS = 5
+MAX_FINE_SAMPLES = 3600 // SAMPLE_SECONDS
+"""Number of recent samples that are kept: one hour."""
+COARSE_INTERVAL = 60 * SECOND
+MAX_COARSE_SAMPLES = 24 * 60
+"""Number of older samples that are kept, one per minute: one day."""
 
 Counts = Mapping[Status, int]
 
 
-class Sample(msgspec.Struct, frozen=True):
+class CountSample(msgspec.Struct, frozen=True):
+    """The task counts at one time."""
+
     at: Micros
     counts: Counts
 
 
-class Sampler:
-    """Use it within `running`."""
+class CountHistory:
+    """Samples the task counts. Use it within `running`."""
 
     def __init__(self, counts: Callable[[], Awaitable[Counts]], clock: Callable[[], Micros]) -> None:
         self._counts = counts
         self._clock = clock
-        self._fine: deque[Sample] = deque(maxlen=FINE)
-        self._coarse: deque[Sample] = deque(maxlen=COARSE)
+        self._fine: deque[CountSample] = deque(maxlen=MAX_FINE_SAMPLES)
+        self._coarse: deque[CountSample] = deque(maxlen=MAX_COARSE_SAMPLES)
 
     @property
-    def samples(self) -> list[Sample]:
-        """By time: each minute of a day, then each five seconds of the last hour."""
+    def samples(self) -> list[CountSample]:
+        """Samples by time: one per minute, then all of the last hour."""
         first = self._fine[0].at if self._fine else 0
         return [*(each for each in self._coarse if each.at < first), *self._fine]
 
-    async def take(self) -> None:
-        """Look once. Time that seems to have gone back is passed over."""
-        sample = Sample(self._clock(), await self._counts())
+    async def sample(self) -> None:
+        """Take a sample. Skip it if the clock went back."""
+        sample = CountSample(self._clock(), await self._counts())
         if self._fine and sample.at <= self._fine[-1].at:
             return
         self._fine.append(sample)
-        if not self._coarse or sample.at >= self._coarse[-1].at + COARSE_EVERY:
+        if not self._coarse or sample.at >= self._coarse[-1].at + COARSE_INTERVAL:
             self._coarse.append(sample)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        taking = asyncio.create_task(self._take_forever())
-        try:
-            yield
-        finally:
-            taking.cancel()
-            with suppress(asyncio.CancelledError):
-                await taking
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._sample_forever)
+            try:
+                yield
+            finally:
+                tasks.cancel_scope.cancel()
 
-    async def _take_forever(self) -> None:
+    async def _sample_forever(self) -> None:
         while True:
             try:
-                await self.take()
+                await self.sample()
             except StorageClosed:
                 return
             except StorageError as error:
-                log.warning("the dashboard could not take a sample: %s", error)
+                log.warning("cannot sample task counts: %s", error)
             except Exception:
-                log.exception("the dashboard could not take a sample")
-            await asyncio.sleep(EVERY)
+                log.exception("cannot sample task counts")
+            await anyio.sleep(SAMPLE_SECONDS)
 
 
-class Moment(msgspec.Struct, frozen=True, kw_only=True):
-    """A stretch of time: what ended in it, and what was under way at its end, where that is known."""
+class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """An interval of a chart: what finished in it, and what was active at its end, if that is known."""
 
-    at: Micros
+    start: Micros
     completed: int
     failed: int
     cancelled: int
@@ -98,43 +98,51 @@ class Moment(msgspec.Struct, frozen=True, kw_only=True):
     input_required: int | None
 
 
-def moments_of(told: Iterable[Bucket], samples: Iterable[Sample], width: Micros) -> list[Moment]:
-    """What ended tasks tell, and what was sampled, side by side.
+def chart_points(
+    buckets: Iterable[Bucket], samples: Iterable[CountSample], width: Micros
+) -> list[ChartPoint]:
+    """Combine the finish times of stored tasks with the samples.
 
-    Either may know of too few that ended: tasks are forgotten, and between two samples as many may have been
-    forgotten as ended. So the larger counts. A sample sees an end up to five seconds late: what a part of the
-    time already has by its tasks is not counted again in the next one.
+    Either can miss finished tasks: stored tasks expire, and between two samples as many tasks can expire as
+    finish. So the larger number counts. A sample sees a finished task up to five seconds late, so a task that
+    its own interval already has is not counted again in the next one.
     """
-    kept = list(samples)
-    last = {sample.at // width: sample.counts for sample in kept}
-    rises = _rises(kept, width)
-    moments: list[Moment] = []
+    history = list(samples)
+    last = {sample.at // width: sample.counts for sample in history}
+    increases = _increases(history, width)
+    points: list[ChartPoint] = []
     early: dict[Status, int] = {}
-    for bucket in told:
-        place = bucket.at // width
-        by_tasks = {status: bucket.of(status) for status in ENDED}
-        risen = {status: max(0, rises[place][status] - early.get(status, 0)) for status in ENDED}
-        early = {each: max(0, by_tasks[each] - risen[each]) for each in ENDED} if place in last else {}
-        ended = {status.value: max(by_tasks[status], risen[status]) for status in ENDED}
-        moments.append(_moment(bucket.at, ended, last.get(place)))
-    return moments
+    for bucket in buckets:
+        index = bucket.start // width
+        stored = {status: bucket.count(status) for status in FINISHED_STATUSES}
+        sampled = {
+            status: max(0, increases[index][status] - early.get(status, 0)) for status in FINISHED_STATUSES
+        }
+        early = (
+            {status: max(0, stored[status] - sampled[status]) for status in FINISHED_STATUSES}
+            if index in last
+            else {}
+        )
+        finished = {status.value: max(stored[status], sampled[status]) for status in FINISHED_STATUSES}
+        points.append(_chart_point(bucket.start, finished, last.get(index)))
+    return points
 
 
-def _rises(samples: list[Sample], width: Micros) -> defaultdict[Micros, Counter[Status]]:
-    """By how much the counts of ended tasks rose in each part of the time, seen by its samples."""
-    rises: defaultdict[Micros, Counter[Status]] = defaultdict(Counter)
+def _increases(samples: list[CountSample], width: Micros) -> defaultdict[Micros, Counter[Status]]:
+    """Return how much the counts of finished tasks increased in each interval, according to the samples."""
+    increases: defaultdict[Micros, Counter[Status]] = defaultdict(Counter)
     for before, after in pairwise(samples):
-        for status in ENDED:
-            rises[after.at // width][status] += max(
+        for status in FINISHED_STATUSES:
+            increases[after.at // width][status] += max(
                 0, after.counts.get(status, 0) - before.counts.get(status, 0)
             )
-    return rises
+    return increases
 
 
-def _moment(at: Micros, ended: Mapping[str, int], last: Counts | None) -> Moment:
-    return Moment(
-        at=at,
-        **ended,
+def _chart_point(start: Micros, finished: Mapping[str, int], last: Counts | None) -> ChartPoint:
+    return ChartPoint(
+        start=start,
+        **finished,
         working=None if last is None else last.get(Status.WORKING, 0),
         input_required=None if last is None else last.get(Status.INPUT_REQUIRED, 0),
     )

@@ -1,11 +1,11 @@
-"""`Dashboard`: everybody's tasks in a browser. The one place where its parts are put together.
+"""`Dashboard`: the tasks of all owners in a browser. Its parts are put together here.
 
-It is an application of its own, or mounted in another:
+Run it as an application, or mount it in another one:
 
     dashboard = Dashboard(storage, token="...")
     app = Starlette(routes=[Mount("/dashboard", dashboard.app)], lifespan=lambda _: dashboard.running())
 
-Another application's own lifespan, such as that of an MCP server, has to be entered beside `running`.
+If the other application has a lifespan, such as that of an MCP server, enter both.
 """
 
 from __future__ import annotations
@@ -26,28 +26,36 @@ from starlette.staticfiles import StaticFiles
 from ..feeds import FeedStore
 from ..feeds.account import ACCOUNTS
 from ..operating import Operator
+from ..operating.access import LOOPBACK_HOSTS
 from ..storage import Micros, Storage
 from ..storage.clock import system_clock
 from ..storage.errors import StorageError
 from ..tasks import StoreConfig
 from ..tasks.errors import TaskError
 from ..tasks.snapshot import TASKS
-from .charts import Sampler
+from .charts import CountHistory
 from .feeds import FeedPages
-from .forms import Form, post
-from .live import Live
+from .forms import Form, post_route
+from .live import LiveUpdates
 from .overview import OverviewPages
-from .renderer import Site
-from .security import LASTS, LOOPBACK, SESSION, Guard, Sessions, base_of, cookie_of
-from .tasks import ListPages, TaskPages
+from .renderer import Renderer
+from .security import (
+    SESSION_COOKIE,
+    SESSION_LIFETIME,
+    SecurityMiddleware,
+    SessionSigner,
+    mount_path,
+    set_cookie_header,
+)
+from .tasks import TaskListPages, TaskPages
 
 
 class Dashboard:
-    """Takes a storage that is open, and leaves closing it to its owner.
+    """The dashboard of an open storage, which it does not close.
 
-    `token`: what every request must show, at least 16 characters. `hosts`: the names that the server goes by;
-    None for any, which needs a token. `read_only`: nothing is cancelled or answered.
-    `config`: that of the servers, where it is not the usual one.
+    `feeds` adds the pages of feeds. `token` is required in every request and has at least 16 characters.
+    `hosts` are the allowed host names; None allows all, and requires a token. `read_only` disables cancelling
+    and answering. `config` is the configuration of the servers, if it is not the default.
     """
 
     def __init__(
@@ -57,78 +65,82 @@ class Dashboard:
         feeds: bool = False,
         token: str | None = None,
         read_only: bool = False,
-        hosts: Collection[str] | None = LOOPBACK,
+        hosts: Collection[str] | None = LOOPBACK_HOSTS,
         config: StoreConfig = StoreConfig(),
         clock: Callable[[], Micros] = system_clock,
     ) -> None:
         if hosts is None and token is None:
             raise ValueError(
-                "hosts=None lets any web page reach this dashboard under a name of its own; "
-                "give a token, or the names that the server goes by"
+                "hosts=None allows any host name, and any web page could use one of its own; "
+                "set a token, or the host names of the server"
             )
         self._clock = clock
-        self._sessions = Sessions(token)
+        self._signer = SessionSigner(token)
         self._operator = Operator(storage, clock, config=config)
-        self._sampler = Sampler(self._operator.counts, clock)
-        self._live = Live(storage, [TASKS, ACCOUNTS] if feeds else [TASKS])
-        self._site = Site(sessions=self._sessions, live=self._live, read_only=read_only, feeds=feeds)
+        self._history = CountHistory(self._operator.counts, clock)
+        self._live = LiveUpdates(storage, [TASKS, ACCOUNTS] if feeds else [TASKS])
+        self._renderer = Renderer(signer=self._signer, live=self._live, read_only=read_only, feeds=feeds)
         self._feeds = FeedStore(storage, clock=clock) if feeds else None
-        guard = Middleware(Guard, sessions=self._sessions, hosts=hosts, read_only=read_only, clock=clock)
+        security = Middleware(
+            SecurityMiddleware, signer=self._signer, hosts=hosts, read_only=read_only, clock=clock
+        )
         self.app = Starlette(
             routes=self._routes(),
-            middleware=[guard],
+            middleware=[security],
             lifespan=lambda _: self.running(),
             exception_handlers=dict.fromkeys(
-                (HTTPException, StorageError, TaskError, 500), self._site.failed
+                (HTTPException, StorageError, TaskError, 500), self._renderer.error_page
             ),
         )
-        """Run it, or mount it and enter `running` yourself: what is mounted has no lifespan of its own."""
+        """The ASGI application. If you mount it, enter `running` yourself: a mounted app has no lifespan."""
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        """Open pages are kept up to date, and the charts are fed, until this is left."""
-        async with self._sampler.running(), self._live.running():
+        """Update open pages, and collect the data of the charts."""
+        async with self._history.running(), self._live.running():
             yield
 
     def _routes(self) -> list[BaseRoute]:
         static = Path(str(files("perdure.web") / "static"))
         return [
             Mount("/static", StaticFiles(directory=static), name="static"),
-            Route("/login", self._ask_for_token),
-            post("/login", self._log_in, self._sessions),
-            post("/logout", self._log_out, self._sessions),
-            *OverviewPages(self._site, self._operator, self._sampler, self._clock).routes(),
-            *ListPages(self._site, self._operator).routes(),
-            *TaskPages(self._site, self._operator).routes(),
-            *([] if self._feeds is None else FeedPages(self._site, self._feeds).routes()),
+            Route("/login", self._login_form),
+            post_route("/login", self._log_in, self._signer),
+            post_route("/logout", self._log_out, self._signer),
+            *OverviewPages(self._renderer, self._operator, self._history, self._clock).routes(),
+            *TaskListPages(self._renderer, self._operator).routes(),
+            *TaskPages(self._renderer, self._operator).routes(),
+            *([] if self._feeds is None else FeedPages(self._renderer, self._feeds).routes()),
         ]
 
-    async def _ask_for_token(self, request: Request) -> Response:
+    async def _login_form(self, request: Request) -> Response:
         return self._login_page(request, request.query_params.get("next", "/"))
 
     async def _log_in(self, request: Request, form: Form) -> Response:
-        wanted = form.get("next", "/")
-        if not self._sessions.is_token(form.get("token", "").strip()):
-            return self._login_page(request, wanted, status=403, problem="That is not the token.")
-        answer = RedirectResponse(base_of(request) + _own_path(wanted), 303)
-        session = self._sessions.opened(request.state.browser, now=self._clock())
-        answer.headers.append("set-cookie", cookie_of(request, SESSION, session, LASTS))
-        return answer
+        target = form.get("next", "/")
+        if not self._signer.check_token(form.get("token", "").strip()):
+            return self._login_page(request, target, status=403, problem="Wrong token.")
+        response = RedirectResponse(mount_path(request) + _local_path(target), 303)
+        session = self._signer.sign_session(request.state.browser, now=self._clock())
+        response.headers.append(
+            "set-cookie", set_cookie_header(request, SESSION_COOKIE, session, SESSION_LIFETIME)
+        )
+        return response
 
     async def _log_out(self, request: Request, _form: Form) -> Response:
-        answer = RedirectResponse(f"{base_of(request)}/login", 303)
-        answer.headers.append("set-cookie", cookie_of(request, SESSION, "", 0))
-        return answer
+        response = RedirectResponse(f"{mount_path(request)}/login", 303)
+        response.headers.append("set-cookie", set_cookie_header(request, SESSION_COOKIE, "", 0))
+        return response
 
-    def _login_page(self, request: Request, wanted: str, *, status: int = 200, problem: str = "") -> Response:
-        if not self._sessions.are_needed:
-            return RedirectResponse(base_of(request) + "/", 303)
-        return self._site.page(
-            request, "login", status=status, context={"next": _own_path(wanted), "problem": problem}
+    def _login_page(self, request: Request, target: str, *, status: int = 200, problem: str = "") -> Response:
+        if not self._signer.is_enabled:
+            return RedirectResponse(mount_path(request) + "/", 303)
+        return self._renderer.page(
+            request, "login", status=status, context={"next": _local_path(target), "problem": problem}
         )
 
 
-def _own_path(wanted: str) -> str:
-    """Where to go after the login: nowhere but here."""
-    is_ours = wanted.startswith("/") and not wanted.startswith(("//", "/\\"))
-    return wanted if is_ours and wanted.isprintable() else "/"
+def _local_path(target: str) -> str:
+    """Return the page after the login. It must not lead to another site."""
+    is_local = target.startswith("/") and not target.startswith(("//", "/\\"))
+    return target if is_local and target.isprintable() else "/"

@@ -14,24 +14,24 @@ from starlette.routing import BaseRoute, Route
 from ..feeds import Account, FeedStore, Summary, summary_of
 from ..feeds.account import Stored
 from ..feeds.errors import UnknownAccount
-from .cache import Kept
+from .cache import CachedQuery
 from .items import KINDS, ItemList, Wanted
 from .links import LinkPage
-from .live import Screen, digest_of
-from .renderer import Site
-from .security import base_of
+from .live import PageFragments, digest
+from .renderer import Renderer
+from .security import mount_path
 
 PAGE = 200
 """Accounts on one page."""
 
 
 class FeedPages:
-    def __init__(self, site: Site, store: FeedStore) -> None:
-        self._site = site
+    def __init__(self, renderer: Renderer, store: FeedStore) -> None:
+        self._renderer = renderer
         self._store = store
-        self._summary = Kept(self._look)
+        self._summary = CachedQuery(self._look)
         self._list = ItemList(store)
-        self._links = LinkPage(site, store)
+        self._links = LinkPage(renderer, store)
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -44,36 +44,36 @@ class FeedPages:
 
     async def _accounts(self, request: Request) -> Response:
         after = request.query_params.get("after")
-        return self._site.page(
+        return self._renderer.page(
             request,
             "feeds",
-            screen=await self._accounts_screen(base_of(request), after),
+            page=await self._accounts_screen(mount_path(request), after),
             events=f"/events/feeds?{urlencode({'after': after})}" if after else "/events/feeds",
         )
 
     async def _accounts_events(self, request: Request) -> Response:
-        after, base = request.query_params.get("after"), base_of(request)
-        return await self._site.updates(
+        after, base = request.query_params.get("after"), mount_path(request)
+        return await self._renderer.event_stream(
             request, f"feeds {after or ''}", lambda: self._accounts_screen(base, after)
         )
 
-    async def _accounts_screen(self, base: str, after: str | None) -> Screen:
+    async def _accounts_screen(self, base: str, after: str | None) -> PageFragments:
         before = await self._stored(after) if after else None
         found, has_more = await self._store.accounts_after(before, PAGE)
-        rows = {f"account-{digest_of(each.account.account_id)}": each.account for each in found}
+        rows = {f"account-{digest(each.account.account_id)}": each.account for each in found}
         more = {"last": found[-1].account if found and has_more else None, "after": after, "base": base}
-        summary = {"summary": await self._summary.told(), "items": await self._store.count_items()}
-        return Screen(
+        summary = {"summary": await self._summary.get(), "items": await self._store.count_items()}
+        return PageFragments(
             {
-                "summary": self._site.piece("feed_summary", "summary", summary),
-                "pagination": self._site.piece("account_pagination", "pagination", more),
+                "summary": self._renderer.fragment("feed_summary", "summary", summary),
+                "pagination": self._renderer.fragment("account_pagination", "pagination", more),
                 **{name: self._row(name, account, base) for name, account in rows.items()},
             },
             {"rows": tuple(rows)},
         )
 
     def _row(self, name: str, account: Account, base: str) -> Markup:
-        return self._site.piece("account_row", name, {"account": account, "base": base}, tag="tr")
+        return self._renderer.fragment("account_row", name, {"account": account, "base": base}, tag="tr")
 
     async def _look(self) -> Summary:
         """Of all accounts, each of which is read."""
@@ -97,7 +97,7 @@ class FeedPages:
             "path": f"/feeds/accounts/{quote(account.account_id, safe='')}",
             "is_held": account.is_held(self._store.clock()),
         }
-        return self._site.page(request, "account", context=context)
+        return self._renderer.page(request, "account", context=context)
 
     async def _items(self, request: Request) -> Response:
         wanted = Wanted.of(request.query_params)
@@ -107,4 +107,4 @@ class FeedPages:
             "path": "/feeds/items",
             "kinds": KINDS,
         }
-        return self._site.page(request, "items", context=context)
+        return self._renderer.page(request, "items", context=context)

@@ -1,4 +1,4 @@
-"""Reading what a browser posts: bounded, and only if the form is one of ours."""
+"""Forms in HTML: the attributes of their inputs, and the checked reading of what a browser posts."""
 
 from __future__ import annotations
 
@@ -12,27 +12,54 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from .security import Sessions
+from ..operating.forms import FormField, is_number
+from .security import SessionSigner
 
-MOST_BYTES = 1024 * 1024
-MOST_FIELDS = 1000
-KEY = "form_key"
-"""The hidden field that proves that a form is ours."""
+MAX_FORM_BYTES = 1024 * 1024
+MAX_FORM_FIELDS = 1000
+CSRF_FIELD = "csrf_token"
+"""The hidden field that proves that a page of this dashboard sent the form."""
+INPUT_TYPES = {"email": "email", "uri": "url", "date": "date"}
+"""HTML input types by the format in a JSON schema."""
 
 Form: TypeAlias = "ImmutableMultiDict[str, str]"
-Posted: TypeAlias = Callable[[Request, Form], Awaitable[Response]]
+FormHandler: TypeAlias = Callable[[Request, Form], Awaitable[Response]]
 
 
-def post(path: str, handler: Posted, sessions: Sessions) -> Route:
-    """A route for a form. There is no other way to a POST, so none is unchecked."""
+def input_name(field: FormField) -> str:
+    """Return the name of a field's input. The prefix separates it from the other inputs of the page."""
+    return f"field.{field.name}"
+
+
+def input_attributes(field: FormField) -> dict[str, str]:
+    """Return the HTML attributes with which a browser checks what is typed."""
+    match field.control:
+        case "integer" | "number":
+            names = {"minimum": "min", "maximum": "max"}
+            attributes = {"step": "1" if field.control == "integer" else "any"}
+        case "text" | "textarea":
+            names = {"minLength": "minlength", "maxLength": "maxlength"}
+            attributes = {}
+        case _:
+            return {}
+    bounds = {html: str(field.schema[key]) for key, html in names.items() if is_number(field.schema.get(key))}
+    return attributes | bounds
+
+
+def input_type(field: FormField) -> str:
+    if field.control in ("integer", "number"):
+        return "number"
+    return INPUT_TYPES.get(str(field.schema.get("format")), "text")
+
+
+def post_route(path: str, handler: FormHandler, signer: SessionSigner) -> Route:
+    """Return a route for a form. All POST routes are made here, so all of them check the CSRF token."""
 
     async def checked(request: Request) -> Response:
         form = await _read(request)
         state = request.state
-        if not (state.has_token or sessions.is_form_key(state.browser, form.get(KEY, ""))):
-            raise HTTPException(
-                403, "This form is not from this browser's own page. Go back, reload, try again."
-            )
+        if not (state.has_token or signer.check_csrf_token(state.browser, form.get(CSRF_FIELD, ""))):
+            raise HTTPException(403, "This form has expired. Go back, reload the page and try again.")
         return await handler(request, form)
 
     return Route(path, checked, methods=["POST"], name=f"POST {path}")
@@ -42,12 +69,12 @@ async def _read(request: Request) -> Form:
     body = bytearray()
     async for chunk in request.stream():
         body += chunk
-        if len(body) > MOST_BYTES:
-            raise HTTPException(413, f"A form may hold {MOST_BYTES} bytes.")
+        if len(body) > MAX_FORM_BYTES:
+            raise HTTPException(413, f"The form is larger than {MAX_FORM_BYTES} bytes.")
     try:
         fields = parse_qsl(
-            body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=MOST_FIELDS
+            body.decode(), keep_blank_values=True, strict_parsing=bool(body), max_num_fields=MAX_FORM_FIELDS
         )
     except ValueError as error:
-        raise HTTPException(400, "This is not a form.") from error
+        raise HTTPException(400, "Invalid form data.") from error
     return ImmutableMultiDict(fields)

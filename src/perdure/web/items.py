@@ -15,7 +15,7 @@ from ..feeds.errors import AmbiguousName, UnknownAccount
 from ..feeds.item import Kind, Link
 from ..storage import Position
 from ..storage.errors import InvalidArgument
-from .filters import is_web
+from .filters import is_http_url
 
 PAGE = 50
 """Items on one page."""
@@ -33,7 +33,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def links(self) -> tuple[Link, ...]:
-        return tuple(link for link in self.item.links if is_web(link.url) and is_web(link.address))
+        return tuple(link for link in self.item.links if is_http_url(link.url) and is_http_url(link.address))
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):

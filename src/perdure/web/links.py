@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from ..feeds import FeedStore, LinkIndex, SharedLink
-from ..storage.clock import DAY
-from .cache import Kept
-from .filters import is_web
-from .renderer import Site
+from ..feeds.link_summary import DAY
+from .cache import CachedQuery
+from .filters import is_http_url
+from .renderer import Renderer
 
 MAX_LINKS = 25
 MAX_NAMED = 8
@@ -32,7 +32,7 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def address(self) -> str:
-        return self.shared.address if is_web(self.shared.address) else self.shared.url
+        return self.shared.address if is_http_url(self.shared.address) else self.shared.url
 
     @property
     def others(self) -> int:
@@ -45,18 +45,18 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkPage:
-    def __init__(self, site: Site, store: FeedStore) -> None:
-        self._site = site
+    def __init__(self, renderer: Renderer, store: FeedStore) -> None:
+        self._renderer = renderer
         self._store = store
         self._index = LinkIndex(store)
-        self._shared = {since: Kept(partial(self._read, since)) for since in SINCE}
+        self._shared = {since: CachedQuery(partial(self._read, since)) for since in SINCE}
 
     async def show(self, request: Request) -> Response:
         since = request.query_params.get("since", "24h")
         if since not in SINCE:
             raise HTTPException(404, f"There are links of {', '.join(SINCE)}.")
-        context = {"since": since, "spans": list(SINCE), "shown": await self._shared[since].told()}
-        return self._site.page(request, "links", context=context)
+        context = {"since": since, "spans": list(SINCE), "shown": await self._shared[since].get()}
+        return self._renderer.page(request, "links", context=context)
 
     async def _read(self, since: str) -> Links:
         ranking = await self._index.ranking(
@@ -64,7 +64,7 @@ class LinkPage:
         )
         named = {who for each in ranking.links for who in each.sharers[:MAX_NAMED]}
         handles = await self._store.handles(sorted(named))
-        links = tuple(_ranked(each, handles) for each in ranking.links if is_web(each.url))
+        links = tuple(_ranked(each, handles) for each in ranking.links if is_http_url(each.url))
         return Links(links=links, missing_hours=ranking.missing_hours)
 
 

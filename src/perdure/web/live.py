@@ -1,7 +1,11 @@
-"""Open pages are told what has changed: one look at the storage for all of them, at most twice a second.
+"""Live updates: the parts of a page that change, and the changes that open pages are sent.
 
-A page that nobody has open costs nothing, and many browsers on the same page cost one. Each is sent what
-differs from what it was sent last, so one that is slow gets less often what others get, never late.
+A page is rendered from named fragments of HTML. An open page is sent the fragments that changed, and a script
+replaces the elements with those ids; so both have one template, and a page works without scripts.
+
+Open pages are rendered again when the storage changes, at most twice a second, once for all browsers that
+show the same page. A page that no browser shows costs nothing. Each browser is sent the difference to what it
+was sent last, so a slow connection gets fewer updates, but no outdated ones.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import json
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from typing import TypeAlias
 
 import anyio
@@ -23,223 +27,216 @@ from starlette.exceptions import HTTPException
 from ..storage import Space, Storage
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks.errors import TaskError
-from .cache import SHARE
+from .cache import COST_FACTOR
 
 log = logging.getLogger("perdure.web")
 
-Draw: TypeAlias = "Callable[[], Awaitable[Screen]]"
-
-APART = 0.5
-"""Seconds between two looks, however much happens."""
-LONGEST_APART = 10.0
-"""However long a look takes."""
-AT_LEAST = 2.0
-"""Seconds after which is looked even if no change was heard of: hearing is a hint."""
-MOST_PAGES = 200
-"""Open pages at once. One more is told to come back later."""
+MIN_POLL_SECONDS = 0.5
+"""Minimum time between two renderings, however many changes there are."""
+MAX_POLL_SECONDS = 10.0
+"""Maximum time between two renderings, however long one takes."""
+IDLE_POLL_SECONDS = 2.0
+"""Time between two renderings without a notification: notifications are only hints."""
+MAX_OPEN_PAGES = 200
 
 
-class View:
-    """One page as several browsers see it."""
+class PageFragments(msgspec.Struct, frozen=True):
+    """The fragments of a page."""
 
-    def __init__(self, draw: Draw, screen: Screen) -> None:
-        self.draw = draw
-        self.screen = screen
-        self.is_over = False
-        self.browsers = 0
-        self._drawn_at = time.monotonic()
-        self._changed = asyncio.Event()
-
-    @property
-    def is_fresh(self) -> bool:
-        """Whether it is what a look would find: somebody has it open, or it was drawn just now."""
-        return not self.is_over and (self.browsers > 0 or time.monotonic() - self._drawn_at < APART)
-
-    def show(self, screen: Screen | None) -> None:
-        """None: what it showed is gone."""
-        if screen is None:
-            self.is_over = True
-        elif screen is self.screen or screen.since(self.screen).is_empty:
-            return
-        else:
-            self.screen = screen
-        self._changed.set()
-        self._changed = asyncio.Event()
-
-    async def changes(self) -> AsyncGenerator[Screen]:
-        """The whole screen, then what changes of it, until it is gone."""
-        sent: Screen | None = None
-        while True:
-            changed = self._changed
-            if self.screen is not sent:
-                difference = self.screen.since(sent)
-                sent = self.screen
-                yield difference
-            elif self.is_over:
-                return
-            else:
-                await changed.wait()
-
-
-class Live:
-    """Use it within `running`."""
-
-    def __init__(self, storage: Storage, spaces: Sequence[Space]) -> None:
-        self._storage = storage
-        self._spaces = spaces
-        self._views: dict[str, View] = {}
-        self._wanted = asyncio.Event()
-        self._drawing = asyncio.Lock()
-        self._coming = 0
-        """Who has asked for a page and is not shown it yet."""
-        self.is_running = False
-
-    @property
-    def has_room(self) -> bool:
-        looking = sum(view.browsers for view in self._views.values())
-        return self.is_running and looking + self._coming < MOST_PAGES
-
-    async def view(self, name: str, draw: Draw) -> View:
-        """A page of this name, drawn by the first who opened it. Raises what keeps it from being drawn."""
-        self._coming += 1
-        try:
-            async with self._drawing:
-                return await self._view(name, draw)
-        finally:
-            self._coming -= 1
-
-    async def _view(self, name: str, draw: Draw) -> View:
-        self._views = {each: view for each, view in self._views.items() if view.is_fresh}
-        if name not in self._views:
-            self._views[name] = View(draw, await draw())
-        return self._views[name]
-
-    async def changes(self, name: str, view: View) -> AsyncGenerator[Screen]:
-        """What a view shows, for one who looks at it."""
-        view = self._views.setdefault(name, view)
-        view.browsers += 1
-        self._wanted.set()
-        try:
-            async for change in view.changes():
-                yield change
-        finally:
-            view.browsers -= 1
-            if not view.browsers and self._views.get(name) is view:
-                del self._views[name]
-
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        looking = asyncio.create_task(self._look_forever())
-        self.is_running = True
-        try:
-            yield
-        finally:
-            self.is_running = False
-            looking.cancel()
-            with suppress(asyncio.CancelledError):
-                await looking
-            for view in self._views.values():
-                view.show(None)
-
-    async def _look_forever(self) -> None:
-        is_open = True
-        while is_open:
-            await self._wanted.wait()
-            try:
-                await self._look_while_wanted()
-            except* StorageClosed:
-                is_open = False
-            except* Exception:
-                log.exception("the dashboard could not look for changes")
-                self._wanted.set()  # whoever looks is still there
-                await anyio.sleep(AT_LEAST)
-
-    async def _look_while_wanted(self) -> None:
-        async with AsyncExitStack() as stack:
-            news = asyncio.Event()
-            watching = await stack.enter_async_context(anyio.create_task_group())
-            for space in self._spaces:
-                watching.start_soon(self._listen, space, news)
-            while any(view.browsers for view in self._views.values()):
-                news.clear()
-                self._wanted.clear()
-                began = time.monotonic()
-                await self._draw_all()
-                await anyio.sleep(rest_after(time.monotonic() - began))
-                with anyio.move_on_after(AT_LEAST - APART):
-                    await self._any_of(news, self._wanted)
-            watching.cancel_scope.cancel()
-
-    async def _any_of(self, *events: asyncio.Event) -> None:
-        waiting = [asyncio.create_task(event.wait()) for event in events]
-        try:
-            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waiting:
-                each.cancel()
-
-    async def _listen(self, space: Space, news: asyncio.Event) -> None:
-        async with self._storage.watch(space) as watch:
-            while True:
-                await watch.changed()
-                news.set()
-                await anyio.sleep(APART / 2)
-
-    async def _draw_all(self) -> None:
-        for view in [view for view in self._views.values() if view.browsers]:
-            try:
-                view.show(await view.draw())
-            except (TaskError, HTTPException):  # it is gone, or not to be shown
-                view.show(None)
-            except StorageClosed:
-                raise
-            except StorageError as error:
-                log.warning("a page of the dashboard could not be drawn: %s", error)
-            except Exception:  # one page that cannot be drawn keeps the others from nothing
-                log.exception("a page of the dashboard could not be drawn")
-
-
-def rest_after(took: float) -> float:
-    """So that looking takes a thirtieth of the time at most, however much is open."""
-    return min(LONGEST_APART, max(APART, SHARE * took))
-
-
-class Screen(msgspec.Struct, frozen=True):
-    pieces: Mapping[str, Markup]
-    """By the id of its element."""
+    fragments: Mapping[str, Markup]
+    """HTML by the id of its element."""
     lists: Mapping[str, tuple[str, ...]] = {}
-    """Elements whose children are pieces: which, and in what order."""
+    """For each element whose children are fragments: the ids of the children, in order."""
 
-    def since(self, before: Screen | None) -> Screen:
-        """What differs from an earlier screen."""
+    def diff(self, before: PageFragments | None) -> PageFragments:
+        """Return what differs from an earlier version."""
         if before is None:
             return self
-        return Screen(
-            {name: html for name, html in self.pieces.items() if before.pieces.get(name) != html},
+        return PageFragments(
+            {name: html for name, html in self.fragments.items() if before.fragments.get(name) != html},
             {name: order for name, order in self.lists.items() if before.lists.get(name) != order},
         )
 
     @property
     def is_empty(self) -> bool:
-        return not self.pieces and not self.lists
+        return not self.fragments and not self.lists
 
-    def in_list(self, name: str) -> Markup:
-        """The pieces of a list, one after the other."""
-        return Markup("").join(self.pieces[each] for each in self.lists[name])
+    def join(self, name: str) -> Markup:
+        """Return the fragments of a list."""
+        return Markup("").join(self.fragments[each] for each in self.lists[name])
 
-    def as_json(self, form_key: Mapping[str, str]) -> str:
-        """As the script takes it, with the forms made the browser's own."""
-        pieces = {name: owned(html, form_key) for name, html in self.pieces.items()}
-        return json.dumps({"pieces": pieces, "lists": self.lists}, separators=(",", ":"))
+    def to_json(self, csrf_tokens: Mapping[str, str]) -> str:
+        """Return the fragments for the script, with the CSRF token of the browser."""
+        fragments = {name: insert_csrf_token(html, csrf_tokens) for name, html in self.fragments.items()}
+        return json.dumps({"fragments": fragments, "lists": self.lists}, separators=(",", ":"))
 
 
-def digest_of(html: str) -> str:
-    """By which the script knows that it has a piece already."""
+def digest(html: str) -> str:
+    """Return a digest, with which the script recognises a fragment that it already has."""
     return hashlib.blake2b(html.encode(), digest_size=6).hexdigest()
 
 
-def owned(html: str, form_key: Mapping[str, str]) -> str:
-    """A piece is shared by all who look, the key of its form is not: a word of chance stood for it."""
-    for word, key in form_key.items():
-        html = html.replace(word, key)
+def insert_csrf_token(html: str, csrf_tokens: Mapping[str, str]) -> str:
+    """Replace the placeholder of the CSRF token. Browsers share fragments, but each has its own token."""
+    for placeholder, token in csrf_tokens.items():
+        html = html.replace(placeholder, token)
     return html
+
+
+Render: TypeAlias = Callable[[], Awaitable[PageFragments]]
+
+
+class LiveView:
+    """An open page, for all browsers that show it."""
+
+    def __init__(self, render: Render, page: PageFragments) -> None:
+        self.render = render
+        self.page = page
+        self.is_closed = False
+        self.subscribers = 0
+        self._rendered_at = time.monotonic()
+        self._changed = asyncio.Event()
+
+    @property
+    def is_fresh(self) -> bool:
+        """Whether it is up to date: a browser shows it, or it was just rendered."""
+        is_recent = time.monotonic() - self._rendered_at < MIN_POLL_SECONDS
+        return not self.is_closed and (self.subscribers > 0 or is_recent)
+
+    def publish(self, page: PageFragments | None) -> None:
+        """Send a new version to the browsers. None closes the view: what it showed no longer exists."""
+        if page is None:
+            self.is_closed = True
+        elif page is self.page or page.diff(self.page).is_empty:
+            return
+        else:
+            self.page = page
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def changes(self) -> AsyncGenerator[PageFragments]:
+        """Yield the whole page, then its changes, until the view is closed."""
+        sent: PageFragments | None = None
+        while True:
+            changed = self._changed
+            if self.page is not sent:
+                difference = self.page.diff(sent)
+                sent = self.page
+                yield difference
+            elif self.is_closed:
+                return
+            else:
+                await changed.wait()
+
+
+class LiveUpdates:
+    """Renders the open pages when the storage changes. Use it within `running`."""
+
+    def __init__(self, storage: Storage, spaces: Sequence[Space]) -> None:
+        self._storage = storage
+        self._spaces = spaces
+        self._views: dict[str, LiveView] = {}
+        self._wake = asyncio.Event()
+        """Set when a browser opens a page, or the storage changes."""
+        self._render_lock = asyncio.Lock()
+        self._pending = 0
+        """Number of requested pages that are not open yet."""
+        self.is_running = False
+
+    @property
+    def has_capacity(self) -> bool:
+        open_pages = sum(view.subscribers for view in self._views.values())
+        return self.is_running and open_pages + self._pending < MAX_OPEN_PAGES
+
+    async def view(self, name: str, render: Render) -> LiveView:
+        """Return the view of this name. If there is none, render it; errors of `render` are raised."""
+        self._pending += 1
+        try:
+            async with self._render_lock:
+                return await self._view(name, render)
+        finally:
+            self._pending -= 1
+
+    async def _view(self, name: str, render: Render) -> LiveView:
+        self._views = {each: view for each, view in self._views.items() if view.is_fresh}
+        if name not in self._views:
+            self._views[name] = LiveView(render, await render())
+        return self._views[name]
+
+    async def changes(self, name: str, view: LiveView) -> AsyncGenerator[PageFragments]:
+        """Yield the changes of a view for one browser."""
+        view = self._views.setdefault(name, view)
+        view.subscribers += 1
+        self._wake.set()
+        try:
+            async for change in view.changes():
+                yield change
+        finally:
+            view.subscribers -= 1
+            if not view.subscribers and self._views.get(name) is view:
+                del self._views[name]
+
+    @asynccontextmanager
+    async def running(self) -> AsyncGenerator[None]:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._poll_forever)
+            self.is_running = True
+            try:
+                yield
+            finally:
+                self.is_running = False
+                tasks.cancel_scope.cancel()
+                for view in self._views.values():
+                    view.publish(None)
+
+    async def _poll_forever(self) -> None:
+        is_open = True
+        while is_open:
+            await self._wake.wait()
+            try:
+                await self._poll_while_subscribed()
+            except* StorageClosed:
+                is_open = False
+            except* Exception:
+                log.exception("cannot poll for changes")
+                self._wake.set()  # the subscribers are still there
+                await anyio.sleep(IDLE_POLL_SECONDS)
+
+    async def _poll_while_subscribed(self) -> None:
+        async with anyio.create_task_group() as watchers:
+            for space in self._spaces:
+                watchers.start_soon(self._watch_space, space)
+            while any(view.subscribers for view in self._views.values()):
+                self._wake.clear()
+                started = time.monotonic()
+                await self._render_all()
+                await anyio.sleep(pause_after(time.monotonic() - started))
+                with anyio.move_on_after(IDLE_POLL_SECONDS - MIN_POLL_SECONDS):
+                    await self._wake.wait()
+            self._wake.clear()
+            watchers.cancel_scope.cancel()
+
+    async def _watch_space(self, space: Space) -> None:
+        async with self._storage.watch(space) as watch:
+            while True:
+                await watch.changed()
+                self._wake.set()
+                await anyio.sleep(MIN_POLL_SECONDS / 2)
+
+    async def _render_all(self) -> None:
+        for view in [view for view in self._views.values() if view.subscribers]:
+            try:
+                view.publish(await view.render())
+            except (TaskError, HTTPException):  # deleted, or no longer allowed
+                view.publish(None)
+            except StorageClosed:
+                raise
+            except StorageError as error:
+                log.warning("cannot render page: %s", error)
+            except Exception:  # one broken page must not stop the others
+                log.exception("cannot render page")
+
+
+def pause_after(duration: float) -> float:
+    """Return how long to pause after a rendering, so that rendering takes at most a thirtieth of the time."""
+    return min(MAX_POLL_SECONDS, max(MIN_POLL_SECONDS, COST_FACTOR * duration))

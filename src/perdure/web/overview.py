@@ -1,4 +1,4 @@
-"""The first page: how everything is, and how it was of late; and the page of workers and leases."""
+"""The first page, with counts and charts, and the page of workers."""
 
 from __future__ import annotations
 
@@ -12,59 +12,63 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ..operating import Operator, Row, Throughput
-from ..operating import stats as counted
+from ..operating import Operator, TaskSummary, Throughput
+from ..operating.stats import group_by_worker
 from ..storage import Micros
 from ..storage.clock import SECOND
 from ..tasks import Status
-from .cache import Kept
-from .charts import Moment, Sampler, moments_of
-from .live import Screen
-from .renderer import Site
-from .security import base_of
+from .cache import CachedQuery
+from .charts import ChartPoint, CountHistory, chart_points
+from .live import PageFragments
+from .renderer import Renderer
+from .security import mount_path
 
-MOST_LEASES = 200
+MAX_CLAIMS_SHOWN = 200
 
 
-class Span(msgspec.Struct, frozen=True):
-    """How far back a chart goes, and in what steps."""
+class ChartSpan(msgspec.Struct, frozen=True):
+    """The time span of a chart, and the interval of its points."""
 
     name: str
     label: str
     width: Micros
-    parts: int
+    buckets: int
     step: str
 
 
 SPANS = {
     span.name: span
     for span in (
-        Span("10m", "10 minutes", 10 * SECOND, 60, "10 seconds"),
-        Span("1h", "1 hour", 60 * SECOND, 60, "minute"),
-        Span("24h", "24 hours", 1800 * SECOND, 48, "half hour"),
+        ChartSpan("10m", "10 minutes", 10 * SECOND, 60, "10 seconds"),
+        ChartSpan("1h", "1 hour", 60 * SECOND, 60, "minute"),
+        ChartSpan("24h", "24 hours", 1800 * SECOND, 48, "half hour"),
     )
 }
 
 
-class _Told(msgspec.Struct, frozen=True, kw_only=True):
-    """What it takes a long look to know."""
+class _OverviewData(msgspec.Struct, frozen=True, kw_only=True):
+    """The data of the first page that are expensive to query."""
 
     counts: Mapping[Status, int]
     throughput: Throughput
-    held: int
+    claimed: int
     workers: int
-    """Those that hold the newest 1 000."""
-    waiting: Row | None
-    asking: Row | None
+    """Workers with claims on the newest 1 000 tasks."""
+    oldest_queued: TaskSummary | None
+    oldest_open_question: TaskSummary | None
 
 
 class OverviewPages:
-    def __init__(self, site: Site, operator: Operator, sampler: Sampler, clock: Callable[[], Micros]) -> None:
-        self._site = site
+    """The routes of the first page and of the workers."""
+
+    def __init__(
+        self, renderer: Renderer, operator: Operator, history: CountHistory, clock: Callable[[], Micros]
+    ) -> None:
+        self._renderer = renderer
         self._operator = operator
-        self._sampler = sampler
+        self._history = history
         self._clock = clock
-        self._told = {span.name: Kept(partial(self._look, span)) for span in SPANS.values()}
+        self._queries = {span.name: CachedQuery(partial(self._query, span)) for span in SPANS.values()}
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -74,98 +78,100 @@ class OverviewPages:
             Route("/events/workers", self._workers_events),
         ]
 
-    # How everything is
+    # First page
 
     async def _overview(self, request: Request) -> Response:
-        span = _span_in(request)
-        return self._site.page(
+        span = _parse_span(request)
+        return self._renderer.page(
             request,
             "overview",
-            screen=await self._overview_screen(base_of(request), span),
+            page=await self._overview_fragments(mount_path(request), span),
             events=f"/events/overview?span={span.name}",
             context={"span": span, "spans": list(SPANS.values())},
         )
 
     async def _overview_events(self, request: Request) -> Response:
-        span, base = _span_in(request), base_of(request)
-        return await self._site.updates(
-            request, f"overview {span.name}", lambda: self._overview_screen(base, span)
+        span, base = _parse_span(request), mount_path(request)
+        return await self._renderer.event_stream(
+            request, f"overview {span.name}", lambda: self._overview_fragments(base, span)
         )
 
-    async def _overview_screen(self, base: str, span: Span) -> Screen:
+    async def _overview_fragments(self, base: str, span: ChartSpan) -> PageFragments:
         counts = await self._operator.counts()
-        told = await self._lately(span, counts)
-        moments = moments_of(told.throughput.buckets, self._sampler.samples, span.width)
+        data = await self._cached_data(span, counts)
+        points = chart_points(data.throughput.buckets, self._history.samples, span.width)
         contexts: dict[str, Mapping[str, object]] = {
             "counts": {"counts": counts, "base": base},
-            "finished_chart": {"moments": moments, "span": span},
-            "active_chart": {"moments": moments, "span": span},
-            "facts": {"base": base, "told": told, "ended": _ended_in(moments), "span": span},
+            "finished_chart": {"points": points, "span": span},
+            "active_chart": {"points": points, "span": span},
+            "facts": {"base": base, "data": data, "finished": _count_finished(points), "span": span},
         }
-        return Screen({name: self._site.piece(name, name, each) for name, each in contexts.items()})
-
-    async def _lately(self, span: Span, counts: Mapping[Status, int]) -> _Told:
-        """What a long look told of the steps up to the one that goes on now, and of as many tasks."""
-        now = counts, self._end(span)
-        return await self._told[span.name].told(
-            unless=lambda told: (told.counts, told.throughput.until) != now
+        return PageFragments(
+            {name: self._renderer.fragment(name, name, each) for name, each in contexts.items()}
         )
 
-    def _end(self, span: Span) -> Micros:
-        """A whole step, so that a column stands for the same stretch of time whenever it is drawn."""
+    async def _cached_data(self, span: ChartSpan, counts: Mapping[Status, int]) -> _OverviewData:
+        """Return the cached data. They are stale if the counts or the newest interval have changed."""
+        current = counts, self._chart_end(span)
+        return await self._queries[span.name].get(
+            is_stale=lambda data: (data.counts, data.throughput.until) != current
+        )
+
+    def _chart_end(self, span: ChartSpan) -> Micros:
+        """Return a multiple of the interval, so that a point covers the same time whenever it is rendered."""
         return (self._clock() // span.width + 1) * span.width
 
-    async def _look(self, span: Span) -> _Told:
-        end = self._end(span)
-        counts, throughput, held, leases, waiting, asking = await asyncio.gather(
+    async def _query(self, span: ChartSpan) -> _OverviewData:
+        end = self._chart_end(span)
+        counts, throughput, claimed, claims, oldest_queued, oldest_open_question = await asyncio.gather(
             self._operator.counts(),
-            self._operator.throughput(span.width * span.parts, parts=span.parts, until=end),
-            self._operator.held(),
-            self._operator.leases(),
-            self._operator.oldest_waiting(),
-            self._operator.oldest_asking(),
+            self._operator.throughput(span.width * span.buckets, buckets=span.buckets, until=end),
+            self._operator.claimed_count(),
+            self._operator.claims(),
+            self._operator.oldest_queued(),
+            self._operator.oldest_open_question(),
         )
-        return _Told(
+        return _OverviewData(
             counts=counts,
             throughput=throughput,
-            held=held,
-            workers=len(counted.workers_of(leases, self._clock())),
-            waiting=waiting,
-            asking=asking,
+            claimed=claimed,
+            workers=len(group_by_worker(claims, self._clock())),
+            oldest_queued=oldest_queued,
+            oldest_open_question=oldest_open_question,
         )
 
-    # Who works
+    # Workers
 
     async def _workers(self, request: Request) -> Response:
-        screen = await self._workers_screen(base_of(request))
-        return self._site.page(request, "workers", screen=screen, events="/events/workers")
+        page = await self._workers_fragments(mount_path(request))
+        return self._renderer.page(request, "workers", page=page, events="/events/workers")
 
     async def _workers_events(self, request: Request) -> Response:
-        base = base_of(request)
-        return await self._site.updates(request, "workers", lambda: self._workers_screen(base))
+        base = mount_path(request)
+        return await self._renderer.event_stream(request, "workers", lambda: self._workers_fragments(base))
 
-    async def _workers_screen(self, base: str) -> Screen:
-        total, leases = await self._operator.held(), await self._operator.leases()
+    async def _workers_fragments(self, base: str) -> PageFragments:
+        total, claims = await self._operator.claimed_count(), await self._operator.claims()
         workers = {
-            "workers": counted.workers_of(leases, self._clock()),
-            "looked": len(leases),
+            "workers": group_by_worker(claims, self._clock()),
+            "counted": len(claims),
             "total": total,
         }
-        held = {"leases": leases[:MOST_LEASES], "total": total, "base": base}
-        return Screen(
+        shown = {"claims": claims[:MAX_CLAIMS_SHOWN], "total": total, "base": base}
+        return PageFragments(
             {
-                "workers": self._site.piece("workers", "workers", workers),
-                "claims": self._site.piece("claims", "claims", held),
+                "workers": self._renderer.fragment("workers", "workers", workers),
+                "claims": self._renderer.fragment("claims", "claims", shown),
             }
         )
 
 
-def _span_in(request: Request) -> Span:
+def _parse_span(request: Request) -> ChartSpan:
     span = SPANS.get(request.query_params.get("span", "10m"))
     if span is None:
-        raise HTTPException(404, f"There are charts of {', '.join(SPANS)}.")
+        raise HTTPException(404, f"Unknown time span. Use one of {', '.join(SPANS)}.")
     return span
 
 
-def _ended_in(moments: list[Moment]) -> int:
-    return sum(moment.completed + moment.failed + moment.cancelled for moment in moments)
+def _count_finished(points: list[ChartPoint]) -> int:
+    return sum(point.completed + point.failed + point.cancelled for point in points)

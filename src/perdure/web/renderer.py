@@ -1,4 +1,4 @@
-"""What all pages share: the templates, who is asking, the pieces that are kept up to date, and errors."""
+"""Renders pages, fragments, event streams and errors from the templates."""
 
 from __future__ import annotations
 
@@ -17,25 +17,27 @@ from ..storage.errors import InvalidArgument, NewerFormat, StorageError
 from ..tasks import Status
 from ..tasks.errors import TaskError
 from . import filters
-from .forms import KEY
-from .live import Draw, Live, Screen, View, digest_of, owned
-from .security import HEADERS, Sessions, base_of, path_of
+from .forms import CSRF_FIELD, input_attributes, input_name, input_type
+from .live import LiveUpdates, LiveView, PageFragments, Render, digest, insert_csrf_token
+from .security import SECURITY_HEADERS, SessionSigner, mount_path, relative_path
 
 log = logging.getLogger("perdure.web")
 
-PING = 15
-"""Seconds after which an open page is sent a sign of life."""
-RETRY = 2000
-"""Milliseconds after which a page that lost its server asks for it again."""
+PING_SECONDS = 15
+"""Seconds between two pings of an event stream, so that proxies keep it open."""
+RECONNECT_MS = 2000
+"""Milliseconds after which a browser reconnects to an event stream."""
 
 
-class Site:
-    def __init__(self, *, sessions: Sessions, live: Live, read_only: bool, feeds: bool) -> None:
-        self.sessions = sessions
+class Renderer:
+    """Renders templates with what all pages share."""
+
+    def __init__(self, *, signer: SessionSigner, live: LiveUpdates, read_only: bool, feeds: bool) -> None:
+        self.signer = signer
         self.live = live
         self.read_only = read_only
-        self._key_word = f"key-{secrets.token_hex(16)}"
-        """Stands for the key of a form until a page is sent to somebody."""
+        self._csrf_placeholder = f"csrf-{secrets.token_hex(16)}"
+        """Replaced by the CSRF token of a browser when a page is sent to it."""
         self._templates = Environment(
             loader=PackageLoader("perdure.web"),
             autoescape=True,
@@ -44,112 +46,119 @@ class Site:
             trim_blocks=True,
             lstrip_blocks=True,
         )
-        self._always: dict[str, object] = {
+        self._globals: dict[str, object] = {
             "statuses": list(Status),
             "read_only": read_only,
             "has_feeds": feeds,
-            "has_token": sessions.are_needed,
-            "form_key": Markup('<input type="hidden" name="{}" value="{}">').format(KEY, self._key_word),
+            "has_token": signer.is_enabled,
+            "input_name": input_name,
+            "input_type": input_type,
+            "input_attributes": input_attributes,
+            "csrf_input": Markup('<input type="hidden" name="{}" value="{}">').format(
+                CSRF_FIELD, self._csrf_placeholder
+            ),
         }
         self._templates.filters.update(
-            moment=filters.moment, span=filters.span, number=filters.number, document=filters.document
+            time_tag=filters.time_tag,
+            duration=filters.duration,
+            number=filters.number,
+            pretty_json=filters.pretty_json,
         )
 
-    def piece(
+    def fragment(
         self, template: str, name: str, context: Mapping[str, object], *, tag: str = "div", keep: bool = False
     ) -> Markup:
-        """A piece of a screen: an element that says what it is and how it is, or that it is to be kept."""
+        """Render a fragment: an element with an id and a digest. `keep` protects it from updates."""
         inner = Markup(self._render(f"fragments/{template}", {**context, "name": name}))  # noqa: S704 (escaped)
-        return _PIECES[tag].format(
+        return _FRAGMENT_TAGS[tag].format(
             name=name,
-            digest="kept" if keep else digest_of(inner),
+            digest="kept" if keep else digest(inner),
             kind=template.replace("_", "-"),
             inner=inner,
         )
 
     def _render(self, template: str, context: Mapping[str, object]) -> str:
-        return self._templates.get_template(f"{template}.html").render({**self._always, **context})
+        return self._templates.get_template(f"{template}.html").render({**self._globals, **context})
 
     def page(
         self,
         request: Request,
         template: str,
         *,
-        screen: Screen | None = None,
+        page: PageFragments | None = None,
         events: str | None = None,
         status: int = 200,
         context: Mapping[str, object] | None = None,
     ) -> HTMLResponse:
-        """A whole page. `events` is the path that tells what becomes of its screen."""
-        surroundings = {
-            "base": base_of(request),
-            "here": path_of(request),
-            "screen": screen,
-            "events": None if events is None else base_of(request) + events,
-            "is_logged_in": request.state.is_known and template != "login",
+        """Render a page. `events` is the path of the event stream with the changes of `page`."""
+        layout = {
+            "base": mount_path(request),
+            "here": relative_path(request),
+            "page": page,
+            "events": None if events is None else mount_path(request) + events,
+            "is_logged_in": request.state.is_authenticated and template != "login",
         }
-        html = self._render(template, {**surroundings, **(context or {})})
-        return HTMLResponse(owned(html, self._keys_of(request)), status)
+        html = self._render(template, {**layout, **(context or {})})
+        return HTMLResponse(insert_csrf_token(html, self._csrf_tokens(request)), status)
 
-    async def updates(self, request: Request, name: str, draw: Draw) -> Response:
-        """The changes of a screen, as they come, for as long as the page is open.
-
-        All who ask for the same name see the same screen.
-        """
-        if not self.live.has_room:
-            raise HTTPException(503, "Too many pages are open.")
-        name = f"{base_of(request)} {name}"
-        view = await self.live.view(name, draw)
-        return EventSourceResponse(self._events(name, view, self._keys_of(request)), ping=PING)
+    async def event_stream(self, request: Request, name: str, render: Render) -> Response:
+        """Send the changes of a page while it is open. Browsers with the same `name` share one rendering."""
+        if not self.live.has_capacity:
+            raise HTTPException(503, "Too many open pages. Close some and reload.")
+        name = f"{mount_path(request)} {name}"
+        view = await self.live.view(name, render)
+        return EventSourceResponse(self._events(name, view, self._csrf_tokens(request)), ping=PING_SECONDS)
 
     async def _events(
-        self, name: str, view: View, keys: Mapping[str, str]
+        self, name: str, view: LiveView, keys: Mapping[str, str]
     ) -> AsyncGenerator[ServerSentEvent]:
-        yield ServerSentEvent(comment="perdure", retry=RETRY)
+        yield ServerSentEvent(comment="perdure", retry=RECONNECT_MS)
         changes = self.live.changes(name, view)
         try:
             async for change in changes:
-                yield ServerSentEvent(change.as_json(keys), event="screen")
+                yield ServerSentEvent(change.to_json(keys), event="update")
         finally:
             await changes.aclose()
-        if self.live.is_running:  # what it showed is gone; where the server ends, the browser is to come back
-            yield ServerSentEvent("{}", event="over")
+        if self.live.is_running:  # if the server stops, the browser should reconnect
+            yield ServerSentEvent("{}", event="end")
 
-    def _keys_of(self, request: Request) -> dict[str, str]:
-        return {self._key_word: self.sessions.form_key(request.state.browser)}
+    def _csrf_tokens(self, request: Request) -> dict[str, str]:
+        return {self._csrf_placeholder: self.signer.csrf_token(request.state.browser)}
 
-    async def failed(self, request: Request, error: Exception) -> Response:
-        """What went wrong, in the words of who raised it; never a stack."""
-        status, detail = _told(error)
+    async def error_page(self, request: Request, error: Exception) -> Response:
+        """Render an error, without a traceback."""
+        status, detail = _status_and_detail(error)
         if status == 503:
-            log.warning("a page could not be shown: %s", error)
+            log.warning("cannot render page: %s", error)
         if status == 500:
-            log.error("a page could not be shown", exc_info=error)
-        context = {"title": _TITLES.get(status, "Not possible"), "detail": detail}
-        answer = self.page(request, "error", status=status, context=context)
-        answer.headers.update(HEADERS)  # what nobody expected is answered outside of the guard
+            log.error("cannot render page", exc_info=error)
+        context = {"title": _TITLES.get(status, "Request failed"), "detail": detail}
+        response = self.page(request, "error", status=status, context=context)
+        response.headers.update(
+            SECURITY_HEADERS
+        )  # unexpected errors are handled outside of the security middleware
         if isinstance(error, HTTPException):
-            answer.headers.update(error.headers or {})
-        return answer
+            response.headers.update(error.headers or {})
+        return response
 
 
-def _told(error: Exception) -> tuple[int, str]:
+def _status_and_detail(error: Exception) -> tuple[int, str]:
     match error:
         case HTTPException(status_code=404, detail="Not Found") | InvalidArgument():
-            return 404, "There is no such page."
+            return 404, "Page not found."
         case HTTPException():
             return error.status_code, error.detail
         case NewerFormat():
             return 409, f"Written by a newer version: {error}."
         case StorageError():
-            return 503, "The storage does not answer just now."
+            return 503, "The storage is unavailable. Try again shortly."
         case TaskError():
             return 409, f"{error}."
         case _:
-            return 500, "Something went wrong here; the log tells what."
+            return 500, "Internal error. See the server log."
 
 
-_TITLES = {403: "Refused", 404: "Not found", 500: "Failed", 503: "Busy"}
+_TITLES = {403: "Forbidden", 404: "Not found", 500: "Server error", 503: "Unavailable"}
 
-_PIECE = 'id="{name}" data-digest="{digest}" class="piece p-{kind}">{inner}'
-_PIECES = {tag: Markup(f"<{tag} {_PIECE}</{tag}>\n") for tag in ("div", "nav", "section", "tr")}  # noqa: S704
+_FRAGMENT = 'id="{name}" data-digest="{digest}" class="fragment f-{kind}">{inner}'
+_FRAGMENT_TAGS = {tag: Markup(f"<{tag} {_FRAGMENT}</{tag}>\n") for tag in ("div", "nav", "section", "tr")}  # noqa: S704

@@ -1,11 +1,16 @@
-"""Who may ask, and what every answer says to the browser: an ASGI middleware in front of all pages.
+"""Security of the dashboard: an ASGI middleware in front of all pages, and the cookies that it checks.
 
-- The Host header names a host that we are (else a page elsewhere could point its own name at loopback).
-- Without a token, only this machine may ask. With one, only who has it: in the Authorization header, or in a
-  cookie that the login form sets.
-- A page of another site may link here, and no more: its images and scripts are refused.
-- A request that changes something comes from our own pages, and not at all in read-only mode. Its form is
-  checked where it is read, in `forms`.
+- The Host header must be allowed, or a foreign site could let its own name resolve to this machine.
+- Without a token, only this machine has access. With one, every request needs it: in the Authorization
+  header, or in a session cookie that the login form sets.
+- A foreign site can link to a page. Its images, scripts and forms are refused.
+- Requests that change something must come from pages of this dashboard, and are refused in read-only mode.
+  `forms` checks their CSRF token.
+
+The server stores no sessions. A cookie contains a random browser id, and everything else is signed with a key
+that is derived from the token with scrypt, so that a signature does not help to guess the token. A login
+therefore survives a restart and works on all replicas with the same token. Without a token, the key is
+random.
 """
 
 from __future__ import annotations
@@ -15,7 +20,6 @@ import hmac
 import re
 import secrets
 from collections.abc import Callable, Collection
-from ipaddress import ip_address
 from urllib.parse import quote, urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -23,45 +27,96 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ..operating.token import MIN_TOKEN_LENGTH
+from ..operating.access import MIN_TOKEN_LENGTH, is_loopback
 from ..storage import Micros
+from ..storage.clock import DAY
 
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
-"""The names of a server that is bound to loopback."""
+BROWSER_COOKIE = "perdure_browser"
+SESSION_COOKIE = "perdure_session"
+READ_ONLY_EXEMPT_PATHS = ("/login", "/logout")
+"""POST requests that read-only mode allows: they only change a cookie."""
+SESSION_LIFETIME = 7 * DAY
 
-BROWSER = "perdure_browser"
-SESSION = "perdure_session"
-ALWAYS_POSTED = ("/login", "/logout")
-"""What read-only mode lets through: it changes nothing but the browser's own cookie."""
-
-HEADERS = {
+SECURITY_HEADERS = {
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
     ),
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
-    # not `no-referrer`: a browser would then send the origin of our own forms as null
+    # not `no-referrer`, with which browsers send the origin of our own forms as null
     "referrer-policy": "same-origin",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
 }
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{16,64}")
+_BROWSER_ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
 
-class Guard:
+class SessionSigner:
+    """Checks the token, and signs sessions and CSRF tokens. Without a token, everybody is logged in."""
+
+    def __init__(self, token: str | None) -> None:
+        if token is not None and len(token.strip()) < MIN_TOKEN_LENGTH:
+            raise ValueError(
+                f"the token must have at least {MIN_TOKEN_LENGTH} characters; "
+                "generate one with secrets.token_urlsafe(), or use None to disable authentication"
+            )
+        self._token = token
+        self._key = secrets.token_bytes(32) if token is None else _derive_key(token)
+
+    @property
+    def is_enabled(self) -> bool:
+        return self._token is not None
+
+    def check_token(self, given: str) -> bool:
+        """Return whether this is the token, in constant time."""
+        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
+
+    def new_browser_id(self) -> str:
+        """Return a random id for a browser."""
+        return secrets.token_urlsafe(24)
+
+    def sign_session(self, browser: str, *, now: Micros) -> str:
+        """Return the session cookie of a browser that has sent the token."""
+        until = str(now + SESSION_LIFETIME)
+        return f"{until}.{self._mac('session', browser, until)}"
+
+    def is_valid_session(self, browser: str, session: str, *, now: Micros) -> bool:
+        until, _, mac = session.partition(".")
+        if not hmac.compare_digest(mac.encode(), self._mac("session", browser, until).encode()):
+            return False
+        return now < int(until)
+
+    def csrf_token(self, browser: str) -> str:
+        """Return the token in every form of a browser. Foreign sites can neither read nor compute it."""
+        return self._mac("form", browser)
+
+    def check_csrf_token(self, browser: str, given: str) -> bool:
+        return hmac.compare_digest(given.encode(), self.csrf_token(browser).encode())
+
+    def _mac(self, *parts: str) -> str:
+        return hmac.new(self._key, "\0".join(parts).encode(), hashlib.sha256).hexdigest()
+
+
+def _derive_key(token: str) -> bytes:
+    return hashlib.scrypt(token.encode(), salt=b"perdure-web", n=2**14, r=8, p=1, dklen=32)
+
+
+class SecurityMiddleware:
+    """Refuses requests that are not allowed, and adds security headers and cookies to the responses."""
+
     def __init__(
         self,
         app: ASGIApp,
         *,
-        sessions: Sessions,
+        signer: SessionSigner,
         hosts: Collection[str] | None,
         read_only: bool,
         clock: Callable[[], Micros],
     ) -> None:
         self._app = app
-        self._sessions = sessions
+        self._signer = signer
         self._hosts = None if hosts is None else {host.lower() for host in hosts}
         self._read_only = read_only
         self._clock = clock
@@ -71,31 +126,36 @@ class Guard:
             await self._app(scope, receive, send)
             return
         request = Request(scope)
-        known = request.cookies.get(BROWSER, "")
-        browser = known if _NAME.fullmatch(known) else self._sessions.new_browser()
+        cookie = request.cookies.get(BROWSER_COOKIE, "")
+        browser = cookie if _BROWSER_ID.fullmatch(cookie) else self._signer.new_browser_id()
         has_token = self._has_token(request)
-        is_known = has_token or self._is_known(request, browser)
-        scope.setdefault("state", {}).update(browser=browser, has_token=has_token, is_known=is_known)
-        answer = self._refusal(request, is_known=is_known) or self._app
-        cookie = None if browser == known else cookie_of(request, BROWSER, browser, LASTS)
-        await answer(scope, receive, _with_headers(send, path_of(request), cookie))
+        is_authenticated = has_token or self._is_authenticated(request, browser)
+        state = {"browser": browser, "has_token": has_token, "is_authenticated": is_authenticated}
+        scope.setdefault("state", {}).update(state)
+        respond = self._check(request, is_authenticated=is_authenticated) or self._app
+        new_cookie = (
+            None
+            if browser == cookie
+            else set_cookie_header(request, BROWSER_COOKIE, browser, SESSION_LIFETIME)
+        )
+        await respond(scope, receive, _with_headers(send, relative_path(request), new_cookie))
 
-    def _refusal(self, request: Request, *, is_known: bool) -> Response | None:
-        if not self._is_our_host(request):
-            return _refused(421, "This server does not go by that name.")
-        if not self._sessions.are_needed and not _is_near(request):
-            return _refused(403, "Without a token this server answers its own machine alone.")
-        if not is_known and not _is_way_in(request):
-            return _to_login(request)
+    def _check(self, request: Request, *, is_authenticated: bool) -> Response | None:
+        if not self._is_allowed_host(request):
+            return _refuse(421, "Unknown host name. Allow it with --allowed-host.")
+        if not self._signer.is_enabled and not _is_loopback_client(request):
+            return _refuse(403, "Set a token to allow access from other machines.")
+        if not is_authenticated and not _is_public_path(request):
+            return _require_login(request)
         if request.method in ("GET", "HEAD"):
-            return None if _may_look(request) else _refused(403, "Another site asked for this page.")
-        if not _is_from_here(request):
-            return _refused(403, "This form was sent from another site.")
-        if self._read_only and path_of(request) not in ALWAYS_POSTED:
-            return _refused(403, "This dashboard is read-only.")
+            return None if _is_allowed_navigation(request) else _refuse(403, "Cross-site request refused.")
+        if not _is_same_origin(request):
+            return _refuse(403, "Cross-site form refused.")
+        if self._read_only and relative_path(request) not in READ_ONLY_EXEMPT_PATHS:
+            return _refuse(403, "This dashboard is read-only.")
         return None
 
-    def _is_our_host(self, request: Request) -> bool:
+    def _is_allowed_host(self, request: Request) -> bool:
         if self._hosts is None:
             return True
         try:
@@ -106,71 +166,69 @@ class Guard:
 
     def _has_token(self, request: Request) -> bool:
         kind, _, given = request.headers.get("authorization", "").partition(" ")
-        return kind.lower() == "bearer" and self._sessions.is_token(given.strip())
+        return kind.lower() == "bearer" and self._signer.check_token(given.strip())
 
-    def _is_known(self, request: Request, browser: str) -> bool:
-        if not self._sessions.are_needed:
+    def _is_authenticated(self, request: Request, browser: str) -> bool:
+        if not self._signer.is_enabled:
             return True
-        session = request.cookies.get(SESSION, "")
-        return self._sessions.is_open(browser, session, now=self._clock())
+        session = request.cookies.get(SESSION_COOKIE, "")
+        return self._signer.is_valid_session(browser, session, now=self._clock())
 
 
-def _is_way_in(request: Request) -> bool:
-    """What is shown to everybody."""
-    path = path_of(request)
+def _is_public_path(request: Request) -> bool:
+    """Return whether a page is shown without authentication."""
+    path = relative_path(request)
     return path == "/login" or path.startswith("/static/")
 
 
-def _is_near(request: Request) -> bool:
-    """Whether it was sent from this machine. A proxy on it speaks for others: then there must be a token."""
-    try:
-        return request.client is not None and ip_address(request.client.host).is_loopback
-    except ValueError:
-        return False
+def _is_loopback_client(request: Request) -> bool:
+    """Return whether this machine sent the request. Behind a proxy on this machine, a token is required."""
+    return request.client is not None and is_loopback(request.client.host)
 
 
-def path_of(request: Request) -> str:
-    """The path below where the dashboard is mounted."""
-    return request.scope["path"].removeprefix(base_of(request)) or "/"
+def relative_path(request: Request) -> str:
+    """Return the path of a request below the mount path."""
+    return request.scope["path"].removeprefix(mount_path(request)) or "/"
 
 
-def base_of(request: Request) -> str:
-    """Where the dashboard is mounted."""
+def mount_path(request: Request) -> str:
+    """Return the path at which the dashboard is mounted."""
     return request.scope.get("root_path", "").rstrip("/")
 
 
-def cookie_of(request: Request, name: str, value: str, lasts: Micros) -> str:
-    """A Set-Cookie header of a plain value. No script reads it, and no other site's form carries it.
+def set_cookie_header(request: Request, name: str, value: str, lifetime: Micros) -> str:
+    """Return a Set-Cookie header that scripts cannot read and forms of foreign sites do not send.
 
-    A link of another site does: else who follows one would be a new browser, and logged out.
+    Links of foreign sites send it (`Lax`), or a user who follows one would have to log in again.
     """
-    where, age = base_of(request) or "/", lasts // 1_000_000
+    path, age = mount_path(request) or "/", lifetime // 1_000_000
     secure = "; Secure" if request.url.scheme == "https" else ""
-    return f"{name}={value}; Path={where}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"
+    return f"{name}={value}; Path={path}; Max-Age={age}; HttpOnly; SameSite=Lax{secure}"
 
 
-def _may_look(request: Request) -> bool:
-    """Another site may link here. It may not make a browser ask for pages that nobody sees."""
-    is_ours = request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
-    return is_ours or request.headers.get("sec-fetch-dest") == "document"
+def _is_allowed_navigation(request: Request) -> bool:
+    """Return whether a page of this dashboard, or a link that the user follows, sent the request."""
+    is_own = request.headers.get("sec-fetch-site", "none") in ("same-origin", "none")
+    return is_own or request.headers.get("sec-fetch-dest") == "document"
 
 
-def _is_from_here(request: Request) -> bool:
-    """Whether the browser says, as far as it says anything, that one of our own pages sent this."""
+def _is_same_origin(request: Request) -> bool:
+    """Return whether no header of the browser shows that a foreign page sent the request."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")
     return origin is None or origin.partition("://")[2] == request.headers.get("host")
 
 
-def _to_login(request: Request) -> Response:
+def _require_login(request: Request) -> Response:
     if request.method != "GET" or "text/html" not in request.headers.get("accept", ""):
-        return _refused(401, "This dashboard asks for its token.", {"www-authenticate": "Bearer"})
-    wanted = path_of(request) + (f"?{request.url.query}" if request.url.query else "")
-    return RedirectResponse(f"{base_of(request)}/login?next={quote(wanted)}", status_code=303)
+        sentence = "Authentication required: send the dashboard token."
+        return _refuse(401, sentence, {"www-authenticate": "Bearer"})
+    target = relative_path(request) + (f"?{request.url.query}" if request.url.query else "")
+    return RedirectResponse(f"{mount_path(request)}/login?next={quote(target)}", status_code=303)
 
 
-def _refused(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
+def _refuse(status: int, sentence: str, headers: dict[str, str] | None = None) -> Response:
     return PlainTextResponse(f"{sentence}\n", status, headers)
 
 
@@ -178,62 +236,10 @@ def _with_headers(send: Send, path: str, cookie: str | None) -> Send:
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = MutableHeaders(scope=message)
-            headers.update(HEADERS)
+            headers.update(SECURITY_HEADERS)
             headers["cache-control"] = "no-cache" if path.startswith("/static/") else "no-store"
             if cookie is not None:
                 headers.append("set-cookie", cookie)
         await send(message)
 
     return sending
-
-
-LASTS: Micros = 7 * 24 * 3600 * 1_000_000
-"""How long a login does."""
-
-
-class Sessions:
-    def __init__(self, token: str | None) -> None:
-        if token is not None and len(token.strip()) < MIN_TOKEN_LENGTH:
-            raise ValueError(
-                f"the dashboard's token must have at least {MIN_TOKEN_LENGTH} characters; "
-                "make one with secrets.token_urlsafe()"
-            )
-        self._token = token
-        self._key = secrets.token_bytes(32) if token is None else _key_of(token)
-
-    @property
-    def are_needed(self) -> bool:
-        return self._token is not None
-
-    def is_token(self, given: str) -> bool:
-        """Whether this is the token, in a time that does not tell how much of it is right."""
-        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
-
-    def new_browser(self) -> str:
-        """A name for a browser that only it knows."""
-        return secrets.token_urlsafe(24)
-
-    def opened(self, browser: str, *, now: Micros) -> str:
-        """The cookie of a browser that has shown the token."""
-        until = str(now + LASTS)
-        return f"{until}.{self._mac('session', browser, until)}"
-
-    def is_open(self, browser: str, session: str, *, now: Micros) -> bool:
-        until, _, mac = session.partition(".")
-        if not hmac.compare_digest(mac.encode(), self._mac("session", browser, until).encode()):
-            return False
-        return now < int(until)
-
-    def form_key(self, browser: str) -> str:
-        """What every form of this browser carries. Another site can neither read nor compute it."""
-        return self._mac("form", browser)
-
-    def is_form_key(self, browser: str, given: str) -> bool:
-        return hmac.compare_digest(given.encode(), self.form_key(browser).encode())
-
-    def _mac(self, *parts: str) -> str:
-        return hmac.new(self._key, "\0".join(parts).encode(), hashlib.sha256).hexdigest()
-
-
-def _key_of(token: str) -> bytes:
-    return hashlib.scrypt(token.encode(), salt=b"perdure-web", n=2**14, r=8, p=1, dklen=32)

@@ -1,10 +1,10 @@
-"""The list of tasks, and the way from an id to a task."""
+"""The list of tasks, the search by id, and the page of one task with its forms."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from urllib.parse import urlencode
 
 import msgspec
@@ -14,7 +14,17 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from ..operating import Detail, Held, NewerTask, NotAsked, Operator, Question, Row, outcome_of
+from ..operating import (
+    ClaimSummary,
+    NewerTask,
+    NoOpenQuestion,
+    Operator,
+    Question,
+    TaskDetail,
+    TaskSummary,
+    outcome_json,
+)
+from ..operating.forms import InvalidAnswer, form_fields, parse_form, parse_json
 from ..tasks import InputKind, Status
 from ..tasks.codec import Json
 from ..tasks.errors import (
@@ -26,26 +36,30 @@ from ..tasks.errors import (
     TaskError,
     TerminalTask,
 )
-from .asking import Field, NotAnAnswer, content_of, fields_of, json_of
-from .filters import is_web
-from .forms import Form, post
-from .live import Screen, digest_of
-from .renderer import Site
-from .security import base_of
+from .filters import is_http_url
+from .forms import Form, input_name, post_route
+from .live import PageFragments, digest
+from .renderer import Renderer
+from .security import mount_path
 
-PAGE = 50
-MOST_DRAWN = 2000
-"""Rows that are kept as they were drawn."""
-MOST_FOUND = 20_000
-"""Tasks among which one is looked for by its id. The command looks among all."""
+PAGE_SIZE = 50
+MAX_CACHED_ROWS = 2000
+"""Maximum number of rendered rows that are kept."""
+MAX_SCANNED = 20_000
+"""Maximum number of tasks among which an id is searched. The command searches all tasks."""
+FINISHED_REFRESH_SECONDS = 10.0
+"""Time between two reads of a finished task: it can only expire."""
+TASK_PATH = "/tasks/{locator}/{task_id}"
 
 
-class ListPages:
-    def __init__(self, site: Site, operator: Operator) -> None:
-        self._site = site
+class TaskListPages:
+    """The routes of the list and of the search."""
+
+    def __init__(self, renderer: Renderer, operator: Operator) -> None:
+        self._renderer = renderer
         self._operator = operator
         self._rows: dict[tuple[str, str, str, int], Markup] = {}
-        self._finding = asyncio.Lock()
+        self._search_lock = asyncio.Lock()
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -55,260 +69,263 @@ class ListPages:
         ]
 
     async def _list(self, request: Request) -> Response:
-        wanted = _Wanted(request)
-        return self._site.page(
+        query = _ListQuery(request)
+        return self._renderer.page(
             request,
             "tasks",
-            screen=await self._screen(wanted),
-            events=f"/events/tasks?{wanted.query()}",
-            context={"wanted": wanted},
+            page=await self._fragments(query),
+            events=f"/events/tasks?{query.encode()}",
+            context={"query": query},
         )
 
     async def _events(self, request: Request) -> Response:
-        wanted = _Wanted(request)
-        return await self._site.updates(request, f"tasks {wanted.query()}", lambda: self._screen(wanted))
+        query = _ListQuery(request)
+        return await self._renderer.event_stream(
+            request, f"tasks {query.encode()}", lambda: self._fragments(query)
+        )
 
-    async def _screen(self, wanted: _Wanted) -> Screen:
+    async def _fragments(self, query: _ListQuery) -> PageFragments:
         try:
             found, counts = await asyncio.gather(
                 self._operator.tasks(
-                    statuses=None if wanted.status is None else [wanted.status],
-                    name=wanted.name,
-                    after=wanted.after,
-                    limit=PAGE,
+                    statuses=None if query.status is None else [query.status],
+                    name=query.name,
+                    after=query.after,
+                    limit=PAGE_SIZE,
                 ),
                 self._operator.counts(),
             )
         except InvalidCursor as error:
-            raise HTTPException(404, "This link leads to no page of the list.") from error
+            raise HTTPException(404, "Invalid page link.") from error
         newest_first = sorted(
-            (*found.rows, *found.newer), key=lambda row: (row.created_at, row.task_id), reverse=True
+            (*found.tasks, *found.newer), key=lambda task: (task.created_at, task.task_id), reverse=True
         )
-        rows = {f"task-{row.task_id}": self._row(row, wanted) for row in newest_first}
-        tabs = self._site.piece("tabs", "tabs", {"counts": counts, "wanted": wanted}, tag="nav")
-        more = self._site.piece(
-            "pagination", "pagination", {"found": found, "wanted": wanted, "total": sum(counts.values())}
+        rows = {f"task-{task.task_id}": self._row(task, query.base) for task in newest_first}
+        tabs = self._renderer.fragment("tabs", "tabs", {"counts": counts, "query": query}, tag="nav")
+        pagination = self._renderer.fragment(
+            "pagination", "pagination", {"found": found, "query": query, "total": sum(counts.values())}
         )
-        return Screen({"tabs": tabs, "pagination": more, **rows}, {"rows": tuple(rows)})
+        return PageFragments({"tabs": tabs, "pagination": pagination, **rows}, {"rows": tuple(rows)})
 
-    def _row(self, row: Row | NewerTask, wanted: _Wanted) -> Markup:
-        """Drawn once for each version of the task: nothing else in it changes."""
-        if isinstance(row, NewerTask):
-            context = {"row": row, "base": wanted.base}
-            return self._site.piece("newer_row", f"task-{row.task_id}", context, tag="tr")
-        key = wanted.base, row.handle, row.task_id, row.version
+    def _row(self, task: TaskSummary | NewerTask, base: str) -> Markup:
+        """Render a row, once for each version of the task: nothing else in it changes."""
+        name, context = f"task-{task.task_id}", {"row": task, "base": base}
+        if isinstance(task, NewerTask):
+            return self._renderer.fragment("newer_row", name, context, tag="tr")
+        key = base, task.locator, task.task_id, task.version
         if key not in self._rows:
-            if len(self._rows) >= MOST_DRAWN:
+            if len(self._rows) >= MAX_CACHED_ROWS:
                 self._rows.clear()
-            context = {"row": row, "base": wanted.base}
-            self._rows[key] = self._site.piece("task_row", f"task-{row.task_id}", context, tag="tr")
+            self._rows[key] = self._renderer.fragment("task_row", name, context, tag="tr")
         return self._rows[key]
 
     async def _find(self, request: Request) -> Response:
-        """From an id, or the first letters of one, to its page."""
+        """Redirect from an id, or its first characters, to the page of the task."""
         text = request.query_params.get("id", "").strip()
         try:
-            async with self._finding:  # a walk over many tasks, and so one at a time
-                row = (await self._operator.find(text, among=MOST_FOUND)).row
+            async with self._search_lock:  # a search may read many tasks
+                task = (await self._operator.find(text, max_scanned=MAX_SCANNED)).summary
         except NotFound as error:
             raise HTTPException(
                 404,
-                f"None of the newest {MOST_FOUND:,} tasks has an id that begins with {text!r}; "
-                "`perdure tasks show` looks at all.",
+                f"No id among the newest {MAX_SCANNED:,} tasks starts with {text!r}. "
+                "`perdure tasks show` searches all tasks.",
             ) from error
         except TaskError as error:
             raise HTTPException(404, f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
-        return RedirectResponse(f"{base_of(request)}/tasks/{row.handle}/{row.task_id}", 303)
+        return RedirectResponse(f"{mount_path(request)}/tasks/{task.locator}/{task.task_id}", 303)
 
 
-class _Wanted:
-    """Which part of the list a page shows, as its address says."""
+class _ListQuery:
+    """Which tasks a page lists, from its URL."""
 
     def __init__(self, request: Request) -> None:
         params = request.query_params
-        self.base = base_of(request)
-        self.status = _status_in(params.get("status"))
+        self.base = mount_path(request)
+        self.status = _parse_status(params.get("status"))
         self.name = params.get("name", "").strip() or None
         self.after = params.get("after") or None
 
-    def query(self, **other: str | None) -> str:
-        """The address of this part, or of another."""
-        every = {"status": self.status, "name": self.name, "after": self.after, **other}
-        return urlencode({name: value for name, value in every.items() if value})
+    def encode(self, **changes: str | None) -> str:
+        """Return the query string of this page, or of one that differs in some parameters."""
+        params = {"status": self.status, "name": self.name, "after": self.after, **changes}
+        return urlencode({name: value for name, value in params.items() if value})
 
 
-def _status_in(text: str | None) -> Status | None:
+def _parse_status(text: str | None) -> Status | None:
     try:
         return Status(text) if text else None
     except ValueError as error:
-        raise HTTPException(404, "There is no such status.") from error
-
-
-RESTS = 10.0
-"""Seconds between two looks at a task that has ended: it can only expire."""
+        raise HTTPException(404, "Unknown status.") from error
 
 
 class TaskPages:
-    def __init__(self, site: Site, operator: Operator) -> None:
-        self._site = site
+    """The routes of one task."""
+
+    def __init__(self, renderer: Renderer, operator: Operator) -> None:
+        self._renderer = renderer
         self._operator = operator
 
     def routes(self) -> list[BaseRoute]:
-        one = "/tasks/{handle}/{task_id}"
         return [
-            Route(one, self._task),
-            Route(f"/events{one}", self._events),
-            post(f"{one}/cancel", self._cancel, self._site.sessions),
-            post(f"{one}/answer", self._answer, self._site.sessions),
+            Route(TASK_PATH, self._task),
+            Route(f"/events{TASK_PATH}", self._events),
+            post_route(f"{TASK_PATH}/cancel", self._cancel, self._renderer.signer),
+            post_route(f"{TASK_PATH}/answer", self._answer, self._renderer.signer),
         ]
 
     async def _task(self, request: Request) -> Response:
         return self._page(request, await self._detail(request))
 
-    def _page(self, request: Request, detail: Detail, tried: _Tried | None = None) -> Response:
-        return self._site.page(
+    def _page(
+        self, request: Request, detail: TaskDetail, rejected: _RejectedAnswer | None = None
+    ) -> Response:
+        return self._renderer.page(
             request,
             "task",
-            screen=self._screen(detail, base_of(request), tried),
-            events=f"/events/tasks/{detail.row.handle}/{detail.row.task_id}",
-            status=200 if tried is None else 422,
+            page=self._fragments(detail, mount_path(request), rejected),
+            events=f"/events/tasks/{detail.summary.locator}/{detail.summary.task_id}",
+            status=200 if rejected is None else 422,
             context={"detail": detail},
         )
 
     async def _events(self, request: Request) -> Response:
-        handle, task_id = request.path_params["handle"], request.path_params["task_id"]
-        base = base_of(request)
-        shown = Shown(lambda: self._detail(request), lambda detail: self._screen(detail, base, None))
-        return await self._site.updates(request, f"task {handle} {task_id}", shown.draw)
+        locator, task_id = request.path_params["locator"], request.path_params["task_id"]
+        base = mount_path(request)
+        page = CachedTaskPage(
+            lambda: self._detail(request), lambda detail: self._fragments(detail, base, None)
+        )
+        return await self._renderer.event_stream(request, f"task {locator} {task_id}", page.get)
 
-    async def _detail(self, request: Request) -> Detail:
+    async def _detail(self, request: Request) -> TaskDetail:
         try:
-            return await self._operator.get(request.path_params["handle"], request.path_params["task_id"])
+            return await self._operator.get(request.path_params["locator"], request.path_params["task_id"])
         except NotFound as error:
-            raise HTTPException(404, "This task is not there, or no longer.") from error
+            raise HTTPException(404, "Task not found. It may have expired.") from error
 
-    def _screen(self, detail: Detail, base: str, tried: _Tried | None) -> Screen:
-        at = f"{base}/tasks/{detail.row.handle}/{detail.row.task_id}"
+    def _fragments(self, detail: TaskDetail, base: str, rejected: _RejectedAnswer | None) -> PageFragments:
         context = {
             "detail": detail,
-            "row": detail.row,
-            "outcome": outcome_of(detail.outcome),
-            "at": at,
+            "row": detail.summary,
+            "outcome": outcome_json(detail.outcome),
+            "at": f"{base}/tasks/{detail.summary.locator}/{detail.summary.task_id}",
             "base": base,
         }
-        pieces = {
-            name: self._site.piece(name, name, context)
+        fragments = {
+            name: self._renderer.fragment(name, name, context)
             for name in ("summary", "timeline", "arguments", "variables", "checkpoint", "outcome")
         }
         questions = {
-            f"question-{digest_of(question.key)}-{question.asked_at}": question
-            for question in detail.questions
+            f"question-{digest(question.key)}-{question.asked_at}": question for question in detail.questions
         }
         for name, question in questions.items():
-            pieces[name] = self._question(name, question, tried, context)
-        return Screen(pieces, {"questions": tuple(questions)})
+            fragments[name] = self._question(name, question, rejected, context)
+        return PageFragments(fragments, {"questions": tuple(questions)})
 
     def _question(
-        self, name: str, question: Question, tried: _Tried | None, context: Mapping[str, object]
+        self, name: str, question: Question, rejected: _RejectedAnswer | None, context: Mapping[str, object]
     ) -> Markup:
-        """A form. One that was refused keeps what was typed, and is not replaced while it is mended."""
-        is_tried = tried is not None and tried.key == question.key
-        asked = {
+        """Render a form. One with a rejected answer keeps what was typed, and is not updated."""
+        if rejected is not None and rejected.key != question.key:
+            rejected = None
+        form = {
             "question": question,
-            "fields": fields_of(question.schema),
+            "fields": form_fields(question.schema),
             "is_form": question.kind is InputKind.ELICITATION,
-            "link": _link_in(question),
-            "problems": tried.problems if tried and is_tried else {},
-            "given": tried.form if tried and is_tried else None,
+            "link": _external_url(question),
+            "problems": rejected.problems if rejected else {},
+            "given": rejected.form if rejected else None,
         }
-        return self._site.piece("question", name, {**context, **asked}, tag="section", keep=is_tried)
+        return self._renderer.fragment(
+            "question", name, {**context, **form}, tag="section", keep=rejected is not None
+        )
 
-    # What can be done
+    # Changes
 
     async def _cancel(self, request: Request, _form: Form) -> Response:
-        handle, task_id = request.path_params["handle"], request.path_params["task_id"]
+        locator, task_id = request.path_params["locator"], request.path_params["task_id"]
         try:
-            await self._operator.cancel(handle, task_id)
+            await self._operator.cancel(locator, task_id)
         except NotFound as error:
-            raise HTTPException(404, "This task is not there, or no longer.") from error
+            raise HTTPException(404, "Task not found. It may have expired.") from error
         except TerminalTask:
-            pass  # it has ended meanwhile, which its page tells
-        return _back_to(request)
+            pass  # it finished meanwhile, and its page shows that
+        return _redirect_to_task(request)
 
     async def _answer(self, request: Request, form: Form) -> Response:
         detail = await self._detail(request)
         key = form.get("key", "")
         question = next((each for each in detail.questions if each.key == key), None)
         if question is None:
-            raise HTTPException(409, "This question has been answered already, or was taken back.")
+            raise HTTPException(409, "This question is no longer open.")
         try:
-            value = _answer_in(question, fields_of(question.schema), form)
-            await self._operator.answer(detail.row.handle, detail.row.task_id, key, value)
-        except NotAnAnswer as error:
-            return self._page(request, detail, _Tried(key, form, error.problems))
+            value = _parse_answer(question, form)
+            await self._operator.answer(detail.summary.locator, detail.summary.task_id, key, value)
+        except InvalidAnswer as error:
+            return self._page(request, detail, _RejectedAnswer(key, form, error.problems))
         except (MalformedAnswer, InvalidValue, LimitExceeded) as error:
-            return self._page(request, detail, _Tried(key, form, {"": str(error)}))
-        except (NotAsked, TerminalTask) as error:
-            raise HTTPException(
-                409, "This question has been answered already, or its task has ended."
-            ) from error
-        return _back_to(request)
+            return self._page(request, detail, _RejectedAnswer(key, form, {"": str(error)}))
+        except (NoOpenQuestion, TerminalTask) as error:
+            raise HTTPException(409, "This question is no longer open.") from error
+        return _redirect_to_task(request)
 
 
-class Shown:
-    """The page of one task: drawn again only where something changed, and seldom read once it has ended."""
+class CachedTaskPage:
+    """The page of one task. It is rendered when the task changes, and a finished task is rarely read."""
 
-    def __init__(self, look: Callable[[], Awaitable[Detail]], draw: Callable[[Detail], Screen]) -> None:
-        self._look = look
-        self._draw = draw
-        self._drawn: tuple[tuple[int, Held | None], Screen] | None = None
-        self._rests_until = 0.0
+    def __init__(
+        self, query: Callable[[], Awaitable[TaskDetail]], render: Callable[[TaskDetail], PageFragments]
+    ) -> None:
+        self._query = query
+        self._render = render
+        self._cached: tuple[tuple[int, ClaimSummary | None], PageFragments] | None = None
+        self._fresh_until = 0.0
 
-    async def draw(self) -> Screen:
-        if self._drawn is not None and time.monotonic() < self._rests_until:
-            return self._drawn[1]
-        detail = await self._look()
-        if detail.row.status.is_terminal:
-            self._rests_until = time.monotonic() + RESTS
-        state = detail.row.version, detail.lease
-        if self._drawn is None or self._drawn[0] != state:
-            self._drawn = state, self._draw(detail)
-        return self._drawn[1]
+    async def get(self) -> PageFragments:
+        if self._cached is not None and time.monotonic() < self._fresh_until:
+            return self._cached[1]
+        detail = await self._query()
+        if detail.summary.status.is_terminal:
+            self._fresh_until = time.monotonic() + FINISHED_REFRESH_SECONDS
+        version = detail.summary.version, detail.claim
+        if self._cached is None or self._cached[0] != version:
+            self._cached = version, self._render(detail)
+        return self._cached[1]
 
 
-class _Tried(msgspec.Struct, frozen=True):
-    """An answer that was refused, and why, by field."""
+class _RejectedAnswer(msgspec.Struct, frozen=True):
+    """An invalid answer, with the problem of each field."""
 
     key: str
     form: Form
     problems: dict[str, str]
 
 
-def _answer_in(question: Question, fields: Iterable[Field], form: Form) -> dict[str, Json]:
-    """What the form says, in the shape of the kind that was asked."""
+def _parse_answer(question: Question, form: Form) -> dict[str, Json]:
+    """Return the answer in a posted form, as the result of the kind that was asked for."""
     if question.kind is not InputKind.ELICITATION:
         try:
-            value = json_of(form.get("answer", ""))
+            value = parse_json(form.get("answer", ""))
         except ValueError as error:
-            raise NotAnAnswer({"": f"The answer {error}"}) from error
+            raise InvalidAnswer({"": f"The answer {error}"}) from error
         if not isinstance(value, dict):
-            raise NotAnAnswer({"": "The answer must be a JSON object"})
+            raise InvalidAnswer({"": "The answer must be a JSON object"})
         return value
     if form.get("action") != "accept":
         return {"action": "decline"}
-    if _link_in(question) is not None:
+    if _external_url(question) is not None:
         return {"action": "accept"}
-    return {"action": "accept", "content": content_of(tuple(fields), form)}
+    fields = form_fields(question.schema)
+    texts = {field.name: form.getlist(input_name(field)) for field in fields}
+    return {"action": "accept", "content": parse_form(fields, texts)}
 
 
-def _link_in(question: Question) -> str | None:
-    """Where the question is answered, if that is not here."""
-    params = question.params if isinstance(question.params, dict) else {}
-    url = params.get("url")
-    return url if params.get("mode") == "url" and isinstance(url, str) and is_web(url) else None
+def _external_url(question: Question) -> str | None:
+    url = question.external_url
+    return url if url is not None and is_http_url(url) else None
 
 
-def _back_to(request: Request) -> Response:
-    """A reload of what follows sends nothing twice."""
-    handle, task_id = request.path_params["handle"], request.path_params["task_id"]
-    return RedirectResponse(f"{base_of(request)}/tasks/{handle}/{task_id}", 303)
+def _redirect_to_task(request: Request) -> Response:
+    """Redirect, so that reloading the page does not send the form again."""
+    locator, task_id = request.path_params["locator"], request.path_params["task_id"]
+    return RedirectResponse(f"{mount_path(request)}/tasks/{locator}/{task_id}", 303)

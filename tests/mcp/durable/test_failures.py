@@ -71,15 +71,19 @@ async def test_a_failure_says_why_in_both_generations_and_is_a_failure_to_operat
         core = (await bench.core.send("tasks/get", {"taskId": modern["taskId"]})).result
         operator = Operator(bench.tasks.runtime.store.storage)
         counts = await operator.counts()
-        (failed,) = (await operator.tasks(statuses=[Status.FAILED])).rows
-        completed = (await operator.tasks(statuses=[Status.COMPLETED])).rows
+        (failed,) = (await operator.tasks(statuses=[Status.FAILED])).tasks
+        completed = (await operator.tasks(statuses=[Status.COMPLETED])).tasks
 
     assert modern["status"] == ("failed" if function is breaks else "completed")
     assert core["status"] == "failed"
     assert modern["statusMessage"] == core["statusMessage"] == to_clients
     assert "secret" not in f"{modern}{core}"
     assert {status: count for status, count in counts.items() if count} == {Status.FAILED: 1}
-    assert (failed.task_id, failed.status, failed.state) == (modern["taskId"], Status.FAILED, "failed")
+    assert (failed.task_id, failed.status, failed.display_status) == (
+        modern["taskId"],
+        Status.FAILED,
+        "failed",
+    )
     assert (failed.message, failed.has_error) == (to_operators, function is not breaks)
     assert completed == ()
 

@@ -9,9 +9,9 @@ import msgspec
 from ...feeds import Settings, Status
 from ...feeds.audit import Audit, audit
 from ...feeds.errors import AccountUnavailable, FeedError, NotAuthorized
+from ...operating.times import format_minute
 from ..backends import open_feeds, open_source
 from ..output import one_line, plural, truncate
-from ..times import minute
 from .changing import name_in
 
 
@@ -68,7 +68,7 @@ def lines_of(
     counts = _counts(found, history=history, remove=remove, dry_run=dry_run)
     yield f"{handle}: {', '.join(counts)}"
     for item in found.examples:
-        yield f"  missing: {minute(item.time)}  {truncate(item.text, 80) or one_line(item.uri)}"
+        yield f"  missing: {format_minute(item.time)}  {truncate(item.text, 80) or one_line(item.uri)}"
     if found.missing > len(found.examples):
         yield f"  and {found.missing - len(found.examples)} more"
 

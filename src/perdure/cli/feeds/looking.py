@@ -8,9 +8,9 @@ import msgspec
 
 from ...feeds import Account, FeedStore, Item, LinkIndex, SharedLink, Status, Summary, summary_of
 from ...feeds.errors import UnknownAccount
+from ...operating.times import format_duration, format_minute, format_when
 from ...storage import Micros
 from ..output import key_values, one_line, plural, truncate
-from ..times import duration, minute, when
 from .changing import name_in
 
 MOST_FAILING = 20
@@ -72,7 +72,7 @@ def lines_of_state(state: State) -> Iterator[str]:
         ("accounts", f"{summary.accounts}: {statuses}"),
         ("with a mark", f"{summary.with_mark} ({state.marked_share:.0%})"),
         ("with gaps", str(summary.with_gaps)),
-        ("last polled", when(summary.last_polled_at, state.now)),
+        ("last polled", format_when(summary.last_polled_at, state.now)),
         ("next poll", _next_poll(summary.next_at, state.now)),
         ("posts fetched", _fetched(summary.posts_fetched_count, summary.set_aside)),
         ("items stored", plural(state.items, "item")),
@@ -94,7 +94,7 @@ def _lines_of_failing(failing: Sequence[Failing]) -> Iterator[str]:
 def _next_poll(at: Micros | None, now: Micros) -> str:
     if at is None:
         return "none"
-    return when(at, now) if at > now else f"due for {duration(now - at)}"
+    return format_when(at, now) if at > now else f"due for {format_duration(now - at)}"
 
 
 def _fetched(count: int, set_aside: int) -> str:
@@ -165,7 +165,8 @@ def lines_of_list(listed: Sequence[Listed]) -> Iterator[str]:
     yield f"{'account':<{width}}  {'status':<11}  {'last poll':<16}  {'watermark':<16}  note"
     for each in listed:
         times = [
-            f"{'never' if time is None else minute(time):<16}" for time in (each.last_polled_at, each.mark)
+            f"{'never' if time is None else format_minute(time):<16}"
+            for time in (each.last_polled_at, each.mark)
         ]
         gaps = f"{plural(each.gaps, 'gap')} " if each.gaps else ""
         row = f"{one_line(each.handle):<{width}}  {each.status:<11}  {'  '.join(times)}  {gaps}"
@@ -197,23 +198,26 @@ def lines_of_account(seen: Inspected) -> Iterator[str]:
         ("account", account.account_id),
         ("handle", one_line(account.handle)),
         ("status", f"{account.status}{reason}"),
-        ("added", when(account.added_at, now)),
+        ("added", format_when(account.added_at, now)),
         ("added by", one_line(", ".join(account.origins)) or "nothing any more"),
-        ("mark", "none: nothing of it was ever stored" if account.mark is None else when(account.mark, now)),
-        ("last polled", when(account.last_polled_at, now)),
+        (
+            "mark",
+            "none: nothing of it was ever stored" if account.mark is None else format_when(account.mark, now),
+        ),
+        ("last polled", format_when(account.last_polled_at, now)),
         ("next poll", _when_polled(seen)),
-        ("interval", duration(account.interval)),
+        ("interval", format_duration(account.interval)),
         ("polls", _polls(account)),
         ("posts fetched", _fetched(account.posts_fetched_count, account.set_aside)),
         ("items stored", plural(seen.items, "item")),
         ("its own count", "unknown" if account.posts is None else _own_count(account.posts, account.unseen)),
-        ("profile read", when(account.profiled_at, now)),
+        ("profile read", format_when(account.profiled_at, now)),
         ("failures", f"{account.failures} in a row" if account.failures else "none"),
         ("gaps", str(len(account.gaps)) if account.gaps else whole),
     )
     for gap in account.gaps:
         start = "from the newest item" if gap.cursor is None else f"from cursor {truncate(gap.cursor, 60)}"
-        yield f"  {start} down to {when(gap.floor, now)}"
+        yield f"  {start} down to {format_when(gap.floor, now)}"
 
 
 def _polls(account: Account) -> str:
@@ -290,9 +294,8 @@ def lines_of_item(found: Found) -> Iterator[str]:
     item = found.item
     by = f" of {one_line(item.handle or item.author)}" if item.kind == "repost" else ""
     kind = "" if item.kind == "post" else f" ({item.kind}{by})"
-    yield f"{minute(item.time)}  {one_line(found.account_handle)}{kind}: {truncate(item.text, 200)}".rstrip(
-        ": "
-    )
+    line = f"{format_minute(item.time)}  {one_line(found.account_handle)}{kind}: {truncate(item.text, 200)}"
+    yield line.rstrip(": ")
     for link in item.links:
         yield f"{'':16}  {one_line(link.address)}"
 
@@ -343,5 +346,5 @@ def lines_of_link(link: Ranked) -> Iterator[str]:
     others = link.sharers - MOST_SHARERS
     names = ", ".join(one_line(each) for each in link.handles[:MOST_SHARERS])
     yield f"      {names}{f' and {others} more' if others > 0 else ''}"
-    first = f"first shared {minute(link.first_at)} by {one_line(link.handles[0])}"
+    first = f"first shared {format_minute(link.first_at)} by {one_line(link.handles[0])}"
     yield f"      {first}; {link.today} in the last day, {link.day_before} in the day before"

@@ -9,12 +9,12 @@ from typing import Annotated
 import typer
 
 from ...feeds import Account, FeedStore, Outcome, Polled, Settings
+from ...operating.times import format_minute
 from ...storage.clock import system_clock
 from ..backends import open_feeds
 from ..errors import CommandError, report_errors
-from ..options import DryRunOption, JsonOption, UrlOption
+from ..options import DryRunOption, JsonOption, UrlOption, past_time
 from ..output import configure_logging, one_line, plural, print_result
-from ..times import minute, moment
 from . import auditing, running
 from .auditing import Audited
 from .changing import name_in
@@ -134,13 +134,13 @@ def backfill(
     """Read an account again, back to a time, and store what is missing."""
     configure_logging(verbose=False)
     with report_errors():
-        start = moment(since, system_clock())
+        start = past_time(since, system_clock())
     if dry_run:
         seen = done(settings, url, partial(_just_one, name=account))
         if json:
             tell_json({"dry_run": True, **_named(seen), "since": start})
         else:
-            print_result(f"{one_line(seen.handle)}: would be read again back to {minute(start)} UTC")
+            print_result(f"{one_line(seen.handle)}: would be read again back to {format_minute(start)} UTC")
         return
     result = done(settings, url, partial(running.backfill, name=account, since=start, later=later))
     _tell_backfill(result, later=later, json=json)
@@ -161,9 +161,9 @@ def _tell_backfill(result: Backfill, *, later: bool, json: bool) -> None:
     if result.pages:
         print_result(f"[POLL] {handle}: {result.new} posts, {result.links} URLs across {result.pages} pages")
     if result.is_done:
-        print_result(f"{handle}: everything since {minute(result.since)} UTC was read")
+        print_result(f"{handle}: everything since {format_minute(result.since)} UTC was read")
     elif later:
-        print_result(f"{handle}: the next polls read everything since {minute(result.since)} UTC")
+        print_result(f"{handle}: the next polls read everything since {format_minute(result.since)} UTC")
     else:
         print_result(f"[ERROR] {handle}: {one_line(result.reason)}; the next polls read what is left")
 

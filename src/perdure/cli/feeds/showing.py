@@ -17,9 +17,9 @@ from rich.text import Text
 
 from ...feeds import Budget, Cycle, Outcome, PolledElsewhere
 from ...feeds.health import Alarm, AlarmState
+from ...operating.times import format_clock
 from ...storage import Micros
 from ..output import one_line, plural, print_message, print_result, stderr
-from ..times import clock
 from .telling import event_of, lines_of, tell_json
 
 _COLOURS = {
@@ -73,7 +73,7 @@ class Lines:
 
     def waits(self, reason: str, until: Micros) -> None:
         """Report a long wait."""
-        self.say(f"waiting until {clock(until)}: {one_line(reason)}")
+        self.say(f"waiting until {format_clock(until)}: {one_line(reason)}")
 
     def alarm(self, alarm: Alarm, state: AlarmState) -> None:
         """Report an alarm while the polls run."""
@@ -185,7 +185,7 @@ class LiveLines(Lines):
             f"{budget.requests} requests" if left is None else f"{max(left, 0)} requests left",
         ]
         if (until := self.waits_until()) is not None:
-            figures.append(f"waiting until {clock(until)}")
+            figures.append(f"waiting until {format_clock(until)}")
         return figures
 
     def waits_until(self) -> Micros | None:

@@ -8,8 +8,8 @@ from typing import cast
 import msgspec
 
 from ...feeds import Failed, Link, Outcome, Polled, PolledElsewhere, Skipped
+from ...operating.times import format_clock, iso
 from ..output import one_line, print_json
-from ..times import clock, iso
 
 _TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "last_at"} | {
     "failing_since",
@@ -107,7 +107,7 @@ def lines_of(outcome: Outcome, *, always: bool = False) -> Iterator[str]:
             yield f"[ERROR] {handle}: {one_line(str(outcome.error))}"
         case PolledElsewhere():
             until = outcome.error.until
-            lease = "" if until is None else f", which has it until {clock(until)} unless it continues"
+            lease = "" if until is None else f", which has it until {format_clock(until)} unless it continues"
             yield f"[SKIP] {handle}: being polled by {one_line(outcome.error.holder)}{lease}"
 
 

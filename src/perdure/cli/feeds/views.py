@@ -8,11 +8,11 @@ import typer
 
 from ...feeds import FeedStore, Settings, Status
 from ...feeds.item import Kind
+from ...operating.times import iso
 from ..backends import open_feeds
 from ..errors import CommandError
-from ..options import JsonOption, UrlOption
+from ..options import JsonOption, UrlOption, past_time
 from ..output import print_message, print_result
-from ..times import iso, moment
 from . import looking
 from .looking import Filter, Found, Inspected, Listed, Ranked, State
 from .options import AccountArgument, LimitOption, OptionalAccount, SettingsOption, SinceOption, done, feeds
@@ -176,4 +176,4 @@ def links(
 
 
 def _since(store: FeedStore, text: str) -> int:
-    return moment(text, store.clock())
+    return past_time(text, store.clock())

@@ -9,9 +9,9 @@ from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from ...mcp.durable import Durable
+from ...operating.access import is_loopback
 from ...storage import Storage
 from .command import ServeOptions
-from .network import is_loopback
 from .servers import MCP_PATH, HostedServer
 
 AUTH_HEADER = "Authorization: Bearer $PERDURE_TOKEN"

@@ -8,6 +8,7 @@ import logging
 from starlette.responses import JSONResponse, Response
 from starlette.types import Receive, Scope, Send
 
+from ...operating.maintenance import measure_write
 from ...storage import Storage
 from ...storage.errors import (
     StorageBusy,
@@ -17,7 +18,6 @@ from ...storage.errors import (
     StorageUnavailable,
 )
 from ...tasks.snapshot import TASKS
-from ..storages import try_to_write
 from .poller import FeedPoller
 
 log = logging.getLogger("perdure.serve")
@@ -68,7 +68,7 @@ class Health:
         if self._storage.write_error is not None and not self._probe.locked():
             async with self._probe:
                 try:
-                    await try_to_write(self._storage, "health")
+                    await measure_write(self._storage, "health")
                 except StorageError as error:
                     log.warning("writes to the storage fail: %s", error)
         return self._storage.write_error

@@ -9,20 +9,12 @@ from contextlib import suppress
 from errno import EADDRINUSE
 from ipaddress import ip_address
 
-from ...operating.token import MIN_TOKEN_LENGTH
+from ...operating.access import LOOPBACK_HOSTS, MIN_TOKEN_LENGTH, is_loopback
 from ..errors import CommandError
 
 FIRST_PORT, LAST_PORT = 8000, 8099
 GENERATE_HINT = 'python -c "import secrets; print(secrets.token_urlsafe(24))"'
-LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether only this machine can reach the host."""
-    with suppress(ValueError):
-        return ip_address(host).is_loopback
-    return host == "localhost"
 
 
 def allowed_hosts(host: str, others: Sequence[str]) -> tuple[str, ...] | None:

@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from ...operating import Changes, Detail, Operator, Row, Rows, Stats
+from ...operating import Operator, Stats, TaskChanges, TaskDetail, TaskSummary, TaskSummaryPage
 from ...storage import Micros
 from ...storage.clock import system_clock
 from ...tasks import Status
-from ..options import JsonOption, UrlOption
+from ..options import JsonOption, UrlOption, past_time
 from ..output import print_json, print_message, print_result
-from ..times import moment
 from . import shapes
 from .options import LimitOption, NameOption, OptionalTask, StatusOption, TaskArgument, run, tasks
 from .render import newer_task_line, render_stats, render_task, task_line
@@ -32,7 +31,7 @@ def list_tasks(
 ) -> None:
     """The newest tasks of everybody, owners hashed. A terminal shows a table; files get whole ids."""
 
-    async def work(operator: Operator) -> Rows:
+    async def work(operator: Operator) -> TaskSummaryPage:
         return await operator.tasks(statuses=status, name=name, after=after, limit=limit)
 
     page = run(url, work)
@@ -42,17 +41,17 @@ def list_tasks(
     _tell_rows(page)
     for corrupt in page.corrupt:
         print_message(f"the record of task {corrupt} cannot be read; `perdure doctor` shows why")
-    if page.next is not None:
-        print_message(f"there may be more; go on with --after {page.next}")
+    if page.next_cursor is not None:
+        print_message(f"there may be more; go on with --after {page.next_cursor}")
 
 
-def _tell_rows(page: Rows) -> None:
-    if not (page.rows or page.newer):
+def _tell_rows(page: TaskSummaryPage) -> None:
+    if not (page.tasks or page.newer):
         print_message("no tasks here")
-    elif page.rows and is_interactive():
-        stdout.print(task_table(page.rows))
+    elif page.tasks and is_interactive():
+        stdout.print(task_table(page.tasks))
     else:
-        for row in page.rows:
+        for row in page.tasks:
             print_result(task_line(row))
     for task in page.newer:
         print_result(newer_task_line(task))
@@ -62,7 +61,7 @@ def _tell_rows(page: Rows) -> None:
 def show(task: TaskArgument, *, url: UrlOption = None, json: JsonOption = False) -> None:
     """Everything about one task: arguments, variables, what happened, what it asks, how it ended."""
 
-    async def work(operator: Operator) -> Detail:
+    async def work(operator: Operator) -> TaskDetail:
         return await operator.find(task)
 
     seen = run(url, work)
@@ -84,17 +83,17 @@ def watch(
 ) -> None:
     """The newest tasks as they change, until Ctrl-C; or one to its end, which fails if the task does."""
 
-    async def work(operator: Operator) -> Row | None:
+    async def work(operator: Operator) -> TaskSummary | None:
         with task_display(operator.clock, json=json) as display:
             if task is None:
                 async with aclosing(operator.watch(statuses=status, name=name, limit=limit)) as seen:
                     async for changes in seen:
                         display.tell(changes, operator.clock())
                 return None
-            row = (await operator.find(task)).row
-            async with aclosing(operator.watch_task(row.handle, row.task_id)) as states:
+            row = (await operator.find(task)).summary
+            async with aclosing(operator.watch_task(row.locator, row.task_id)) as states:
                 async for detail in states:
-                    row = detail.row
+                    row = detail.summary
                     display.tell(_single_change(detail), operator.clock())
             return row
 
@@ -106,8 +105,8 @@ def watch(
         raise typer.Exit(1)
 
 
-def _single_change(detail: Detail) -> Changes:
-    return Changes(page=Rows(rows=(detail.row,)), changed=(detail.row,), gone=())
+def _single_change(detail: TaskDetail) -> TaskChanges:
+    return TaskChanges(page=TaskSummaryPage(tasks=(detail.summary,)), changed=(detail.summary,), removed=())
 
 
 @tasks.command()
@@ -121,8 +120,8 @@ def stats(
 
     async def work(operator: Operator) -> Stats:
         now = operator.clock()
-        span: Micros = max(1_000_000, now - moment(window, now))
-        return await operator.stats(span, parts=60)
+        span: Micros = max(1_000_000, now - past_time(window, now))
+        return await operator.stats(span, buckets=60)
 
     seen = run(url, work)
     if json:

@@ -29,8 +29,8 @@ def _complete_task_id(context: typer.Context, incomplete: str) -> list[tuple[str
     """The newest tasks that begin so, for shells that complete."""
 
     async def work(operator: Operator) -> list[tuple[str, str]]:
-        found = (await operator.tasks(limit=100)).rows
-        return [(row.task_id, one_line(f"{row.name}, {row.state}")) for row in found]
+        found = (await operator.tasks(limit=100)).tasks
+        return [(row.task_id, one_line(f"{row.name}, {row.display_status}")) for row in found]
 
     try:
         found = anyio.run(partial(_run_with_operator, context.params.get("url"), work))

@@ -8,26 +8,26 @@ import msgspec
 
 from ...operating import (
     Bucket,
-    Changes,
-    Detail,
     Event,
     NewerTask,
     Question,
-    Row,
-    Rows,
     Stats,
-    outcome_of,
+    TaskChanges,
+    TaskDetail,
+    TaskSummary,
+    TaskSummaryPage,
+    outcome_json,
 )
+from ...operating.times import iso
 from ...storage import Micros
 from ...tasks import Attempt
-from ..times import iso
 
 
-def row(row: Row) -> dict[str, Any]:
+def row(row: TaskSummary) -> dict[str, Any]:
     return {
         "task_id": row.task_id,
         "status": row.status,
-        "state": row.state,
+        "state": row.display_status,
         "name": row.name,
         "owner": row.owner,
         "owner_kind": row.owner_kind,
@@ -37,7 +37,7 @@ def row(row: Row) -> dict[str, Any]:
         "age_seconds": row.age / 1e6,
         "progress": None if row.progress is None else _progress(row),
         "attempts": row.attempts,
-        "held": row.is_held,
+        "held": row.is_claimed,
         "cancelling": row.is_cancelling,
         "has_error": row.has_error,
         "open_questions": row.open_questions,
@@ -46,7 +46,7 @@ def row(row: Row) -> dict[str, Any]:
     }
 
 
-def _progress(row: Row) -> dict[str, Any] | None:
+def _progress(row: TaskSummary) -> dict[str, Any] | None:
     return None if row.progress is None else {"done": row.progress.done, "total": row.progress.total}
 
 
@@ -54,12 +54,12 @@ def _time(at: Micros | None) -> str | None:
     return None if at is None else iso(at)
 
 
-def rows(page: Rows) -> dict[str, Any]:
+def rows(page: TaskSummaryPage) -> dict[str, Any]:
     return {
-        "tasks": [row(each) for each in page.rows],
+        "tasks": [row(each) for each in page.tasks],
         "corrupt": list(page.corrupt),
         "newer": [_newer(each) for each in page.newer],
-        "next": page.next,
+        "next": page.next_cursor,
     }
 
 
@@ -67,10 +67,10 @@ def _newer(task: NewerTask) -> dict[str, Any]:
     return {"task_id": task.task_id, "status": task.status, "created_at": iso(task.created_at)}
 
 
-def detail(seen: Detail) -> dict[str, Any]:
-    held = seen.lease
+def detail(seen: TaskDetail) -> dict[str, Any]:
+    held = seen.claim
     return {
-        **row(seen.row),
+        **row(seen.summary),
         "method": seen.method,
         "arguments": seen.arguments,
         "variables": seen.variables,
@@ -81,8 +81,8 @@ def detail(seen: Detail) -> dict[str, Any]:
         "expires_at": _time(seen.expires_at),
         "timeline": [_event(each) for each in seen.timeline],
         "questions": [_question(each) for each in seen.questions],
-        "outcome": outcome_of(seen.outcome),
-        "lease": None if held is None else {"holder": held.holder, "until": iso(held.until)},
+        "outcome": outcome_json(seen.outcome),
+        "lease": None if held is None else {"holder": held.claim_id, "until": iso(held.lease_until)},
     }
 
 
@@ -104,11 +104,11 @@ def _question(question: Question) -> dict[str, Any]:
     }
 
 
-def changes(seen: Changes) -> list[dict[str, Any]]:
+def changes(seen: TaskChanges) -> list[dict[str, Any]]:
     """An event for each row."""
     return [
         *({"event": "changed", **row(each)} for each in seen.changed),
-        *({"event": "gone", "task_id": each.task_id} for each in seen.gone),
+        *({"event": "gone", "task_id": each.task_id} for each in seen.removed),
     ]
 
 
@@ -116,23 +116,25 @@ def stats(seen: Stats) -> dict[str, Any]:
     ended = seen.throughput
     return {
         "counts": {status.value: count for status, count in seen.counts.items()},
-        "held": seen.held,
-        "waiting": seen.waiting,
+        "held": seen.claimed,
+        "waiting": seen.unclaimed,
         "expired": seen.expired,
-        "oldest_waiting": None if seen.oldest_waiting is None else row(seen.oldest_waiting),
-        "oldest_asking": None if seen.oldest_asking is None else row(seen.oldest_asking),
-        "workers": [{**msgspec.structs.asdict(each), "until": iso(each.until)} for each in seen.workers],
+        "oldest_waiting": None if seen.oldest_queued is None else row(seen.oldest_queued),
+        "oldest_asking": None if seen.oldest_open_question is None else row(seen.oldest_open_question),
+        "workers": [
+            {**msgspec.structs.asdict(each), "lease_until": iso(each.lease_until)} for each in seen.workers
+        ],
         "throughput": {
             "since": iso(ended.since),
             "until": iso(ended.until),
-            "ended": ended.ended,
+            "ended": ended.finished,
             "per_minute": ended.per_minute,
-            "median_seconds": None if ended.median is None else ended.median / 1e6,
-            "is_whole": ended.is_whole,
+            "median_seconds": None if ended.median_duration is None else ended.median_duration / 1e6,
+            "is_whole": ended.is_complete,
             "buckets": [_bucket(each) for each in ended.buckets],
         },
     }
 
 
 def _bucket(bucket: Bucket) -> dict[str, Any]:
-    return {**msgspec.structs.asdict(bucket), "at": iso(bucket.at)}
+    return {**msgspec.structs.asdict(bucket), "start": iso(bucket.start)}

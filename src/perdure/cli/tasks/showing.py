@@ -13,10 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ...operating import Changes, Row
+from ...operating import TaskChanges, TaskSummary
+from ...operating.times import format_clock, format_duration, iso
 from ...storage import Micros
 from ..output import one_line, print_json, print_result
-from ..times import clock, duration, iso
 from . import shapes
 from .render import format_progress, task_line
 
@@ -39,7 +39,7 @@ def is_interactive() -> bool:
     return stdout.is_terminal and not stdout.is_dumb_terminal
 
 
-def task_table(rows: Iterable[Row]) -> Table:
+def task_table(rows: Iterable[TaskSummary]) -> Table:
     shown = Table(box=None, padding=(0, 2, 0, 0), header_style="bold", expand=False)
     for name in ("id", "state", "name", "age"):
         shown.add_column(name, no_wrap=True)
@@ -51,32 +51,34 @@ def task_table(rows: Iterable[Row]) -> Table:
     return shown
 
 
-def _cells(row: Row) -> tuple[RenderableType, ...]:
+def _cells(row: TaskSummary) -> tuple[RenderableType, ...]:
     return (
         Text(row.task_id[:ID_WIDTH]),
-        Text(row.state, style=_COLOURS[row.state]),
+        Text(row.display_status, style=_COLOURS[row.display_status]),
         Text(one_line(row.name)),
-        Text(duration(row.age)),
+        Text(format_duration(row.age)),
         _progress(row),
         Text(row.owner, style="dim"),
         Text(one_line(row.message or "")),
     )
 
 
-def _progress(row: Row) -> RenderableType:
-    if row.share is None:
+def _progress(row: TaskSummary) -> RenderableType:
+    if row.progress_fraction is None:
         return Text(format_progress(row))
     cell = Table.grid(padding=(0, 1))
-    cell.add_row(ProgressBar(total=1.0, completed=row.share, width=10), Text(format_progress(row)))
+    cell.add_row(
+        ProgressBar(total=1.0, completed=row.progress_fraction, width=10), Text(format_progress(row))
+    )
     return cell
 
 
 class Lines:
     """A line for each row that changed. Of those that went there is nothing to say."""
 
-    def tell(self, changes: Changes, now: Micros) -> None:
+    def tell(self, changes: TaskChanges, now: Micros) -> None:
         for row in changes.changed:
-            print_result(f"{clock(now)}  {task_line(row)}")
+            print_result(f"{format_clock(now)}  {task_line(row)}")
 
     def __enter__(self) -> Self:
         return self
@@ -90,7 +92,7 @@ class Lines:
 class JsonLines(Lines):
     """An event on each line."""
 
-    def tell(self, changes: Changes, now: Micros) -> None:
+    def tell(self, changes: TaskChanges, now: Micros) -> None:
         for event in shapes.changes(changes):
             print_json({"at": iso(now), **event})
 
@@ -100,11 +102,11 @@ class LiveTable(Lines):
 
     def __init__(self, clock: Callable[[], Micros]) -> None:
         self._clock = clock
-        self._rows: tuple[Row, ...] = ()
+        self._rows: tuple[TaskSummary, ...] = ()
         self._live = Live(get_renderable=self._shown, console=stdout, refresh_per_second=2)
 
-    def tell(self, changes: Changes, now: Micros) -> None:  # noqa: ARG002
-        self._rows = changes.page.rows
+    def tell(self, changes: TaskChanges, now: Micros) -> None:  # noqa: ARG002
+        self._rows = changes.page.tasks
         self._live.refresh()
 
     def _shown(self) -> RenderableType:
@@ -123,7 +125,7 @@ class LiveTable(Lines):
         self._live.stop()
 
 
-def _with_current_age(row: Row, now: Micros) -> Row:
+def _with_current_age(row: TaskSummary, now: Micros) -> TaskSummary:
     return row if row.status.is_terminal else replace(row, age=max(0, now - row.created_at))
 
 

@@ -6,12 +6,11 @@ from typing import Annotated
 
 import typer
 
-from ...operating import Detail, Operator, Purge, Question, Row
+from ...operating import Operator, PurgeReport, Question, TaskDetail, TaskSummary
 from ...tasks import Json as Answer
 from ..errors import report_errors
-from ..options import DryRunOption, JsonOption, UrlOption
+from ..options import DryRunOption, JsonOption, UrlOption, past_time
 from ..output import plural, print_json, print_message, print_result
-from ..times import moment
 from . import shapes
 from .options import TaskArgument, run, tasks
 from .prompt import AnswerInput, build_answer, choose_question
@@ -21,9 +20,9 @@ from .prompt import AnswerInput, build_answer, choose_question
 def cancel(task: TaskArgument, *, url: UrlOption = None, json: JsonOption = False) -> None:
     """End a task that waits; ask the worker of one that runs, wherever it is, to end it."""
 
-    async def work(operator: Operator) -> Row:
-        row = (await operator.find(task)).row
-        return await operator.cancel(row.handle, row.task_id)
+    async def work(operator: Operator) -> TaskSummary:
+        row = (await operator.find(task)).summary
+        return await operator.cancel(row.locator, row.task_id)
 
     row = run(url, work)
     if json:
@@ -53,15 +52,15 @@ def answer(
     if bool(given.fields) + (value is not None) + decline > 1:
         raise typer.BadParameter("give the answer as NAME=VALUE, with --value, or --decline: one of them")
 
-    async def look(operator: Operator) -> Detail:
+    async def look(operator: Operator) -> TaskDetail:
         return await operator.find(task)
 
     question, place, reply = _resolve_answer(
         run(url, look), given
     )  # people take their time, and nothing is open
 
-    async def work(operator: Operator) -> Row:
-        return await operator.answer(place.handle, place.task_id, question.key, reply)
+    async def work(operator: Operator) -> TaskSummary:
+        return await operator.answer(place.locator, place.task_id, question.key, reply)
 
     row = run(url, work)
     if json:
@@ -72,13 +71,13 @@ def answer(
         print_result("answered; the task goes on")
 
 
-def _resolve_answer(seen: Detail, given: AnswerInput) -> tuple[Question, Row, Answer]:
+def _resolve_answer(seen: TaskDetail, given: AnswerInput) -> tuple[Question, TaskSummary, Answer]:
     if not seen.questions:
         print_message("perdure: the task asks nothing now; `perdure tasks show ID` tells how it is")
         raise typer.Exit(1)
     with report_errors():
         question = choose_question(seen, given.key)
-        return question, seen.row, build_answer(question, given)
+        return question, seen.summary, build_answer(question, given)
 
 
 @tasks.command()
@@ -94,9 +93,9 @@ def purge(
 ) -> None:
     """Remove tasks whose time is over. Servers and workers do that too, every minute."""
 
-    async def work(operator: Operator) -> Purge:
-        time = None if older_than is None else moment(older_than, operator.clock())
-        return await operator.purge(ended_before=time, dry_run=dry_run)
+    async def work(operator: Operator) -> PurgeReport:
+        time = None if older_than is None else past_time(older_than, operator.clock())
+        return await operator.purge(finished_before=time, dry_run=dry_run)
 
     report = run(url, work)
     if json:
@@ -105,4 +104,4 @@ def purge(
     would = "would be removed" if dry_run else "removed"
     print_result(f"{plural(report.expired, 'expired task')} {would}")
     if older_than is not None:
-        print_result(f"{plural(report.ended, 'ended task')} {would}")
+        print_result(f"{plural(report.finished, 'ended task')} {would}")

@@ -1,4 +1,4 @@
-// Charts, drawn from the table below each: the table is the data, and what a screen reader reads.
+// Draws each chart from the table below it. Screen readers read the table.
 import { clock } from "./times.js";
 
 const SVG = "http://www.w3.org/2000/svg";
@@ -26,18 +26,18 @@ function read(table) {
   return { times, series };
 }
 
-// The least round number of steps that holds the largest value.
-function ceiling(most) {
-  if (most <= 4) return { top: Math.max(2, most), step: 1 };
-  const rough = most / 4;
+// Return the smallest scale with round steps that contains the largest value.
+function niceScale(max) {
+  if (max <= 4) return { top: Math.max(2, max), step: 1 };
+  const rough = max / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= rough);
-  return { top: Math.ceil(most / step) * step, step };
+  return { top: Math.ceil(max / step) * step, step };
 }
 
-function frame(plot, data, most) {
+function frame(plot, data, max) {
   const width = Math.max(240, plot.clientWidth);
-  const { top, step } = ceiling(most);
+  const { top, step } = niceScale(max);
   const svg = shape("svg", { viewBox: `0 0 ${width} ${HEIGHT}`, width, height: HEIGHT });
   const inner = { width: width - EDGE.left - EDGE.right, height: HEIGHT - EDGE.top - EDGE.bottom };
   const y = (value) => EDGE.top + inner.height * (1 - value / top);
@@ -73,7 +73,7 @@ function columns(plot, data) {
       }, group);
       below += value;
     }
-    shape("title", {}, group).textContent = told(time, data, place);
+    shape("title", {}, group).textContent = tooltip(time, data, place);
   });
   return svg;
 }
@@ -91,12 +91,12 @@ function lines(plot, data) {
   data.times.forEach((time, place) => {
     const group = shape("g", { class: "slot" }, svg);
     shape("rect", { class: "ground", x: x(place), y: EDGE.top, width: slot, height: HEIGHT - EDGE.top - EDGE.bottom }, group);
-    shape("title", {}, group).textContent = told(time, data, place);
+    shape("title", {}, group).textContent = tooltip(time, data, place);
   });
   return svg;
 }
 
-function told(time, data, place) {
+function tooltip(time, data, place) {
   const values = data.series.map((each) => `${each.label} ${each.values[place] ?? "unknown"}`);
   return `${clock(time)}\n${values.join("\n")}`;
 }

@@ -1,11 +1,11 @@
-// What makes a page live. Every page works without it: forms and links are forms and links.
+// Updates an open page. Every page also works without scripts, with plain forms and links.
 import { drawCharts } from "./charts.js";
 import { follow } from "./live.js";
-import { tellTimes } from "./times.js";
+import { updateTimes } from "./times.js";
 
-tellTimes(document);
+updateTimes(document);
 drawCharts(document);
-setInterval(() => tellTimes(document), 1000);
+setInterval(() => updateTimes(document), 1000);
 addEventListener("resize", () => drawCharts(document));
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(document));
 
@@ -16,7 +16,7 @@ addEventListener("submit", (event) => {
 
 if (document.body.dataset.events) {
   follow(document.body.dataset.events, (changed) => {
-    tellTimes(changed);
+    updateTimes(changed);
     drawCharts(changed);
   });
 }

@@ -1,70 +1,70 @@
-// Keeps the pieces of a page as the server has them: each is replaced when, and only when, it differs.
-const WORDS = { waiting: "connecting", live: "live", lost: "reconnecting", over: "gone" };
+// Replaces the fragments of an open page that changed on the server, and only those.
+const LABELS = { waiting: "connecting", live: "live", lost: "reconnecting", ended: "ended" };
 
-function stand(state) {
+function setState(state) {
   const element = document.getElementById("live");
   if (!element || element.dataset.state === state) return;
   element.dataset.state = state;
-  element.querySelector(".word").textContent = WORDS[state];
+  element.querySelector(".word").textContent = LABELS[state];
 }
 
-function say(words) {
-  document.getElementById("news").textContent = words;
+function announce(text) {
+  document.getElementById("announcement").textContent = text;
 }
 
-function parsed(html) {
+function parse(html) {
   const template = document.createElement("template");
   template.innerHTML = html;
   return template.content.firstElementChild;
 }
 
 const CONTROLS = "input, select, textarea";
-const PLACES = `a, button, summary, [tabindex], ${CONTROLS}`;
+const FOCUSABLE = `a, button, summary, [tabindex], ${CONTROLS}`;
 
-const isTick = (control) => ["checkbox", "radio"].includes(control.type);
+const isCheckable = (control) => ["checkbox", "radio"].includes(control.type);
 
 function sameControl(control, within) {
   return [...within.querySelectorAll(CONTROLS)].find((each) =>
-    each.name === control.name && each.type === control.type && (!isTick(control) || each.value === control.value));
+    each.name === control.name && each.type === control.type && (!isCheckable(control) || each.value === control.value));
 }
 
 function isChanged(control) {
-  if (isTick(control)) return control.checked !== control.defaultChecked;
+  if (isCheckable(control)) return control.checked !== control.defaultChecked;
   if (!control.options) return control.value !== control.defaultValue;
   const first = [...control.options].find((each) => each.defaultSelected) ?? control.options[0];
   return control.value !== first?.value;
 }
 
-// What somebody has filled in is theirs, whoever drew the form.
-function carry(before, after) {
+// Keep what the user has typed when the server sends the form again.
+function keepInput(before, after) {
   for (const control of before.querySelectorAll(CONTROLS)) {
     const same = isChanged(control) && sameControl(control, after);
     if (!same) continue;
-    if (isTick(control)) same.checked = control.checked;
+    if (isCheckable(control)) same.checked = control.checked;
     else same.value = control.value;
   }
 }
 
-function samePlace(place, before, after) {
-  if (place.matches(CONTROLS)) return sameControl(place, after);
-  return after.querySelectorAll(PLACES)[[...before.querySelectorAll(PLACES)].indexOf(place)];
+function sameElement(element, before, after) {
+  if (element.matches(CONTROLS)) return sameControl(element, after);
+  return after.querySelectorAll(FOCUSABLE)[[...before.querySelectorAll(FOCUSABLE)].indexOf(element)];
 }
 
-// Who was on a link, a button or a word stays on it, and a table that was opened stays open.
+// Keep the focus, the selection, and which tables are open.
 function replace(before, after) {
-  const held = before.contains(document.activeElement) ? document.activeElement : null;
-  const place = held && samePlace(held, before, after);
-  const { selectionStart: from, selectionEnd: to, selectionDirection: way } = held ?? {};
+  const focused = before.contains(document.activeElement) ? document.activeElement : null;
+  const target = focused && sameElement(focused, before, after);
+  const { selectionStart: from, selectionEnd: to, selectionDirection: direction } = focused ?? {};
   const opened = [...before.querySelectorAll("details")].map((each) => each.open);
-  carry(before, after);
+  keepInput(before, after);
   before.replaceWith(after);
   after.querySelectorAll("details").forEach((each, place) => { each.open = opened[place] ?? each.open; });
-  place?.focus({ preventScroll: true });
-  if (place && Number.isInteger(from)) place.setSelectionRange(from, to, way);
+  target?.focus({ preventScroll: true });
+  if (target && Number.isInteger(from)) target.setSelectionRange(from, to, direction);
 }
 
-// A form that is being mended stays as it is, but is sent with the key of the server that is there now.
-function renew(before, after) {
+// A form that the user is correcting is not replaced, but it needs the current CSRF token.
+function refreshHidden(before, after) {
   for (const hidden of after.querySelectorAll("input[type=hidden]")) {
     const same = sameControl(hidden, before);
     if (same) same.value = hidden.value;
@@ -73,24 +73,24 @@ function renew(before, after) {
 
 function update(name, html) {
   const before = document.getElementById(name);
-  const after = parsed(html);
+  const after = parse(html);
   if (!before) return after;
-  if (before.dataset.digest === "kept") renew(before, after);
+  if (before.dataset.digest === "kept") refreshHidden(before, after);
   if (["kept", after.dataset.digest].includes(before.dataset.digest)) return before;
-  announce(before, after);
+  announceStatus(before, after);
   replace(before, after);
   return after;
 }
 
-// Only what a person waits for is said aloud: that a task has another status.
-function announce(before, after) {
+// Tell screen readers about a new status, and about nothing else: more would be noise.
+function announceStatus(before, after) {
   if (after.id !== "summary") return;
   const [was, is] = [before, after].map((each) => each.querySelector(".status")?.textContent);
-  if (was !== is && is) say(`The task is ${is}.`);
+  if (was !== is && is) announce(`The task is ${is}.`);
 }
 
-function arrange(list, names, pieces) {
-  const wanted = names.map((name) => pieces.get(name) ?? document.getElementById(name)).filter(Boolean);
+function reorder(list, names, elements) {
+  const wanted = names.map((name) => elements.get(name) ?? document.getElementById(name)).filter(Boolean);
   const kept = new Set(wanted);
   for (const child of [...list.children]) if (!kept.has(child)) child.remove();
   wanted.forEach((element, place) => {
@@ -101,79 +101,79 @@ function arrange(list, names, pieces) {
   });
 }
 
-function show({ pieces, lists }) {
-  const elements = new Map(Object.entries(pieces).map(([name, html]) => [name, update(name, html)]));
-  for (const [name, names] of Object.entries(lists)) arrange(document.getElementById(name), names, elements);
+function show({ fragments, lists }) {
+  const elements = new Map(Object.entries(fragments).map(([name, html]) => [name, update(name, html)]));
+  for (const [name, names] of Object.entries(lists)) reorder(document.getElementById(name), names, elements);
 }
 
-// Why it was refused: a source does not tell. What is answered after all is not read.
-async function answerOf(path) {
-  const asking = new AbortController();
+// An EventSource does not report why it was refused, so request the path again for its status code.
+async function probeStatus(path) {
+  const request = new AbortController();
   try {
-    const answer = await fetch(path, { redirect: "manual", signal: asking.signal });
+    const answer = await fetch(path, { redirect: "manual", signal: request.signal });
     return answer.type === "opaqueredirect" ? 401 : answer.status;
   } catch {
-    return 0; // nobody is there
+    return 0; // the server is not reachable
   } finally {
-    asking.abort();
+    request.abort();
   }
 }
 
-// A browser comes back by itself when a connection breaks, and not when it is refused, as by a server that is
-// just starting or full: then it is asked again, ever less often.
-const SOONEST = 3000;
-const LATEST = 30000;
+// A browser reconnects by itself when a connection breaks, but not when the server refuses it (while it starts,
+// or when too many pages are open). Then reconnect here, with exponential backoff.
+const MIN_RETRY_MS = 3000;
+const MAX_RETRY_MS = 30000;
 
-// A browser has six connections to a server, for all its tabs: those that nobody sees need none.
+// A browser allows six connections per server for all its tabs, so hidden tabs close theirs.
 export function follow(path, changed) {
   let source = null;
-  let again = null;
-  let pause = SOONEST;
-  let isOver = false;
+  let retry = null;
+  let pause = MIN_RETRY_MS;
+  let isEnded = false;
 
   function start() {
-    if (isOver || document.hidden || source) return;
-    const mine = source = new EventSource(path);
-    mine.onopen = () => stand("live");
-    mine.onerror = () => {
-      stand("lost");
-      if (mine.readyState === EventSource.CLOSED) refused(mine);
+    if (isEnded || document.hidden || source) return;
+    const current = source = new EventSource(path);
+    current.onopen = () => setState("live");
+    current.onerror = () => {
+      setState("lost");
+      if (current.readyState === EventSource.CLOSED) refused(current);
     };
-    mine.addEventListener("screen", (event) => {
-      pause = SOONEST;
-      stand("live");
+    current.addEventListener("update", (event) => {
+      pause = MIN_RETRY_MS;
+      setState("live");
       show(JSON.parse(event.data));
       changed(document);
     });
-    mine.addEventListener("over", end);
+    current.addEventListener("end", end);
   }
 
   function stop() {
-    clearTimeout(again);
+    clearTimeout(retry);
     source?.close();
     source = null;
   }
 
   function end() {
-    isOver = true;
+    isEnded = true;
     stop();
-    stand("over");
-    say("What this page shows is gone.");
+    setState("ended");
+    announce("This page is no longer available.");
   }
 
-  async function refused(mine) {
-    const status = await answerOf(path);
-    if (mine !== source) return; // it is not seen any more
+  async function refused(current) {
+    const status = await probeStatus(path);
+    if (current !== source) return; // the tab was hidden meanwhile
     if (status === 404) return end();
     if (status === 401) return location.reload();
-    again = setTimeout(() => { stop(); start(); }, pause);
-    pause = Math.min(2 * pause, LATEST);
+    retry = setTimeout(() => { stop(); start(); }, pause);
+    pause = Math.min(2 * pause, MAX_RETRY_MS);
   }
 
   document.addEventListener("visibilitychange", () => {
     if (!document.hidden) return start();
     stop();
-    if (!isOver) stand("waiting");
+    if (!isEnded) setState("waiting");
   });
   addEventListener("pagehide", stop);
   addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });

@@ -1,4 +1,4 @@
-// Times are written in full by the server; here they are told as people say them, in the reader's own zone.
+// Formats the times of a page relative to now, in the time zone of the browser. The server writes full UTC times.
 const UNITS = [["d", 86400, "h", 3600], ["h", 3600, "min", 60], ["min", 60, "s", 1]];
 
 export function span(seconds) {
@@ -21,7 +21,7 @@ const two = (number) => String(number).padStart(2, "0");
 export const clock = (at) => `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 const day = (at) => `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())}`;
 
-const TELLING = {
+const FORMATS = {
   age: distance,
   since: (at, now) => span(Math.max(0, (now - at) / 1000)),
   clock: (at) => clock(at),
@@ -29,10 +29,10 @@ const TELLING = {
   full: (at) => `${day(at)} ${clock(at)}`,
 };
 
-export function tellTimes(within) {
+export function updateTimes(within) {
   const now = new Date();
   for (const element of within.querySelectorAll("time[data-mode]")) {
-    const said = TELLING[element.dataset.mode](new Date(element.dateTime), now);
-    if (element.textContent !== said) element.textContent = said;
+    const text = FORMATS[element.dataset.mode](new Date(element.dateTime), now);
+    if (element.textContent !== text) element.textContent = text;
   }
 }

@@ -1,0 +1,76 @@
+"""Times and durations as people and programs write and read them. All times are UTC."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+
+from ..storage import Micros
+
+MAX_TIME: Micros = 253_402_300_799_999_999
+"""The last microsecond of the year 9999: a calendar cannot represent later times."""
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SECONDS_PER_UNIT = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
+_DURATION = re.compile(r"(\d{1,9})([smhdw])")
+
+
+def parse_time(text: str, now: Micros) -> Micros:
+    """Return a time in the past: `24h` or `7d` ago, a date, or a date with a time. Raises ValueError."""
+    text = text.strip()
+    if match := _DURATION.fullmatch(text):
+        return max(0, now - int(match[1]) * _SECONDS_PER_UNIT[match[2]] * 1_000_000)
+    try:
+        date = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"invalid time {text!r}; use 24h, 7d, 2026-11-01 or 2026-11-01T08:30") from error
+    time = ((date if date.tzinfo else date.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
+    if not 0 <= time <= now:
+        raise ValueError(f"{text!r} must be in the past; use 24h, 7d or an earlier date")
+    return time
+
+
+def iso(time: Micros) -> str:
+    """Return a time in ISO 8601, with microseconds."""
+    return f"{_datetime(time):%Y-%m-%dT%H:%M:%S.%f}Z"
+
+
+def format_clock(time: Micros) -> str:
+    return f"{_datetime(time):%H:%M:%S} UTC"
+
+
+def format_minute(time: Micros) -> str:
+    """Return the date and the minute of a time."""
+    return f"{_datetime(time):%Y-%m-%d %H:%M}"
+
+
+def format_second(time: Micros) -> str:
+    """Return the date and the second of a time."""
+    return f"{_datetime(time):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def format_when(time: Micros | None, now: Micros) -> str:
+    """Return a time, and how long ago or ahead it is. None is "never"."""
+    if time is None:
+        return "never"
+    distance = format_duration(abs(now - time))
+    return f"{format_second(time)} ({f'{distance} ago' if time <= now else f'in {distance}'})"
+
+
+def format_duration(duration: Micros, *, precise: bool = False) -> str:
+    """Return a duration in its largest unit and the next smaller one. `precise` adds fractions of seconds
+    below ten seconds.
+    """
+    if precise and duration < 1_000_000:
+        return f"{duration / 1000:.0f} ms"
+    if precise and duration < 10_000_000:
+        return f"{duration / 1_000_000:.1f} s"
+    seconds = duration // 1_000_000
+    for unit, length, smaller, part in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if seconds >= length:
+            rest = seconds % length // part
+            return f"{seconds // length} {unit}" + (f" {rest} {smaller}" if rest else "")
+    return f"{seconds} s"
+
+
+def _datetime(time: Micros) -> datetime:
+    return _EPOCH + timedelta(microseconds=min(max(time, 0), MAX_TIME))
