@@ -17,7 +17,7 @@ import msgspec
 from mcp.server import MCPServer
 
 from perdure import Task, Tasks
-from perdure.feeds import Feeds, Settings, Status, read_settings
+from perdure.feeds import AccountStatus, Feeds, FeedSettings, load_settings
 
 STORAGE = "sqlite:///perdure.db"
 SETTINGS = Path("feeds.toml")
@@ -28,7 +28,7 @@ server: MCPServer[object] = MCPServer("feeds", **tasks.attach())
 
 def open_feeds() -> AbstractAsyncContextManager[Feeds]:
     """Open the feeds in the storage of the tasks. A killed server keeps its accounts for ten seconds."""
-    settings = read_settings(SETTINGS) if SETTINGS.exists() else Settings()
+    settings = load_settings(SETTINGS) if SETTINGS.exists() else FeedSettings()
     return Feeds.open(STORAGE, settings, lease_duration=10_000_000)
 
 
@@ -40,7 +40,7 @@ async def ingest(accounts: list[str], task: Task) -> dict[str, int]:
         started = task.checkpoint.get_int("started", feeds.store.clock())
         await task.save_checkpoint({"started": started})
         await feeds.add(accounts)
-        found = sorted(await feeds.accounts(status=Status.ACTIVE), key=lambda account: account.handle)
+        found = sorted(await feeds.accounts(status=AccountStatus.ACTIVE), key=lambda account: account.handle)
         for number, account in enumerate(found):
             await task.report(account.handle, done=number, total=len(found))
             if (account.last_polled_at or 0) < started or account.gaps:  # else it was polled before a restart

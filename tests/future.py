@@ -13,8 +13,9 @@ from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
 
 UPGRADED = """body.replace('"format":1', '"format":2', 1)"""
+UPGRADED_BODY = """body.replace(f'"format":{self.number - 1}', f'"format":{self.number}', 1)"""
 CHANGES: dict[str, list[tuple[str, str]]] = {
-    "perdure.storage.body": [("self._decoder.decode(body)", f"self._decoder.decode({UPGRADED})")],
+    "perdure.storage.body": [("self._decoder.decode(body)", f"self._decoder.decode({UPGRADED_BODY})")],
     "perdure.tasks.record": [
         ("TASK_FORMAT = 1\n", "TASK_FORMAT = 2\n"),
         ("task = _decoder.decode(body)", f"task = _decoder.decode(body := {UPGRADED})"),
@@ -28,11 +29,11 @@ CHANGES: dict[str, list[tuple[str, str]]] = {
          "    InputKind.URL: ElicitationAnswer,\n"),
     ],
     "perdure.feeds.account": [
-        ("tag_field=FORMAT_FIELD, tag=1", "tag_field=FORMAT_FIELD, tag=2"),
+        ("tag_field=FORMAT_FIELD, tag=2", "tag_field=FORMAT_FIELD, tag=3"),
         ('= "active"\n', '= "followed"\n'),
     ],
     "perdure.feeds.item": [
-        ("tag_field=FORMAT_FIELD, tag=1", "tag_field=FORMAT_FIELD, tag=2"),
+        ("tag_field=FORMAT_FIELD, tag=2", "tag_field=FORMAT_FIELD, tag=3"),
         ('Literal["post", ', 'Literal["video", "post", '),
     ],
 }  # fmt: skip

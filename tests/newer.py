@@ -6,7 +6,7 @@ import msgspec
 
 from perdure.storage import Address, Committed, Micros, Record, Storage
 
-FUTURE = 2
+FUTURE = 3
 
 
 def newer(body: str, **changes: object) -> str:

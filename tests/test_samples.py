@@ -7,8 +7,18 @@ from pathlib import Path
 import pytest
 from mcp.client import Client
 
-from perdure.feeds import FeedSource, FeedStore, Item, Page, Polled, Poller, Polling, normalised, transitions
-from perdure.feeds.errors import AccountUnavailable, CursorRefused
+from perdure.feeds import (
+    FeedPage,
+    FeedSource,
+    FeedStore,
+    Item,
+    Poller,
+    PollSettings,
+    PollSucceeded,
+    normalize_url,
+    transitions,
+)
+from perdure.feeds.errors import AccountUnavailable, CursorRejected
 from perdure.feeds.item import ITEMS
 from perdure.mcp import Tasks
 from perdure.mcp.client import ClientTask, ClientTasks, TaskState
@@ -36,7 +46,7 @@ def source_at(now: Micros) -> SimulatedSource:
     return SimulatedSource(clock=Clock(now))
 
 
-async def page_of(source: SimulatedSource, *, limit: int = 100, cursor: str | None = None) -> Page:
+async def page_of(source: SimulatedSource, *, limit: int = 100, cursor: str | None = None) -> FeedPage:
     page = await source.page(ADA, limit=limit, cursor=cursor)
     assert page is not None
     return page
@@ -85,7 +95,7 @@ async def test_what_it_does_not_have_it_refuses() -> None:
     source = source_at(FIRST_POST_AT + HOUR)
     with pytest.raises(AccountUnavailable):
         await source.page("did:plc:somebody", limit=10)
-    with pytest.raises(CursorRefused):
+    with pytest.raises(CursorRejected):
         await source.page(ADA, limit=10, cursor="yesterday")
 
 
@@ -93,12 +103,12 @@ async def test_people_are_found_by_id_and_by_handle() -> None:
     source = source_at(FIRST_POST_AT + HOUR)
     found = await source.profiles([ADA, "grace.example", "nobody.example"])
     assert {profile.handle for profile in found} == {"ada.example", "grace.example"}
-    assert {profile.posts for profile in found if profile.account_id == ADA} == {6}
+    assert {profile.post_count for profile in found if profile.account_id == ADA} == {6}
 
 
 def test_what_they_share_is_written_as_links_are_stored() -> None:
     urls = [link.url for link in load_sample_data().links]
-    assert [normalised(url) for url in urls] == urls
+    assert [normalize_url(url) for url in urls] == urls
 
 
 async def test_a_poller_reads_all_of_it_and_nothing_twice() -> None:
@@ -106,17 +116,17 @@ async def test_a_poller_reads_all_of_it_and_nothing_twice() -> None:
     source: FeedSource = SimulatedSource(clock=clock)
     async with await open_storage("memory:") as storage:
         store = FeedStore(storage, clock=clock)
-        poller = Poller(store, source, Polling(posts_per_page=10))
+        poller = Poller(store, source, PollSettings(posts_per_page=10))
         (ada,) = await source.profiles([ADA])
-        await store.add(transitions.new_account(ada, now=clock.now, polling=Polling()))
+        await store.add(transitions.new_account(ada, now=clock.now, settings=PollSettings()))
         first = await poller.poll(await store.get(ADA))
         clock.now += 110 * MINUTE
         second = await poller.poll(await store.get(ADA))
 
-    assert isinstance(first, Polled)
-    assert isinstance(second, Polled)
-    assert first.new >= 24 * 60 // 11
-    assert second.new == 10
+    assert isinstance(first, PollSucceeded)
+    assert isinstance(second, PollSucceeded)
+    assert first.new_items >= 24 * 60 // 11
+    assert second.new_items == 10
 
 
 def test_simulated_feeds_and_those_of_bluesky_do_not_poll_each_others_accounts() -> None:
@@ -149,7 +159,7 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
     async with await open_storage(url) as storage:
         store = FeedStore(storage)
         (ada,) = await SimulatedSource().profiles([ADA])
-        account = transitions.new_account(ada, now=store.clock(), polling=Polling())
+        account = transitions.new_account(ada, now=store.clock(), settings=PollSettings())
         await store.add(transitions.suspended(account))
         calls = ClientTasks()
         async with Client(make_server(Tasks(url), simulated_feeds(latency=0)), extensions=[calls]) as client:
@@ -157,7 +167,7 @@ async def test_a_suspended_account_is_not_read(tmp_path: Path) -> None:
             assert isinstance(started, ClientTask)
             await started.wait(60)
             assert (await started.status()).status_message == "7 account(s) read"
-        assert (await store.get(ADA)).account.polls == 0
+        assert (await store.get(ADA)).account.poll_count == 0
 
 
 @row(130)

@@ -11,9 +11,9 @@ from time import perf_counter
 
 import msgspec
 
-from perdure.feeds import Budget, FeedSource, FeedStore, Poller, Polling, Settings, transitions
+from perdure.feeds import FeedSettings, FeedSource, FeedStore, Poller, PollSettings, RateLimiter, transitions
 from perdure.feeds.bluesky import open_bluesky
-from perdure.feeds.settings import Bluesky
+from perdure.feeds.settings import BlueskySettings
 from perdure.storage import open_storage
 from perdure.storage.clock import MINUTE
 from tests.feeds.fake_server.process import FakeProcess, fake_process
@@ -36,11 +36,12 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
 
 async def measure(folder: Path, effort: Effort) -> list[Line]:
     async with fake_process("--latency", str(LATENCY)) as fake:
-        settings = Settings(
-            polling=Polling(connections=CONNECTIONS), bluesky=Bluesky(service=fake.url, pds=fake.url)
+        settings = FeedSettings(
+            polling=PollSettings(connections=CONNECTIONS),
+            bluesky=BlueskySettings(service=fake.url, pds=fake.url),
         )
-        budget = Budget(CONNECTIONS)
-        async with open_bluesky(settings, budget=budget) as source:
+        budget = RateLimiter(CONNECTIONS)
+        async with open_bluesky(settings, limiter=budget) as source:
             lines: list[Line] = []
             for posts in (FEW, MANY):
                 dids = await fake.order("populate", accounts=effort.accounts, posts=posts, every=15 * MINUTE)
@@ -55,7 +56,12 @@ async def measure(folder: Path, effort: Effort) -> list[Line]:
 
 class Bench:
     def __init__(
-        self, fake: FakeProcess, source: FeedSource, budget: Budget, polling: Polling, dids: list[str]
+        self,
+        fake: FakeProcess,
+        source: FeedSource,
+        budget: RateLimiter,
+        polling: PollSettings,
+        dids: list[str],
     ) -> None:
         self._fake = fake
         self._source = source
@@ -81,24 +87,26 @@ class Bench:
             store = FeedStore(storage)
             await self._add_all(store)
             await self._cycle(store)
-            before = self._budget.requests
+            before = self._budget.request_count
             taken = [await self._cycle(store) for _ in range(rounds)]
-            assert self._budget.requests - before == rounds * len(self._dids), "an idle account cost more"
+            assert self._budget.request_count - before == rounds * len(self._dids), (
+                "an idle account cost more"
+            )
         target = at_most(1.3 if gives_etags else 1.5)
         return _line(f"idle cycle, {len(self._dids)} accounts, {name}", taken, target)
 
     async def _add_all(self, store: FeedStore) -> None:
         for start in range(0, len(self._dids), 25):
             for profile in await self._source.profiles(self._dids[start : start + 25]):
-                await store.add(transitions.new_account(profile, now=store.clock(), polling=self._polling))
+                await store.add(transitions.new_account(profile, now=store.clock(), settings=self._polling))
 
     async def _cycle(self, store: FeedStore) -> tuple[float, float]:
         """The seconds that a cycle took, and those that its requests had to wait."""
-        before, began = self._budget.requests, perf_counter()
-        cycle = await Poller(store, self._source, self._polling).once()
+        before, began = self._budget.request_count, perf_counter()
+        cycle = await Poller(store, self._source, self._polling).run_once()
         seconds = perf_counter() - began
         assert cycle.polled == len(self._dids), cycle
-        return seconds, (self._budget.requests - before) / CONNECTIONS * LATENCY
+        return seconds, (self._budget.request_count - before) / CONNECTIONS * LATENCY
 
 
 def _line(what: str, taken: list[tuple[float, float]], target: Target | None) -> Line:

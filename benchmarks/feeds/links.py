@@ -83,14 +83,14 @@ async def _fill(store: FeedStore, effort: Effort) -> None:
     for number in range(ACCOUNTS):
         account_id = f"did:plc:{number:024}"
         times = (newest - chance.randrange(effort.days * DAY) for _ in range(each))
-        await store.keep(account_id, [_item(chance, account_id, time) for time in times])
+        await store.add_items(account_id, [_item(chance, account_id, time) for time in times])
 
 
 def _item(chance: Random, account_id: str, time: Micros) -> Item:
     uri = f"at://{account_id}/app.bsky.feed.post/{chance.getrandbits(64):x}"
     links = (_link(chance, time),) if chance.random() < WITH_LINKS else ()
     return Item(
-        uri=uri, time=time, kind="post", post=uri, author=account_id, handle="somebody.bsky.social",
+        uri=uri, time=time, kind="post", post_uri=uri, author_id=account_id, author_handle="a.bsky.social",
         text="What people write beside a link, in as many words as a post usually has.", links=links,
     )  # fmt: skip
 

@@ -14,7 +14,17 @@ from random import Random
 
 import msgspec
 
-from perdure.feeds import Budget, FeedStore, Outcome, Page, Poller, Polling, Profile, Requests, transitions
+from perdure.feeds import (
+    FeedPage,
+    FeedStore,
+    Poller,
+    PollOutcome,
+    PollSettings,
+    Profile,
+    RateLimiter,
+    Retrier,
+    transitions,
+)
 from perdure.feeds.account import Account
 from perdure.feeds.item import Item
 from perdure.storage import Micros, Storage
@@ -39,10 +49,10 @@ class Crowd:
 
     name = "crowd"
 
-    def __init__(self, budget: Budget, polling: Polling, seed: int = 1) -> None:
+    def __init__(self, budget: RateLimiter, polling: PollSettings, seed: int = 1) -> None:
         self._clock = budget.clock
         self._budget = budget
-        self._requests = Requests(budget, polling)
+        self._requests = Retrier(budget, polling)
         self._chance = Random(seed)
         self._paces: dict[str, Micros] = {}
         self._window = 0
@@ -57,13 +67,15 @@ class Crowd:
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
-        return await self._requests.ask(lambda: self._page(account_id, limit, cursor, etag))
+    ) -> FeedPage | None:
+        return await self._requests.call(lambda: self._page(account_id, limit, cursor, etag))
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:  # noqa: ARG002 - nobody has changed
         return []
 
-    async def _page(self, account_id: str, limit: int, cursor: str | None, etag: str | None) -> Page | None:
+    async def _page(
+        self, account_id: str, limit: int, cursor: str | None, etag: str | None
+    ) -> FeedPage | None:
         self._count()
         await asyncio.sleep(LATENCY)
         pace = self._paces[account_id]
@@ -71,7 +83,7 @@ class Crowd:
         if cursor is None and etag == str(newest):
             return None
         items = tuple(_item(account_id, number, pace) for number in range(newest, newest - limit, -1))
-        return Page(items=items, cursor=str(newest - limit), etag=str(newest))
+        return FeedPage(items=items, cursor=str(newest - limit), etag=str(newest))
 
     def _count(self) -> None:
         window = self._clock() // WINDOW
@@ -80,12 +92,12 @@ class Crowd:
         self.busiest = max(self.busiest, self._used)
         self.by_hour[self._clock() // HOUR] += 1
         resets_at = (window + 1) * WINDOW
-        self._budget.learn(limit=LIMIT, remaining=LIMIT - self._used, resets_at=resets_at)
+        self._budget.update(limit=LIMIT, remaining=LIMIT - self._used, resets_at=resets_at)
 
 
 def _item(account_id: str, number: int, pace: Micros) -> Item:
     uri = f"at://{account_id}/{number}"
-    return Item(uri=uri, time=number * pace, kind="post", post=uri, author=account_id)
+    return Item(uri=uri, time=number * pace, kind="post", post_uri=uri, author_id=account_id)
 
 
 def measure(effort: Effort) -> tuple[list[Line], list[Sheet]]:
@@ -94,14 +106,14 @@ def measure(effort: Effort) -> tuple[list[Line], list[Sheet]]:
 
 async def _simulate(effort: Effort) -> tuple[list[Line], list[Sheet]]:
     clock = virtual_clock()
-    polling = Polling(posts_per_page=5, initial_lookback_hours=0)
-    crowd = Crowd(Budget(polling.connections, clock=clock), polling)
+    polling = PollSettings(posts_per_page=5, initial_lookback_hours=0)
+    crowd = Crowd(RateLimiter(polling.connections, clock=clock), polling)
     store = FeedStore(Storage(MemoryEngine()), clock=clock)
     tracemalloc.start()
     watch = Lateness(clock)
     await _add_all(store, crowd, effort.accounts, watch)
     kept = tracemalloc.get_traced_memory()[0]
-    poller = asyncio.create_task(Poller(store, crowd, polling, tell=watch.note).run())
+    poller = asyncio.create_task(Poller(store, crowd, polling, on_outcome=watch.note).run())
     await asyncio.sleep(effort.hours * 3600)
     poller.cancel()
     await asyncio.gather(poller, return_exceptions=True)
@@ -115,9 +127,11 @@ async def _add_all(store: FeedStore, crowd: Crowd, count: int, watch: Lateness) 
     chance = Random(2)
     for number in range(count):
         profile = crowd.join(f"did:plc:{number:024}")
-        account = transitions.new_account(profile, now=store.clock(), polling=Polling())
-        first = store.clock() + round(chance.random() * transitions.LONGEST)
-        await store.add(msgspec.structs.replace(account, next_at=first, interval=transitions.LONGEST))
+        account = transitions.new_account(profile, now=store.clock(), settings=PollSettings())
+        first = store.clock() + round(chance.random() * transitions.MAX_POLL_INTERVAL)
+        await store.add(
+            msgspec.structs.replace(account, next_poll_at=first, poll_interval=transitions.MAX_POLL_INTERVAL)
+        )
         watch.expect(account.account_id, first)
 
 
@@ -129,11 +143,11 @@ class Lateness:
         self._next: dict[str, Micros] = {}
         self.parts: list[float] = []
 
-    def note(self, outcome: Outcome) -> None:
+    def note(self, outcome: PollOutcome) -> None:
         account: Account = outcome.account
         late = max(0, self._clock() - self._next[account.account_id])
-        self.parts.append(late / account.interval)
-        self.expect(account.account_id, account.next_at)
+        self.parts.append(late / account.poll_interval)
+        self.expect(account.account_id, account.next_poll_at)
 
     def expect(self, account_id: str, at: Micros) -> None:
         self._next[account_id] = at

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.feeds import Account, FeedStore, Item, Poller, Polling, Profile, read_settings, transitions
+from perdure.feeds import Account, FeedStore, Item, Poller, PollSettings, Profile, load_settings, transitions
 from perdure.feeds.bluesky import open_bluesky
 from perdure.storage import Micros, open_storage
 from perdure.storage.clock import MINUTE
@@ -99,13 +99,13 @@ class Place:
         async with self.store() as store:
             for did in people:
                 profile = Profile(account_id=did, handle=self.world.accounts[did].handle)
-                await store.add(transitions.new_account(profile, now=now(), polling=Polling()))
+                await store.add(transitions.new_account(profile, now=now(), settings=PollSettings()))
 
     async def polled(self) -> None:
         """What `once` does, without a process."""
-        settings = read_settings(self.folder / "feeds.toml")
+        settings = load_settings(self.folder / "feeds.toml")
         async with self.store() as store, open_bluesky(settings) as source:
-            await Poller(store, source, settings.polling).once()
+            await Poller(store, source, settings.polling).run_once()
 
     @asynccontextmanager
     async def store(self) -> AsyncGenerator[FeedStore]:
@@ -122,7 +122,7 @@ class Place:
 
     async def items(self, account_id: str | None = None) -> list[Item]:
         async with self.store() as store:
-            return [item async for _, item in store.newest(account_id)]
+            return [item async for _, item in store.newest_items(account_id)]
 
     async def everything(self) -> tuple[list[Account], list[Item]]:
         return await self.accounts(), await self.items()

@@ -11,11 +11,11 @@ import typer
 from perdure.cli.errors import CommandError, exit_code, report_errors
 from perdure.cli.output import configure_logging, print_message
 from perdure.feeds.errors import (
-    AccountHeld,
     AccountUnavailable,
-    AmbiguousName,
+    AmbiguousHandle,
+    AuthenticationFailed,
     InvalidActor,
-    NotAuthorized,
+    PollInProgress,
     RateLimited,
     SourceUnavailable,
     UnknownAccount,
@@ -59,9 +59,9 @@ ASKED_WRONGLY = [
     LimitExceeded("answer", 1, 2),
     CorruptRecord("id", "no JSON"),
     UnknownAccount("who.test"),
-    AmbiguousName("who.test", ["did:a", "did:b"]),
+    AmbiguousHandle("who.test", ["did:a", "did:b"]),
     InvalidActor("impossible"),
-    NotAuthorized("wrong password"),
+    AuthenticationFailed("wrong password"),
 ]
 NOT_NOW = [
     StorageFailed("the disk"),
@@ -75,7 +75,7 @@ TRY_AGAIN = [
     StorageUnavailable("no server"),
     ConcurrentModification(1, 2),
     QueueFull(9),
-    AccountHeld("who.test", "somebody"),
+    PollInProgress("who.test", "somebody"),
     SourceUnavailable("no answer"),
     RateLimited(None),
 ]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import Status
+from perdure.feeds import AccountStatus
 from perdure.storage.clock import HOUR
 
 from ..feeds.fake_server import Fault
@@ -67,7 +67,7 @@ async def test_remove_keeps_the_items_unless_they_are_to_go_too(place: Place) ->
     assert "alice.test: removed (its 3 items stay)" in (await place.feeds("remove", "alice.test")).out
     assert "bob.test: removed (with 2 items)" in (await place.feeds("remove", "bob.test", "--items")).out
     assert await place.accounts() == []
-    assert {item.author for item in await place.items()} == {alice}
+    assert {item.author_id for item in await place.items()} == {alice}
     assert len((await place.json("items", alice))["items"]) == 3
     await place.feeds("items", bob, code=2)
 
@@ -87,10 +87,10 @@ async def test_follow_list_adds_whom_somebody_follows_and_prunes_whom_nobody_fol
         in (await place.feeds("follow-list", "me.test", "--prune")).out
     )
     suspended = await place.account(alice)
-    assert (suspended.status, suspended.reason) == (Status.SUSPENDED, "no longer followed by me.test")
+    assert (suspended.status, suspended.reason) == (AccountStatus.SUSPENDED, "no longer followed by me.test")
     place.world.follow(me, alice)
     assert "2 accounts: 1 resumed, 1 already" in (await place.feeds("follow-list", "me.test", "--prune")).out
-    assert {each.status for each in await place.accounts()} == {Status.ACTIVE}
+    assert {each.status for each in await place.accounts()} == {AccountStatus.ACTIVE}
 
 
 async def test_pruning_leaves_accounts_that_are_deactivated_or_were_added_otherwise(place: Place) -> None:
@@ -111,8 +111,8 @@ async def test_pruning_leaves_accounts_that_are_deactivated_or_were_added_otherw
     said = (await place.feeds("follow-list", "boss.test", "--prune")).out
     assert "1 account suspended: no longer followed by boss.test" in said
     statuses = {name: (await place.account(did)).status for name, did in people.items()}
-    active = Status.ACTIVE
-    assert statuses == {"gone": active, "left": Status.SUSPENDED, "both": active, "hand": active}
+    active = AccountStatus.ACTIVE
+    assert statuses == {"gone": active, "left": AccountStatus.SUSPENDED, "both": active, "hand": active}
 
 
 async def test_an_account_that_is_stored_and_not_shown_just_now_is_no_typing_error(place: Place) -> None:
@@ -139,7 +139,7 @@ async def test_an_empty_follow_list_prunes_nobody(place: Place) -> None:
     await place.added(alice)
     ended = await place.feeds("follow-list", "alice.test", "--prune", code=2)
     assert "alice.test follows no account; pruning would suspend all that its list added" in ended.err
-    assert (await place.account(alice)).status is Status.ACTIVE
+    assert (await place.account(alice)).status is AccountStatus.ACTIVE
     assert (
         "unknown account nobody.test; check the spelling"
         in (await place.feeds("follow-list", "nobody.test", code=2)).err
@@ -153,7 +153,7 @@ async def test_a_suspended_account_is_not_polled_until_it_is_resumed(place: Plac
     await place.polled()
     assert place.fake.asked(actor=alice) == []
     await place.feeds("suspend", "bob.test", "nobody.test", code=2)
-    assert (await place.account(bob)).status is Status.ACTIVE  # all of them, or none
+    assert (await place.account(bob)).status is AccountStatus.ACTIVE  # all of them, or none
     await place.feeds("resume", "alice.test")
     await place.polled()
     assert len(await place.items(alice)) == 1
@@ -164,7 +164,7 @@ async def test_reset_forgets_how_far_an_account_was_read_and_stores_nothing_twic
     await place.added(alice)
     await place.polled()
     await place.feeds("reset", "alice.test")
-    assert (await place.account(alice)).mark is None
+    assert (await place.account(alice)).watermark is None
     ended = await place.feeds("poll", "alice.test")
     assert "[INITIAL] alice.test: 0 posts, 0 URLs across 1 pages" in ended.out
     assert len(await place.items(alice)) == 3
@@ -219,8 +219,8 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
     assert "1 stored item deleted at the source, not removed (--remove)" in said
     assert len(await place.items(alice)) == 2
     report = (await place.json("audit", "alice.test", "--history", "--remove"))["audits"][0]["audit"]
-    counts = {name: report[name] for name in ("missing", "history", "history_stored", "gone", "removed")}
-    assert counts == {"missing": 0, "history": 2, "history_stored": 2, "gone": 1, "removed": 1}
+    counts = {name: report[name] for name in ("missing", "history", "history_stored", "deleted", "removed")}
+    assert counts == {"missing": 0, "history": 2, "history_stored": 2, "deleted": 1, "removed": 1}
     assert {item.uri for item in await place.items(alice)} == set(place.world.everything_of(alice))
 
 

@@ -18,8 +18,8 @@ from typing import TypeVar
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import Status
-from perdure.feeds.account import Hold
+from perdure.feeds import AccountStatus
+from perdure.feeds.account import Lease
 from perdure.storage.clock import HOUR
 
 from ..feeds.fake_server import Fault
@@ -81,12 +81,18 @@ async def test_once_tells_programs_an_event_for_each_account_and_the_sum(place: 
     ended = await place.feeds("once", "--json")
     *polls, end = ended.events
     assert ended.err == ""
-    told = {each["event"]: (each["account"], each.get("new"), each.get("reason")) for each in polls}
+    told = {each["event"]: (each["account"], each.get("new_items"), each.get("reason")) for each in polls}
     assert told == {
         "initial": (alice, 2, None),
         "skip": (gone, None, "Profile not found (400 InvalidRequest)"),
     }
-    assert (end["event"], end["polled"], end["skipped"], end["new"], end["alarms"]) == ("end", 1, 1, 2, [])
+    assert (end["event"], end["polled"], end["skipped"], end["new_items"], end["alarms"]) == (
+        "end",
+        1,
+        1,
+        2,
+        [],
+    )
 
 
 async def test_once_reads_the_profiles_before_it_polls(place: Place) -> None:
@@ -95,12 +101,12 @@ async def test_once_reads_the_profiles_before_it_polls(place: Place) -> None:
     await place.added(alice)
     await place.polled()
     async with place.store() as store:
-        await store.edit(alice, lambda account: replace(account, posts=2, profiled_at=1))
+        await store.update(alice, lambda account: replace(account, profile_posts=2, profile_read_at=1))
     place.world.publish(alice, "news")
     place.world.rename(alice, "alison.test")
     assert "[POLL] alison.test: 1 posts, 0 URLs across 1 pages" in (await place.feeds("once")).out
     account = await place.account(alice)
-    assert (account.posts, account.unseen) == (3, 0)
+    assert (account.profile_posts, account.unseen_posts) == (3, 0)
 
 
 async def test_an_account_that_fails_does_not_fail_the_others(place: Place) -> None:
@@ -154,8 +160,8 @@ async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
     alice, bob = place.person("alice.test", 1), place.person("bob.test", 1)
     await place.added(alice, bob)
     async with place.store() as store:
-        hold = Hold("somebody", now() + HOUR)
-        await store.edit(alice, lambda account: replace(account, hold=hold))
+        hold = Lease("somebody", now() + HOUR)
+        await store.update(alice, lambda account: replace(account, lease=hold))
     said = (await place.feeds("once")).out
     assert "[SKIP] alice.test: being polled by somebody, which has it until " in said
     assert "; 1 not polled, because another poller has them; " in said
@@ -231,7 +237,7 @@ async def test_poll_fails_for_an_account_that_is_unavailable(place: Place) -> No
     place.world.deactivate(alice)
     told = await place.json("poll", alice, code=1)
     assert (told["event"], told["handle"]) == ("skip", "alice.test")
-    assert (await place.account(alice)).status is Status.UNAVAILABLE
+    assert (await place.account(alice)).status is AccountStatus.UNAVAILABLE
 
 
 # Credentials
@@ -249,7 +255,7 @@ async def test_wrong_credentials_end_everything_at_once(place: Place, command: s
     said = (await place.feeds(command, code=2)).err.splitlines()[-1]
     assert "as me.test failed: Invalid identifier or password" in said
     assert said.endswith("; check bluesky.identifier in the settings, and its app password")
-    assert (await place.account(alice)).hold is None
+    assert (await place.account(alice)).lease is None
     place.variables = {"PERDURE_BLUESKY_PASSWORD": "right"}
     assert "[INITIAL] alice.test: 1 posts" in (await place.feeds("poll", "alice.test")).out
 
@@ -282,7 +288,7 @@ async def test_run_polls_whoever_is_added_or_has_news_until_it_is_told_to_stop(p
     await printed_by(process.stdout, "[INITIAL] bob.test: 2 posts")
     place.world.publish(alice, "news")
     async with place.store() as store:
-        await store.edit(alice, lambda account: replace(account, next_at=now()))
+        await store.update(alice, lambda account: replace(account, next_poll_at=now()))
     await printed_by(process.stdout, "[POLL] alice.test: 1 posts, 0 URLs across 1 pages")
     process.send_signal(signal.SIGTERM)
     end = await ended(process)
@@ -309,7 +315,7 @@ async def test_a_signal_ends_polls_in_good_order(
     process.send_signal(number)
     assert (await ended(process)).code == code
     assert len(place.fake.asked()) < 60
-    assert [each.handle for each in await place.accounts() if each.hold is not None] == []
+    assert [each.handle for each in await place.accounts() if each.lease is not None] == []
 
 
 async def test_a_second_signal_stops_it_dead(place: Place) -> None:

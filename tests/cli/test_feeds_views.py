@@ -28,9 +28,9 @@ async def test_a_poller_that_died_is_an_alarm_in_every_form_of_the_status(place:
     assert (await place.json("status", "--check"))["summary"]["alarms"] == []
     week = 7 * 24 * HOUR
     async with place.store() as store:
-        await store.edit(
+        await store.update(
             alice,
-            lambda account: replace(account, last_polled_at=now() - week, next_at=now() - week + HOUR),
+            lambda account: replace(account, last_polled_at=now() - week, next_poll_at=now() - week + HOUR),
         )
     ended = await place.feeds("status", "--check", code=1)
     assert "ALARM: 1 of 1 accounts (alice.test) is overdue, the longest since " in ended.out
@@ -96,7 +96,7 @@ async def test_status_tells_how_the_accounts_are(place: Place) -> None:
         assert line in said
     assert re.search(r"last polled \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s ago\)\n", said)
     told = await place.json("status")
-    assert (told["summary"]["with_mark"], told["summary"]["alarms"], told["items"]) == (1, [], 3)
+    assert (told["summary"]["with_watermark"], told["summary"]["alarms"], told["items"]) == (1, [], 3)
     assert [each["handle"] for each in told["failing"]] == ["gone.test"]
 
 
@@ -104,8 +104,9 @@ async def test_status_check_fails_on_an_alarm(place: Place) -> None:
     alice = place.person("alice.test", 1)
     await place.added(alice)
     async with place.store() as store:
-        await store.edit(
-            alice, lambda account: replace(account, polls=5, unseen=7, unseen_since=1, unseen_polls=5)
+        await store.update(
+            alice,
+            lambda account: replace(account, poll_count=5, unseen_posts=7, unseen_since=1, unseen_polls=5),
         )
     assert (
         "ALARM: 1 account (alice.test) is missing posts: profiles count 7"
@@ -118,9 +119,9 @@ async def test_inspect_tells_everything_about_an_account(place: Place) -> None:
     alice = place.person("alice.test", 3)
     await place.added(alice)
     await place.polled()
-    gap = Gap(cursor="somewhere", floor=now() - HOUR, depth=now() - HOUR)
+    gap = Gap(cursor="somewhere", floor=now() - HOUR, late_floor=now() - HOUR)
     async with place.store() as store:
-        await store.edit(alice, lambda account: replace(account, gaps=(gap,), reason="why not"))
+        await store.update(alice, lambda account: replace(account, gaps=(gap,), reason="why not"))
     said = re.sub(r" +", " ", (await place.feeds("inspect", "alice.test")).out)
     for line in (
         f"account {alice}\nhandle alice.test\nstatus active: why not\n",
@@ -130,8 +131,12 @@ async def test_inspect_tells_everything_about_an_account(place: Place) -> None:
     ):
         assert line in said
     told = (await place.json("inspect", alice))["account"]
-    assert (told["posts_fetched_count"], told["failures"], told["interval_seconds"]) == (3, 0, 900)
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["mark"])
+    assert (told["posts_fetched_count"], told["consecutive_failures"], told["poll_interval_seconds"]) == (
+        3,
+        0,
+        900,
+    )
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", told["watermark"])
 
 
 async def test_items_are_those_of_a_time_a_kind_and_an_account(place: Place) -> None:

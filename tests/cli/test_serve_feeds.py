@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import read_settings
+from perdure.feeds import load_settings
 from perdure.feeds.bluesky import open_bluesky
 from perdure.samples.source import with_simulated
 from perdure.storage import open_storage
@@ -51,11 +51,11 @@ async def test_accounts_that_are_added_meanwhile_are_polled_shown_and_released_a
         place.fake.gate.clear()
         place.world.publish(alice, "news")
         async with place.store() as store:
-            await store.edit(alice, lambda account: replace(account, next_at=now()))
+            await store.update(alice, lambda account: replace(account, next_poll_at=now()))
         await until(lambda: place.fake.under_way > 0, PATIENCE)
         code = await server.program.end(signal.SIGTERM)
     ended_well(server.program, code)
-    assert (await place.account(alice)).hold is None
+    assert (await place.account(alice)).lease is None
     assert len(await place.items(alice)) == 3
 
 
@@ -76,7 +76,7 @@ async def test_wrong_credentials_are_logged_and_shown_and_do_not_end_the_server(
             assert await client.list_tools()
         code = await server.program.end(signal.SIGINT)
     ended_well(server.program, code)
-    assert (await place.account(alice)).hold is None
+    assert (await place.account(alice)).lease is None
 
 
 async def test_the_storage_is_that_of_the_users_own_server(place: Place) -> None:
@@ -97,20 +97,20 @@ async def test_made_up_people_of_the_sample_tools_stay_available(place: Place) -
         assert read["accounts"] == 1
         (ada,) = await place.accounts()
         async with place.store() as store:
-            await store.edit(ada.account_id, lambda account: replace(account, next_at=now()))
+            await store.update(ada.account_id, lambda account: replace(account, next_poll_at=now()))
 
         async def is_polled() -> bool:
-            return (await place.account(ada.account_id)).polls > ada.polls
+            return (await place.account(ada.account_id)).poll_count > ada.poll_count
 
         await until(is_polled, PATIENCE)
     account = await place.account(ada.account_id)
-    assert (account.status, account.failures) == (ada.status, 0)
+    assert (account.status, account.consecutive_failures) == (ada.status, 0)
     assert place.fake.asked(actor=ada.account_id) == []
 
 
 async def test_bluesky_is_not_asked_for_the_profiles_of_made_up_people(place: Place) -> None:
     alice = place.person("alice.test")
-    async with open_bluesky(read_settings(place.folder / "feeds.toml")) as bluesky:
+    async with open_bluesky(load_settings(place.folder / "feeds.toml")) as bluesky:
         found = await with_simulated(bluesky).profiles([alice, "did:example:ada"])
         only = await with_simulated(bluesky).profiles(["did:example:ada"])
     assert {each.handle for each in found} == {"alice.test", "ada.example"}

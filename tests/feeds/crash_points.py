@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perdure.feeds import FeedStore, Page, Profile
+from perdure.feeds import FeedPage, FeedStore, Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
 
@@ -71,7 +71,7 @@ class MortalSource:
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         self._life.step()
         page = await self._source.page(account_id, limit=limit, cursor=cursor, etag=etag)
         self._life.step()

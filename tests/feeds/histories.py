@@ -12,9 +12,9 @@ from typing import TypeAlias
 
 from msgspec.structs import replace
 
-from perdure.feeds import Failed, FeedStore, Polled, Poller, Polling, transitions
-from perdure.feeds.gaps import SLACK
-from perdure.feeds.lease import LASTS
+from perdure.feeds import FeedStore, Poller, PollFailed, PollSettings, PollSucceeded, transitions
+from perdure.feeds.gaps import OVERLAP
+from perdure.feeds.lease import LEASE_DURATION
 from perdure.feeds.source import Profile
 from perdure.storage import Micros, Storage
 from perdure.storage.clock import HOUR, MINUTE, SECOND
@@ -24,7 +24,7 @@ from perdure.storage.memory import MemoryEngine
 from .crash_points import Killed, Life, MortalSource, Trouble, mortal_store
 from .simulation import Knobs, World, WorldSource
 
-SMALL = Polling(posts_per_page=5, max_pages_per_user=4)
+SMALL = PollSettings(posts_per_page=5, max_pages_per_user=4)
 """So that a few posts are many pages, and a poll does not always finish."""
 
 Step: TypeAlias = Callable[["History"], object]
@@ -33,7 +33,7 @@ Step: TypeAlias = Callable[["History"], object]
 class History:
     """An account, what happens to it, and what is known of it."""
 
-    def __init__(self, seed: int, knobs: Knobs | None = None, polling: Polling = SMALL) -> None:
+    def __init__(self, seed: int, knobs: Knobs | None = None, polling: PollSettings = SMALL) -> None:
         self.chance = Random(seed)
         self.world = World(seed=seed, knobs=knobs)
         self.did = self.world.account("anna.test")
@@ -51,7 +51,7 @@ class History:
     async def open(self) -> None:
         await self.store.add(
             transitions.new_account(
-                Profile(account_id=self.did, handle="anna.test"), now=self.world.now, polling=self.polling
+                Profile(account_id=self.did, handle="anna.test"), now=self.world.now, settings=self.polling
             )
         )
 
@@ -92,15 +92,15 @@ class History:
         newest = max(self.orderly.values(), default=0)
         if time >= newest:
             self.orderly[uri] = time
-        elif time >= newest - SLACK:
+        elif time >= newest - OVERLAP:
             self.nearly[uri] = time
 
     # What the poller does
 
-    async def poll(self, polling: Polling | None = None) -> Polled:
+    async def poll(self, polling: PollSettings | None = None) -> PollSucceeded:
         stored = await self.store.get(self.did)
         outcome = await Poller(self.store, self.source, polling or self.polling).poll(stored)
-        assert isinstance(outcome, Polled), outcome
+        assert isinstance(outcome, PollSucceeded), outcome
         return outcome
 
     async def poll_and_die(self, steps: int) -> bool:
@@ -111,7 +111,7 @@ class History:
             await Poller(store, MortalSource(self.source, life), self.polling).poll(await store.get(self.did))
         except Killed:
             self.kills += 1
-            self.world.advance(LASTS)
+            self.world.advance(LEASE_DURATION)
             return True
         return False
 
@@ -122,8 +122,8 @@ class History:
             outcome = await Poller(store, self.source, self.polling).poll(await store.get(self.did))
         except StorageError:  # already when it was looked up
             return True
-        self.world.advance(LASTS)
-        return isinstance(outcome, Failed)
+        self.world.advance(LEASE_DURATION)
+        return isinstance(outcome, PollFailed)
 
     async def finish(self) -> None:
         """One clean run, with pages enough."""
@@ -133,7 +133,7 @@ class History:
     # What is known
 
     async def found(self) -> dict[str, Micros]:
-        return {item.uri: item.time async for _, item in self.store.newest(self.did)}
+        return {item.uri: item.time async for _, item in self.store.newest_items(self.did)}
 
     def wanted(self) -> set[str]:
         """What is there, was published in order or nearly so, and is not older than the look-back."""
@@ -148,7 +148,7 @@ class History:
         lowest = min((gap.floor for gap in account.gaps), default=None)
         for uri in self.wanted() & self.orderly.keys():
             time = self.orderly[uri]
-            is_read = account.mark is not None and time < account.mark
+            is_read = account.watermark is not None and time < account.watermark
             assert not is_read or uri in found or (lowest is not None and time >= lowest), (uri, account)
 
 
@@ -219,5 +219,5 @@ class LatestPage:
         self.found |= {item.uri for item in page.items}
 
 
-def settings(**changes: object) -> Polling:
+def settings(**changes: object) -> PollSettings:
     return replace(SMALL, **changes)

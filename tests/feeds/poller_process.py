@@ -10,22 +10,23 @@ from __future__ import annotations
 import asyncio
 import sys
 
-from perdure.feeds import FeedStore, Poller, Polling, Settings
+from perdure.feeds import FeedSettings, FeedStore, Poller, PollSettings
 from perdure.feeds.bluesky import open_bluesky
-from perdure.feeds.settings import Bluesky
+from perdure.feeds.settings import BlueskySettings
 from perdure.storage import open_storage
 
 
 async def main(url: str, bluesky: str, seconds: float) -> None:
-    settings = Settings(
-        polling=Polling(posts_per_page=10, retry_backoff_ms=50), bluesky=Bluesky(service=bluesky, pds=bluesky)
+    settings = FeedSettings(
+        polling=PollSettings(posts_per_page=10, retry_backoff_ms=50),
+        bluesky=BlueskySettings(service=bluesky, pds=bluesky),
     )
     ended = asyncio.create_task(asyncio.to_thread(sys.stdin.read))
     async with await open_storage(url) as storage, open_bluesky(settings) as source:
-        poller = Poller(FeedStore(storage), source, settings.polling, hold=round(seconds * 1e6))
+        poller = Poller(FeedStore(storage), source, settings.polling, lease_duration=round(seconds * 1e6))
         print("ready", flush=True)
         while not ended.done():
-            await poller.once()
+            await poller.run_once()
 
 
 if __name__ == "__main__":

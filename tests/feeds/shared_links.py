@@ -28,8 +28,8 @@ def counted(links: Sequence[SharedLink]) -> list[Counted]:
     return [
         Counted(
             url=each.url,
-            firsts=each.firsts,
-            times=each.times,
+            firsts=each.first_shares,
+            times=each.share_count,
             last_at=each.last_at,
             today=each.today,
             day_before=each.day_before,
@@ -41,7 +41,7 @@ def counted(links: Sequence[SharedLink]) -> list[Counted]:
 async def recounted(store: FeedStore, since: Micros, limit: int) -> list[Counted]:
     """Count every item that is stored."""
     shares: defaultdict[str, list[tuple[Micros, str]]] = defaultdict(list)
-    async for account_id, item in store.newest():
+    async for account_id, item in store.newest_items():
         for link in item.links:
             shares[link.url].append((item.time, account_id))
     now = store.clock()
@@ -72,7 +72,7 @@ def _rank(link: Counted) -> tuple[int, Micros, str]:
 def item_at(account_id: str, time: Micros, *urls: str, name: str = "", title: str = "") -> Item:
     uri = f"at://{account_id}/{time}{name}"
     links = tuple(Link(url, "card", title) for url in urls)
-    return Item(uri=uri, time=time, kind="post", post=uri, author=account_id, links=links)
+    return Item(uri=uri, time=time, kind="post", post_uri=uri, author_id=account_id, links=links)
 
 
 def random_item(chance: Random, account_id: str, time: Micros) -> Item:

@@ -10,9 +10,18 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import Feeds, FeedStore, Item, Link, Polled, Polling, Settings, Status
-from perdure.feeds.account import Hold
-from perdure.feeds.errors import AccountHeld, InvalidActor, RequestRefused, UnknownAccount
+from perdure.feeds import (
+    AccountStatus,
+    Feeds,
+    FeedSettings,
+    FeedStore,
+    Item,
+    Link,
+    PollSettings,
+    PollSucceeded,
+)
+from perdure.feeds.account import Lease
+from perdure.feeds.errors import InvalidActor, PollInProgress, RequestRejected, UnknownAccount
 from perdure.samples import SimulatedSource
 from perdure.storage import Micros, open_storage
 from perdure.storage.clock import HOUR
@@ -34,7 +43,7 @@ def world() -> World:
 
 @pytest.fixture
 async def feeds(world: World, anyio_backend: str) -> AsyncGenerator[Feeds]:
-    settings = Settings(polling=Polling(posts_per_page=10))
+    settings = FeedSettings(polling=PollSettings(posts_per_page=10))
     async with Feeds.open("memory:", settings, source=WorldSource(world)) as opened:
         yield opened
 
@@ -57,7 +66,7 @@ async def test_accounts_are_added_polled_and_listed(world: World, feeds: Feeds) 
     assert {each.handle for each in await feeds.due_accounts()} == {"alice.test", "bob.test"}
     outcomes: list[object] = []
     cycle = await feeds.run_once(on_outcome=outcomes.append)
-    assert (cycle.polled, cycle.new, len(outcomes)) == (2, 4, 2)
+    assert (cycle.polled, cycle.new_items, len(outcomes)) == (2, 4, 2)
     assert await feeds.due_accounts() == []
     assert len(await feeds.pollable_accounts()) == 2
     assert [each.account for each in await feeds.accounts(polled_before=timedelta(hours=1))] == []
@@ -65,8 +74,8 @@ async def test_accounts_are_added_polled_and_listed(world: World, feeds: Feeds) 
     assert (status.summary.accounts, status.items, status.failing) == (2, 4, ())
     schedule = await feeds.schedule()
     assert schedule.accounts == 2
-    assert schedule.next_at is not None
-    assert schedule.next_at > now()
+    assert schedule.next_poll_at is not None
+    assert schedule.next_poll_at > now()
 
 
 async def test_a_dry_run_reports_and_changes_nothing(world: World, feeds: Feeds) -> None:
@@ -96,7 +105,7 @@ async def test_a_change_of_many_accounts_is_made_for_all_or_for_none(world: Worl
         await feeds.suspend([alice, "nobody.test"])
     with pytest.raises(InvalidActor, match="invalid account 'not a name'; use a handle such as"):
         await feeds.remove([alice, "not a name"])
-    assert (await feeds.account(alice)).account.status is Status.ACTIVE
+    assert (await feeds.account(alice)).account.status is AccountStatus.ACTIVE
 
 
 async def test_a_second_suspend_keeps_the_reason_or_reports_the_old_one(world: World, feeds: Feeds) -> None:
@@ -153,8 +162,10 @@ async def test_links_name_the_accounts_that_shared_them(world: World, feeds: Fee
     for number, did in enumerate(people):
         uri = f"at://{did}/1"
         link = Link("https://news.test/a", "card", "News", shared if number == 0 else "")
-        item = Item(uri=uri, time=now() - HOUR + number, kind="post", post=uri, author=did, links=(link,))
-        await feeds.store.keep(did, [item])
+        item = Item(
+            uri=uri, time=now() - HOUR + number, kind="post", post_uri=uri, author_id=did, links=(link,)
+        )
+        await feeds.store.add_items(did, [item])
     (ranked,) = (await feeds.links()).links
     assert (ranked.url, ranked.shared_url, ranked.title) == ("https://news.test/a", shared, "News")
     assert (ranked.sharers, ranked.share_count, ranked.today) == (3, 3, 3)
@@ -167,7 +178,7 @@ async def test_links_name_the_accounts_that_shared_them(world: World, feeds: Fee
 async def test_backfill_reads_back_to_a_time(world: World, feeds: Feeds) -> None:
     alice = person(world, "alice.test", 30, every=5 * HOUR)
     await feeds.add([alice])
-    assert isinstance(await feeds.poll(alice), Polled)
+    assert isinstance(await feeds.poll(alice), PollSucceeded)
     assert not (await feeds.backfill(alice, timedelta(days=3), wait=False)).is_done
     report = await feeds.backfill(alice, timedelta(days=5))
     assert (report.is_done, report.handle) == (True, "alice.test")
@@ -177,10 +188,10 @@ async def test_backfill_reads_back_to_a_time(world: World, feeds: Feeds) -> None
 async def test_what_another_poller_has_is_left_to_it(world: World, feeds: Feeds) -> None:
     alice = person(world, "alice.test", 1)
     await feeds.add([alice])
-    hold = Hold("another", now() + HOUR)
-    await feeds.store.edit(alice, lambda account: replace(account, hold=hold))
-    assert (await feeds.account(alice)).is_held
-    with pytest.raises(AccountHeld):
+    hold = Lease("another", now() + HOUR)
+    await feeds.store.update(alice, lambda account: replace(account, lease=hold))
+    assert (await feeds.account(alice)).is_leased
+    with pytest.raises(PollInProgress):
         await feeds.poll(alice)
     report = await feeds.backfill(alice, timedelta(days=2))
     assert (report.is_done, report.reason) == (False, "alice.test is already being polled by another")
@@ -215,15 +226,15 @@ async def test_a_source_without_follow_lists_or_records_says_so() -> None:
         await open_storage("memory:") as storage,
         Feeds(FeedStore(storage), source=SimulatedSource()) as feeds,
     ):
-        with pytest.raises(RequestRefused, match="sample feeds cannot be asked who follows whom"):
+        with pytest.raises(RequestRejected, match="sample feeds cannot be asked who follows whom"):
             await feeds.follow("alice.example")
-        with pytest.raises(RequestRefused, match="sample feeds does not list the records"):
+        with pytest.raises(RequestRejected, match="sample feeds does not list the records"):
             await anext(feeds.audit())
 
 
 async def test_what_reads_the_storage_alone_needs_no_source(tmp_path: Path) -> None:
     """Not even valid settings of one."""
-    settings = Settings(bluesky=replace(Settings().bluesky, identifier="me.test"))
+    settings = FeedSettings(bluesky=replace(FeedSettings().bluesky, identifier="me.test"))
     async with Feeds.open(url_of(tmp_path / "feeds.db"), settings) as feeds:
         assert (await feeds.status()).summary.accounts == 0
         assert (await feeds.links()).links == ()

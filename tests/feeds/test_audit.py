@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 
 import pytest
 
-from perdure.feeds import FeedStore, Item, Poller, Polling, transitions
-from perdure.feeds.audit import EXAMPLES, Audit, audit
+from perdure.feeds import FeedStore, Item, Poller, PollSettings, transitions
+from perdure.feeds.audit import MAX_EXAMPLES, AuditReport, audit_account
 from perdure.feeds.errors import AccountUnavailable, SourceUnavailable
-from perdure.feeds.source import RecordPage, WrittenRecord
+from perdure.feeds.source import RecordPage, SourceRecord
 from perdure.storage import open_storage
 from perdure.storage.clock import DAY, HOUR
 
@@ -28,13 +28,13 @@ class Town:
         self.did = world.account("anna.test")
 
     async def poll(self) -> None:
-        await Poller(self.store, self.source, Polling(posts_per_page=10)).once()
+        await Poller(self.store, self.source, PollSettings(posts_per_page=10)).run_once()
 
-    async def audit(self, *, dry_run: bool = False) -> Audit:
-        return await audit(self.store, self.source, self.did, dry_run=dry_run)
+    async def audit(self, *, dry_run: bool = False) -> AuditReport:
+        return await audit_account(self.store, self.source, self.did, dry_run=dry_run)
 
     async def stored(self) -> set[str]:
-        return {item.uri async for _, item in self.store.newest(self.did)}
+        return {item.uri async for _, item in self.store.newest_items(self.did)}
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ async def town() -> AsyncGenerator[Town]:
     async with await open_storage("memory:") as storage:
         town = Town(world, FeedStore(storage, clock=lambda: world.now))
         (profile,) = await town.source.profiles([town.did])
-        await town.store.add(transitions.new_account(profile, now=world.now, polling=Polling()))
+        await town.store.add(transitions.new_account(profile, now=world.now, settings=PollSettings()))
         for _ in range(30):
             world.advance(HOUR // 2)
             world.publish(town.did, "a post")
@@ -59,23 +59,23 @@ async def test_an_audit_finds_a_post_that_was_dated_back_and_no_poll_saw(town: T
     assert back_dated not in await town.stored()
 
     found = await town.audit()
-    assert (found.written, found.missing, found.stored, found.gone) == (32, 1, 1, 0)
+    assert (found.source_records, found.missing, found.repaired, found.deleted) == (32, 1, 1, 0)
     assert [item.uri for item in found.examples] == [back_dated]
     assert await town.stored() == set(town.world.everything_of(town.did))
 
 
 async def test_a_second_audit_finds_nothing(town: Town) -> None:
     town.world.publish(town.did, "old", created_at=town.world.now - 30 * DAY)
-    assert (await town.audit()).stored == 1
+    assert (await town.audit()).repaired == 1
     again = await town.audit()
-    assert (again.written, again.missing, again.stored, again.examples) == (31, 0, 0, ())
+    assert (again.source_records, again.missing, again.repaired, again.examples) == (31, 0, 0, ())
 
 
 async def test_a_dry_run_tells_the_same_and_stores_nothing(town: Town) -> None:
     back_dated = town.world.publish(town.did, "old", created_at=town.world.now - 30 * DAY)
     before = await town.stored()
     found = await town.audit(dry_run=True)
-    assert (found.missing, found.stored) == (1, 0)
+    assert (found.missing, found.repaired) == (1, 0)
     assert [item.uri for item in found.examples] == [back_dated]
     assert await town.stored() == before
 
@@ -85,36 +85,41 @@ async def test_reposts_are_audited_too(town: Town) -> None:
     post = town.world.publish(other, "theirs")
     repost = town.world.repost(town.did, post)
     found = await town.audit()
-    assert [(item.uri, item.kind, item.post) for item in found.examples] == [(repost, "repost", post)]
+    assert [(item.uri, item.kind, item.post_uri) for item in found.examples] == [(repost, "repost", post)]
 
 
 async def test_what_was_deleted_is_counted_and_stays(town: Town) -> None:
     deleted = min(await town.stored())
     town.world.delete(deleted)
     found = await town.audit()
-    assert (found.written, found.missing, found.gone, found.gone_examples) == (29, 0, 1, (deleted,))
+    assert (found.source_records, found.missing, found.deleted, found.deleted_examples) == (
+        29,
+        0,
+        1,
+        (deleted,),
+    )
     assert deleted in await town.stored()
 
 
 async def test_a_repost_without_an_address_of_its_own_is_not_taken_for_deleted(town: Town) -> None:
     """Its item is known by a post that somebody else wrote, which the account's records do not have."""
     post = "at://did:plc:bert/app.bsky.feed.post/1"
-    nameless = Item(uri=post, time=town.world.now, kind="repost", post=post, author="did:plc:bert")
-    await town.store.keep(town.did, [nameless])
-    assert (await town.audit()).gone == 0
+    nameless = Item(uri=post, time=town.world.now, kind="repost", post_uri=post, author_id="did:plc:bert")
+    await town.store.add_items(town.did, [nameless])
+    assert (await town.audit()).deleted == 0
 
 
 async def test_there_are_only_a_few_examples_of_many(town: Town) -> None:
-    for days in range(2 * EXAMPLES):
+    for days in range(2 * MAX_EXAMPLES):
         town.world.publish(town.did, created_at=town.world.now - days * DAY - DAY)
     found = await town.audit(dry_run=True)
-    assert (found.missing, len(found.examples)) == (2 * EXAMPLES, EXAMPLES)
+    assert (found.missing, len(found.examples)) == (2 * MAX_EXAMPLES, MAX_EXAMPLES)
 
 
 async def test_records_that_cannot_be_read_are_counted(town: Town) -> None:
     town.world.spoil(town.world.publish(town.did, "garbage"))
     found = await town.audit()
-    assert (found.set_aside, found.missing) == (1, 0)
+    assert (found.invalid_records, found.missing) == (1, 0)
 
 
 async def test_what_is_published_during_an_audit_is_never_taken_for_gone(town: Town) -> None:
@@ -126,7 +131,7 @@ async def test_what_is_published_during_an_audit_is_never_taken_for_gone(town: T
 
     town.source.before = publish_and_poll
     found = await town.audit()
-    assert (found.missing, found.gone) == (0, 0)
+    assert (found.missing, found.deleted) == (0, 0)
 
 
 class CutOff:
@@ -135,20 +140,20 @@ class CutOff:
     def __init__(self, first: RecordPage) -> None:
         self.first = first
 
-    async def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
+    async def records(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
         yield self.first
         raise SourceUnavailable("cut")
 
-    async def shown(self, items: Sequence[Item]) -> list[Item]:
+    async def shown_items(self, items: Sequence[Item]) -> list[Item]:
         return list(items)
 
 
 async def test_an_audit_that_breaks_off_keeps_what_it_stored_and_tells_no_half_truth(town: Town) -> None:
     uri = f"at://{town.did}/app.bsky.feed.post/1"
-    item = Item(uri=uri, time=1, kind="post", post=uri, author=town.did)
-    page = RecordPage(records=(WrittenRecord(item, town.world.now),), uris=(uri,), cursor="1")
+    item = Item(uri=uri, time=1, kind="post", post_uri=uri, author_id=town.did)
+    page = RecordPage(records=(SourceRecord(item, town.world.now),), uris=(uri,), cursor="1")
     with pytest.raises(SourceUnavailable):
-        await audit(town.store, CutOff(page), town.did)
+        await audit_account(town.store, CutOff(page), town.did)
     assert uri in await town.stored()
 
 
@@ -167,7 +172,7 @@ async def test_what_polls_will_still_read_is_left_to_them(town: Town) -> None:
     town.world.advance(HOUR)
     repost = town.world.repost(town.did, theirs)
     found = await town.audit()
-    assert (found.missing, found.stored) == (0, 0)
+    assert (found.missing, found.repaired) == (0, 0)
     assert repost not in await town.stored()
     await town.poll()
     assert repost in await town.stored()
@@ -189,7 +194,7 @@ async def test_history_is_no_missing_post_and_is_stored_on_request() -> None:
             world.advance(HOUR)
             world.publish(town.did, "a post")
         (profile,) = await town.source.profiles([town.did])
-        await town.store.add(transitions.new_account(profile, now=world.now, polling=Polling()))
+        await town.store.add(transitions.new_account(profile, now=world.now, settings=PollSettings()))
         await town.poll()
         history = 35 - len(await town.stored())
         assert history > 10
@@ -198,8 +203,8 @@ async def test_history_is_no_missing_post_and_is_stored_on_request() -> None:
             found = await town.audit(dry_run=is_dry_run)
             assert (found.missing, found.history) == (1, history)
             assert [item.uri for item in found.examples] == [back_dated]
-        assert found.stored == 1
-        found = await audit(town.store, town.source, town.did, history=True)
+        assert found.repaired == 1
+        found = await audit_account(town.store, town.source, town.did, history=True)
         assert (found.missing, found.history, found.history_stored) == (0, history, history)
         assert await town.stored() == set(world.everything_of(town.did))
 
@@ -210,7 +215,7 @@ async def test_a_record_that_the_feed_does_not_show_is_not_stored(town: Town) ->
     repost = town.world.repost(town.did, post, created_at=town.world.now - 30 * DAY)
     town.world.deactivate(other)
     found = await town.audit()
-    assert (found.missing, found.stored, found.hidden) == (0, 0, 1)
+    assert (found.missing, found.repaired, found.hidden) == (0, 0, 1)
     assert repost not in await town.stored()
 
 
@@ -221,18 +226,18 @@ async def test_what_was_deleted_is_removed_on_request(town: Town) -> None:
     deleted = sorted(await town.stored())[:3]
     for uri in deleted:
         town.world.delete(uri)
-    found = await audit(town.store, town.source, town.did, remove=True, dry_run=True)
-    assert (found.gone, found.removed) == (3, 0)
-    found = await audit(town.store, town.source, town.did, remove=True)
-    assert (found.gone, found.removed) == (3, 3)
+    found = await audit_account(town.store, town.source, town.did, remove=True, dry_run=True)
+    assert (found.deleted, found.removed) == (3, 0)
+    found = await audit_account(town.store, town.source, town.did, remove=True)
+    assert (found.deleted, found.removed) == (3, 3)
     assert await town.stored() == set(town.world.everything_of(town.did))
 
 
 async def test_an_invalid_record_is_not_taken_for_deleted(town: Town) -> None:
     spoiled = min(await town.stored())
     town.world.spoil(spoiled)
-    found = await audit(town.store, town.source, town.did, remove=True)
-    assert (found.gone, found.removed, found.set_aside) == (0, 0, 1)
+    found = await audit_account(town.store, town.source, town.did, remove=True)
+    assert (found.deleted, found.removed, found.invalid_records) == (0, 0, 1)
     assert spoiled in await town.stored()
 
 
@@ -240,8 +245,8 @@ async def test_a_source_without_any_record_removes_nothing(town: Town) -> None:
     """It is more likely to be wrong than to have lost everything."""
     for uri in await town.stored():
         town.world.delete(uri)
-    found = await audit(town.store, town.source, town.did, remove=True)
-    assert (found.gone, found.removed) == (30, 0)
+    found = await audit_account(town.store, town.source, town.did, remove=True)
+    assert (found.deleted, found.removed) == (30, 0)
     assert len(await town.stored()) == 30
 
 
@@ -249,19 +254,19 @@ async def test_a_source_without_any_record_removes_nothing(town: Town) -> None:
 
 
 async def test_an_audit_ends_the_alarm_for_posts_that_no_poll_finds_and_raises_none(town: Town) -> None:
-    poller = Poller(town.store, town.source, Polling(posts_per_page=10))
+    poller = Poller(town.store, town.source, PollSettings(posts_per_page=10))
     await poller.refresh_profiles()
 
     async def unseen_after_an_hour() -> int:
         town.world.advance(HOUR)
-        await poller.once()
+        await poller.run_once()
         await poller.refresh_profiles()
-        return (await town.store.get(town.did)).account.unseen
+        return (await town.store.get(town.did)).account.unseen_posts
 
     town.world.publish(town.did, "old", created_at=town.world.now - 30 * DAY)
     assert await unseen_after_an_hour() == 1
     await town.audit()
-    assert (await town.store.get(town.did)).account.unseen == 0
+    assert (await town.store.get(town.did)).account.unseen_posts == 0
     town.world.publish(town.did, "older", created_at=town.world.now - 40 * DAY)
     await town.audit()  # before a profile has counted it
     assert await unseen_after_an_hour() == 0

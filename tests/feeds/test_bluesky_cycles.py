@@ -7,10 +7,10 @@ from collections.abc import AsyncGenerator, Callable
 
 import pytest
 
-from perdure.feeds import Cycle, FeedStore, Outcome, Poller, Polling, Settings, transitions
-from perdure.feeds.bluesky import Bluesky, open_bluesky
-from perdure.feeds.errors import NotAuthorized
-from perdure.feeds.settings import Bluesky as BlueskySettings
+from perdure.feeds import CycleStats, FeedSettings, FeedStore, Poller, PollOutcome, PollSettings, transitions
+from perdure.feeds.bluesky import BlueskySource, open_bluesky
+from perdure.feeds.errors import AuthenticationFailed
+from perdure.feeds.settings import BlueskySettings
 from perdure.storage import open_storage
 from perdure.storage.clock import MINUTE
 
@@ -23,33 +23,33 @@ pytestmark = pytest.mark.anyio
 ACCOUNTS = 40
 TIGHT = 5
 PASSWORD = {"PERDURE_BLUESKY_PASSWORD": "abcd-efgh"}
-QUICK = Polling(max_retries=1, retry_backoff_ms=1)
+QUICK = PollSettings(max_retries=1, retry_backoff_ms=1)
 
 
 class Town:
     """Accounts that are polled with credentials."""
 
-    def __init__(self, fake: FakeBluesky, store: FeedStore, bluesky: Bluesky, dids: list[str]) -> None:
+    def __init__(self, fake: FakeBluesky, store: FeedStore, bluesky: BlueskySource, dids: list[str]) -> None:
         self.fake = fake
         self.store = store
         self.bluesky = bluesky
         self.dids = dids
 
-    async def once(self, midway: Callable[[], object] = lambda: None) -> Cycle:
+    async def once(self, midway: Callable[[], object] = lambda: None) -> CycleStats:
         """A cycle in which something happens when a quarter of the accounts are done."""
         done = 0
 
-        def tell(outcome: Outcome) -> None:
+        def tell(outcome: PollOutcome) -> None:
             nonlocal done
             done += 1
             if done == ACCOUNTS // 4:
                 midway()
 
-        return await Poller(self.store, self.bluesky, QUICK, tell=tell).once()
+        return await Poller(self.store, self.bluesky, QUICK, on_outcome=tell).run_once()
 
     async def is_complete(self) -> bool:
         for did in self.dids:
-            stored = {item.uri: item.time async for _, item in self.store.newest(did)}
+            stored = {item.uri: item.time async for _, item in self.store.newest_items(did)}
             if stored != self.fake.world.everything_of(did):
                 return False
         return True
@@ -63,20 +63,20 @@ async def town() -> AsyncGenerator[Town]:
     async with FakeBluesky(world, requires_auth=True) as fake, await open_storage("memory:") as storage:
         fake.sessions.passwords[reader] = "abcd-efgh"
         told = BlueskySettings(service=fake.url, pds=fake.url, identifier="reader.test")
-        async with open_bluesky(Settings(polling=QUICK, bluesky=told), environ=PASSWORD) as bluesky:
+        async with open_bluesky(FeedSettings(polling=QUICK, bluesky=told), environ=PASSWORD) as bluesky:
             store = FeedStore(storage, clock=lambda: world.now)
             for profile in await bluesky.profiles(dids):
-                await store.add(transitions.new_account(profile, now=world.now, polling=QUICK))
+                await store.add(transitions.new_account(profile, now=world.now, settings=QUICK))
             yield Town(fake, store, bluesky, dids)
 
 
 async def test_a_cycle_stores_everything_and_the_next_one_costs_a_request_each(town: Town) -> None:
     first = await town.once()
-    assert (first.polled, first.failed, first.new) == (ACCOUNTS, 0, ACCOUNTS * 30)
-    assert first.links == ACCOUNTS * 30
+    assert (first.polled, first.failed, first.new_items) == (ACCOUNTS, 0, ACCOUNTS * 30)
+    assert first.new_links == ACCOUNTS * 30
     assert await town.is_complete()
     town.fake.log.clear()
-    assert (await town.once()).new == 0
+    assert (await town.once()).new_items == 0
     assert [each.status for each in town.fake.log] == [304] * ACCOUNTS
 
 
@@ -117,16 +117,16 @@ async def test_a_page_of_garbage_is_counted_and_the_rest_is_stored(town: Town) -
     for uri in town.fake.world.everything_of(town.dids[0]):
         town.fake.world.spoil(uri)
     cycle = await town.once()
-    assert (cycle.polled, cycle.failed, cycle.set_aside) == (ACCOUNTS, 0, 30)
+    assert (cycle.polled, cycle.failed, cycle.invalid_records) == (ACCOUNTS, 0, 30)
     assert await town.is_complete()
-    assert (await town.store.get(town.dids[0])).account.set_aside == 30
+    assert (await town.store.get(town.dids[0])).account.invalid_records == 30
 
 
 async def test_answers_that_break_now_and_then_lose_nothing(town: Town) -> None:
     for how in ("cut", "truncated", "nonsense", "dropped"):
         town.fake.fail(Fault(how=how, status=200, times=None, chance=0.1))
     cycles = [await town.once() for _ in range(6)]
-    assert sum(cycle.new for cycle in cycles) == ACCOUNTS * 30
+    assert sum(cycle.new_items for cycle in cycles) == ACCOUNTS * 30
     assert await town.is_complete()
 
 
@@ -143,8 +143,8 @@ async def test_wrong_credentials_end_a_cycle_at_once(town: Town) -> None:
         town.fake.sessions.passwords.clear()
         town.fake.sessions.revoke()
 
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(AuthenticationFailed):
         await town.once(change_password)
     active = [stored.account async for stored in town.store.accounts()]
-    assert {account.failures for account in active} == {0}
-    assert any(account.mark is None for account in active)
+    assert {account.consecutive_failures for account in active} == {0}
+    assert any(account.watermark is None for account in active)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perdure.feeds.bluesky.errors import TokenRefused, allowance, refusal, retry_at
+from perdure.feeds.bluesky.errors import TokenRejected, error_from_response, parse_rate_limit, retry_at
 from perdure.feeds.errors import (
     AccountBlocked,
     AccountUnavailable,
-    CursorRefused,
+    AuthenticationFailed,
+    CursorRejected,
     InvalidActor,
-    NotAuthorized,
     RateLimited,
-    RequestRefused,
+    RequestRejected,
     SourceError,
-    SourceFailed,
+    SourceServerError,
     SourceUnavailable,
 )
 
@@ -27,7 +27,7 @@ def told(
     status: int, error: str, message: str = "", *, has_token: bool = True, **headers: str
 ) -> SourceError:
     body = msgspec.json.encode({"error": error, "message": message})
-    return refusal(status, headers, body, actor=DID, now=NOW, has_token=has_token)
+    return error_from_response(status, headers, body, actor=DID, now=NOW, has_token=has_token)
 
 
 @pytest.mark.parametrize(
@@ -39,22 +39,22 @@ def told(
         (400, "InvalidRequest", "Invalid AT identifier", InvalidActor),
         (400, "BlockedActor", "Requester has blocked actor", AccountBlocked),
         (400, "BlockedByActor", "Requester is blocked by actor", AccountBlocked),
-        (400, "ExpiredToken", "Token has expired", TokenRefused),
-        (400, "InvalidToken", "Token could not be verified", TokenRefused),
-        (401, "AuthMissing", "Authentication Required", NotAuthorized),
-        (401, "AuthenticationRequired", "Invalid identifier or password", NotAuthorized),
-        (401, "AccountTakedown", "Account has been taken down", NotAuthorized),
-        (401, "AccountDeactivated", "Account is deactivated", NotAuthorized),
+        (400, "ExpiredToken", "Token has expired", TokenRejected),
+        (400, "InvalidToken", "Token could not be verified", TokenRejected),
+        (401, "AuthMissing", "Authentication Required", AuthenticationFailed),
+        (401, "AuthenticationRequired", "Invalid identifier or password", AuthenticationFailed),
+        (401, "AccountTakedown", "Account has been taken down", AuthenticationFailed),
+        (401, "AccountDeactivated", "Account is deactivated", AuthenticationFailed),
         (401, "JwtExpired", "jwt expired", SourceUnavailable),
         (401, "BadJwtSignature", "jwt signature does not match jwt issuer", SourceUnavailable),
         (401, "UntrustedIss", "identity unknown", SourceUnavailable),
         (429, "RateLimitExceeded", "Rate Limit Exceeded", RateLimited),
-        (500, "InternalServerError", "Internal Server Error", SourceFailed),
+        (500, "InternalServerError", "Internal Server Error", SourceServerError),
         (502, "UpstreamFailure", "Upstream Failure", SourceUnavailable),
-        (400, "InvalidRequest", "Malformed cursor", CursorRefused),
-        (400, "InvalidRequest", "limit must not be above 100", RequestRefused),
-        (404, "XRPCNotSupported", "", RequestRefused),
-        (403, "Forbidden", "", RequestRefused),
+        (400, "InvalidRequest", "Malformed cursor", CursorRejected),
+        (400, "InvalidRequest", "limit must not be above 100", RequestRejected),
+        (404, "XRPCNotSupported", "", RequestRejected),
+        (403, "Forbidden", "", RequestRejected),
     ],
 )
 def test_each_row_of_the_table(status: int, error: str, message: str, meaning: type[SourceError]) -> None:
@@ -70,7 +70,7 @@ def test_a_401_to_a_request_without_a_token_is_not_about_our_credentials(error: 
 
 def test_a_server_that_requires_a_login_says_what_to_set() -> None:
     refused = told(401, "AuthMissing", "Authentication Required", has_token=False)
-    assert type(refused) is NotAuthorized
+    assert type(refused) is AuthenticationFailed
     assert "bluesky.identifier" in str(refused)
 
 
@@ -85,20 +85,20 @@ def test_a_server_that_requires_a_login_says_what_to_set() -> None:
     ],
 )
 def test_a_message_that_only_resembles_another_means_nothing(message: str) -> None:
-    assert type(told(400, "InvalidRequest", message)) is RequestRefused
+    assert type(told(400, "InvalidRequest", message)) is RequestRejected
 
 
 @pytest.mark.parametrize(
     ("status", "error"), [(403, "BlockedActor"), (404, "ExpiredToken"), (409, "InvalidRequest")]
 )
 def test_an_error_at_another_status_is_another_error(status: int, error: str) -> None:
-    assert type(told(status, error, "Profile not found")) is RequestRefused
+    assert type(told(status, error, "Profile not found")) is RequestRejected
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>Bad request</html>", b'{"err', b"[]", b"\xff"])
 @pytest.mark.parametrize("status", [302, 400, 401, 404, 503])
 def test_an_answer_that_bluesky_did_not_write_is_no_verdict(status: int, body: bytes) -> None:
-    assert type(refusal(status, {}, body, actor=DID, now=NOW)) is SourceUnavailable
+    assert type(error_from_response(status, {}, body, actor=DID, now=NOW)) is SourceUnavailable
 
 
 @pytest.mark.parametrize(
@@ -115,19 +115,19 @@ def test_an_answer_that_bluesky_did_not_write_is_no_verdict(status: int, body: b
 )
 def test_when_to_come_back(headers: dict[str, str], until: int | None) -> None:
     assert retry_at(headers, NOW) == until
-    error = refusal(429, headers, b"", actor=DID, now=NOW)
+    error = error_from_response(429, headers, b"", actor=DID, now=NOW)
     assert isinstance(error, RateLimited)
-    assert error.until == until
+    assert error.retry_at == until
 
 
 def test_what_is_left_is_told_by_the_headers() -> None:
     headers = {"ratelimit-limit": "3000", "ratelimit-remaining": "2999", "ratelimit-reset": "1794744300"}
-    assert allowance(headers) == (3000, 2999, 1_794_744_300_000_000)
+    assert parse_rate_limit(headers) == (3000, 2999, 1_794_744_300_000_000)
     del headers["ratelimit-limit"]
-    assert allowance(headers) == (None, 2999, 1_794_744_300_000_000)
+    assert parse_rate_limit(headers) == (None, 2999, 1_794_744_300_000_000)
 
 
 @pytest.mark.parametrize("value", ["", "many", "-5", "1.5", "9" * 30, "\u0663"])
 def test_headers_that_are_no_numbers_tell_nothing(value: str) -> None:
-    assert allowance({"ratelimit-remaining": value, "ratelimit-reset": "1794744300"}) is None
-    assert allowance({"ratelimit-remaining": "5", "ratelimit-reset": value}) is None
+    assert parse_rate_limit({"ratelimit-remaining": value, "ratelimit-reset": "1794744300"}) is None
+    assert parse_rate_limit({"ratelimit-remaining": "5", "ratelimit-reset": value}) is None

@@ -6,7 +6,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from perdure.feeds.bluesky.xrpc import _decoded
+from perdure.feeds.bluesky.xrpc import _decode
 
 _any: msgspec.json.Decoder[object] = msgspec.json.Decoder()
 
@@ -22,9 +22,9 @@ _any: msgspec.json.Decoder[object] = msgspec.json.Decoder()
     ],
 )
 def test_a_half_becomes_a_replacement_and_a_whole_stays(written: bytes, read: list[str]) -> None:
-    assert _decoded(_any, written) == read
+    assert _decode(_any, written) == read
 
 
 def test_what_is_broken_otherwise_stays_broken() -> None:
     with pytest.raises(msgspec.DecodeError):
-        _decoded(_any, rb'["\ud800"')
+        _decode(_any, rb'["\ud800"')

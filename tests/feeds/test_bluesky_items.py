@@ -8,8 +8,14 @@ from typing import Any, TypeAlias
 import msgspec
 import pytest
 
-from perdure.feeds import Link, Page
-from perdure.feeds.bluesky.items import micros_of, newest_of, page_of, page_written, profiles_of
+from perdure.feeds import FeedPage, Link
+from perdure.feeds.bluesky.items import (
+    latest_by_author,
+    parse_page,
+    parse_profiles,
+    parse_records,
+    parse_timestamp,
+)
 from perdure.feeds.bluesky.lexicon import Feed, Records
 from perdure.feeds.source import RecordPage
 
@@ -26,12 +32,12 @@ QUOTED = Link(
 Json: TypeAlias = dict[str, Any]
 
 
-def recorded(name: str) -> Page:
-    return page_of(msgspec.json.decode((FIXTURES / f"{name}.json").read_bytes(), type=Feed))
+def recorded(name: str) -> FeedPage:
+    return parse_page(msgspec.json.decode((FIXTURES / f"{name}.json").read_bytes(), type=Feed))
 
 
-def shown(*entries: object, **more: object) -> Page:
-    return page_of(msgspec.json.decode(msgspec.json.encode({"feed": entries, **more}), type=Feed))
+def shown(*entries: object, **more: object) -> FeedPage:
+    return parse_page(msgspec.json.decode(msgspec.json.encode({"feed": entries, **more}), type=Feed))
 
 
 def entry(
@@ -52,7 +58,7 @@ def links_of(each: Json) -> tuple[Link, ...]:
 
 
 def time(written: str) -> int:
-    micros = micros_of(written)
+    micros = parse_timestamp(written)
     assert micros is not None
     return micros
 
@@ -63,7 +69,7 @@ def time(written: str) -> int:
 def test_a_page_of_a_hundred_is_read_whole() -> None:
     page = recorded("page100")
     assert len(page.items) == 100
-    assert page.set_aside == 0
+    assert page.invalid_records == 0
     assert page.cursor == "1794712884064__bafyreiadxmwcjnko7mddzel4gskjbwtphgvj5e52udhcynuaebt4viwsri"
 
 
@@ -78,9 +84,9 @@ def test_a_repost_is_known_by_its_own_address_and_stands_at_its_own_time() -> No
     own, foreign, *posts = recorded("reposts").items
     assert own.kind == foreign.kind == "repost"
     assert own.uri == f"at://{ANNA}/app.bsky.feed.repost/3n2emxkny222r"
-    assert own.post == f"at://{ANNA}/app.bsky.feed.post/3n2emxddk3k2r"
+    assert own.post_uri == f"at://{ANNA}/app.bsky.feed.post/3n2emxddk3k2r"
     assert own.time == time("2026-11-15T18:21:31.768Z")
-    assert foreign.author == "did:plc:javyd4k3luzdhqltxrqwgczg"
+    assert foreign.author_id == "did:plc:javyd4k3luzdhqltxrqwgczg"
     assert foreign.time == time("2026-11-15T18:21:31.730Z")
     assert [post.kind for post in posts] == ["post", "post"]
 
@@ -193,7 +199,7 @@ def test_a_feed_that_is_attached_is_no_quote() -> None:
 )
 def test_a_part_that_cannot_be_read_takes_nothing_away_from_its_post(broken: Json) -> None:
     page = shown(entry(text="at https://a.test", **broken))
-    assert page.set_aside == 0
+    assert page.invalid_records == 0
     assert page.items[0].links == (Link("https://a.test", "text"),)
 
 
@@ -221,7 +227,7 @@ def test_a_post_stands_at_the_earlier_of_what_it_says_and_when_it_was_seen(
 def test_a_repost_without_an_address_of_its_own_is_known_by_the_post() -> None:
     reason = {"$type": "app.bsky.feed.defs#reasonRepost", "by": {"did": "did:plc:b"}}
     page = shown({**entry("at://did:plc:a/x/1"), "reason": {**reason, "indexedAt": "2026-11-15T13:00:00Z"}})
-    assert page.items[0].uri == page.items[0].post == "at://did:plc:a/x/1"
+    assert page.items[0].uri == page.items[0].post_uri == "at://did:plc:a/x/1"
     assert page.items[0].time == time("2026-11-15T13:00:00Z")
 
 
@@ -250,7 +256,7 @@ def test_a_repost_without_an_address_of_its_own_is_known_by_the_post() -> None:
 def test_one_bad_record_is_set_aside_and_does_not_sink_its_page(garbage: object) -> None:
     page = shown(entry("at://a/b/1"), garbage, entry("at://a/b/2"), cursor="c")
     assert [item.uri for item in page.items] == ["at://a/b/1", "at://a/b/2"]
-    assert page.set_aside == 1
+    assert page.invalid_records == 1
     assert page.cursor == "c"
 
 
@@ -259,8 +265,8 @@ def test_a_record_that_is_no_text_is_set_aside_too() -> None:
     bad = good.replace(b'"t"', b'"\xff"')
     deep = good.replace(b'"t"', b"[" * 100_000)
     assert bad != good != deep
-    page = page_of(Feed(feed=[msgspec.Raw(bad), msgspec.Raw(good), msgspec.Raw(deep)]))
-    assert (len(page.items), page.set_aside) == (1, 2)
+    page = parse_page(Feed(feed=[msgspec.Raw(bad), msgspec.Raw(good), msgspec.Raw(deep)]))
+    assert (len(page.items), page.invalid_records) == (1, 2)
 
 
 # Records, profiles, hints
@@ -268,7 +274,7 @@ def test_a_record_that_is_no_text_is_set_aside_too() -> None:
 
 def written(*records: object) -> RecordPage:
     body = msgspec.json.encode({"records": records})
-    return page_written(msgspec.json.decode(body, type=Records), BERT, "next")
+    return parse_records(msgspec.json.decode(body, type=Records), BERT, "next")
 
 
 def test_a_record_has_the_identity_and_the_links_that_it_has_in_the_feed() -> None:
@@ -290,10 +296,10 @@ def test_a_record_has_the_identity_and_the_links_that_it_has_in_the_feed() -> No
     assert len(items) == len(by_uri) == 4
     assert page.cursor == "next"
     for item in items:
-        assert (item.kind, item.post, item.author) == (
+        assert (item.kind, item.post_uri, item.author_id) == (
             by_uri[item.uri].kind,
-            by_uri[item.uri].post,
-            by_uri[item.uri].author,
+            by_uri[item.uri].post_uri,
+            by_uri[item.uri].author_id,
         )
         assert abs(item.time - by_uri[item.uri].time) < 1_000_000
     assert items[1].links == (Link("https://example.com/rwm", "card", "T2"),)
@@ -324,15 +330,15 @@ def test_a_record_without_any_time_is_set_aside() -> None:
         {"uri": f"at://{BERT}/app.bsky.feed.repost/3n2en2tmbuc2r", "value": {"createdAt": "no subject"}},
         {"uri": f"at://{BERT}/app.bsky.feed.post/3n2en2tmbuc2r", "value": {"text": "t"}},
     )
-    assert (len(page.records), len(page.uris), page.set_aside) == (1, 3, 2)
+    assert (len(page.records), len(page.uris), page.invalid_records) == (1, 3, 2)
 
 
 def test_a_profile_that_cannot_be_read_does_not_hide_the_others() -> None:
     raws = [msgspec.Raw(b"{}"), msgspec.Raw(b'{"did":"did:plc:a","handle":"a.test","postsCount":3}')]
-    (profile,) = profiles_of(raws)
-    assert (profile.account_id, profile.handle, profile.posts) == ("did:plc:a", "a.test", 3)
+    (profile,) = parse_profiles(raws)
+    assert (profile.account_id, profile.handle, profile.post_count) == ("did:plc:a", "a.test", 3)
 
 
 def test_a_hint_names_who_reposts_and_not_whom() -> None:
     feed = msgspec.json.decode((FIXTURES / "reposts.json").read_bytes(), type=Feed)
-    assert newest_of(feed) == {ANNA: time("2026-11-15T18:21:31.768Z")}
+    assert latest_by_author(feed) == {ANNA: time("2026-11-15T18:21:31.768Z")}

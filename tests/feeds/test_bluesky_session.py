@@ -10,12 +10,12 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from perdure.feeds import Budget, Page, Polling, Requests, Settings
-from perdure.feeds.bluesky import Bluesky, open_bluesky
+from perdure.feeds import FeedPage, FeedSettings, PollSettings, RateLimiter, Retrier
+from perdure.feeds.bluesky import BlueskySource, open_bluesky
 from perdure.feeds.bluesky.session import MAX_RENEWALS, Session
-from perdure.feeds.bluesky.xrpc import Client
-from perdure.feeds.errors import AccountBlocked, NotAuthorized, SourceUnavailable
-from perdure.feeds.settings import Bluesky as BlueskySettings
+from perdure.feeds.bluesky.xrpc import XrpcClient
+from perdure.feeds.errors import AccountBlocked, AuthenticationFailed, SourceUnavailable
+from perdure.feeds.settings import BlueskySettings
 from perdure.feeds.source import HintSource
 
 from ..runtime.replicas import until
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 LOG_IN = "com.atproto.server.createSession"
 REFRESH = "com.atproto.server.refreshSession"
-QUICK = Polling(max_retries=1, retry_backoff_ms=1)
+QUICK = PollSettings(max_retries=1, retry_backoff_ms=1)
 PASSWORD = {"PERDURE_BLUESKY_PASSWORD": "abcd-efgh"}
 MANY = 30
 
@@ -43,11 +43,11 @@ class Two:
         self.post = self.world.publish(self.anna, "a post")
         pds.sessions.passwords[self.reader] = "abcd-efgh"
 
-    def settings(self, hints: str | None = None) -> Settings:
+    def settings(self, hints: str | None = None) -> FeedSettings:
         bluesky = BlueskySettings(
             service=self.public.url, pds=self.pds.url, identifier="reader.test", hints=hints
         )
-        return Settings(polling=QUICK, bluesky=bluesky)
+        return FeedSettings(polling=QUICK, bluesky=bluesky)
 
     def counts(self) -> tuple[int, int]:
         """How often somebody logged in, and how often a session was refreshed."""
@@ -62,25 +62,25 @@ async def two() -> AsyncGenerator[Two]:
 
 
 @pytest.fixture
-async def bluesky(two: Two) -> AsyncGenerator[Bluesky]:
+async def bluesky(two: Two) -> AsyncGenerator[BlueskySource]:
     async with open_bluesky(two.settings(), environ=PASSWORD) as bluesky:
         yield bluesky
 
 
-async def head(bluesky: Bluesky, did: str) -> Page:
+async def head(bluesky: BlueskySource, did: str) -> FeedPage:
     page = await bluesky.page(did, limit=100)
     assert page is not None
     return page
 
 
-async def many(bluesky: Bluesky, did: str) -> None:
+async def many(bluesky: BlueskySource, did: str) -> None:
     """Read a feed many times at once; every time it is all there."""
     pages = await asyncio.gather(*(head(bluesky, did) for _ in range(MANY)))
     assert {page.items for page in pages} == {pages[0].items}
     assert len(pages[0].items) == 1
 
 
-async def test_many_requests_share_one_session(two: Two, bluesky: Bluesky) -> None:
+async def test_many_requests_share_one_session(two: Two, bluesky: BlueskySource) -> None:
     await many(bluesky, two.anna)
     assert two.counts() == (1, 0)
     assert all(each.is_authorized for each in two.pds.asked(FEED))
@@ -88,16 +88,16 @@ async def test_many_requests_share_one_session(two: Two, bluesky: Bluesky) -> No
     assert two.public.log == []
 
 
-async def test_everything_is_asked_with_the_session(two: Two, bluesky: Bluesky) -> None:
+async def test_everything_is_asked_with_the_session(two: Two, bluesky: BlueskySource) -> None:
     two.world.follow(two.reader, two.anna)
     assert [each.account_id async for each in bluesky.follows("reader.test")] == [two.anna]
     assert [each.account_id for each in await bluesky.profiles(["anna.test"])] == [two.anna]
-    assert [uri async for page in bluesky.written(two.anna) for uri in page.uris] == [two.post]
+    assert [uri async for page in bluesky.records(two.anna) for uri in page.uris] == [two.post]
     assert two.public.log == []
 
 
 async def test_a_token_that_runs_out_is_renewed_once_for_all_that_it_was_refused_to(
-    two: Two, bluesky: Bluesky
+    two: Two, bluesky: BlueskySource
 ) -> None:
     await head(bluesky, two.anna)
     two.pds.sessions.expire("access")
@@ -111,7 +111,7 @@ async def test_a_token_that_runs_out_is_renewed_once_for_all_that_it_was_refused
     assert 1 < len(refused) <= QUICK.connections
 
 
-async def test_tokens_may_run_out_again_and_again_while_many_read(two: Two, bluesky: Bluesky) -> None:
+async def test_tokens_may_run_out_again_and_again_while_many_read(two: Two, bluesky: BlueskySource) -> None:
     two.pds.latency = 0.002
     await head(bluesky, two.anna)
 
@@ -126,21 +126,21 @@ async def test_tokens_may_run_out_again_and_again_while_many_read(two: Two, blue
     assert two.counts() == (1, 10)
 
 
-async def test_when_the_whole_session_has_run_out_one_logs_in_again(two: Two, bluesky: Bluesky) -> None:
+async def test_when_the_whole_session_has_run_out_one_logs_in_again(two: Two, bluesky: BlueskySource) -> None:
     await head(bluesky, two.anna)
     two.pds.sessions.expire()
     await many(bluesky, two.anna)
     assert two.counts() == (2, 1)
 
 
-async def test_a_session_that_nobody_knows_any_more_is_replaced(two: Two, bluesky: Bluesky) -> None:
+async def test_a_session_that_nobody_knows_any_more_is_replaced(two: Two, bluesky: BlueskySource) -> None:
     await head(bluesky, two.anna)
     two.pds.sessions.revoke()
     await many(bluesky, two.anna)
     assert two.counts() == (2, 1)
 
 
-async def test_a_refresh_whose_answer_breaks_is_tried_again(two: Two, bluesky: Bluesky) -> None:
+async def test_a_refresh_whose_answer_breaks_is_tried_again(two: Two, bluesky: BlueskySource) -> None:
     """The first try has used the refresh token up, so the second ends in a new login."""
     await head(bluesky, two.anna)
     two.pds.sessions.expire("access")
@@ -149,7 +149,9 @@ async def test_a_refresh_whose_answer_breaks_is_tried_again(two: Two, bluesky: B
     assert two.counts() == (2, 2)
 
 
-async def test_a_server_that_cannot_refresh_just_now_costs_no_password(two: Two, bluesky: Bluesky) -> None:
+async def test_a_server_that_cannot_refresh_just_now_costs_no_password(
+    two: Two, bluesky: BlueskySource
+) -> None:
     await head(bluesky, two.anna)
     two.pds.sessions.expire("access")
     two.pds.fail(Fault(how="refused", status=503, times=2, path=REFRESH))
@@ -166,25 +168,25 @@ async def test_a_wrong_password_stops_everything_and_is_tried_once(two: Two) -> 
         answers = await asyncio.gather(
             *(head(bluesky, two.anna) for _ in range(MANY)), return_exceptions=True
         )
-    assert {type(answer) for answer in answers} == {NotAuthorized}
+    assert {type(answer) for answer in answers} == {AuthenticationFailed}
     assert "reader.test" in str(answers[0])
     assert "wrong" not in str(answers[0])
     assert two.counts() == (1, 0)
     assert two.pds.asked(FEED) == []
 
 
-async def test_a_password_that_no_longer_holds_stops_everything(two: Two, bluesky: Bluesky) -> None:
+async def test_a_password_that_no_longer_holds_stops_everything(two: Two, bluesky: BlueskySource) -> None:
     await head(bluesky, two.anna)
     two.pds.sessions.expire()
     two.pds.sessions.passwords[two.reader] = "another"
     for _ in range(3):
-        with pytest.raises(NotAuthorized):
+        with pytest.raises(AuthenticationFailed):
             await head(bluesky, two.anna)
     assert two.counts() == (2, 1)
 
 
 async def test_a_server_that_refuses_the_tokens_it_gives_is_not_asked_for_ever(
-    two: Two, bluesky: Bluesky
+    two: Two, bluesky: BlueskySource
 ) -> None:
     two.pds.fail(
         Fault(
@@ -204,11 +206,11 @@ async def test_a_server_that_refuses_the_tokens_it_gives_is_not_asked_for_ever(
 async def test_the_limits_of_logins_say_nothing_about_reading(two: Two) -> None:
     """A login is one of few in a day. To take that for the limit of everything would be to stop for a day."""
     two.pds.limit.set(30, seconds=86_400)
-    budget = Budget(10)
+    budget = RateLimiter(10)
     async with httpx2.AsyncClient() as http:
-        client = Client(http, two.pds.url, Requests(budget, QUICK))
+        client = XrpcClient(http, two.pds.url, Retrier(budget, QUICK))
         session = Session(client, "reader.test", "abcd-efgh")
-        await session.open()
+        await session.ensure_token()
         assert session.token is not None
     assert two.counts() == (1, 0)
     assert budget.remaining is None
@@ -291,7 +293,7 @@ async def test_a_file_that_others_can_read_or_nobody_can_write_costs_a_login_and
 # A 401 of another server
 
 
-async def test_a_401_between_their_own_servers_is_retried(two: Two, bluesky: Bluesky) -> None:
+async def test_a_401_between_their_own_servers_is_retried(two: Two, bluesky: BlueskySource) -> None:
     two.pds.fail(Fault(how="refused", status=401, error="JwtExpired", message="jwt expired", path=FEED))
     assert (await head(bluesky, two.anna)).items
     assert two.counts() == (1, 0)
@@ -301,7 +303,7 @@ async def test_whatever_a_login_is_refused_for_is_final(two: Two) -> None:
     two.pds.fail(Fault(how="refused", times=None, status=401, error="AuthFactorTokenRequired", path=LOG_IN))
     async with open_bluesky(two.settings(), environ=PASSWORD) as bluesky:
         for _ in range(2):
-            with pytest.raises(NotAuthorized, match="AuthFactorTokenRequired"):
+            with pytest.raises(AuthenticationFailed, match="AuthFactorTokenRequired"):
                 await head(bluesky, two.anna)
     assert two.counts() == (1, 0)
 
@@ -309,7 +311,7 @@ async def test_whatever_a_login_is_refused_for_is_final(two: Two) -> None:
 # Blocked
 
 
-async def test_who_is_blocked_reads_what_everybody_can(two: Two, bluesky: Bluesky) -> None:
+async def test_who_is_blocked_reads_what_everybody_can(two: Two, bluesky: BlueskySource) -> None:
     two.world.block(two.anna, two.reader)
     assert [item.uri for item in (await head(bluesky, two.anna)).items] == [two.post]
     assert [each.status for each in two.pds.asked(FEED)] == [400]
@@ -317,13 +319,15 @@ async def test_who_is_blocked_reads_what_everybody_can(two: Two, bluesky: Bluesk
     assert not unsigned.is_authorized
 
 
-async def test_a_blocked_head_that_has_not_changed_is_not_sent_again(two: Two, bluesky: Bluesky) -> None:
+async def test_a_blocked_head_that_has_not_changed_is_not_sent_again(
+    two: Two, bluesky: BlueskySource
+) -> None:
     two.world.block(two.reader, two.anna)
     etag = (await head(bluesky, two.anna)).etag
     assert await bluesky.page(two.anna, limit=100, etag=etag) is None
 
 
-async def test_who_is_blocked_everywhere_is_told_so(two: Two, bluesky: Bluesky) -> None:
+async def test_who_is_blocked_everywhere_is_told_so(two: Two, bluesky: BlueskySource) -> None:
     two.world.block(two.anna, two.reader)
     two.public.fail(Fault(how="refused", status=400, error="BlockedActor", message="no"))
     with pytest.raises(AccountBlocked):
@@ -337,4 +341,4 @@ async def test_the_timeline_hints_at_who_has_news(two: Two) -> None:
     two.world.follow(two.reader, two.anna)
     async with open_bluesky(two.settings(hints="timeline"), environ=PASSWORD) as bluesky:
         assert isinstance(bluesky, HintSource)
-        assert await bluesky.recent() == {two.anna: two.world.everything_of(two.anna)[two.post]}
+        assert await bluesky.latest_activity() == {two.anna: two.world.everything_of(two.anna)[two.post]}

@@ -8,21 +8,30 @@ from collections.abc import AsyncGenerator
 import httpx2
 import pytest
 
-from perdure.feeds import Budget, FeedStore, Link, Page, Poller, Polling, Settings, transitions
-from perdure.feeds.audit import audit
-from perdure.feeds.bluesky import Bluesky, open_bluesky
+from perdure.feeds import (
+    FeedPage,
+    FeedSettings,
+    FeedStore,
+    Link,
+    Poller,
+    PollSettings,
+    RateLimiter,
+    transitions,
+)
+from perdure.feeds.audit import audit_account
+from perdure.feeds.bluesky import BlueskySource, open_bluesky
 from perdure.feeds.errors import (
     AccountBlocked,
     AccountUnavailable,
-    CursorRefused,
+    AuthenticationFailed,
+    CursorRejected,
     InvalidActor,
     InvalidSettings,
-    NotAuthorized,
-    RequestRefused,
+    RequestRejected,
     SourceError,
     SourceUnavailable,
 )
-from perdure.feeds.settings import Bluesky as BlueskySettings
+from perdure.feeds.settings import BlueskySettings
 from perdure.feeds.source import FollowSource, HintSource
 from perdure.storage import open_storage
 from perdure.storage.clock import DAY, HOUR
@@ -36,11 +45,11 @@ from .simulation.accounts import Cursors
 pytestmark = pytest.mark.anyio
 
 RETRIES = 2
-QUICK = Polling(max_retries=RETRIES, retry_backoff_ms=1)
+QUICK = PollSettings(max_retries=RETRIES, retry_backoff_ms=1)
 
 
-def settings(fake: FakeBluesky, *, hints: str | None = None, polling: Polling = QUICK) -> Settings:
-    return Settings(polling=polling, bluesky=BlueskySettings(service=fake.url, pds=fake.url, hints=hints))
+def settings(fake: FakeBluesky, *, hints: str | None = None, polling: PollSettings = QUICK) -> FeedSettings:
+    return FeedSettings(polling=polling, bluesky=BlueskySettings(service=fake.url, pds=fake.url, hints=hints))
 
 
 @pytest.fixture
@@ -50,7 +59,7 @@ async def fake() -> AsyncGenerator[FakeBluesky]:
 
 
 @pytest.fixture
-async def bluesky(fake: FakeBluesky) -> AsyncGenerator[Bluesky]:
+async def bluesky(fake: FakeBluesky) -> AsyncGenerator[BlueskySource]:
     async with open_bluesky(settings(fake), environ={}) as bluesky:
         yield bluesky
 
@@ -76,14 +85,14 @@ def anna(fake: FakeBluesky) -> str:
     return did
 
 
-async def head(bluesky: Bluesky, did: str, etag: str | None = None) -> Page:
+async def head(bluesky: BlueskySource, did: str, etag: str | None = None) -> FeedPage:
     page = await bluesky.page(did, limit=100, etag=etag)
     assert page is not None
     return page
 
 
-async def whole_feed(source: Bluesky | WorldSource, did: str, limit: int = 7) -> list[Page]:
-    pages: list[Page] = []
+async def whole_feed(source: BlueskySource | WorldSource, did: str, limit: int = 7) -> list[FeedPage]:
+    pages: list[FeedPage] = []
     cursor: str | None = None
     while True:
         page = await source.page(did, limit=limit, cursor=cursor)
@@ -99,7 +108,7 @@ async def whole_feed(source: Bluesky | WorldSource, did: str, limit: int = 7) ->
 
 @pytest.mark.parametrize("cursors", ["time", "keyset"])
 async def test_reading_page_by_page_shows_everything_at_its_time(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str, cursors: Cursors
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str, cursors: Cursors
 ) -> None:
     fake.world.knobs.cursors = cursors
     items = [item for page in await whole_feed(bluesky, anna) for item in page.items]
@@ -108,14 +117,14 @@ async def test_reading_page_by_page_shows_everything_at_its_time(
 
 
 async def test_it_shows_the_items_that_the_source_without_http_shows(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
     """So that what is proven on the one holds for the other."""
 
-    def told(pages: list[Page]) -> list[list[tuple[str, int, str, str, str, str, str]]]:
+    def told(pages: list[FeedPage]) -> list[list[tuple[str, int, str, str, str, str, str]]]:
         return [
             [
-                (each.uri, each.time, each.kind, each.post, each.author, each.handle, each.text)
+                (each.uri, each.time, each.kind, each.post_uri, each.author_id, each.author_handle, each.text)
                 for each in page.items
             ]
             for page in pages
@@ -125,7 +134,7 @@ async def test_it_shows_the_items_that_the_source_without_http_shows(
     assert over_http == told(await whole_feed(WorldSource(fake.world), anna))
 
 
-async def test_links_come_with_their_items(bluesky: Bluesky, anna: str) -> None:
+async def test_links_come_with_their_items(bluesky: BlueskySource, anna: str) -> None:
     (quote,) = [item for item in (await head(bluesky, anna)).items if item.kind == "quote"]
     assert quote.links == (
         Link("https://example.com/card", "card", "T"),
@@ -134,7 +143,7 @@ async def test_links_come_with_their_items(bluesky: Bluesky, anna: str) -> None:
 
 
 async def test_a_head_that_has_not_changed_is_not_sent_again(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
     etag = (await head(bluesky, anna)).etag
     assert etag is not None
@@ -146,13 +155,15 @@ async def test_a_head_that_has_not_changed_is_not_sent_again(
     assert changed.etag not in (None, etag)
 
 
-async def test_only_the_head_has_an_etag(bluesky: Bluesky, anna: str) -> None:
+async def test_only_the_head_has_an_etag(bluesky: BlueskySource, anna: str) -> None:
     first, second, *_ = await whole_feed(bluesky, anna)
     assert first.etag is not None
     assert second.etag is None
 
 
-async def test_a_page_below_the_head_is_always_sent(fake: FakeBluesky, bluesky: Bluesky, anna: str) -> None:
+async def test_a_page_below_the_head_is_always_sent(
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
+) -> None:
     """Even if somebody had its ETag: whoever walks a gap must be told what is there."""
     first, second, *_ = await whole_feed(bluesky, anna)
     assert first.cursor is not None
@@ -163,32 +174,34 @@ async def test_a_page_below_the_head_is_always_sent(fake: FakeBluesky, bluesky: 
 
 
 async def test_a_record_of_garbage_does_not_sink_its_page(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
     before = await head(bluesky, anna)
     fake.world.spoil(before.items[1].uri)
     page = await head(bluesky, anna)
-    assert page.set_aside == 1
+    assert page.invalid_records == 1
     assert page.items == (before.items[0], *before.items[2:])
 
 
-async def test_profiles_are_asked_for_twenty_five_at_a_time(fake: FakeBluesky, bluesky: Bluesky) -> None:
+async def test_profiles_are_asked_for_twenty_five_at_a_time(
+    fake: FakeBluesky, bluesky: BlueskySource
+) -> None:
     dids = [fake.world.account() for _ in range(75)]
     fake.world.publish(dids[0], "one")
     fake.world.deactivate(dids[7])
     found = await bluesky.profiles(dids)
     assert {profile.account_id for profile in found} == {*dids} - {dids[7]}
-    assert {profile.posts for profile in found if profile.account_id == dids[0]} == {1}
+    assert {profile.post_count for profile in found if profile.account_id == dids[0]} == {1}
     assert len(fake.asked("app.bsky.actor.getProfiles")) == 3
 
 
-async def test_profiles_are_found_by_handle_and_nobody_is_no_error(bluesky: Bluesky, anna: str) -> None:
+async def test_profiles_are_found_by_handle_and_nobody_is_no_error(bluesky: BlueskySource, anna: str) -> None:
     (profile,) = await bluesky.profiles(["@anna.test", "nobody.test"])
     assert (profile.account_id, profile.handle) == (anna, "anna.test")
     assert await bluesky.profiles([]) == []
 
 
-async def test_a_follow_list_is_read_to_its_end(fake: FakeBluesky, bluesky: Bluesky, anna: str) -> None:
+async def test_a_follow_list_is_read_to_its_end(fake: FakeBluesky, bluesky: BlueskySource, anna: str) -> None:
     followed = [fake.world.account() for _ in range(230)]
     for other in followed:
         fake.world.follow(anna, other)
@@ -197,7 +210,7 @@ async def test_a_follow_list_is_read_to_its_end(fake: FakeBluesky, bluesky: Blue
     assert len(fake.asked("app.bsky.graph.getFollows")) == 3
 
 
-async def test_the_follow_list_of_nobody_is_an_error(bluesky: Bluesky) -> None:
+async def test_the_follow_list_of_nobody_is_an_error(bluesky: BlueskySource) -> None:
     with pytest.raises(AccountUnavailable):
         [each async for each in bluesky.follows("nobody.test")]
 
@@ -206,50 +219,52 @@ async def test_the_follow_list_of_nobody_is_an_error(bluesky: Bluesky) -> None:
 
 
 async def test_the_records_are_everything_in_the_order_of_writing(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
-    items = [record.item async for page in bluesky.written(anna) for record in page.records]
+    items = [record.item async for page in bluesky.records(anna) for record in page.records]
     assert {item.uri for item in items} == {*fake.world.everything_of(anna)}
     for kinds in ({"post", "reply", "quote"}, {"repost"}):
         uris = [item.uri for item in items if item.kind in kinds]
         assert uris == sorted(uris)
 
 
-async def test_records_are_read_on_from_any_cursor(fake: FakeBluesky, bluesky: Bluesky, anna: str) -> None:
+async def test_records_are_read_on_from_any_cursor(
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
+) -> None:
     for _ in range(220):
         fake.world.publish(anna)
-    pages = [page async for page in bluesky.written(anna)]
+    pages = [page async for page in bluesky.records(anna)]
     assert len(pages) > 4
     assert pages[-1].cursor is None
     for number, page in enumerate(pages[:-1]):
         assert page.cursor is not None
-        rest = [later async for later in bluesky.written(anna, after=page.cursor)]
+        rest = [later async for later in bluesky.records(anna, after=page.cursor)]
         assert rest == pages[number + 1 :]
 
 
-async def test_the_records_of_nobody_are_an_error(bluesky: Bluesky) -> None:
+async def test_the_records_of_nobody_are_an_error(bluesky: BlueskySource) -> None:
     with pytest.raises(AccountUnavailable):
-        [page async for page in bluesky.written("did:plc:nobody")]
+        [page async for page in bluesky.records("did:plc:nobody")]
 
 
 async def test_an_audit_finds_a_post_that_was_dated_back_and_no_poll_saw(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
     world = fake.world
     async with await open_storage("memory:") as storage:
         store = FeedStore(storage, clock=lambda: world.now)
         (profile,) = await bluesky.profiles([anna])
-        await store.add(transitions.new_account(profile, now=world.now, polling=QUICK))
-        poller = Poller(store, bluesky, Polling(initial_lookback_hours=24 * 30, posts_per_page=10))
-        await poller.once()
-        assert (await audit(store, bluesky, anna)).missing == 0
+        await store.add(transitions.new_account(profile, now=world.now, settings=QUICK))
+        poller = Poller(store, bluesky, PollSettings(initial_lookback_hours=24 * 30, posts_per_page=10))
+        await poller.run_once()
+        assert (await audit_account(store, bluesky, anna)).missing == 0
 
         world.advance(HOUR)
         late = world.publish(anna, "late", created_at=world.now - 300 * DAY)
         world.publish(anna, "new")
-        assert (await poller.once()).new == 1
-        found = await audit(store, bluesky, anna)
-        assert (found.missing, found.stored, found.gone) == (1, 1, 0)
+        assert (await poller.run_once()).new_items == 1
+        found = await audit_account(store, bluesky, anna)
+        assert (found.missing, found.repaired, found.deleted) == (1, 1, 0)
         assert [item.uri for item in found.examples] == [late]
         assert await store.count_items(anna) == len(world.everything_of(anna))
 
@@ -258,7 +273,7 @@ async def test_an_audit_finds_a_post_that_was_dated_back_and_no_poll_saw(
 
 
 async def test_an_account_that_went_away_is_unavailable_until_it_is_back(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
     fake.world.deactivate(anna)
     with pytest.raises(AccountUnavailable):
@@ -268,7 +283,7 @@ async def test_an_account_that_went_away_is_unavailable_until_it_is_back(
 
 
 async def test_a_renamed_account_answers_under_its_did(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
     fake.world.rename(anna, "annika.test")
     assert (await head(bluesky, anna)).items
@@ -277,16 +292,16 @@ async def test_a_renamed_account_answers_under_its_did(
     assert [profile.handle for profile in await bluesky.profiles([anna])] == ["annika.test"]
 
 
-async def test_a_name_that_nobody_can_have_is_told_apart_from_nobody(bluesky: Bluesky) -> None:
+async def test_a_name_that_nobody_can_have_is_told_apart_from_nobody(bluesky: BlueskySource) -> None:
     with pytest.raises(InvalidActor):
         await head(bluesky, "not a name")
     with pytest.raises(InvalidActor):
         await bluesky.profiles(["anna.test", "not a name"])
 
 
-async def test_a_foreign_cursor_is_refused(fake: FakeBluesky, bluesky: Bluesky, anna: str) -> None:
+async def test_a_foreign_cursor_is_refused(fake: FakeBluesky, bluesky: BlueskySource, anna: str) -> None:
     fake.world.knobs.foreign = "malformed"
-    with pytest.raises(CursorRefused):
+    with pytest.raises(CursorRejected):
         await bluesky.page(anna, limit=10, cursor="2026-11-15T00:00:00.000Z")
     fake.world.knobs.foreign = "fails"
     with pytest.raises(SourceUnavailable):
@@ -298,22 +313,22 @@ async def test_a_foreign_cursor_is_refused(fake: FakeBluesky, bluesky: Bluesky, 
     [
         (400, "InvalidRequest", "Profile not found", AccountUnavailable, 1),
         (400, "InvalidRequest", "Invalid AT identifier", InvalidActor, 1),
-        (400, "InvalidRequest", "Malformed cursor", CursorRefused, 1),
-        (400, "InvalidRequest", "Something else", RequestRefused, 1),
+        (400, "InvalidRequest", "Malformed cursor", CursorRejected, 1),
+        (400, "InvalidRequest", "Something else", RequestRejected, 1),
         (400, "BlockedActor", "Requester has blocked actor", AccountBlocked, 1),
         (400, "BlockedByActor", "Requester is blocked by actor", AccountBlocked, 1),
         (400, "ExpiredToken", "Token has expired", SourceUnavailable, 1 + RETRIES),  # no token was sent
         (400, "InvalidToken", "Token could not be verified", SourceUnavailable, 1 + RETRIES),
         (401, "JwtExpired", "jwt expired", SourceUnavailable, 1 + RETRIES),
         (401, "AccountTakedown", "Account has been taken down", SourceUnavailable, 1 + RETRIES),
-        (401, "AuthMissing", "Authentication Required", NotAuthorized, 1),
+        (401, "AuthMissing", "Authentication Required", AuthenticationFailed, 1),
         (500, "InternalServerError", "Internal Server Error", SourceUnavailable, 1 + RETRIES),
         (502, "UpstreamFailure", "Upstream Failure", SourceUnavailable, 1 + RETRIES),
     ],
 )
 async def test_each_refusal_means_one_thing_and_only_what_may_get_better_is_tried_again(
     fake: FakeBluesky,
-    bluesky: Bluesky,
+    bluesky: BlueskySource,
     anna: str,
     status: int,
     error: str,
@@ -328,10 +343,10 @@ async def test_each_refusal_means_one_thing_and_only_what_may_get_better_is_trie
 
 
 async def test_a_server_that_wants_credentials_is_not_asked_without(
-    fake: FakeBluesky, bluesky: Bluesky
+    fake: FakeBluesky, bluesky: BlueskySource
 ) -> None:
     fake.requires_auth = True
-    with pytest.raises(NotAuthorized):
+    with pytest.raises(AuthenticationFailed):
         await head(bluesky, "anna.test")
 
 
@@ -343,7 +358,7 @@ BREAKS: list[How] = ["cut", "truncated", "nonsense", "dropped"]
 
 @pytest.mark.parametrize("how", BREAKS)
 async def test_an_answer_that_breaks_is_asked_for_again(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str, how: How
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str, how: How
 ) -> None:
     whole = await head(bluesky, anna)
     for _ in range(RETRIES):
@@ -354,7 +369,7 @@ async def test_an_answer_that_breaks_is_asked_for_again(
 
 @pytest.mark.parametrize("how", BREAKS)
 async def test_answers_that_all_break_are_a_source_that_is_not_there(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str, how: How
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str, how: How
 ) -> None:
     fake.fail(Fault(how=how, status=200, times=None))
     with pytest.raises(SourceUnavailable):
@@ -365,7 +380,7 @@ async def test_answers_that_all_break_are_a_source_that_is_not_there(
 @pytest.mark.parametrize("how", ["slow", "trickling"])
 async def test_an_answer_that_takes_too_long_is_none(fake: FakeBluesky, anna: str, how: How) -> None:
     fake.fail(Fault(how=how, seconds=3600, times=None))
-    async with open_bluesky(settings(fake), environ={}, patience=0.1) as bluesky:
+    async with open_bluesky(settings(fake), environ={}, request_timeout=0.1) as bluesky:
         with pytest.raises(SourceUnavailable, match=r"did not answer in 0\.1 s"):
             await head(bluesky, anna)
 
@@ -383,7 +398,7 @@ async def test_a_server_that_is_not_there_is_unavailable() -> None:
 
 async def test_no_more_is_asked_at_once_than_there_are_connections(fake: FakeBluesky, anna: str) -> None:
     fake.latency = 0.01
-    polling = Polling(connections=3)
+    polling = PollSettings(connections=3)
     async with open_bluesky(settings(fake, polling=polling), environ={}) as bluesky:
         await asyncio.gather(*(head(bluesky, anna) for _ in range(30)))
     assert fake.most_at_once() == 3
@@ -396,8 +411,8 @@ async def test_when_the_rate_is_limited_everybody_waits_and_nobody_is_lost(
     """Ten ask at once where five may. The five that are refused are the last ones that are."""
     fake.limit.set(5, seconds=1)
     fake.gate.clear()
-    budget = Budget(10)
-    async with open_bluesky(settings(fake), budget=budget, environ={}) as bluesky:
+    budget = RateLimiter(10)
+    async with open_bluesky(settings(fake), limiter=budget, environ={}) as bluesky:
         asking = asyncio.gather(*(head(bluesky, anna) for _ in range(10)))
         await until(lambda: fake.under_way == 10, seconds=20)
         fake.gate.set()
@@ -410,18 +425,18 @@ async def test_when_the_rate_is_limited_everybody_waits_and_nobody_is_lost(
 
 async def test_the_budget_learns_what_is_left(fake: FakeBluesky, anna: str) -> None:
     fake.limit.set(3000)
-    budget = Budget(10)
-    async with open_bluesky(settings(fake), budget=budget, environ={}) as bluesky:
+    budget = RateLimiter(10)
+    async with open_bluesky(settings(fake), limiter=budget, environ={}) as bluesky:
         await head(bluesky, anna)
         await head(bluesky, anna)
     assert budget.remaining == 2998
-    assert budget.requests == 2
+    assert budget.request_count == 2
 
 
 async def test_what_is_kept_back_is_not_asked_for(fake: FakeBluesky, anna: str) -> None:
     """A limit of twenty of which ten per cent are others': nobody is ever refused."""
     fake.limit.set(20, seconds=1)
-    async with open_bluesky(settings(fake, polling=Polling(connections=1)), environ={}) as bluesky:
+    async with open_bluesky(settings(fake, polling=PollSettings(connections=1)), environ={}) as bluesky:
         for _ in range(25):
             await head(bluesky, anna)
     assert fake.limit.refused == 0
@@ -436,10 +451,10 @@ async def test_a_list_hints_at_who_has_news(fake: FakeBluesky, anna: str) -> Non
     uri = world.make_list(anna, [anna, quiet])
     async with open_bluesky(settings(fake, hints=uri), environ={}) as bluesky:
         assert isinstance(bluesky, HintSource)
-        assert await bluesky.recent() == {anna: max(world.everything_of(anna).values())}
+        assert await bluesky.latest_activity() == {anna: max(world.everything_of(anna).values())}
 
 
-async def test_without_a_feed_of_many_there_are_no_hints(bluesky: Bluesky) -> None:
+async def test_without_a_feed_of_many_there_are_no_hints(bluesky: BlueskySource) -> None:
     assert not isinstance(bluesky, HintSource)
 
 
@@ -460,13 +475,13 @@ async def test_settings_that_cannot_be_are_told_before_anything_is_asked(
     told: BlueskySettings, where: str
 ) -> None:
     with pytest.raises(InvalidSettings) as raised:
-        async with open_bluesky(Settings(bluesky=told), environ={}):
+        async with open_bluesky(FeedSettings(bluesky=told), environ={}):
             pass
-    assert raised.value.where == where
+    assert raised.value.setting == where
 
 
 async def test_an_unchanged_page_of_a_server_without_etags_is_not_decoded_again(
-    fake: FakeBluesky, bluesky: Bluesky, anna: str
+    fake: FakeBluesky, bluesky: BlueskySource, anna: str
 ) -> None:
     fake.gives_etags = False
     etag = (await head(bluesky, anna)).etag

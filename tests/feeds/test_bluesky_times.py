@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.feeds.bluesky.items import micros_of, time_of_key
+from perdure.feeds.bluesky.items import parse_timestamp, tid_time
 
 NOON = 1_794_744_000_000_000
 """2026-11-15, twelve o'clock UTC."""
@@ -29,20 +29,20 @@ NOON = 1_794_744_000_000_000
     ],
 )
 def test_a_time_is_read_in_every_form_that_is_used(written: str, micros: int) -> None:
-    assert micros_of(written) == micros
+    assert parse_timestamp(written) == micros
 
 
 @pytest.mark.parametrize(
     "written", ["", "yesterday", "2026-13-01T00:00:00Z", "2026-11-15T25:00:00Z", None, 1_794_744_000, [], {}]
 )
 def test_what_is_no_time_is_none(written: object) -> None:
-    assert micros_of(written) is None
+    assert parse_timestamp(written) is None
 
 
 def test_a_key_tells_when_it_was_made() -> None:
     """Recorded: the key of a post that says 2026-11-15T18:23:21.808Z of itself."""
-    said = micros_of("2026-11-15T18:23:21.808Z")
-    made = time_of_key("3n2en2tmbuc2r")
+    said = parse_timestamp("2026-11-15T18:23:21.808Z")
+    made = tid_time("3n2en2tmbuc2r")
     assert said is not None
     assert made is not None
     assert abs(made - said) < 1_000_000
@@ -52,4 +52,4 @@ def test_a_key_tells_when_it_was_made() -> None:
     "key", ["", "self", "3n2en2tmbuc2", "3n2en2tmbuc2r2", "3n2en2tmbuc21", "zzzzzzzzzzzzz"]
 )
 def test_a_key_that_is_no_tid_tells_nothing(key: str) -> None:
-    assert time_of_key(key) is None
+    assert tid_time(key) is None

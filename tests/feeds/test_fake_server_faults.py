@@ -199,7 +199,7 @@ async def test_garbage_within_a_page_is_set_aside_record_by_record() -> None:
         page = await source.page(did, limit=100)
         raw = (await http.get(f"{fake.url}/xrpc/{FEED}", params={"actor": did})).json()["feed"]
     assert page is not None
-    assert page.set_aside == 20
+    assert page.invalid_records == 20
     assert {item.uri for item in page.items} == {*posts[1::2]} == {*world.everything_of(did)}
     assert len({str(item)[:40] for item in raw[1::2]}) > 3
 

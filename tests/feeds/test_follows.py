@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from perdure.feeds import Account, FeedStore, Polling, Status
-from perdure.feeds.account import BY_HAND
-from perdure.feeds.bluesky import Bluesky
-from perdure.feeds.errors import FollowsNobody, InvalidActor
-from perdure.feeds.follows import add_account, apply_follow_list, read_follow_list
+from perdure.feeds import Account, AccountStatus, FeedStore, PollSettings
+from perdure.feeds.account import MANUAL_ORIGIN
+from perdure.feeds.bluesky import BlueskySource
+from perdure.feeds.errors import EmptyFollowList, InvalidActor
+from perdure.feeds.follows import add_account, follow_accounts, read_follow_list
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
@@ -26,7 +26,7 @@ RECORDS = "com.atproto.repo.listRecords"
 class Lists:
     """A world over HTTP, and a store that follows lists of it."""
 
-    def __init__(self, fake: FakeBluesky, source: Bluesky, store: FeedStore) -> None:
+    def __init__(self, fake: FakeBluesky, source: BlueskySource, store: FeedStore) -> None:
         self.fake = fake
         self.world = fake.world
         self.source = source
@@ -42,7 +42,9 @@ class Lists:
     async def sync(self, actor: str = "boss.test", *, prune: bool = True) -> dict[str, str]:
         """What was done to which account."""
         follows = await read_follow_list(self.source, actor)
-        changes = await apply_follow_list(self.store, self.source, follows, polling=Polling(), prune=prune)
+        changes = await follow_accounts(
+            self.store, self.source, follows, settings=PollSettings(), prune=prune
+        )
         return {change.handle: change.action for change in changes if change.action is not None}
 
     async def account(self, did: str) -> Account:
@@ -61,9 +63,9 @@ async def lists() -> AsyncGenerator[Lists]:
 
 async def test_accounts_record_where_they_came_from(lists: Lists) -> None:
     anna, bert = lists.followed("anna", "bert")
-    await add_account(lists.store, Profile(account_id=anna, handle="anna.test"), polling=Polling())
+    await add_account(lists.store, Profile(account_id=anna, handle="anna.test"), settings=PollSettings())
     assert await lists.sync() == {"bert.test": "added"}
-    assert (await lists.account(anna)).origins == (BY_HAND, f"follows:{lists.boss}")
+    assert (await lists.account(anna)).origins == (MANUAL_ORIGIN, f"follows:{lists.boss}")
     assert (await lists.account(bert)).origins == (f"follows:{lists.boss}",)
 
 
@@ -79,7 +81,7 @@ async def test_an_account_that_is_unfollowed_is_suspended_and_comes_back_when_fo
     assert await lists.sync() == {}
     lists.world.follow(lists.boss, anna)
     assert await lists.sync() == {"anna.test": "resumed"}
-    assert {(await lists.account(did)).status for did in (anna, bert)} == {Status.ACTIVE}
+    assert {(await lists.account(did)).status for did in (anna, bert)} == {AccountStatus.ACTIVE}
 
 
 @pytest.mark.parametrize("has_records", [True, False])
@@ -104,7 +106,7 @@ async def test_an_account_that_is_only_deactivated_is_not_suspended(
             )
         )
     assert await lists.sync() == {"bert.test": "suspended"}
-    assert {(await lists.account(did)).status for did in (anna, cora)} == {Status.ACTIVE}
+    assert {(await lists.account(did)).status for did in (anna, cora)} == {AccountStatus.ACTIVE}
 
 
 async def test_two_lists_do_not_get_in_each_other_s_way(lists: Lists) -> None:
@@ -133,9 +135,9 @@ async def test_an_empty_list_suspends_nobody(lists: Lists) -> None:
     (anna,) = lists.followed("anna")
     await lists.sync()
     lists.world.unfollow(lists.boss, anna)
-    with pytest.raises(FollowsNobody):
+    with pytest.raises(EmptyFollowList):
         await lists.sync()
-    assert (await lists.account(anna)).status is Status.ACTIVE
+    assert (await lists.account(anna)).status is AccountStatus.ACTIVE
 
 
 async def test_a_list_of_nobody_is_an_error(lists: Lists) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds.account import Account, Hold, Status
+from perdure.feeds.account import Account, AccountStatus, Lease
 from perdure.feeds.health import (
     ALARM_EMPTY_POLLS,
     ALARM_FAILURES,
-    GRACE,
-    MAX_NAMED,
-    REPEAT_EVERY,
+    LATE_GRACE,
+    MAX_NAMED_ACCOUNTS,
+    REPEAT_INTERVAL,
     Alarm,
     AlarmState,
     AlarmWatch,
@@ -26,12 +26,12 @@ WELL = Account(
     account_id="did:plc:a",
     handle="a.test",
     added_at=1,
-    polls=9,
-    next_at=NOW,
-    interval=15 * MINUTE,
+    poll_count=9,
+    next_poll_at=NOW,
+    poll_interval=15 * MINUTE,
     cadence=15 * MINUTE,
     last_polled_at=NOW - 15 * MINUTE,
-    mark=NOW - HOUR,
+    watermark=NOW - HOUR,
     posts_fetched_count=5,
 )
 
@@ -48,7 +48,7 @@ def only(*accounts: Account, now: int = NOW) -> Alarm:
 def test_accounts_that_are_polled_in_time_raise_none() -> None:
     assert kinds() == []
     assert kinds(WELL) == []
-    assert kinds(WELL, now=WELL.next_at + WELL.interval + GRACE) == []
+    assert kinds(WELL, now=WELL.next_poll_at + WELL.poll_interval + LATE_GRACE) == []
 
 
 # Late
@@ -57,55 +57,61 @@ def test_accounts_that_are_polled_in_time_raise_none() -> None:
 @row(130)
 def test_a_dead_poller_is_an_alarm_within_two_intervals() -> None:
     """Five accounts that were last polled a week ago gave none, because only a living poller counted."""
-    assert kinds(WELL, now=NOW + 2 * WELL.interval) == ["late"]
+    assert kinds(WELL, now=NOW + 2 * WELL.poll_interval) == ["late"]
     week = [replace(WELL, handle=f"user{number}.test") for number in range(7)]
     alarm = only(*week, now=NOW + 7 * DAY)
-    assert (alarm.kind, alarm.count, len(alarm.handles)) == ("late", 7, MAX_NAMED)
+    assert (alarm.kind, alarm.count, len(alarm.handles)) == ("late", 7, MAX_NAMED_ACCOUNTS)
     assert "7 of 7 accounts" in alarm.message
     assert "perdure feeds run" in alarm.message
 
 
 def test_one_account_that_is_late_is_named() -> None:
-    alarm = only(replace(WELL, next_at=NOW + DAY), replace(WELL, handle="late.test"), now=NOW + HOUR)
+    alarm = only(replace(WELL, next_poll_at=NOW + DAY), replace(WELL, handle="late.test"), now=NOW + HOUR)
     assert (alarm.count, alarm.handles) == (1, ("late.test",))
 
 
 def test_an_account_that_was_added_and_never_polled_is_late() -> None:
-    new = replace(WELL, polls=0, last_polled_at=None, cadence=None, mark=None, posts_fetched_count=0)
+    new = replace(
+        WELL, poll_count=0, last_polled_at=None, cadence=None, watermark=None, posts_fetched_count=0
+    )
     assert kinds(new) == []
     assert kinds(new, now=NOW + HOUR) == ["late"]
 
 
 def test_polls_by_cron_are_late_by_their_own_pace() -> None:
     """Its own interval is two minutes, but it is polled once an hour, and that is no fault."""
-    hourly = replace(WELL, interval=2 * MINUTE, next_at=NOW + 2 * MINUTE, last_polled_at=NOW, cadence=HOUR)
+    hourly = replace(
+        WELL, poll_interval=2 * MINUTE, next_poll_at=NOW + 2 * MINUTE, last_polled_at=NOW, cadence=HOUR
+    )
     assert kinds(hourly, now=NOW + HOUR + 30 * MINUTE) == []
     assert kinds(hourly, now=NOW + 2 * HOUR + 5 * MINUTE) == ["late"]
 
 
 def test_an_account_that_is_being_polled_or_is_suspended_is_not_late() -> None:
     later = NOW + DAY
-    polled = replace(WELL, hold=Hold("me", later + 1), last_polled_at=later - MINUTE)
+    polled = replace(WELL, lease=Lease("me", later + 1), last_polled_at=later - MINUTE)
     assert kinds(polled, now=later) == []
-    assert kinds(replace(WELL, status=Status.SUSPENDED), now=later) == []
+    assert kinds(replace(WELL, status=AccountStatus.SUSPENDED), now=later) == []
 
 
 def test_an_account_whose_poll_does_not_get_on_is_late() -> None:
     """A source that answers every request with 429 keeps the poll waiting, and its poller alive."""
     later = NOW + DAY
-    assert kinds(replace(WELL, hold=Hold("me", later + 1)), now=later) == ["late"]
+    assert kinds(replace(WELL, lease=Lease("me", later + 1)), now=later) == ["late"]
 
 
 def test_a_new_account_is_late_by_the_pace_of_the_others() -> None:
     """With polls by cron it is polled when the others are."""
-    hourly = replace(WELL, next_at=NOW + 2 * MINUTE, last_polled_at=NOW, cadence=HOUR)
-    new = replace(WELL, polls=0, last_polled_at=None, cadence=None, mark=None, posts_fetched_count=0)
+    hourly = replace(WELL, next_poll_at=NOW + 2 * MINUTE, last_polled_at=NOW, cadence=HOUR)
+    new = replace(
+        WELL, poll_count=0, last_polled_at=None, cadence=None, watermark=None, posts_fetched_count=0
+    )
     assert kinds(hourly, new, now=NOW + HOUR) == []
     assert kinds(hourly, new, now=NOW + 2 * HOUR) == ["late"]
 
 
 def test_a_probe_that_is_not_made_is_late_too() -> None:
-    gone = replace(WELL, status=Status.UNAVAILABLE, next_at=NOW + 7 * DAY)
+    gone = replace(WELL, status=AccountStatus.UNAVAILABLE, next_poll_at=NOW + 7 * DAY)
     assert kinds(gone, now=NOW + 6 * DAY) == []
     assert kinds(gone, now=NOW + 8 * DAY) == ["late"]
 
@@ -114,7 +120,11 @@ def test_a_probe_that_is_not_made_is_late_too() -> None:
 
 
 FAILING = replace(
-    WELL, failures=ALARM_FAILURES, failing_since=NOW - HOUR, next_at=NOW + 4 * MINUTE, reason="status 503"
+    WELL,
+    consecutive_failures=ALARM_FAILURES,
+    failing_since=NOW - HOUR,
+    next_poll_at=NOW + 4 * MINUTE,
+    reason="status 503",
 )
 
 
@@ -125,12 +135,12 @@ def test_polls_that_fail_for_longer_than_an_interval_are_an_alarm() -> None:
 
 
 def test_a_failure_that_has_just_begun_is_none() -> None:
-    assert kinds(replace(FAILING, failures=ALARM_FAILURES - 1)) == []
+    assert kinds(replace(FAILING, consecutive_failures=ALARM_FAILURES - 1)) == []
     assert kinds(replace(FAILING, failing_since=NOW - MINUTE)) == []
 
 
 def test_an_account_that_the_source_does_not_show_is_no_failure() -> None:
-    assert kinds(replace(FAILING, status=Status.UNAVAILABLE)) == []
+    assert kinds(replace(FAILING, status=AccountStatus.UNAVAILABLE)) == []
 
 
 # Unseen
@@ -139,7 +149,7 @@ def test_an_account_that_the_source_does_not_show_is_no_failure() -> None:
 def quiet(unseen: int, polls: int = ALARM_EMPTY_POLLS, handle: str = "a.test") -> Account:
     since = NOW - HOUR if unseen else None
     return replace(
-        WELL, unseen_polls=polls, unseen=unseen, unseen_since=since, profiled_at=NOW, handle=handle
+        WELL, unseen_polls=polls, unseen_posts=unseen, unseen_since=since, profile_read_at=NOW, handle=handle
     )
 
 
@@ -160,8 +170,8 @@ def test_posts_that_the_next_polls_may_still_find_are_none() -> None:
 
 
 def test_first_polls_that_repeat_are_an_alarm() -> None:
-    assert kinds(replace(WELL, mark=None)) == ["repeated"]
-    assert kinds(replace(WELL, mark=None, posts_fetched_count=0)) == []  # it has never posted
+    assert kinds(replace(WELL, watermark=None)) == ["repeated"]
+    assert kinds(replace(WELL, watermark=None, posts_fetched_count=0)) == []  # it has never posted
 
 
 # Reporting
@@ -172,11 +182,11 @@ def test_a_watch_reports_what_begins_what_lasts_and_what_ends() -> None:
     watch = AlarmWatch(lambda alarm, state: reported.append((alarm.kind, state)))
     late = find_alarms([WELL], now=NOW + DAY)
     watch.update(late, now=0)
-    watch.update(late, now=REPEAT_EVERY - 1)
+    watch.update(late, now=REPEAT_INTERVAL - 1)
     assert reported == [("late", "raised")]
-    watch.update(late, now=REPEAT_EVERY)
-    watch.update([], now=REPEAT_EVERY + 1)
-    watch.update([], now=REPEAT_EVERY + 2)
+    watch.update(late, now=REPEAT_INTERVAL)
+    watch.update([], now=REPEAT_INTERVAL + 1)
+    watch.update([], now=REPEAT_INTERVAL + 2)
     assert reported == [("late", "raised"), ("late", "raised"), ("late", "cleared")]
 
 

@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, Item, Link, LinkIndex, Page, transitions
-from perdure.feeds.dirty_hours import MARK_LASTS, MAX_SKEW
+from perdure.feeds import FeedPage, FeedStore, Item, Link, LinkIndex, transitions
+from perdure.feeds.dirty_hours import MARK_LIFETIME, MAX_CLOCK_SKEW
 from perdure.feeds.item import ITEMS
-from perdure.feeds.settings import Polling
+from perdure.feeds.settings import PollSettings
 from perdure.feeds.source import Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.clock import DAY, HOUR, MINUTE
@@ -31,7 +31,7 @@ from .virtual_time import run
 
 START = 1_794_000_000_000_000
 ACCOUNTS = [f"did:plc:{name}" for name in ("anna", "bob", "carl")]
-SETTLED = MARK_LASTS + MAX_SKEW
+SETTLED = MARK_LIFETIME + MAX_CLOCK_SKEW
 SPANS = (HOUR, 5 * HOUR + 7, DAY, 2 * DAY, 3 * DAY + HOUR // 2, 7 * DAY, 30 * DAY, 40 * DAY)
 
 
@@ -49,7 +49,7 @@ class Times:
         return self.chance.choice(self.stores)
 
     async def share(self, back: Micros) -> None:
-        await self.store.keep(*self.some_items(back))
+        await self.store.add_items(*self.some_items(back))
 
     def some_items(self, back: Micros) -> tuple[str, list[Item]]:
         account_id = self.chance.choice(ACCOUNTS)
@@ -62,12 +62,12 @@ class Times:
         life = self.chance.choice((Life, Trouble))(self.chance.randint(0, 8))
         store = mortal_store(self.store, life)
         with suppress(Killed, StorageError):
-            await store.keep(*self.some_items(back))
+            await store.add_items(*self.some_items(back))
 
     async def delete(self) -> None:
         account_id, store = self.chance.choice(ACCOUNTS), self.store
         profile = Profile(account_id=account_id, handle="x.test")
-        await store.add(transitions.new_account(profile, now=self.now, polling=Polling()))
+        await store.add(transitions.new_account(profile, now=self.now, settings=PollSettings()))
         await store.remove(account_id, with_items=True)
 
     async def step(self) -> None:
@@ -117,7 +117,7 @@ class Sharing(WorldSource):
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         page = await super().page(account_id, limit=limit, cursor=cursor, etag=etag)
         return page and replace(page, items=tuple(with_a_link(item) for item in page.items))
 
@@ -182,7 +182,7 @@ class Slow(Forwarding):
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
         if any(change.address.space == ITEMS for change in changes):
-            self.clock.now += MARK_LASTS - MINUTE
+            self.clock.now += MARK_LIFETIME - MINUTE
         return await super().commit(changes, guard=guard, now=now)
 
 
@@ -193,8 +193,8 @@ def test_a_commit_that_outlasts_its_marks_marks_again() -> None:
         times = Times(1)
         slow = FeedStore(Storage(Slow(times.stores[0].storage, times)), clock=lambda: times.now)
         time = times.now - 5 * HOUR
-        await slow.keep(ACCOUNTS[0], [random_item(times.chance, ACCOUNTS[0], time)])
-        until = await slow.link_marks.read(time // DAY, time // DAY)
-        assert until[time // HOUR] >= times.now + MARK_LASTS // 2
+        await slow.add_items(ACCOUNTS[0], [random_item(times.chance, ACCOUNTS[0], time)])
+        until = await slow.dirty_hours.read(time // DAY, time // DAY)
+        assert until[time // HOUR] >= times.now + MARK_LIFETIME // 2
 
     run(scenario())

@@ -9,19 +9,27 @@ import anyio
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, LinkIndex, Poller, Polling, Ranking
-from perdure.feeds.dirty_hours import DAYS, HOURS, KEPT, LINKS, MARK_LASTS, MARKS, MAX_SKEW
+from perdure.feeds import FeedStore, LinkIndex, Poller, PollSettings, Ranking
+from perdure.feeds.dirty_hours import (
+    DAYS,
+    HOURS,
+    LINKS,
+    MARK_LIFETIME,
+    MARKS,
+    MAX_CLOCK_SKEW,
+    SUMMARY_RETENTION,
+)
 from perdure.feeds.link_summary import (
-    MAX_BYTES,
     MAX_DAY_LINKS,
     MAX_HOUR_LINKS,
-    MAX_SHARERS,
-    MAX_SHARES,
-    day_of,
-    hour_of,
-    shares_of,
+    MAX_SHARERS_PER_LINK,
+    MAX_SHARES_PER_ACCOUNT,
+    MAX_SUMMARY_BYTES,
+    item_shares,
+    merge_hours,
+    parse_summary,
+    summarize_hour,
     summary_format,
-    summary_in,
 )
 from perdure.operating.maintenance import inspect_records
 from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, Storage
@@ -39,7 +47,7 @@ __all__ = ["store"]
 pytestmark = pytest.mark.anyio
 
 BOB = "did:plc:bob"
-SETTLED = MARK_LASTS + MAX_SKEW + HOUR
+SETTLED = MARK_LIFETIME + MAX_CLOCK_SKEW + HOUR
 A, B = "https://a.example", "https://b.example"
 
 
@@ -58,9 +66,9 @@ async def a_month(store: FeedStore) -> None:
     """Anna shares one link each day, and both share another each week."""
     for day in range(30):
         time = START - day * DAY - HOUR
-        await store.keep(ANNA, [item_at(ANNA, time, A, *([B] if day % 7 == 3 else []))])
+        await store.add_items(ANNA, [item_at(ANNA, time, A, *([B] if day % 7 == 3 else []))])
         if day % 7 == 3:
-            await store.keep(BOB, [item_at(BOB, time, B)])
+            await store.add_items(BOB, [item_at(BOB, time, B)])
     passes(store, SETTLED)
     await settle(store)
 
@@ -73,7 +81,7 @@ async def test_a_day_a_week_and_a_month_differ(store: FeedStore) -> None:
     for span, expected in ((DAY, [(A, 1)]), (7 * DAY, [(B, 2), (A, 7)]), (30 * DAY, [(B, 8), (A, 30)])):
         for _ in range(2):  # from items, and from summaries
             ranking = await LinkIndex(store).ranking(START - span + 1, limit=9)
-            assert [(each.url, each.times) for each in ranking.links] == expected
+            assert [(each.url, each.share_count) for each in ranking.links] == expected
     await check(store, HOUR, DAY, 7 * DAY, 30 * DAY, 60 * DAY)
 
 
@@ -81,11 +89,11 @@ async def test_a_ranking_names_the_first_sharer_and_the_trend(store: FeedStore) 
     carl, dora = "did:plc:carl", "did:plc:dora"
     for hours, account_id in ((40, BOB), (30, ANNA), (20, carl), (10, BOB), (5, ANNA), (4, dora)):
         shared = item_at(account_id, START - hours * HOUR, A, title=f"T{hours}")
-        await store.keep(account_id, [shared])
+        await store.add_items(account_id, [shared])
     await settle(store)
     (link,) = (await LinkIndex(store).ranking(START - 35 * HOUR, limit=9)).links
-    assert link.firsts[0] == (ANNA, START - 30 * HOUR)
-    assert (link.today, link.day_before, link.times) == (4, 2, 5)
+    assert link.first_shares[0] == (ANNA, START - 30 * HOUR)
+    assert (link.today, link.day_before, link.share_count) == (4, 2, 5)
     assert (link.sharers[1:], link.title) == ((carl, BOB, dora), "T30")
 
 
@@ -93,7 +101,7 @@ async def test_the_address_is_that_of_the_first_share(store: FeedStore) -> None:
     for hours, shared in ((30, "http://a.example/?utm_source=x"), (20, ""), (1, "http://a.example/")):
         shares = item_at(ANNA, START - hours * HOUR, A)
         links = (replace(shares.links[0], shared=shared),)
-        await store.keep(ANNA, [replace(shares, links=links)])
+        await store.add_items(ANNA, [replace(shares, links=links)])
     await settle(store)
     (link,) = (await LinkIndex(store).ranking(START - 40 * HOUR, limit=9)).links
     assert (link.url, link.address) == (A, "http://a.example/?utm_source=x")
@@ -106,7 +114,7 @@ async def test_an_item_that_comes_late_is_counted_at_once_and_afterwards(store: 
     await a_month(store)
     await check(store, 30 * DAY)
     for days in (1, 2, 12):
-        await store.keep(BOB, [item_at(BOB, START - days * DAY, A)])
+        await store.add_items(BOB, [item_at(BOB, START - days * DAY, A)])
         await check(store, 2 * DAY, 30 * DAY)
     passes(store, SETTLED)
     await check(store, 2 * DAY, 30 * DAY)
@@ -136,7 +144,7 @@ async def test_hours_and_days_that_are_final_are_not_made_again(store: FeedStore
 
 
 async def test_a_refresh_leaves_hours_alone_that_are_still_changing(store: FeedStore) -> None:
-    await store.keep(ANNA, [item_at(ANNA, START - 9 * HOUR, A)])
+    await store.add_items(ANNA, [item_at(ANNA, START - 9 * HOUR, A)])
     await settle(store)
     await LinkIndex(store).refresh(max_items=10_000)
     hour = (START - 9 * HOUR) // HOUR
@@ -180,7 +188,7 @@ async def test_processes_that_summarise_the_same_hours_agree(store: FeedStore) -
 async def test_damaged_summaries_and_marks_are_made_again(store: FeedStore) -> None:
     await a_month(store)
     await check(store, 30 * DAY)
-    await store.keep(BOB, [item_at(BOB, START - 5 * DAY, A)])
+    await store.add_items(BOB, [item_at(BOB, START - 5 * DAY, A)])
     for partition in (MARKS, HOURS, DAYS):
         for record in (await summaries(store, partition))[::3]:
             await damage(store, record)
@@ -200,7 +208,7 @@ async def test_summaries_of_a_newer_version_are_left_as_they_are(store: FeedStor
         for partition in (MARKS, HOURS, DAYS)
         for record in (await summaries(store, partition))[::9]
     ]
-    await store.keep(BOB, [item_at(BOB, START - 3 * DAY, A)])
+    await store.add_items(BOB, [item_at(BOB, START - 3 * DAY, A)])
     await check(store, 30 * DAY)
     passes(store, SETTLED)
     await check(store, 30 * DAY)
@@ -215,7 +223,7 @@ async def test_summaries_expire_a_month_after_their_end(store: FeedStore) -> Non
     passes(store, 32 * DAY)
     await settle(store)
     kept = [*await summaries(store, MARKS), *await summaries(store, HOURS), *await summaries(store, DAYS)]
-    assert all(record.order + DAY + KEPT > store.clock() for record in kept)
+    assert all(record.order + DAY + SUMMARY_RETENTION > store.clock() for record in kept)
     passes(store, 2 * DAY)
     await settle(store)
     assert await store.storage.purge(until=store.clock(), limit=1000)
@@ -251,12 +259,12 @@ async def test_a_first_cycle_marks_each_day_once_and_an_idle_cycle_nothing() -> 
         for hours in range(24, 0, -1):
             world.publish(did, "post", at=world.now - hours * HOUR)
         await added(store, did, f"n{number}.test")
-    poller = Poller(store, WorldSource(world), Polling())
-    assert (await poller.once()).new == 30 * 24
+    poller = Poller(store, WorldSource(world), PollSettings())
+    assert (await poller.run_once()).new_items == 30 * 24
     assert engine.commits[LINKS] <= 3
     world.advance(HOUR // 4)
     before = engine.commits[LINKS]
-    assert (await poller.once()).new == 0
+    assert (await poller.run_once()).new_items == 0
     assert engine.commits[LINKS] - before <= 4  # the summaries, and no mark
 
 
@@ -265,9 +273,9 @@ def test_an_hour_is_bounded_and_keeps_the_links_of_most_accounts() -> None:
         share
         for number in range(MAX_HOUR_LINKS + 50)
         for name in range(2 if number % 10 == 0 else 1)
-        for share in shares_of(f"did:plc:{name}", item_at("", START + number, f"https://{number}.example"))
+        for share in item_shares(f"did:plc:{name}", item_at("", START + number, f"https://{number}.example"))
     ]
-    summary = hour_of(found, start=START, read_at=START)
+    summary = summarize_hour(found, start=START, read_at=START)
     assert (len(summary.rows), summary.left_out) == (MAX_HOUR_LINKS, 50)
     assert [len(row.sharers) for row in summary.rows[:106]] == [2] * 105 + [1]
 
@@ -277,30 +285,34 @@ def test_a_summary_has_a_bounded_size_whatever_was_shared() -> None:
     many = [
         share
         for number in range(900)
-        for share in shares_of(ANNA, item_at(ANNA, START + number, f"https://{number}.example/{long}"))
+        for share in item_shares(ANNA, item_at(ANNA, START + number, f"https://{number}.example/{long}"))
     ]
     crowd = [
         share
-        for number in range(MAX_SHARERS + 500)
-        for share in shares_of(f"did:plc:{number:024}", item_at("", START + number, A))
+        for number in range(MAX_SHARERS_PER_LINK + 500)
+        for share in item_shares(f"did:plc:{number:024}", item_at("", START + number, A))
     ]
     for found in (many, crowd, [*many, *crowd]):
-        hour = hour_of(found, start=START, read_at=START)
-        day = day_of([hour], start=START, read_at=START)
+        hour = summarize_hour(found, start=START, read_at=START)
+        day = merge_hours([hour], start=START, read_at=START)
         for summary in (hour, day):
             assert summary.rows
-            assert len(summary_format.encode(summary).encode()) <= MAX_BYTES
+            assert len(summary_format.encode(summary).encode()) <= MAX_SUMMARY_BYTES
         assert len(day.rows) <= MAX_DAY_LINKS
 
 
 def test_of_an_account_that_repeats_itself_a_few_times_are_kept_and_all_are_counted() -> None:
-    found = [share for second in range(99) for share in shares_of(ANNA, item_at(ANNA, START + second, A))]
-    (repeated,) = hour_of(found, start=START, read_at=START).rows
-    assert (len(repeated.sharers), repeated.times, repeated.last) == (MAX_SHARES, 99, 98)
+    found = [share for second in range(99) for share in item_shares(ANNA, item_at(ANNA, START + second, A))]
+    (repeated,) = summarize_hour(found, start=START, read_at=START).rows
+    assert (len(repeated.sharers), repeated.share_count, repeated.last_offset) == (
+        MAX_SHARES_PER_ACCOUNT,
+        99,
+        98,
+    )
     assert repeated.offsets[-1] == 98
 
 
 def test_a_summary_is_read_as_it_was_written() -> None:
-    summary = hour_of(shares_of(ANNA, item(1)), start=START, read_at=START)
+    summary = summarize_hour(item_shares(ANNA, item(1)), start=START, read_at=START)
     record = Record(space=LINKS, partition=HOURS, key="1", order=1, body=summary_format.encode(summary))
-    assert summary_in(record) == summary
+    assert parse_summary(record) == summary

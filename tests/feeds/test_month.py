@@ -20,21 +20,21 @@ import pytest
 
 from perdure.feeds import (
     Account,
-    Budget,
+    AccountStatus,
+    FeedSettings,
     FeedStore,
-    Outcome,
-    Polled,
     Poller,
-    Polling,
-    Settings,
-    Status,
+    PollOutcome,
+    PollSettings,
+    PollSucceeded,
+    RateLimiter,
     poller,
     transitions,
 )
-from perdure.feeds.audit import audit
-from perdure.feeds.bluesky import Bluesky, open_bluesky
-from perdure.feeds.health import GRACE, Alarm, AlarmState, find_alarms
-from perdure.feeds.settings import Bluesky as BlueskySettings
+from perdure.feeds.audit import audit_account
+from perdure.feeds.bluesky import BlueskySource, open_bluesky
+from perdure.feeds.health import LATE_GRACE, Alarm, AlarmState, find_alarms
+from perdure.feeds.settings import BlueskySettings
 from perdure.storage import Micros, Storage
 from perdure.storage.clock import DAY, HOUR, MINUTE
 from perdure.storage.memory import MemoryEngine
@@ -50,7 +50,7 @@ CHECK: Micros = 10 * MINUTE
 """How often somebody looks at the status."""
 PACES = [HOUR // 2, HOUR, 2 * HOUR, 2 * HOUR, 4 * HOUR, 6 * HOUR, 8 * HOUR, 12 * HOUR, DAY, 2 * DAY]
 """How often each account posts, on average."""
-POLLING = Polling(posts_per_page=20)
+POLLING = PollSettings(posts_per_page=20)
 PASSWORD = "abcd-efgh"  # noqa: S105 - of nobody
 JWT_EXPIRED = Fault(how="refused", times=None, status=401, error="JwtExpired", path=FEED)
 """The AppView's verdict on a token of the PDS, which the PDS passes on."""
@@ -104,13 +104,13 @@ class Month:
     # The poller
 
     @asynccontextmanager
-    async def source(self) -> AsyncGenerator[Bluesky]:
+    async def source(self) -> AsyncGenerator[BlueskySource]:
         bluesky = BlueskySettings(
             service="http://appview.test", pds="http://localhost", identifier="reader.test"
         )
         async with open_bluesky(
-            Settings(polling=POLLING, bluesky=bluesky),
-            budget=Budget(POLLING.connections, clock=self.clock, on_wait=_say_nothing),
+            FeedSettings(polling=POLLING, bluesky=bluesky),
+            limiter=RateLimiter(POLLING.connections, clock=self.clock, on_wait=_say_nothing),
             environ={"PERDURE_BLUESKY_PASSWORD": PASSWORD},
             transport=httpx2.MockTransport(self.fake.answer),
         ) as source:
@@ -119,10 +119,10 @@ class Month:
     async def _poll(self, process: Process) -> None:
         store = FeedStore(Storage(MortalEngine(self.engine, process)), clock=self.clock)
         async with self.source() as source:
-            await Poller(store, source, POLLING, tell=self._note, on_alarm=self._log).run()
+            await Poller(store, source, POLLING, on_outcome=self._note, on_alarm=self._log).run()
 
-    def _note(self, outcome: Outcome) -> None:
-        self.new += outcome.new if isinstance(outcome, Polled) else 0
+    def _note(self, outcome: PollOutcome) -> None:
+        self.new += outcome.new_items if isinstance(outcome, PollSucceeded) else 0
 
     def _log(self, alarm: Alarm, state: AlarmState) -> None:
         self.logged.append((alarm.kind, state))
@@ -177,9 +177,9 @@ class Month:
     @asynccontextmanager
     async def trouble(self, kind: str) -> AsyncGenerator[Trouble]:
         """A fault that must be raised within two intervals of the account that is polled most often."""
-        polled = [each for each in await self.accounts() if each.status is Status.ACTIVE]
-        interval = min(max(each.interval, each.cadence or 0) for each in polled)
-        allowed = round(2.1 * interval) + GRACE + CHECK  # an interval varies by a tenth
+        polled = [each for each in await self.accounts() if each.status is AccountStatus.ACTIVE]
+        interval = min(max(each.poll_interval, each.cadence or 0) for each in polled)
+        allowed = round(2.1 * interval) + LATE_GRACE + CHECK  # an interval varies by a tenth
         found = Trouble(kind=kind, start=self.clock(), must_raise_by=self.clock() + allowed)
         self.troubles.append(found)
         yield found
@@ -190,7 +190,7 @@ class Month:
         while True:
             await self.sleep(CHECK)
             accounts = await self.accounts()
-            longest = max(each.interval for each in accounts)
+            longest = max(each.poll_interval for each in accounts)
             for alarm in find_alarms(accounts, now=self.clock()):
                 causes = [
                     each
@@ -270,7 +270,7 @@ async def post_into_the_past(month: Month) -> None:
         await month.sleep(3 * DAY)
         assert hidden.raised_at is not None
         async with month.source() as source:
-            month.new += (await audit(month.store, source, did)).stored
+            month.new += (await audit_account(month.store, source, did)).repaired
         assert find_alarms(await month.accounts(), now=month.clock()) == ()
 
 
@@ -278,7 +278,7 @@ async def live_through(seed: int) -> Month:
     month = Month(seed)
     async with month.source() as source:
         for profile in await source.profiles(month.dids):
-            await month.store.add(transitions.new_account(profile, now=month.clock(), polling=POLLING))
+            await month.store.add(transitions.new_account(profile, now=month.clock(), settings=POLLING))
     month.fail_now_and_then()
     month.start_poller()
     writers = {
@@ -320,7 +320,7 @@ def test_an_unattended_month_stores_every_post_once_and_raises_every_alarm_and_n
 
     async def stored() -> tuple[dict[str, int], set[str], list[Account]]:
         counts = {did: await month.store.count_items(did) for did in month.dids}
-        uris = {item.uri async for _, item in month.store.newest()}
+        uris = {item.uri async for _, item in month.store.newest_items()}
         return counts, uris, await month.accounts()
 
     counts, uris, accounts = run(stored())
@@ -329,7 +329,7 @@ def test_an_unattended_month_stores_every_post_once_and_raises_every_alarm_and_n
     assert uris <= {uri for did in month.dids for uri in month.world.ever_of(did)}
     assert sum(counts.values()) == len(uris)
     statuses = {account.account_id: account.status for account in accounts}
-    assert statuses.pop(month.dids[8]) is Status.UNAVAILABLE
-    assert set(statuses.values()) == {Status.ACTIVE}
+    assert statuses.pop(month.dids[8]) is AccountStatus.UNAVAILABLE
+    assert set(statuses.values()) == {AccountStatus.ACTIVE}
     handles = {account.account_id: account.handle for account in accounts}
     assert (handles[month.dids[0]], handles[month.dids[2]]) == ("busy.test", "renamed.test")

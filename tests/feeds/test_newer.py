@@ -9,11 +9,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import Poller, Polling, transitions
-from perdure.feeds.account import ACCOUNTS, Stored, first
-from perdure.feeds.errors import CorruptFeed, HoldLost
-from perdure.feeds.item import ITEMS, item_in
-from perdure.feeds.lease import hold
+from perdure.feeds import Poller, PollSettings, transitions
+from perdure.feeds.account import ACCOUNTS, StoredAccount, insertion
+from perdure.feeds.errors import AccountLeaseLost, CorruptFeedRecord
+from perdure.feeds.item import ITEMS, parse_item
+from perdure.feeds.lease import acquire_lease
 from perdure.feeds.store import FeedStore
 from perdure.storage import Record
 from perdure.storage.errors import NewerFormat
@@ -27,7 +27,7 @@ __all__ = ["store"]
 pytestmark = pytest.mark.anyio
 
 OTHER = "did:plc:other"
-CHANGES: list[dict[str, Any]] = [{"format": FUTURE, "interval": "weekly"}, {"status": "muted"}]
+CHANGES: list[dict[str, Any]] = [{"format": FUTURE, "poll_interval": "weekly"}, {"status": "muted"}]
 
 
 @pytest.fixture(params=CHANGES, ids=["format", "status"])
@@ -47,11 +47,11 @@ async def test_an_account_of_a_newer_version_is_left_as_it_is_by_every_operation
     await added(store, OTHER, "other.test")
     record = await make_newer(store, before.record, change)
     await settle(store)
-    poller = Poller(store, WorldSource(World(clock=store.clock)), Polling())
+    poller = Poller(store, WorldSource(World(clock=store.clock)), PollSettings())
     operations: list[Callable[[], Awaitable[object]]] = [
         lambda: store.get(ANNA),
         lambda: store.find(ANNA),
-        lambda: store.edit(ANNA, transitions.suspended),
+        lambda: store.update(ANNA, transitions.suspended),
         lambda: store.remove(ANNA, with_items=True),
     ]
     for operation in operations:
@@ -60,9 +60,9 @@ async def test_an_account_of_a_newer_version_is_left_as_it_is_by_every_operation
     assert not await store.add(account())
     assert [each.account.account_id async for each in store.accounts()] == [OTHER]
     assert [each.account.account_id for each in await store.due(1)] == [OTHER]
-    assert [each.account.account_id for each in (await store.accounts_after(None, 1))[0]] == [OTHER]
+    assert [each.account.account_id for each in (await store.account_page(None, 1))[0]] == [OTHER]
     assert await store.handles([ANNA, OTHER]) == {OTHER: "other.test"}
-    await poller.once()
+    await poller.run_once()
     await poller.poll(before)  # as it was read before the newer version wrote it
     assert f"skipped: {ANNA} was written by a newer version" in caplog.text
     assert await stored(store.storage, record.address, now=store.clock()) == record
@@ -73,7 +73,7 @@ async def test_accounts_behind_many_of_a_newer_version_are_due(store: FeedStore)
     for number in range(9):
         made = await added(store, f"did:plc:{number}", f"n{number}.test")
         await make_newer(store, made.record, {"format": FUTURE})
-    late = replace(account(OTHER, "other.test"), next_at=START + 1)
+    late = replace(account(OTHER, "other.test"), next_poll_at=START + 1)
     await store.add(late)
     passes(store, 2)
     await settle(store)
@@ -85,10 +85,10 @@ async def test_a_poller_whose_account_a_newer_version_has_rewritten_writes_nothi
     store: FeedStore,
 ) -> None:
     before = await added(store)
-    async with hold(store, before, "poller") as held:
+    async with acquire_lease(store, before, "poller") as held:
         record = await make_newer(store, (await store.get(ANNA)).record, {"format": FUTURE})
-        with pytest.raises(HoldLost, match="newer version"):
-            await held.write(transitions.released)
+        with pytest.raises(AccountLeaseLost, match="newer version"):
+            await held.update(transitions.released)
     assert await stored(store.storage, record.address, now=store.clock()) == record
 
 
@@ -101,15 +101,15 @@ async def test_an_item_of_a_newer_version_is_skipped_and_kept(
 ) -> None:
     await added(store)
     found = [item(1), item(2)]
-    await store.keep(ANNA, found)
+    await store.add_items(ANNA, found)
     old, _ = sorted(
         await store.storage.page(ITEMS, ANNA, limit=9, now=store.clock()), key=lambda each: each.order
     )
     record = await make_newer(store, old, change)
     await settle(store)
-    assert [each.uri async for _, each in store.newest(ANNA)] == [found[1].uri]
-    assert await store.keep(ANNA, found) == []
-    assert await store.unknown(ANNA, found) == []
+    assert [each.uri async for _, each in store.newest_items(ANNA)] == [found[1].uri]
+    assert await store.add_items(ANNA, found) == []
+    assert await store.missing_items(ANNA, found) == []
     await store.remove(ANNA, with_items=True)
     assert await store.storage.page(ITEMS, ANNA, limit=9, now=store.clock()) == [record]
 
@@ -118,11 +118,11 @@ async def test_an_item_of_a_newer_version_is_skipped_and_kept(
 @pytest.mark.parametrize(
     ("record", "read", "unknown", "damage"),
     [
-        (first(account())[1].record, Stored.read, {"status": "muted"}, {"status": 3}),
-        (first(account())[1].record, Stored.read, {"status": ""}, {"next_at": None}),
+        (insertion(account())[1].record, StoredAccount.from_record, {"status": "muted"}, {"status": 3}),
+        (insertion(account())[1].record, StoredAccount.from_record, {"status": ""}, {"next_poll_at": None}),
         (Record(space=ITEMS, partition=ANNA, key="k", order=1,
                 body=msgspec.json.encode(item(1), order="sorted").decode()),
-         item_in, {"kind": "video"}, {"links": "none"}),
+         parse_item, {"kind": "video"}, {"links": "none"}),
     ],
 )  # fmt: skip
 def test_damage_is_told_from_a_newer_version(
@@ -133,6 +133,6 @@ def test_damage_is_told_from_a_newer_version(
         with pytest.raises(NewerFormat):
             read(replace(record, body=body))
     for body in ("{}", changed(record.body, **damage), changed(record.body, format=None)):
-        with pytest.raises(CorruptFeed):
+        with pytest.raises(CorruptFeedRecord):
             read(replace(record, body=body))
     assert record.space in (ACCOUNTS, ITEMS)

@@ -10,22 +10,22 @@ import pytest
 
 from perdure.feeds import (
     Account,
-    Failed,
+    AccountStatus,
+    FeedPage,
     FeedStore,
-    Outcome,
-    Page,
-    Polled,
     Poller,
-    Polling,
-    Skipped,
-    Status,
+    PollFailed,
+    PollOutcome,
+    PollSettings,
+    PollSkipped,
+    PollSucceeded,
     gaps,
     transitions,
 )
-from perdure.feeds.errors import AccountHeld, NotAuthorized, SourceUnavailable
+from perdure.feeds.errors import AuthenticationFailed, PollInProgress, SourceUnavailable
 from perdure.feeds.health import Alarm, find_alarms
 from perdure.feeds.source import FeedSource
-from perdure.feeds.transitions import LONGEST, SHORTEST
+from perdure.feeds.transitions import MAX_POLL_INTERVAL, MIN_POLL_INTERVAL
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.clock import HOUR, MINUTE
 from perdure.storage.errors import StorageFull
@@ -35,7 +35,7 @@ from ..forwarding_engine import Forwarding
 from .simulation import HintingWorldSource, Question, World, WorldSource
 from .virtual_time import in_virtual_time, virtual_clock
 
-TEN = Polling(posts_per_page=10)
+TEN = PollSettings(posts_per_page=10)
 
 
 class Stage:
@@ -49,7 +49,7 @@ class Stage:
             self.publish(did, posts)
         self.source = WorldSource(self.world)
         self.store = FeedStore(Storage(MemoryEngine()), clock=self.clock)
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[PollOutcome] = []
 
     def publish(self, did: str, count: int = 1) -> None:
         for number in range(count):
@@ -57,17 +57,17 @@ class Stage:
 
     async def open(self) -> None:
         for profile in await self.source.profiles(self.dids):
-            await self.store.add(transitions.new_account(profile, now=self.clock(), polling=TEN))
+            await self.store.add(transitions.new_account(profile, now=self.clock(), settings=TEN))
 
     def poller(self, name: str = "me", source: FeedSource | None = None) -> Poller:
-        return Poller(self.store, source or self.source, TEN, tell=self.outcomes.append, name=name)
+        return Poller(self.store, source or self.source, TEN, on_outcome=self.outcomes.append, name=name)
 
     async def account(self, did: str) -> Account:
         return (await self.store.get(did)).account
 
     async def missing(self) -> set[str]:
         """What is there and was not found."""
-        found = {item.uri async for _, item in self.store.newest()}
+        found = {item.uri async for _, item in self.store.newest_items()}
         return {uri for did in self.dids for uri in self.world.everything_of(did)} - found
 
 
@@ -107,44 +107,54 @@ def failing(error: Exception, actor: str) -> Callable[[Question], Awaitable[None
 @in_virtual_time
 async def test_a_cycle_polls_everybody_once_and_tells_what_it_found() -> None:
     stage = await staged()
-    cycle = await stage.poller().once()
-    assert (cycle.polled, cycle.initial, cycle.new, cycle.pages, cycle.active) == (3, 3, 12, 3, 3)
-    assert [type(outcome) for outcome in stage.outcomes] == [Polled] * 3
+    cycle = await stage.poller().run_once()
+    assert (cycle.polled, cycle.initial, cycle.new_items, cycle.pages, cycle.with_new_items) == (
+        3,
+        3,
+        12,
+        3,
+        3,
+    )
+    assert [type(outcome) for outcome in stage.outcomes] == [PollSucceeded] * 3
     assert await stage.missing() == set()
-    again = await stage.poller().once()
-    assert (again.polled, again.initial, again.new, again.pages) == (3, 0, 0, 3)
+    again = await stage.poller().run_once()
+    assert (again.polled, again.initial, again.new_items, again.pages) == (3, 0, 0, 3)
 
 
 @in_virtual_time
 async def test_one_account_s_failure_does_not_end_the_cycle() -> None:
     stage = await staged()
     stage.source.before = failing(SourceUnavailable("cut off"), stage.dids[1])
-    cycle = await stage.poller().once()
+    cycle = await stage.poller().run_once()
     assert (cycle.polled, cycle.failed) == (2, 1)
-    (failed,) = [outcome for outcome in stage.outcomes if isinstance(outcome, Failed)]
-    assert (failed.account.failures, failed.account.reason) == (1, "cut off")
+    (failed,) = [outcome for outcome in stage.outcomes if isinstance(outcome, PollFailed)]
+    assert (failed.account.consecutive_failures, failed.account.reason) == (1, "cut off")
     account = await stage.account(stage.dids[1])
-    assert (account.status, account.hold) == (Status.ACTIVE, None)
-    assert account.next_at > stage.clock()
+    assert (account.status, account.lease) == (AccountStatus.ACTIVE, None)
+    assert account.next_poll_at > stage.clock()
 
 
 @in_virtual_time
 async def test_wrong_credentials_end_the_cycle_at_once_and_are_no_account_s_fault() -> None:
     stage = await staged(accounts=60)
-    stage.source.before = failing(NotAuthorized("Authentication Required"), stage.dids[5])
-    with pytest.raises(NotAuthorized):
-        await stage.poller().once()
+    stage.source.before = failing(AuthenticationFailed("Authentication Required"), stage.dids[5])
+    with pytest.raises(AuthenticationFailed):
+        await stage.poller().run_once()
     assert len(stage.source.asked) < 60
     for did in stage.dids:
         account = await stage.account(did)
-        assert (account.status, account.failures, account.hold) == (Status.ACTIVE, 0, None)
+        assert (account.status, account.consecutive_failures, account.lease) == (
+            AccountStatus.ACTIVE,
+            0,
+            None,
+        )
 
 
 @in_virtual_time
 async def test_wrong_credentials_end_a_run_too() -> None:
     stage = await staged()
-    stage.source.before = failing(NotAuthorized("Authentication Required"), stage.dids[0])
-    with pytest.raises(NotAuthorized):
+    stage.source.before = failing(AuthenticationFailed("Authentication Required"), stage.dids[0])
+    with pytest.raises(AuthenticationFailed):
         await stage.poller().run()
 
 
@@ -158,9 +168,9 @@ async def test_an_account_that_is_gone_is_skipped_probed_and_found_again_with_al
     stage.world.deactivate(did)
     async with running(stage.poller()):
         await asyncio.sleep(60)
-        assert [type(outcome) for outcome in stage.outcomes] == [Skipped]
+        assert [type(outcome) for outcome in stage.outcomes] == [PollSkipped]
         account = await stage.account(did)
-        assert (account.status, account.reason) == (Status.UNAVAILABLE, "Profile not found")
+        assert (account.status, account.reason) == (AccountStatus.UNAVAILABLE, "Profile not found")
         await asyncio.sleep(1800)
         assert len(stage.outcomes) == 1
         await asyncio.sleep(3600)
@@ -169,7 +179,7 @@ async def test_an_account_that_is_gone_is_skipped_probed_and_found_again_with_al
         stage.publish(did, 3)
         await asyncio.sleep(7 * 3600)
     account = await stage.account(did)
-    assert (account.status, account.reason, account.failures) == (Status.ACTIVE, "", 0)
+    assert (account.status, account.reason, account.consecutive_failures) == (AccountStatus.ACTIVE, "", 0)
     assert await stage.missing() == set()
 
 
@@ -177,10 +187,10 @@ async def test_an_account_that_is_gone_is_skipped_probed_and_found_again_with_al
 async def test_a_renamed_account_is_polled_under_its_did_and_its_new_name_is_learnt() -> None:
     stage = await staged(accounts=1)
     (did,) = stage.dids
-    await stage.poller().once()
+    await stage.poller().run_once()
     stage.world.rename(did, "other.test")
     stage.publish(did)
-    await stage.poller().once()
+    await stage.poller().run_once()
     assert await stage.missing() == set()
     await asyncio.sleep(3600)
     await stage.poller().refresh_profiles()
@@ -191,12 +201,12 @@ async def test_a_renamed_account_is_polled_under_its_did_and_its_new_name_is_lea
 async def test_a_suspended_account_is_not_polled_until_it_is_resumed() -> None:
     stage = await staged(accounts=1)
     (did,) = stage.dids
-    await stage.store.edit(did, transitions.suspended)
+    await stage.store.update(did, transitions.suspended)
     async with running(stage.poller()):
         await asyncio.sleep(24 * 3600)
-        assert (await stage.poller().once()).polled == 0
+        assert (await stage.poller().run_once()).polled == 0
         assert stage.outcomes == []
-        await stage.store.edit(did, lambda each: transitions.resumed(each, now=stage.clock()))
+        await stage.store.update(did, lambda each: transitions.resumed(each, now=stage.clock()))
         await asyncio.sleep(60)
         assert len(stage.outcomes) == 1
 
@@ -207,12 +217,12 @@ async def test_an_account_that_is_suspended_while_it_is_polled_stays_so() -> Non
     (did,) = stage.dids
 
     async def suspend(_: Question) -> None:
-        await stage.store.edit(did, transitions.suspended)
+        await stage.store.update(did, transitions.suspended)
 
     stage.source.before = suspend
-    await stage.poller().once()
+    await stage.poller().run_once()
     account = await stage.account(did)
-    assert (account.status, account.hold) == (Status.SUSPENDED, None)
+    assert (account.status, account.lease) == (AccountStatus.SUSPENDED, None)
     assert await stage.missing() == set()
 
 
@@ -220,17 +230,17 @@ async def test_an_account_that_is_suspended_while_it_is_polled_stays_so() -> Non
 async def test_what_is_reset_while_it_is_polled_is_read_again_from_the_look_back() -> None:
     stage = await staged(accounts=1, posts=50)
     (did,) = stage.dids
-    await stage.poller().once()
+    await stage.poller().run_once()
     stage.publish(did)
 
     async def reset(question: Question) -> None:
         stage.source.before = None
-        await stage.store.edit(did, lambda each: transitions.reset(each, now=stage.clock()))
+        await stage.store.update(did, lambda each: transitions.reset(each, now=stage.clock()))
 
     stage.source.before = reset
     asked = len(stage.source.asked)
-    cycle = await stage.poller().once()
-    assert (cycle.new, len(stage.source.asked) - asked) == (1, 6)
+    cycle = await stage.poller().run_once()
+    assert (cycle.new_items, len(stage.source.asked) - asked) == (1, 6)
 
 
 @in_virtual_time
@@ -239,14 +249,14 @@ async def test_a_backfill_finds_what_lies_below_the_look_back_and_nothing_twice(
     (did,) = stage.dids
     for days in range(2, 40):
         stage.world.publish(did, "old", at=stage.clock() - days * 24 * HOUR)
-    await stage.poller().once()
+    await stage.poller().run_once()
     assert len(await stage.missing()) > 25
     since = stage.clock() - 60 * 24 * HOUR
-    await stage.store.edit(did, lambda each: gaps.back_to(each, since, now=stage.clock()))
+    await stage.store.update(did, lambda each: gaps.add_backfill_gap(each, since, now=stage.clock()))
     before = await stage.store.count_items(did)
-    cycle = await stage.poller().once()
+    cycle = await stage.poller().run_once()
     assert await stage.missing() == set()
-    assert cycle.new == await stage.store.count_items(did) - before
+    assert cycle.new_items == await stage.store.count_items(did) - before
 
 
 # Two pollers
@@ -273,8 +283,8 @@ async def test_two_pollers_share_the_accounts_and_never_read_one_at_the_same_tim
             await asyncio.sleep(600)
             for did in stage.dids:
                 stage.publish(did)
-    await stage.poller("three").once()
-    assert [outcome for outcome in stage.outcomes if not isinstance(outcome, Polled)] == []
+    await stage.poller("three").run_once()
+    assert [outcome for outcome in stage.outcomes if not isinstance(outcome, PollSucceeded)] == []
     assert await stage.missing() == set()
 
 
@@ -286,9 +296,9 @@ async def test_an_account_that_somebody_polls_is_refused_to_others() -> None:
     stage.source.before = failing(SourceUnavailable("slow"), "nobody")
     first = asyncio.create_task(stage.poller("one").poll(stored))
     await asyncio.sleep(0.01)
-    with pytest.raises(AccountHeld):
+    with pytest.raises(PollInProgress):
         await stage.poller("two").poll(await stage.store.get(did))
-    assert isinstance(await first, Polled)
+    assert isinstance(await first, PollSucceeded)
 
 
 @in_virtual_time
@@ -301,7 +311,7 @@ async def test_a_poll_that_takes_longer_than_a_hold_keeps_its_account() -> None:
     stage.source.before = slow
     async with running(stage.poller("one")), running(stage.poller("two")):
         await asyncio.sleep(700)
-    assert [type(outcome) for outcome in stage.outcomes] == [Polled]
+    assert [type(outcome) for outcome in stage.outcomes] == [PollSucceeded]
 
 
 # Time
@@ -316,9 +326,9 @@ async def test_each_account_is_polled_at_a_pace_that_follows_its_own() -> None:
             await asyncio.sleep(300)
             stage.publish(busy)
     often, rarely = [(await stage.account(did)) for did in (busy, quiet)]
-    assert SHORTEST <= often.interval <= 15 * MINUTE
-    assert rarely.interval == LONGEST
-    assert often.polls > 8 * rarely.polls
+    assert MIN_POLL_INTERVAL <= often.poll_interval <= 15 * MINUTE
+    assert rarely.poll_interval == MAX_POLL_INTERVAL
+    assert often.poll_count > 8 * rarely.poll_count
     assert often.posts_fetched_count >= 280
 
 
@@ -341,7 +351,7 @@ class Stuck(WorldSource):
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         return None
 
 
@@ -349,7 +359,7 @@ class Stuck(WorldSource):
 async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
     stage = await staged(accounts=2)
     poller = stage.poller()
-    await poller.once()
+    await poller.run_once()
     await asyncio.sleep(3600)
     await poller.refresh_profiles()
     stuck = stage.poller(source=Stuck(stage.world))
@@ -357,11 +367,11 @@ async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
         stage.publish(stage.dids[0])
         await asyncio.sleep(3600)
         await stuck.refresh_profiles()
-        await stuck.once()
+        await stuck.run_once()
     (alarm,) = [each for each in await alarms_of(stage) if each.kind != "late"]
     assert (alarm.kind, alarm.count) == ("unseen", 1)
     assert "profiles count 3 that" in alarm.message
-    await poller.once()
+    await poller.run_once()
     assert await alarms_of(stage) == ()
 
 
@@ -371,7 +381,7 @@ async def test_profiles_that_count_more_than_polls_find_are_an_alarm() -> None:
 @in_virtual_time
 async def test_any_number_of_connections_will_do() -> None:
     stage = await staged()
-    many = Poller(stage.store, stage.source, Polling(connections=1000), tell=stage.outcomes.append)
+    many = Poller(stage.store, stage.source, PollSettings(connections=1000), on_outcome=stage.outcomes.append)
     async with running(many):
         await asyncio.sleep(60)
     assert len(stage.outcomes) == 3
@@ -393,10 +403,10 @@ class Full(Forwarding):
 async def test_a_storage_that_takes_nothing_is_not_stormed() -> None:
     stage = await staged()
     full = FeedStore(Storage(Full(stage.store.storage)), clock=stage.clock)
-    async with running(Poller(full, stage.source, TEN, tell=stage.outcomes.append)):
+    async with running(Poller(full, stage.source, TEN, on_outcome=stage.outcomes.append)):
         await asyncio.sleep(600)
     assert 3 <= len(stage.outcomes) <= 3 * 11
-    assert {type(outcome) for outcome in stage.outcomes} == {Failed}
+    assert {type(outcome) for outcome in stage.outcomes} == {PollFailed}
     async with running(stage.poller()):
         await asyncio.sleep(60)
     assert await stage.missing() == set()
@@ -408,7 +418,11 @@ async def test_a_source_that_breaks_in_its_own_way_spoils_one_account_alone() ->
     stage.source.before = failing(ZeroDivisionError("oops"), stage.dids[1])
     async with running(stage.poller()):
         await asyncio.sleep(30)
-    assert sorted(type(outcome).__name__ for outcome in stage.outcomes) == ["Failed", "Polled", "Polled"]
+    assert sorted(type(outcome).__name__ for outcome in stage.outcomes) == [
+        "PollFailed",
+        "PollSucceeded",
+        "PollSucceeded",
+    ]
 
 
 class Circular(WorldSource):
@@ -418,18 +432,18 @@ class Circular(WorldSource):
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         self.pages += 1
         page = await super().page(account_id, limit=limit)
         assert page is not None
-        return Page(items=page.items, cursor={None: "a", "a": "b", "b": "c", "c": "a"}[cursor])
+        return FeedPage(items=page.items, cursor={None: "a", "a": "b", "b": "c", "c": "a"}[cursor])
 
 
 @in_virtual_time
 async def test_cursors_that_lead_in_a_circle_are_left() -> None:
     stage = await staged(accounts=1, posts=20)
     source = Circular(stage.world)
-    await stage.poller(source=source).once()
+    await stage.poller(source=source).run_once()
     account = await stage.account(stage.dids[0])
     assert (account.gaps, source.pages) == ((), 4)
 
@@ -441,9 +455,9 @@ class Empty(WorldSource):
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         self.pages += 1
-        return Page(items=(), cursor=f"{self.pages}")
+        return FeedPage(items=(), cursor=f"{self.pages}")
 
 
 @in_virtual_time
@@ -465,7 +479,7 @@ async def test_accounts_that_are_edited_while_a_cycle_waits_for_them_are_polled_
         if not edited:
             edited = True
             for did in stage.dids:
-                await stage.store.edit(did, lambda each: transitions.hinted(each, newest=1, now=1))
+                await stage.store.update(did, lambda each: transitions.hinted(each, newest=1, now=1))
 
     stage.source.before = edit_all
-    assert (await stage.poller().once()).polled == 60
+    assert (await stage.poller().run_once()).polled == 60

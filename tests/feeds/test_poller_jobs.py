@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from perdure.feeds import Poller, Polling, Status
+from perdure.feeds import AccountStatus, Poller, PollSettings
 from perdure.feeds.errors import SourceUnavailable
 from perdure.feeds.health import AlarmState
 from perdure.feeds.settings import FollowLists
@@ -28,18 +28,18 @@ async def test_a_post_of_a_busy_account_that_is_dated_back_by_half_an_hour_is_fo
     stage.dids.append(busy(stage))
     await stage.open()
     poller = stage.poller()
-    await poller.once()
+    await poller.run_once()
     for number in range(12 * 30):
         await asyncio.sleep(10)
         minutes = 29 if number % 10 == 0 else 0
         stage.world.publish(stage.dids[0], "late", created_at=stage.clock() - minutes * MINUTE)
         if number % 30 == 0:
-            await poller.once()
+            await poller.run_once()
     await asyncio.sleep(3600)
     for _ in range(2):
         await asyncio.sleep(3600)
         stage.world.publish(stage.dids[0], "now")
-        await poller.once()
+        await poller.run_once()
     assert await stage.missing() == set()
 
 
@@ -70,26 +70,26 @@ async def test_a_running_poller_synchronises_follow_lists() -> None:
     poller = Poller(stage.store, stage.source, TEN, follow_lists=lists)
     async with running(poller):
         await asyncio.sleep(60)
-        assert (await stage.account(followed[0])).polls == 1
+        assert (await stage.account(followed[0])).poll_count == 1
         stage.world.unfollow(boss, followed[0])
         stage.world.follow(boss, followed[2])
         await asyncio.sleep(7 * 3600)
-    assert (await stage.account(followed[0])).status is Status.SUSPENDED
-    assert (await stage.account(followed[2])).status is Status.ACTIVE
-    assert (await stage.account(stage.dids[0])).status is Status.ACTIVE  # which no list has added
+    assert (await stage.account(followed[0])).status is AccountStatus.SUSPENDED
+    assert (await stage.account(followed[2])).status is AccountStatus.ACTIVE
+    assert (await stage.account(stage.dids[0])).status is AccountStatus.ACTIVE  # which no list has added
 
 
 @in_virtual_time
 async def test_items_are_removed_when_they_are_too_old_and_nothing_else_is() -> None:
     stage = await staged(accounts=2, posts=0)
-    polling = Polling(posts_per_page=10, retention_days=1)
+    polling = PollSettings(posts_per_page=10, retention_days=1)
     poller = Poller(stage.store, stage.source, polling)
     async with running(poller):
         for _ in range(3 * 24):
             for did in stage.dids:
                 stage.world.publish(did, "post")
             await asyncio.sleep(3600)
-    kept = [item async for _, item in stage.store.newest()]
+    kept = [item async for _, item in stage.store.newest_items()]
     oldest = polling.oldest_kept(stage.clock())
     assert 2 * 22 <= len(kept) <= 2 * 25
     assert min(item.time for item in kept) >= oldest - 10 * MINUTE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.feeds import FeedStore, Polling, transitions
+from perdure.feeds import FeedStore, PollSettings, transitions
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
@@ -48,7 +48,7 @@ async def test_two_processes_and_a_kill_lose_nothing_and_read_no_account_at_the_
         dids: list[str] = await fake.order("populate", accounts=ACCOUNTS, posts=25, every=60_000_000)
         for did in dids:
             profile = Profile(account_id=did, handle=did)
-            await store.add(transitions.new_account(profile, now=store.clock(), polling=Polling()))
+            await store.add(transitions.new_account(profile, now=store.clock(), settings=PollSettings()))
         async with poller(url, fake) as one, poller(url, fake) as other:
             for number in range(40):
                 await fake.order("world/publish", did=dids[number % ACCOUNTS], text=f"new {number}")
@@ -57,14 +57,14 @@ async def test_two_processes_and_a_kill_lose_nothing_and_read_no_account_at_the_
             wanted = {uri for did in dids for uri in await fake.order("world/everything_of", did=did)}
 
             async def is_all_found() -> bool:
-                return wanted == {item.uri async for _, item in store.newest()}
+                return wanted == {item.uri async for _, item in store.newest_items()}
 
             await until(is_all_found, seconds=60)
             assert other.returncode is None
         assert overlaps(await fake.order("log")) == []
         for did in dids:
             account = (await store.get(did)).account
-            assert (account.gaps, account.failures) == ((), 0)
+            assert (account.gaps, account.consecutive_failures) == ((), 0)
 
 
 def overlaps(log: Sequence[Mapping[str, object]]) -> list[object]:

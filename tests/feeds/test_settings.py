@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from perdure.feeds.errors import InvalidSettings
-from perdure.feeds.settings import Polling, Settings, read_settings
+from perdure.feeds.settings import FeedSettings, PollSettings, load_settings
 from perdure.storage.clock import HOUR, MINUTE
 
 YAML = """
@@ -40,10 +40,10 @@ def file_of(folder: Path, name: str, text: str) -> Path:
 
 @pytest.mark.parametrize(("name", "text"), [("f.yaml", YAML), ("f.yml", YAML), ("f.toml", TOML)])
 def test_both_kinds_of_file_say_the_same(tmp_path: Path, name: str, text: str) -> None:
-    settings = read_settings(file_of(tmp_path, name, text))
-    assert settings == Settings(
+    settings = load_settings(file_of(tmp_path, name, text))
+    assert settings == FeedSettings(
         url="sqlite:///mine.db",
-        polling=Polling(
+        polling=PollSettings(
             interval_minutes=20,
             posts_per_page=50,
             initial_lookback_hours=48,
@@ -52,11 +52,11 @@ def test_both_kinds_of_file_say_the_same(tmp_path: Path, name: str, text: str) -
             max_pages_per_user=7,
         ),
     )
-    assert (settings.polling.interval, settings.polling.lookback) == (20 * MINUTE, 48 * HOUR)
+    assert (settings.polling.initial_interval, settings.polling.lookback) == (20 * MINUTE, 48 * HOUR)
 
 
 def test_what_is_not_said_is_as_documented(tmp_path: Path) -> None:
-    settings = read_settings(file_of(tmp_path, "f.yaml", ""))
+    settings = load_settings(file_of(tmp_path, "f.yaml", ""))
     polling = settings.polling
     assert (polling.interval_minutes, polling.posts_per_page, polling.initial_lookback_hours) == (15, 100, 24)
     assert (polling.max_retries, polling.retry_backoff_ms, polling.max_pages_per_user) == (3, 1000, 100)
@@ -80,15 +80,15 @@ def test_what_is_not_said_is_as_documented(tmp_path: Path) -> None:
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, told: str) -> None:
     path = file_of(tmp_path, "f.yaml", text)
     with pytest.raises(InvalidSettings) as raised:
-        read_settings(path)
+        load_settings(path)
     assert told in str(raised.value)
     assert str(path) in str(raised.value)
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidSettings, match="cannot be read"):
-        read_settings(tmp_path / "none.toml")
+        load_settings(tmp_path / "none.toml")
     with pytest.raises(InvalidSettings, match=r"\.toml, \.yaml or \.yml"):
-        read_settings(tmp_path / "none.ini")
+        load_settings(tmp_path / "none.ini")
     with pytest.raises(InvalidSettings, match="is not TOML"):
-        read_settings(file_of(tmp_path, "f.toml", "polling = ["))
+        load_settings(file_of(tmp_path, "f.toml", "polling = ["))

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.feeds import FeedSource, Item, Page
+from perdure.feeds import FeedPage, FeedSource, Item
 from perdure.feeds.errors import SourceError
 from perdure.storage.clock import SECOND
 
@@ -166,7 +166,7 @@ def _plain(item: Item) -> Item:
     return msgspec.structs.replace(item, links=())
 
 
-def _without_links(page: Page | None) -> Page:
+def _without_links(page: FeedPage | None) -> FeedPage:
     assert page is not None
     items, pinned = (tuple(_plain(item) for item in part) for part in (page.items, page.pinned))
     return msgspec.structs.replace(page, items=items, pinned=pinned, etag=page.etag and "some")
@@ -184,13 +184,13 @@ async def test_the_world_shows_what_perdure_reads_over_http(style: Literal["keys
                 assert page == _without_links(await direct.page(did, limit=7, cursor=cursor))
                 if (cursor := page.cursor) is None:
                     break
-            written = [record async for page in source.written(did) for record in page.records]
-            there = [record async for page in direct.written(did) for record in page.records]
+            written = [record async for page in source.records(did) for record in page.records]
+            there = [record async for page in direct.records(did) for record in page.records]
             assert [_plain(each.item) for each in written] == [_plain(each.item) for each in there]
             assert [each.written_at for each in written] == [each.written_at for each in there]
             items = [each.item for each in written]
-            shown = [_plain(item) for item in await source.shown(items)]
-            assert shown == [_plain(item) for item in await direct.shown(items)]
+            shown = [_plain(item) for item in await source.shown_items(items)]
+            assert shown == [_plain(item) for item in await direct.shown_items(items)]
             followed = [*world.accounts, "did:plc:nobody"]
             assert await source.unfollowed(did, followed) == await direct.unfollowed(did, followed)
             assert await source.profiles([did]) == await direct.profiles([did])

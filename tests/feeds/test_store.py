@@ -9,20 +9,20 @@ import pytest
 from msgspec.structs import replace
 
 from perdure.feeds import transitions
-from perdure.feeds.account import Account, Gap, Hold, Status, Stored, first
+from perdure.feeds.account import Account, AccountStatus, Gap, Lease, StoredAccount, insertion
 from perdure.feeds.errors import (
-    AccountBusy,
-    AccountHeld,
-    AmbiguousName,
-    CorruptFeed,
-    HoldLost,
+    AccountLeaseLost,
+    AmbiguousHandle,
+    CorruptFeedRecord,
+    EditConflict,
+    PollInProgress,
     UnknownAccount,
 )
 from perdure.feeds.item import Item, Link, is_storable
-from perdure.feeds.lease import LASTS, hold
-from perdure.feeds.settings import Polling
+from perdure.feeds.lease import LEASE_DURATION, acquire_lease
+from perdure.feeds.settings import PollSettings
 from perdure.feeds.source import Profile
-from perdure.feeds.store import EDIT_ATTEMPTS, FeedStore
+from perdure.feeds.store import MAX_EDIT_ATTEMPTS, FeedStore
 from perdure.storage import Committed, Insert, Record
 from perdure.storage.kit import Subject
 
@@ -70,10 +70,12 @@ async def settle(store: FeedStore) -> None:
 
 
 def account(name: str = ANNA, handle: str = "anna.test") -> Account:
-    return transitions.new_account(Profile(account_id=name, handle=handle), now=START, polling=Polling())
+    return transitions.new_account(
+        Profile(account_id=name, handle=handle), now=START, settings=PollSettings()
+    )
 
 
-async def added(store: FeedStore, name: str = ANNA, handle: str = "anna.test") -> Stored:
+async def added(store: FeedStore, name: str = ANNA, handle: str = "anna.test") -> StoredAccount:
     assert await store.add(account(name, handle))
     return await store.get(name)
 
@@ -83,8 +85,8 @@ def item(number: int, time: int | None = None, **changes: object) -> Item:
         uri=f"at://{ANNA}/app.bsky.feed.post/{number:04}",
         time=START + number if time is None else time,
         kind="post",
-        post=f"at://{ANNA}/app.bsky.feed.post/{number:04}",
-        author=ANNA,
+        post_uri=f"at://{ANNA}/app.bsky.feed.post/{number:04}",
+        author_id=ANNA,
         text="hello ☃",
         links=(Link("https://example.com/a", "card", "A"),),
     )
@@ -109,7 +111,7 @@ async def test_a_handle_that_two_accounts_had_is_not_guessed(store: FeedStore) -
     for name in (ANNA, "did:plc:bob"):
         await added(store, name)
     await settle(store)
-    with pytest.raises(AmbiguousName, match=f"{ANNA}, did:plc:bob|did:plc:bob, {ANNA}"):
+    with pytest.raises(AmbiguousHandle, match=f"{ANNA}, did:plc:bob|did:plc:bob, {ANNA}"):
         await store.find("anna.test")
 
 
@@ -122,7 +124,7 @@ async def test_accounts_are_read_a_page_at_a_time_and_named_by_their_ids(store: 
     seen: list[str] = []
     last, more = None, True
     while more:
-        page, more = await store.accounts_after(last, 3)
+        page, more = await store.account_page(last, 3)
         seen += [each.account.account_id for each in page]
         last = page[-1]
     assert sorted(seen) == sorted(everybody)
@@ -131,7 +133,7 @@ async def test_accounts_are_read_a_page_at_a_time_and_named_by_their_ids(store: 
 
 async def test_what_is_no_account_is_passed_over(store: FeedStore, caplog: pytest.LogCaptureFixture) -> None:
     await added(store)
-    broken = first(account("did:plc:broken"))[1].record
+    broken = insertion(account("did:plc:broken"))[1].record
     await store.storage.commit([Insert(record=replace(broken, body="{}"))], now=START)
     await settle(store)
     assert [each.account.account_id async for each in store.accounts()] == [ANNA]
@@ -143,18 +145,22 @@ async def test_accounts_are_listed_in_the_order_they_were_added_and_by_status(st
     for number in range(5):
         new = replace(account(f"did:plc:{9 - number}"), added_at=START + number)
         await store.add(new)
-    await store.edit("did:plc:7", transitions.suspended)
+    await store.update("did:plc:7", transitions.suspended)
     await settle(store)
     listed = [each.account.account_id async for each in store.accounts()]
     assert listed == [f"did:plc:{9 - number}" for number in range(5)]
-    assert [each.account.account_id async for each in store.accounts(Status.SUSPENDED)] == ["did:plc:7"]
+    assert [each.account.account_id async for each in store.accounts(AccountStatus.SUSPENDED)] == [
+        "did:plc:7"
+    ]
 
 
 async def test_accounts_are_due_in_the_order_of_their_times(store: FeedStore) -> None:
     for number, wait in enumerate((30, 10, 20)):
         await added(store, f"did:plc:{number}")
-        await store.edit(f"did:plc:{number}", lambda each, wait=wait: replace(each, next_at=START + wait))
-    await store.edit("did:plc:2", transitions.suspended)
+        await store.update(
+            f"did:plc:{number}", lambda each, wait=wait: replace(each, next_poll_at=START + wait)
+        )
+    await store.update("did:plc:2", transitions.suspended)
     await settle(store)
     assert await store.due(10) == []
     passes(store, 40)
@@ -165,35 +171,43 @@ async def test_edits_at_the_same_time_all_take_effect(store: FeedStore) -> None:
     await added(store)
 
     async def count_one() -> None:
-        await store.edit(ANNA, lambda each: replace(each, polls=each.polls + 1))
+        await store.update(ANNA, lambda each: replace(each, poll_count=each.poll_count + 1))
 
     async with anyio.create_task_group() as tasks:
         for _ in range(6):
             tasks.start_soon(count_one)
-    assert (await store.get(ANNA)).account.polls == 6
+    assert (await store.get(ANNA)).account.poll_count == 6
 
 
 async def test_everything_about_an_account_comes_back(store: FeedStore) -> None:
     stored = await added(store)
     full = replace(
         stored.account,
-        status=Status.UNAVAILABLE,
+        status=AccountStatus.UNAVAILABLE,
         reason="Profile not found",
-        mark=START,
-        gaps=(Gap(cursor="2026-11-15T18:21:31.768Z", floor=1, depth=0, refusals=1, rewalked=True),),
+        watermark=START,
+        gaps=(
+            Gap(
+                cursor="2026-11-15T18:21:31.768Z",
+                floor=1,
+                late_floor=0,
+                cursor_rejections=1,
+                is_restarted=True,
+            ),
+        ),
         etag='W/"abc"',
-        failures=2,
+        consecutive_failures=2,
         last_polled_at=START,
         posts_fetched_count=7,
-        unseen=3,
+        unseen_posts=3,
     )
-    assert await store.write(stored, full) is not None
+    assert await store.replace(stored, full) is not None
     assert (await store.get(ANNA)).account == full
 
 
 async def test_a_removed_account_is_gone_and_its_items_go_only_when_told(store: FeedStore) -> None:
     await added(store)
-    await store.keep(ANNA, [item(n) for n in range(60)])
+    await store.add_items(ANNA, [item(n) for n in range(60)])
     await store.remove(ANNA)
     with pytest.raises(UnknownAccount):
         await store.get(ANNA)
@@ -208,38 +222,38 @@ async def test_a_removed_account_is_gone_and_its_items_go_only_when_told(store: 
 
 async def test_an_item_is_kept_once_however_often_it_is_read(store: FeedStore) -> None:
     page = [item(n) for n in range(60)]
-    assert await store.keep(ANNA, page[:40]) == page[:40]
-    assert await store.keep(ANNA, [*page, page[0]]) == page[40:]
-    assert await store.unknown(ANNA, [*page, item(99)]) == [item(99)]
+    assert await store.add_items(ANNA, page[:40]) == page[:40]
+    assert await store.add_items(ANNA, [*page, page[0]]) == page[40:]
+    assert await store.missing_items(ANNA, [*page, item(99)]) == [item(99)]
     assert await store.count_items(ANNA) == 60
 
 
 async def test_what_is_known_stays_as_it_was_first_read(store: FeedStore) -> None:
-    await store.keep(ANNA, [item(1)])
-    assert await store.keep(ANNA, [item(1, text="edited", time=5)]) == []
-    assert [each async for each in store.newest(ANNA)] == [(ANNA, item(1))]
+    await store.add_items(ANNA, [item(1)])
+    assert await store.add_items(ANNA, [item(1, text="edited", time=5)]) == []
+    assert [each async for each in store.newest_items(ANNA)] == [(ANNA, item(1))]
 
 
 async def test_items_are_listed_newest_first_across_accounts_and_within_one(store: FeedStore) -> None:
-    await store.keep(ANNA, [item(1), item(3), item(5, kind="repost")])
-    await store.keep("did:plc:bob", [item(2), item(4)])
+    await store.add_items(ANNA, [item(1), item(3), item(5, kind="repost")])
+    await store.add_items("did:plc:bob", [item(2), item(4)])
     await settle(store)
-    everybody = [(who, each.time - START) async for who, each in store.newest()]
+    everybody = [(who, each.time - START) async for who, each in store.newest_items()]
     assert everybody == [(ANNA, 5), ("did:plc:bob", 4), (ANNA, 3), ("did:plc:bob", 2), (ANNA, 1)]
-    assert [each.time - START async for _, each in store.newest(ANNA, since=START + 3)] == [5, 3]
-    assert [each.time - START async for _, each in store.newest(ANNA, kind="repost")] == [5]
+    assert [each.time - START async for _, each in store.newest_items(ANNA, since=START + 3)] == [5, 3]
+    assert [each.time - START async for _, each in store.newest_items(ANNA, kind="repost")] == [5]
 
 
 async def test_a_time_before_1970_stands_at_its_beginning(store: FeedStore) -> None:
     ancient = item(1, time=-62_135_596_800_000_000)
-    assert await store.keep(ANNA, [ancient]) == [ancient]
-    assert [each async for each in store.newest(ANNA)] == [(ANNA, ancient)]
+    assert await store.add_items(ANNA, [ancient]) == [ancient]
+    assert [each async for each in store.newest_items(ANNA)] == [(ANNA, ancient)]
 
 
 async def test_as_many_of_the_largest_items_fit_into_a_commit_as_it_takes(store: FeedStore) -> None:
     large = [item(n, text="x" * 64_000) for n in range(25)]
     assert all(is_storable(each) for each in large)
-    assert await store.keep(ANNA, large) == large
+    assert await store.add_items(ANNA, large) == large
 
 
 def test_what_does_not_fit_into_a_record_is_told_from_what_does() -> None:
@@ -257,8 +271,8 @@ def test_what_does_not_fit_into_a_record_is_told_from_what_does() -> None:
 
 async def test_a_nul_within_a_text_can_be_stored(store: FeedStore) -> None:
     assert is_storable(item(1, text="a\0b"))
-    await store.keep(ANNA, [item(1, text="a\0b")])
-    assert [each async for each in store.newest(ANNA)] == [(ANNA, item(1, text="a\0b"))]
+    await store.add_items(ANNA, [item(1, text="a\0b")])
+    assert [each async for each in store.newest_items(ANNA)] == [(ANNA, item(1, text="a\0b"))]
 
 
 # Holding
@@ -266,112 +280,112 @@ async def test_a_nul_within_a_text_can_be_stored(store: FeedStore) -> None:
 
 async def test_one_poller_at_a_time_holds_an_account(store: FeedStore) -> None:
     stored = await added(store)
-    async with hold(store, stored, "first"):
+    async with acquire_lease(store, stored, "first"):
         current = await store.get(ANNA)
         for seen in (stored, current):
-            with pytest.raises(AccountHeld):
-                async with hold(store, seen, "second"):
+            with pytest.raises(PollInProgress):
+                async with acquire_lease(store, seen, "second"):
                     pass
-    async with hold(store, await store.get(ANNA), "second") as held:
-        assert held.account.hold is not None
+    async with acquire_lease(store, await store.get(ANNA), "second") as held:
+        assert held.account.lease is not None
 
 
 async def test_a_held_account_is_not_due_until_the_hold_runs_out(store: FeedStore) -> None:
     stored = await added(store)
-    async with hold(store, stored, "first"):
+    async with acquire_lease(store, stored, "first"):
         await settle(store)
         assert await store.due(9) == []
-        passes(store, LASTS)
+        passes(store, LEASE_DURATION)
         await settle(store)
         assert [each.account.account_id for each in await store.due(9)] == [ANNA]
 
 
 async def test_who_lost_an_account_writes_nothing_more(store: FeedStore) -> None:
     stored = await added(store)
-    async with hold(store, stored, "slow") as slow:
-        passes(store, LASTS)
-        async with hold(store, await store.get(ANNA), "quick") as quick:
-            await quick.write(lambda each: replace(each, mark=7))
-            with pytest.raises(HoldLost):
-                await slow.write(lambda each: replace(each, mark=3))
-            assert (await store.get(ANNA)).account.mark == 7
-            assert quick.is_ours
+    async with acquire_lease(store, stored, "slow") as slow:
+        passes(store, LEASE_DURATION)
+        async with acquire_lease(store, await store.get(ANNA), "quick") as quick:
+            await quick.update(lambda each: replace(each, watermark=7))
+            with pytest.raises(AccountLeaseLost):
+                await slow.update(lambda each: replace(each, watermark=3))
+            assert (await store.get(ANNA)).account.watermark == 7
+            assert quick.is_valid
     after = (await store.get(ANNA)).account
-    assert (after.mark, after.hold) == (7, None)
+    assert (after.watermark, after.lease) == (7, None)
 
 
 async def test_who_learns_of_the_loss_at_a_heartbeat_writes_nothing_more_either(store: FeedStore) -> None:
     stored = await added(store)
-    async with hold(store, stored, "slow") as slow:
-        passes(store, LASTS)
-        async with hold(store, await store.get(ANNA), "quick") as quick:
-            with pytest.raises(HoldLost):
-                await slow.write(lambda each: each)  # which is what a heartbeat writes
-            with pytest.raises(HoldLost):
-                await slow.write(lambda each: replace(each, mark=3))
-            await quick.write(lambda each: replace(each, mark=7))
-    assert (await store.get(ANNA)).account.mark == 7
+    async with acquire_lease(store, stored, "slow") as slow:
+        passes(store, LEASE_DURATION)
+        async with acquire_lease(store, await store.get(ANNA), "quick") as quick:
+            with pytest.raises(AccountLeaseLost):
+                await slow.update(lambda each: each)  # which is what a heartbeat writes
+            with pytest.raises(AccountLeaseLost):
+                await slow.update(lambda each: replace(each, watermark=3))
+            await quick.update(lambda each: replace(each, watermark=7))
+    assert (await store.get(ANNA)).account.watermark == 7
 
 
 async def test_an_account_that_was_edited_since_it_was_listed_can_still_be_held(store: FeedStore) -> None:
     listed = await added(store)
-    await store.edit(ANNA, lambda each: replace(each, handle="new.test"))
-    async with hold(store, listed, "me") as held:
+    await store.update(ANNA, lambda each: replace(each, handle="new.test"))
+    async with acquire_lease(store, listed, "me") as held:
         assert held.account.handle == "new.test"
 
 
 async def test_one_that_was_polled_since_it_was_listed_cannot(store: FeedStore) -> None:
     listed = await added(store)
-    await store.edit(ANNA, lambda each: replace(each, polls=1))
-    with pytest.raises(AccountHeld):
-        async with hold(store, listed, "me"):
+    await store.update(ANNA, lambda each: replace(each, poll_count=1))
+    with pytest.raises(PollInProgress):
+        async with acquire_lease(store, listed, "me"):
             pass
 
 
 async def test_an_account_that_was_suspended_while_its_poller_died_is_not_due(store: FeedStore) -> None:
     stored = await added(store)
-    async with hold(store, stored, "dying"):
-        await store.edit(ANNA, transitions.suspended)
-        passes(store, 2 * LASTS)
+    async with acquire_lease(store, stored, "dying"):
+        await store.update(ANNA, transitions.suspended)
+        passes(store, 2 * LEASE_DURATION)
         await settle(store)
         assert await store.due(9) == []
 
 
 async def test_what_an_operator_changes_during_a_poll_is_not_undone(store: FeedStore) -> None:
     stored = await added(store)
-    async with hold(store, stored, "me") as held:
-        await store.edit(ANNA, transitions.suspended)
-        await held.write(lambda each: replace(each, mark=7))
+    async with acquire_lease(store, stored, "me") as held:
+        await store.update(ANNA, transitions.suspended)
+        await held.update(lambda each: replace(each, watermark=7))
     after = (await store.get(ANNA)).account
-    assert (after.status, after.mark, after.hold) == (Status.SUSPENDED, 7, None)
+    assert (after.status, after.watermark, after.lease) == (AccountStatus.SUSPENDED, 7, None)
 
 
 async def test_a_hold_is_given_back_by_whoever_fails(store: FeedStore) -> None:
     stored = await added(store)
     with pytest.raises(RuntimeError, match="broken"):
-        async with hold(store, stored, "me"):
+        async with acquire_lease(store, stored, "me"):
             raise RuntimeError("broken")
     assert (await store.get(ANNA)).account == stored.account
 
 
 async def test_who_holds_an_account_that_was_removed_is_told(store: FeedStore) -> None:
     stored = await added(store)
-    async with hold(store, stored, "me") as held:
+    async with acquire_lease(store, stored, "me") as held:
         await store.remove(ANNA)
-        with pytest.raises(HoldLost, match="removed"):
-            await held.write(lambda each: replace(each, mark=7))
+        with pytest.raises(AccountLeaseLost, match="removed"):
+            await held.update(lambda each: replace(each, watermark=7))
 
 
 async def test_each_write_makes_the_hold_last_anew(store: FeedStore) -> None:
     stored = await added(store)
-    async with hold(store, stored, "me") as held:
+    async with acquire_lease(store, stored, "me") as held:
         for _ in range(3):
-            passes(store, LASTS - 1)
-            await held.write(lambda each: each)
-            with pytest.raises(AccountHeld):
-                async with hold(store, await store.get(ANNA), "other"):
+            passes(store, LEASE_DURATION - 1)
+            await held.update(lambda each: each)
+            with pytest.raises(PollInProgress):
+                async with acquire_lease(store, await store.get(ANNA), "other"):
                     pass
-        assert isinstance(held.account.hold, Hold)
+        assert isinstance(held.account.lease, Lease)
 
 
 # Errors
@@ -386,11 +400,13 @@ async def test_an_account_that_others_change_all_the_time_is_busy(store: FeedSto
 
     races: list[str] = []
     rival = Rival(store)
-    with pytest.raises(AccountBusy, match="others keep changing did:plc:anna") as caught:
-        await rival.edit(ANNA, in_a_race)
+    with pytest.raises(EditConflict, match="others keep changing did:plc:anna") as caught:
+        await rival.update(ANNA, in_a_race)
     assert (caught.value.retryable, caught.value.account_id) == (True, ANNA)
-    assert len(races) == EDIT_ATTEMPTS
-    assert (await store.get(ANNA)).account.failures == EDIT_ATTEMPTS  # the other was always quicker
+    assert len(races) == MAX_EDIT_ATTEMPTS
+    assert (
+        await store.get(ANNA)
+    ).account.consecutive_failures == MAX_EDIT_ATTEMPTS  # the other was always quicker
 
 
 class Rival(FeedStore):
@@ -399,16 +415,16 @@ class Rival(FeedStore):
     def __init__(self, store: FeedStore) -> None:
         super().__init__(store.storage, clock=store.clock)
 
-    async def get(self, account_id: str) -> Stored:
+    async def get(self, account_id: str) -> StoredAccount:
         stored = await super().get(account_id)
-        failed = replace(stored.account, failures=stored.account.failures + 1)
-        assert await self.write(stored, failed) is not None
+        failed = replace(stored.account, consecutive_failures=stored.account.consecutive_failures + 1)
+        assert await self.replace(stored, failed) is not None
         return stored
 
 
 async def test_an_account_that_is_changed_before_each_try_to_remove_it_is_busy(store: FeedStore) -> None:
     await added(store)
-    with pytest.raises(AccountBusy):
+    with pytest.raises(EditConflict):
         await Rival(store).remove(ANNA)
     assert (await store.get(ANNA)).account.handle == "anna.test"
 
@@ -416,7 +432,7 @@ async def test_an_account_that_is_changed_before_each_try_to_remove_it_is_busy(s
 async def test_a_record_that_is_not_an_account_is_reported_as_corrupt(store: FeedStore) -> None:
     stored = await added(store)
     await damage(store, stored.record)
-    with pytest.raises(CorruptFeed, match="not an account") as caught:
+    with pytest.raises(CorruptFeedRecord, match="not an account") as caught:
         await store.get(ANNA)
     assert caught.value.key == stored.record.partition
 

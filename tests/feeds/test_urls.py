@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.feeds.urls import MAX_LENGTH, as_shared, in_text, normalised
+from perdure.feeds.urls import MAX_URL_LENGTH, find_urls, normalize_url, original_url
 
 SAME = {
     "https://Example.COM/Path": "https://example.com/Path",
@@ -64,7 +64,7 @@ SAME = {
 
 @pytest.mark.parametrize("written", SAME)
 def test_the_same_place_has_one_address(written: str) -> None:
-    assert normalised(written) == SAME[written]
+    assert normalize_url(written) == SAME[written]
 
 
 @pytest.mark.parametrize(
@@ -84,11 +84,11 @@ def test_the_same_place_has_one_address(written: str) -> None:
         "https://example.com:99999",
         "https://example.com:port/",
         "https://[::1",
-        "https://example.com/" + "a" * MAX_LENGTH,
+        "https://example.com/" + "a" * MAX_URL_LENGTH,
     ],
 )
 def test_what_is_no_place_on_the_web_has_none(text: str) -> None:
-    assert normalised(text) is None
+    assert normalize_url(text) is None
 
 
 PIECES = st.sampled_from(
@@ -125,15 +125,15 @@ TEXTS = (
 @given(TEXTS)
 def test_an_address_is_normal_already_or_becomes_so_at_once(text: str) -> None:
     for written in (text, f"https://{text}", f"http://example.com/{text}", f"https://youtu.be?{text}"):
-        once = normalised(written)
-        assert once is None or normalised(once) == once
+        once = normalize_url(written)
+        assert once is None or normalize_url(once) == once
 
 
 @given(TEXTS)
 def test_an_address_on_a_valid_host_has_a_normal_form(text: str) -> None:
     """Unless it has a space in it, or is too long."""
     path = "".join(text.split())
-    assert normalised(f"https://example.com/{path}") is not None or "\ud800" <= max(path) <= "\udfff"
+    assert normalize_url(f"https://example.com/{path}") is not None or "\ud800" <= max(path) <= "\udfff"
 
 
 def test_the_address_as_it_was_shared_is_stored_if_it_is_not_the_normal_form() -> None:
@@ -141,9 +141,9 @@ def test_the_address_as_it_was_shared_is_stored_if_it_is_not_the_normal_form() -
         ("https://example.com/a", ""),
         (" https://example.com/a ", ""),
         ("http://example.com/a/?utm_source=x", "http://example.com/a/?utm_source=x"),
-        (f"https://example.com/a?utm_source={'x' * MAX_LENGTH}", ""),
+        (f"https://example.com/a?utm_source={'x' * MAX_URL_LENGTH}", ""),
     ):
-        assert as_shared(url, "https://example.com/a") == shared
+        assert original_url(url, "https://example.com/a") == shared
 
 
 @pytest.mark.parametrize(
@@ -159,4 +159,4 @@ def test_the_address_as_it_was_shared_is_stored_if_it_is_not_the_normal_form() -
     ],
 )
 def test_a_link_in_a_text_ends_before_the_sentence_does(text: str, links: list[str]) -> None:
-    assert in_text(text) == links
+    assert find_urls(text) == links

@@ -9,8 +9,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perdure.feeds import FeedStore, Polling, Profile, transitions
-from perdure.feeds.account import Hold
+from perdure.feeds import FeedStore, PollSettings, Profile, transitions
+from perdure.feeds.account import Lease
 from perdure.operating.maintenance import count_live_claims
 from perdure.runtime.lease import Holder
 from perdure.storage import Micros, Storage, open_storage
@@ -34,8 +34,8 @@ async def copied(source: str, target: str, *options: str) -> Ended:
 async def add_held_account(storage: Storage, name: str, until: Micros) -> None:
     store = FeedStore(storage)
     profile = Profile(account_id=f"did:plc:{name}", handle=f"{name}.test")
-    account = transitions.new_account(profile, now=store.clock(), polling=Polling())
-    await store.add(msgspec.structs.replace(account, hold=Hold("a poller", until)))
+    account = transitions.new_account(profile, now=store.clock(), settings=PollSettings())
+    await store.add(msgspec.structs.replace(account, hold=Lease("a poller", until)))
 
 
 async def create_claimed_task(storage: Storage, *, lasts: Micros) -> None:

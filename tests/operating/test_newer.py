@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, Polling, transitions
+from perdure.feeds import FeedStore, PollSettings, transitions
 from perdure.feeds.account import ACCOUNTS
 from perdure.feeds.item import ITEMS, Item
 from perdure.feeds.source import Profile
@@ -140,9 +140,11 @@ async def filled(storage: Storage) -> None:
         await operator.tasks()
         feeds = FeedStore(storage)
         profile = Profile(account_id="did:plc:a", handle="a.test")
-        await feeds.add(transitions.new_account(profile, now=feeds.clock(), polling=Polling()))
-        await feeds.keep("did:plc:a", [Item(uri="at://a", time=1, kind="post", post="at://a", author="a")])
-        await feeds.link_marks.mark([feeds.clock() - 9 * HOUR])
+        await feeds.add(transitions.new_account(profile, now=feeds.clock(), settings=PollSettings()))
+        await feeds.add_items(
+            "did:plc:a", [Item(uri="at://a", time=1, kind="post", post_uri="at://a", author_id="a")]
+        )
+        await feeds.dirty_hours.mark([feeds.clock() - 9 * HOUR])
     assert {record.space for record in await records_of(storage)} == {*DECODERS}
 
 
@@ -154,7 +156,7 @@ async def records_of(storage: Storage) -> list[Record]:
 async def test_every_stored_body_carries_a_format_number() -> None:
     storage = Storage(MemoryEngine())
     await filled(storage)
-    assert {number_of(record.body) for record in await records_of(storage)} == {1}
+    assert {number_of(record.body) for record in await records_of(storage)} == {1, 2}  # of tasks, of feeds
 
 
 @row(105)

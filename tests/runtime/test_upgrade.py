@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from perdure.feeds import FeedStore, Poller, Polling, transitions
+from perdure.feeds import FeedStore, Poller, PollSettings, transitions
 from perdure.feeds.account import ACCOUNTS
 from perdure.feeds.item import ITEMS
 from perdure.runtime import Runtime
@@ -67,11 +67,11 @@ async def poll_own_account(storage: Storage) -> None:
     world.publish(did, "post", at=system_clock() - 1_000_000)
     source = WorldSource(world)
     [profile] = await source.profiles([did])
-    await store.add(transitions.new_account(profile, now=system_clock(), polling=Polling()))
+    await store.add(transitions.new_account(profile, now=system_clock(), settings=PollSettings()))
     await asyncio.sleep(storage.lag)
     assert [each.account.account_id for each in await store.due(9)] == [did]
-    cycle = await Poller(store, source, Polling()).once()
-    assert (cycle.polled, cycle.new) == (1, 1)
+    cycle = await Poller(store, source, PollSettings()).run_once()
+    assert (cycle.polled, cycle.new_items) == (1, 1)
 
 
 @row(105)
@@ -87,7 +87,7 @@ async def test_today_and_a_future_version_share_one_storage(
     async with await open_storage(url) as storage:
         before = await all_records(storage)
         assert {address.space for address in before} == {TASKS, LEASES, IDEMPOTENCY_KEYS, ACCOUNTS, ITEMS}
-        assert {number_of(record.body) for record in before.values()} == {2}
+        assert {number_of(record.body) for record in before.values()} == {2, 3}  # of tasks, of feeds
         client = Runtime(TaskStore(storage), app.functions, UNHURRIED)
         async with worker(url, APP, config=UNHURRIED):
             # The future process is down. Today's worker runs its own tasks, and recovers one that was lost

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable
 import msgspec
 from msgspec.structs import replace
 
-from perdure.feeds import FeedStore, Polling, transitions
+from perdure.feeds import FeedStore, PollSettings, transitions
 from perdure.feeds.item import Item
 from perdure.feeds.source import Profile
 from perdure.runtime import Runtime
@@ -59,12 +59,14 @@ async def queue(runtime: Runtime) -> list[str]:
     feeds = FeedStore(runtime.store.storage)
     now = system_clock()
     await feeds.add(
-        transitions.new_account(Profile(account_id=FEED, handle="future.test"), now=now, polling=Polling())
+        transitions.new_account(
+            Profile(account_id=FEED, handle="future.test"), now=now, settings=PollSettings()
+        )
     )
     kind: str = "video"
     uri = f"at://{FEED}/app.bsky.feed.post/1"
-    fields = {"uri": uri, "time": now, "kind": kind, "post": uri, "author": FEED}
-    await feeds.keep(FEED, [msgspec.convert({"format": 2, **fields}, Item)])
+    fields = {"uri": uri, "time": now, "kind": kind, "post_uri": uri, "author_id": FEED}
+    await feeds.add_items(FEED, [msgspec.convert({"format": 3, **fields}, Item)])
     return [*(each.task.task_id for each in (*waiting, keyed)), held]
 
 
@@ -80,7 +82,7 @@ async def finish(runtime: Runtime) -> dict[str, Json]:
                 await runtime.answer(ME, task_id, {"where": {"action": "accept"}})
             results[task_id] = value_of(await runtime.wait(ME, task_id, 60))
         feeds = FeedStore(runtime.store.storage)
-        results[FEED] = [item.kind async for _, item in feeds.newest(FEED)]
+        results[FEED] = [item.kind async for _, item in feeds.newest_items(FEED)]
         await tell(results)
     raise AssertionError("the process has ended before")
 

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from perdure.feeds import Account, FeedStore, Gap, Item, Link, Polling, Profile, Status, transitions
+from perdure.feeds import (
+    Account,
+    AccountStatus,
+    FeedStore,
+    Gap,
+    Item,
+    Link,
+    PollSettings,
+    Profile,
+    transitions,
+)
 from perdure.storage.clock import MINUTE
 
 TITLE = "What lasts: notes on durable execution"
@@ -18,20 +28,28 @@ async def feed(store: FeedStore) -> None:
     now = store.clock()
     for place, name in enumerate(("anna.example", "ben.example", "cleo.example")):
         await store.add(_account(name, place, now))
-        await store.keep(f"did:plc:{name}", [_item(name, number, now) for number in range(4)])
+        await store.add_items(f"did:plc:{name}", [_item(name, number, now) for number in range(4)])
 
 
 def _account(handle: str, place: int, now: int) -> Account:
     profile = Profile(account_id=f"did:plc:{handle}", handle=handle)
-    account = transitions.new_account(profile, now=now - 90 * MINUTE, polling=Polling())
+    account = transitions.new_account(profile, now=now - 90 * MINUTE, settings=PollSettings())
     account = replace(
-        account, mark=now - 3 * MINUTE, next_at=now + (place + 2) * MINUTE, last_polled_at=now - MINUTE
+        account,
+        watermark=now - 3 * MINUTE,
+        next_poll_at=now + (place + 2) * MINUTE,
+        last_polled_at=now - MINUTE,
     )
-    account = replace(account, polls=12, pages=15, posts_fetched_count=4)
+    account = replace(account, poll_count=12, pages_read=15, posts_fetched_count=4)
     if place == 1:
-        return replace(account, gaps=(Gap(cursor="2026-01-01", floor=now - 600 * MINUTE, depth=0),))
+        return replace(account, gaps=(Gap(cursor="2026-01-01", floor=now - 600 * MINUTE, late_floor=0),))
     if place == 2:
-        return replace(account, status=Status.UNAVAILABLE, reason="the account was <deactivated>", failures=3)
+        return replace(
+            account,
+            status=AccountStatus.UNAVAILABLE,
+            reason="the account was <deactivated>",
+            consecutive_failures=3,
+        )
     return account
 
 
@@ -43,9 +61,9 @@ def _item(handle: str, number: int, now: int) -> Item:
         uri=f"at://did:plc:{handle}/post/{number}",
         time=now - (number * 7 + 3) * MINUTE,
         kind="repost" if number == 2 else "post",
-        post=f"at://did:plc:{handle}/post/{number}",
-        author=f"did:plc:{handle}",
-        handle=handle,
+        post_uri=f"at://did:plc:{handle}/post/{number}",
+        author_id=f"did:plc:{handle}",
+        author_handle=handle,
         text=f"Thought {number} of {handle}: <b>what</b> is written once is there after a restart.",
         links=links,
     )

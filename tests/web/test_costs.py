@@ -67,7 +67,7 @@ async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_pa
     store = FeedStore(desk.storage)
     for days in (2, 3):
         time = store.clock() - days * 24 * HOUR
-        await store.keep("did:plc:anna", [item_at("did:plc:anna", time, f"https://{days}.example")])
+        await store.add_items("did:plc:anna", [item_at("did:plc:anna", time, f"https://{days}.example")])
     monkeypatch.setattr(links, "MAX_READ", 1)
     monkeypatch.setattr(cache, "MIN_AGE_SECONDS", 0)
     monkeypatch.setattr(cache, "COST_FACTOR", 0)

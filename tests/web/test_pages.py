@@ -326,9 +326,9 @@ async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: Desk) -> N
         assert 'role="alert"' not in (await client.get("/feeds")).text
     week = 7 * 24 * HOUR
     for name in ("anna.example", "ben.example"):
-        await store.edit(
+        await store.update(
             f"did:plc:{name}",
-            lambda account: replace(account, next_at=account.next_at - week, last_polled_at=None),
+            lambda account: replace(account, next_poll_at=account.next_poll_at - week, last_polled_at=None),
         )
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         (alarm,) = re.findall(r'role="alert">([^<]+)<', (await client.get("/feeds")).text)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..feeds import Budget, FeedStore, Settings, read_settings
+from ..feeds import FeedSettings, FeedStore, RateLimiter
+from ..feeds import load_settings as load_settings_file
 from ..operating import Operator
 from ..operating.times import format_clock
 from ..storage import Micros, is_shared_storage, open_storage, storage_exists
@@ -19,7 +20,7 @@ from .options import storage_url
 from .output import print_message
 
 if TYPE_CHECKING:
-    from ..feeds.bluesky import Bluesky
+    from ..feeds.bluesky import BlueskySource
 
 _URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
 SET_URL = "set --url or PERDURE_URL"
@@ -59,7 +60,7 @@ async def open_operator(url: str | None) -> AsyncGenerator[Operator]:
 # Feeds
 
 
-def load_settings(file: Path | None, url: str | None) -> Settings:
+def load_settings(file: Path | None, url: str | None) -> FeedSettings:
     """Return the settings of a command, with the URL of its storage."""
     settings = read_settings_file(file)
     storage = storage_url(url, settings.url)
@@ -67,10 +68,10 @@ def load_settings(file: Path | None, url: str | None) -> Settings:
     return replace(settings, url=storage)
 
 
-def read_settings_file(file: Path | None = None) -> Settings:
+def read_settings_file(file: Path | None = None) -> FeedSettings:
     """Read a settings file, or the one of the current directory if there is one."""
     path = _default_settings_file() if file is None else file
-    return Settings() if path is None else read_settings(path)
+    return FeedSettings() if path is None else load_settings_file(path)
 
 
 def _default_settings_file() -> Path | None:
@@ -81,7 +82,7 @@ def _default_settings_file() -> Path | None:
 
 
 @asynccontextmanager
-async def open_feeds(settings: Settings) -> AsyncGenerator[FeedStore]:
+async def open_feeds(settings: FeedSettings) -> AsyncGenerator[FeedStore]:
     """Open an existing storage for feeds."""
     url = storage_url(settings.url)
     require_existing(url, hint=ADD_ACCOUNT)
@@ -90,7 +91,7 @@ async def open_feeds(settings: Settings) -> AsyncGenerator[FeedStore]:
 
 
 @asynccontextmanager
-async def create_feeds(settings: Settings, *, dry_run: bool) -> AsyncGenerator[FeedStore]:
+async def create_feeds(settings: FeedSettings, *, dry_run: bool) -> AsyncGenerator[FeedStore]:
     """Open a storage for feeds, or create it. A dry run creates nothing, and uses an empty one in memory."""
     url = storage_url(settings.url)
     async with await open_storage("memory:" if dry_run and not storage_exists(url) else url) as storage:
@@ -98,15 +99,17 @@ async def create_feeds(settings: Settings, *, dry_run: bool) -> AsyncGenerator[F
 
 
 @asynccontextmanager
-async def open_source(settings: Settings, budget: Budget | None = None) -> AsyncGenerator[Bluesky]:
+async def open_source(
+    settings: FeedSettings, budget: RateLimiter | None = None
+) -> AsyncGenerator[BlueskySource]:
     try:
         from ..feeds.bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
     except ModuleNotFoundError as error:
         raise CommandError(
             f"{error.name} is not installed; install the feeds extra: pip install 'perdure[feeds]'"
         ) from error
-    budget = budget or Budget(settings.polling.connections, on_wait=_print_wait)
-    async with open_bluesky(settings, budget=budget) as source:
+    budget = budget or RateLimiter(settings.polling.connections, on_wait=_print_wait)
+    async with open_bluesky(settings, limiter=budget) as source:
         yield source
 
 

@@ -15,12 +15,12 @@ from typing import TypeAlias, cast
 import typer
 
 from ..feeds.errors import (
-    AmbiguousName,
-    CorruptFeed,
-    FollowsNobody,
+    AmbiguousHandle,
+    AuthenticationFailed,
+    CorruptFeedRecord,
+    EmptyFollowList,
     InvalidActor,
     InvalidSettings,
-    NotAuthorized,
     UnknownAccount,
 )
 from ..operating.errors import AmbiguousId, IdTooShort, MaintenanceError
@@ -43,12 +43,12 @@ _USAGE_ERRORS = (
     *(NotFound, IdTooShort, AmbiguousId, InvalidCursor, InvalidValue, MalformedAnswer, CorruptRecord),
     *(
         InvalidSettings,
-        FollowsNobody,
-        NotAuthorized,
+        EmptyFollowList,
+        AuthenticationFailed,
         UnknownAccount,
-        AmbiguousName,
+        AmbiguousHandle,
         InvalidActor,
-        CorruptFeed,
+        CorruptFeedRecord,
     ),
 )
 

@@ -5,50 +5,50 @@
 `source.FeedSource`; `bluesky` has one.
 """
 
-from .account import Account, Gap, Status
+from .account import Account, AccountStatus, Gap
 from .api import Feeds
-from .audit import Audit, audit
-from .health import Summary, summary_of
+from .audit import AuditReport, audit_account
+from .health import FeedSummary, summarize
 from .item import Item, Link
 from .link_index import LinkIndex, Ranking
 from .link_summary import SharedLink
-from .poll import Failed, Outcome, Polled, PolledElsewhere, Skipped
-from .poller import Cycle, Poller
-from .rate_limit import Budget, Requests
-from .settings import Polling, Settings, read_settings
-from .source import FeedSource, Page, Profile
+from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
+from .poller import CycleStats, Poller
+from .rate_limit import RateLimiter, Retrier
+from .settings import FeedSettings, PollSettings, load_settings
+from .source import FeedPage, FeedSource, Profile
 from .store import FeedStore
-from .urls import normalised
+from .urls import normalize_url
 
 __all__ = [
     "Account",
-    "Audit",
-    "Budget",
-    "Cycle",
-    "Failed",
+    "AccountStatus",
+    "AuditReport",
+    "CycleStats",
+    "FeedPage",
+    "FeedSettings",
     "FeedSource",
     "FeedStore",
+    "FeedSummary",
     "Feeds",
     "Gap",
     "Item",
     "Link",
     "LinkIndex",
-    "Outcome",
-    "Page",
-    "Polled",
+    "PollFailed",
+    "PollOutcome",
+    "PollSettings",
+    "PollSkipped",
+    "PollSucceeded",
     "PolledElsewhere",
     "Poller",
-    "Polling",
     "Profile",
     "Ranking",
-    "Requests",
-    "Settings",
+    "RateLimiter",
+    "Retrier",
     "SharedLink",
-    "Skipped",
-    "Status",
-    "Summary",
-    "audit",
-    "normalised",
-    "read_settings",
-    "summary_of",
+    "audit_account",
+    "load_settings",
+    "normalize_url",
+    "summarize",
 ]

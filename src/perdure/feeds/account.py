@@ -14,16 +14,16 @@ import msgspec
 from ..storage import Address, Insert, Micros, Record, Replace, Space
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
-from .errors import CorruptFeed
+from .errors import CorruptFeedRecord
 
 ACCOUNTS = Space("accounts")
 POLLS = "polls"
 """The lane in which accounts wait for their next poll, and held ones for the end of the hold."""
-BY_HAND = "manual"
+MANUAL_ORIGIN = "manual"
 """The origin of an account that an operator has added."""
 
 
-class Status(StrEnum):
+class AccountStatus(StrEnum):
     """Whether an account is polled. Stored as the record's tag."""
 
     ACTIVE = "active"
@@ -41,47 +41,47 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Where to go on. None: from the newest item, all the way down."""
     floor: Micros
     """How far down it must go."""
-    depth: Micros
+    late_floor: Micros
     """How far down it goes on while it still finds items that nobody knew."""
-    refusals: int = 0
+    cursor_rejections: int = 0
     """How often the source has refused the cursor."""
-    rewalked: bool = False
+    is_restarted: bool = False
     """Whether it has begun again from the top already, because its cursor led nowhere."""
 
 
-class Hold(msgspec.Struct, frozen=True):
+class Lease(msgspec.Struct, frozen=True):
     """Who polls the account, and until when nobody else does."""
 
     poller: str
     until: Micros
 
 
-class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1):
+class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
     account_id: str
     """The one name that never changes: a DID."""
     handle: str
     """What people call it, as of the last profile."""
     added_at: Micros
-    origins: tuple[str, ...] = (BY_HAND,)
+    origins: tuple[str, ...] = (MANUAL_ORIGIN,)
     """What has added it: `manual`, or `follows:` and the id of the account whose follow list has it."""
-    status: Status = Status.ACTIVE
+    status: AccountStatus = AccountStatus.ACTIVE
     reason: str = ""
     """Why it is not active, or what went wrong last."""
-    since: Micros | None = None
+    history_start: Micros | None = None
     """From when on everything is wanted: the look-back at the first poll."""
-    mark: Micros | None = None
+    watermark: Micros | None = None
     gaps: tuple[Gap, ...] = ()
     """The newest first."""
-    deep_mark: Micros | None = None
+    deep_watermark: Micros | None = None
     """The mark when posts that come late were last looked for in the depth."""
     etag: str | None = None
     """Of the newest page, whose items are all stored."""
-    hold: Hold | None = None
-    next_at: Micros
+    lease: Lease | None = None
+    next_poll_at: Micros
     """When it is polled again, or probed."""
-    interval: Micros
+    poll_interval: Micros
     """Between two polls. Follows how often the account posts."""
-    failures: int = 0
+    consecutive_failures: int = 0
     """In a row."""
     failing_since: Micros | None = None
     """When the first of these failures was."""
@@ -93,72 +93,74 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     last one alone would be too long."""
     posts_fetched_count: int = 0
     """Items that were new when they were read."""
-    pages: int = 0
-    polls: int = 0
-    set_aside: int = 0
+    pages_read: int = 0
+    poll_count: int = 0
+    invalid_records: int = 0
     """Records that could not be read."""
-    posts: int | None = None
+    profile_posts: int | None = None
     """By the source's own count, at the last look at its profile."""
-    unseen: int = 0
+    unseen_posts: int = 0
     """How many posts that count has that neither polls nor audits found."""
     unseen_since: Micros | None = None
     """When a profile first counted them. Those that were deleted before a poll saw them are gone from the
     next profile's count."""
     unseen_polls: int = 0
     """Polls in a row since then that found nothing new."""
-    quiet: int = 0
+    empty_polls: int = 0
     """Polls in a row that found nothing new."""
-    profiled_at: Micros | None = None
-    posts_found: int = 0
+    profile_read_at: Micros | None = None
+    posts_since_profile: int = 0
     """Posts that were stored since that look. Reposts are not in the source's count."""
-    posts_carried: int = 0
+    uncounted_posts: int = 0
     """Posts that were stored in the time before, and that its count did not have yet."""
 
     @property
     def is_initial(self) -> bool:
         """Whether nothing of it was ever stored."""
-        return self.mark is None
+        return self.watermark is None
 
     @property
     def is_repeated(self) -> bool:
         """Whether it is read from the start, though an earlier poll has stored items of it."""
-        return self.mark is None and self.polls > 0 and self.posts_fetched_count > 0
+        return self.watermark is None and self.poll_count > 0 and self.posts_fetched_count > 0
 
-    def is_in_cycle(self, now: Micros) -> bool:
+    def is_pollable(self, now: Micros) -> bool:
         """Whether a cycle polls it: one that is active, or is to be looked for again."""
-        return self.status is Status.ACTIVE or (self.status is Status.UNAVAILABLE and self.next_at <= now)
+        return self.status is AccountStatus.ACTIVE or (
+            self.status is AccountStatus.UNAVAILABLE and self.next_poll_at <= now
+        )
 
-    def is_held(self, now: Micros) -> bool:
-        return self.hold is not None and now < self.hold.until
+    def is_leased(self, now: Micros) -> bool:
+        return self.lease is not None and now < self.lease.until
 
 
-class Stored(msgspec.Struct, frozen=True):
+class StoredAccount(msgspec.Struct, frozen=True):
     """An account as it was read, with the record that the next write must find unchanged."""
 
     account: Account
     record: Record
 
     @classmethod
-    def read(cls, record: Record) -> Stored:
-        """The account of a record. Raises NewerFormat or CorruptFeed."""
+    def from_record(cls, record: Record) -> StoredAccount:
+        """The account of a record. Raises NewerFormat or CorruptFeedRecord."""
         try:
             account = _format.decode(record.partition, record.body)
         except StorageCorrupt as error:
-            raise CorruptFeed(record.partition, f"not an account: {error}") from error
+            raise CorruptFeedRecord(record.partition, f"not an account: {error}") from error
         return cls(account, record)
 
-    def replace_with(self, account: Account) -> tuple[Stored, Replace]:
+    def replace_with(self, account: Account) -> tuple[StoredAccount, Replace]:
         """The next state, and the change that makes it true."""
-        lane, wake_at = _timer(account)
+        lane, wake_at = _lane_and_wake_time(account)
         change = self.record.replace_with(
             body=_format.encode(account), tag=account.status.value, lane=lane, wake_at=wake_at
         )
-        return Stored(account, change.after), change
+        return StoredAccount(account, change.after), change
 
 
-def first(account: Account) -> tuple[Stored, Insert]:
+def insertion(account: Account) -> tuple[StoredAccount, Insert]:
     """A new account, and the change that makes it one."""
-    lane, wake_at = _timer(account)
+    lane, wake_at = _lane_and_wake_time(account)
     record = Record(
         space=ACCOUNTS,
         partition=account.account_id,
@@ -169,18 +171,18 @@ def first(account: Account) -> tuple[Stored, Insert]:
         lane=lane,
         wake_at=wake_at,
     )
-    return Stored(account, record), Insert(record=record)
+    return StoredAccount(account, record), Insert(record=record)
 
 
-def address_of(account_id: str) -> Address:
+def account_address(account_id: str) -> Address:
     return Address(ACCOUNTS, account_id, _KEY)
 
 
-def _timer(account: Account) -> tuple[str | None, Micros | None]:
+def _lane_and_wake_time(account: Account) -> tuple[str | None, Micros | None]:
     """A held account wakes when its hold runs out, so that one whose poller died is polled again."""
-    if account.status is Status.SUSPENDED:
+    if account.status is AccountStatus.SUSPENDED:
         return None, None
-    return POLLS, account.next_at if account.hold is None else account.hold.until
+    return POLLS, account.next_poll_at if account.lease is None else account.lease.until
 
 
 _KEY = "account"

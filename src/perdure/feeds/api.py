@@ -27,28 +27,28 @@ from msgspec.structs import replace
 from ..storage import Micros, Position, open_storage
 from ..storage.clock import HOUR
 from . import gaps, transitions
-from .account import ACCOUNTS, POLLS, Account, Status, Stored
-from .audit import audit
+from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount
+from .audit import audit_account
 from .errors import (
-    AccountHeld,
     AccountUnavailable,
-    AmbiguousName,
+    AmbiguousHandle,
+    AuthenticationFailed,
     FeedError,
     InvalidActor,
-    NotAuthorized,
-    RequestRefused,
+    PollInProgress,
+    RequestRejected,
     SourceError,
     UnknownAccount,
 )
-from .follows import add_account, apply_follow_list, read_follow_list
-from .health import OnAlarm, log_alarm, summary_of
-from .item import Item, Kind
-from .lease import LASTS
+from .follows import add_account, follow_accounts, read_follow_list
+from .health import OnAlarm, log_alarm, summarize
+from .item import Item, ItemKind
+from .lease import LEASE_DURATION
 from .link_index import LinkIndex
 from .link_summary import SharedLink
-from .poll import Failed, Polled, Skipped
-from .poller import Cycle, Poller, Tell
-from .rate_limit import Budget
+from .poll import PollFailed, PollSkipped, PollSucceeded
+from .poller import CycleStats, OnOutcome, Poller
+from .rate_limit import RateLimiter
 from .reports import (
     AccountAudit,
     AccountChange,
@@ -65,9 +65,9 @@ from .reports import (
     RankedLink,
     Schedule,
 )
-from .settings import Settings
+from .settings import FeedSettings
 from .source import AuditSource, FeedSource, FollowSource, Profile
-from .store import Edit, FeedStore, older_than
+from .store import AccountEdit, FeedStore, older_than
 
 log = logging.getLogger("perdure.feeds")
 
@@ -87,10 +87,10 @@ class Feeds:
     def __init__(
         self,
         store: FeedStore,
-        settings: Settings | None = None,
+        settings: FeedSettings | None = None,
         *,
         source: FeedSource | None = None,
-        lease_duration: Micros = LASTS,
+        lease_duration: Micros = LEASE_DURATION,
     ) -> None:
         """Read from `source`, or else from Bluesky as the settings describe it.
 
@@ -98,8 +98,8 @@ class Feeds:
         `lease_duration` is how long an account stays with a poller that was killed.
         """
         self.store = store
-        self.settings = settings or Settings()
-        self.rate_limiter = Budget(self.settings.polling.connections)
+        self.settings = settings or FeedSettings()
+        self.rate_limiter = RateLimiter(self.settings.polling.connections)
         """Bluesky's rate limit. Reports long waits to its `on_wait`."""
         self._source = source
         self._lease_duration = lease_duration
@@ -112,10 +112,10 @@ class Feeds:
     async def open(
         cls,
         url: str,
-        settings: Settings | None = None,
+        settings: FeedSettings | None = None,
         *,
         source: FeedSource | None = None,
-        lease_duration: Micros = LASTS,
+        lease_duration: Micros = LEASE_DURATION,
     ) -> AsyncGenerator[Self]:
         """Open the feeds of a storage. A storage that does not exist is created."""
         async with await open_storage(url) as storage:
@@ -137,7 +137,7 @@ class Feeds:
             if self._source is None:
                 from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
 
-                opening = open_bluesky(self.settings, budget=self.rate_limiter)
+                opening = open_bluesky(self.settings, limiter=self.rate_limiter)
                 self._source = await self._exit_stack.enter_async_context(opening)
             return self._source
 
@@ -155,18 +155,18 @@ class Feeds:
                 continue
             try:
                 changes.append(_hidden((await self.store.find(name)).account))
-            except (UnknownAccount, AmbiguousName):
+            except (UnknownAccount, AmbiguousHandle):
                 unknown.append(name)
         return ChangeReport(changes=tuple(changes), unknown=tuple(unknown), dry_run=dry_run)
 
     async def _add(self, profile: Profile, *, dry_run: bool) -> AccountChange:
-        return await add_account(self.store, profile, polling=self.settings.polling, dry_run=dry_run)
+        return await add_account(self.store, profile, settings=self.settings.polling, dry_run=dry_run)
 
     async def _profiles(self, names: Sequence[str]) -> list[Profile]:
         """Return the profiles of those names that exist. A source may refuse all names for an invalid one."""
         try:
             return await (await self.source()).profiles(names) if names else []
-        except (InvalidActor, RequestRefused):
+        except (InvalidActor, RequestRejected):
             if len(names) == 1:
                 return []
         half = len(names) // 2
@@ -179,10 +179,10 @@ class Feeds:
         """
         source = await self.source()
         if not isinstance(source, FollowSource):
-            raise RequestRefused(f"{source.name} cannot be asked who follows whom")
+            raise RequestRejected(f"{source.name} cannot be asked who follows whom")
         follows = await read_follow_list(source, parse_account_name(actor))
-        changes = await apply_follow_list(
-            self.store, source, follows, polling=self.settings.polling, prune=prune, dry_run=dry_run
+        changes = await follow_accounts(
+            self.store, source, follows, settings=self.settings.polling, prune=prune, dry_run=dry_run
         )
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
@@ -203,7 +203,7 @@ class Feeds:
         """Stop polling accounts until they are resumed. A new reason replaces that of an earlier time."""
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
-            is_suspended = account.status is Status.SUSPENDED
+            is_suspended = account.status is AccountStatus.SUSPENDED
             if is_suspended and not reason:
                 changes.append(_change(account, None, f"already suspended: {account.reason}"))
                 continue
@@ -227,7 +227,7 @@ class Feeds:
         return await self._edit_all(names, edit, "reset", dry_run=dry_run)
 
     async def _edit_all(
-        self, names: Sequence[str], edit: Edit, action: str, *, dry_run: bool
+        self, names: Sequence[str], edit: AccountEdit, action: str, *, dry_run: bool
     ) -> ChangeReport:
         accounts = await self._find_all(names)
         for account in accounts:
@@ -235,11 +235,11 @@ class Feeds:
         changes = tuple(_change(account, action) for account in accounts)
         return ChangeReport(changes=changes, dry_run=dry_run)
 
-    async def _edit(self, account: Account, edit: Edit, *, dry_run: bool) -> None:
+    async def _edit(self, account: Account, edit: AccountEdit, *, dry_run: bool) -> None:
         if not dry_run:
-            await self.store.edit(account.account_id, edit)
+            await self.store.update(account.account_id, edit)
 
-    async def _find(self, name: str) -> Stored:
+    async def _find(self, name: str) -> StoredAccount:
         return await self.store.find(parse_account_name(name))
 
     async def _find_all(self, names: Sequence[str]) -> list[Account]:
@@ -248,11 +248,11 @@ class Feeds:
 
     # Polling
 
-    async def poll(self, name: str) -> Polled | Skipped | Failed:
-        """Poll one account now, even if it is suspended. Raise AccountHeld if another poller has it."""
+    async def poll(self, name: str) -> PollSucceeded | PollSkipped | PollFailed:
+        """Poll one account now, even if it is suspended. Raise PollInProgress if another poller has it."""
         return await (await self._poller()).poll(await self._find(name))
 
-    async def run(self, *, on_outcome: Tell | None = None, on_alarm: OnAlarm = log_alarm) -> None:
+    async def run(self, *, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> None:
         """Poll each account at its own interval, until cancelled.
 
         Several processes can share one storage. Profiles, follow lists, alarms and summaries of links are
@@ -261,7 +261,7 @@ class Feeds:
         poller = await self._poller(on_outcome, on_alarm)
         await poller.run()
 
-    async def run_once(self, *, on_outcome: Tell | None = None) -> Cycle:
+    async def run_once(self, *, on_outcome: OnOutcome | None = None) -> CycleStats:
         """Poll every account once, due or not, and remove items that are older than the retention.
 
         Profiles are read first: the polls that follow should find the posts that these count.
@@ -269,11 +269,11 @@ class Feeds:
         poller = await self._poller(on_outcome)
         try:
             await poller.refresh_profiles()
-        except NotAuthorized:
+        except AuthenticationFailed:
             raise
         except SourceError as error:
             log.warning("could not read the profiles: %s", error)
-        cycle = await poller.once()
+        cycle = await poller.run_once()
         await poller.remove_old_items()
         return cycle
 
@@ -290,8 +290,8 @@ class Feeds:
         )
         if dry_run:
             return report
-        edit = partial(gaps.back_to, since=start, now=self.store.clock())
-        await self.store.edit(account.account_id, edit)
+        edit = partial(gaps.add_backfill_gap, since=start, now=self.store.clock())
+        await self.store.update(account.account_id, edit)
         return await self._poll_until_complete(report) if wait else report
 
     async def _poll_until_complete(self, report: BackfillReport) -> BackfillReport:
@@ -300,9 +300,9 @@ class Feeds:
             stored = await self.store.get(report.account)
             try:
                 outcome = await poller.poll(stored)
-            except AccountHeld as error:
+            except PollInProgress as error:
                 return replace(report, reason=str(error))
-            if not isinstance(outcome, Polled):
+            if not isinstance(outcome, PollSucceeded):
                 return replace(report, reason=str(outcome.error))
             report = report.plus(outcome)
             if outcome.account.gaps == stored.account.gaps:
@@ -319,13 +319,13 @@ class Feeds:
         """
         source = await self.source()
         if not isinstance(source, AuditSource):
-            raise RequestRefused(f"{source.name} does not list the records of an account")
+            raise RequestRejected(f"{source.name} does not list the records of an account")
         since = self.settings.polling.oldest_kept(self.store.clock())
         accounts = await self._all_accounts() if name is None else await self._find_all([name])
         for account in accounts:
             report = AccountAudit(account=account.account_id, handle=account.handle)
             try:
-                found = await audit(
+                found = await audit_account(
                     self.store,
                     source,
                     account.account_id,
@@ -334,23 +334,25 @@ class Feeds:
                     since=since,
                     dry_run=dry_run,
                 )
-            except NotAuthorized:
+            except AuthenticationFailed:
                 raise
             except FeedError as error:
-                is_known = account.status is Status.UNAVAILABLE and isinstance(error, AccountUnavailable)
+                is_known = account.status is AccountStatus.UNAVAILABLE and isinstance(
+                    error, AccountUnavailable
+                )
                 yield replace(report, reason=str(error), is_failure=not is_known)
             else:
                 yield replace(report, audit=found)
 
-    async def _poller(self, on_outcome: Tell | None = None, on_alarm: OnAlarm = log_alarm) -> Poller:
+    async def _poller(self, on_outcome: OnOutcome | None = None, on_alarm: OnAlarm = log_alarm) -> Poller:
         return Poller(
             self.store,
             await self.source(),
             self.settings.polling,
-            tell=on_outcome or (lambda _: None),
+            on_outcome=on_outcome or (lambda _: None),
             on_alarm=on_alarm,
             follow_lists=self.settings.follow_lists,
-            hold=self._lease_duration,
+            lease_duration=self._lease_duration,
         )
 
     # Accounts
@@ -358,10 +360,10 @@ class Feeds:
     async def status(self) -> FeedStatus:
         """Return the health of all accounts, with the alarms."""
         accounts, now = await self._all_accounts(), self.store.clock()
-        summary = summary_of(accounts, now=now)
+        summary = summarize(accounts, now=now)
         return FeedStatus(
             summary=summary,
-            marked_share=summary.marked_share,
+            watermark_share=summary.watermark_share,
             items=await self.store.count_items(),
             failing=tuple(_failing(account) for account in accounts if _is_failing(account)),
             now=now,
@@ -371,12 +373,12 @@ class Feeds:
         """Return everything that is known about one account."""
         account, now = (await self._find(name)).account, self.store.clock()
         items = await self.store.count_items(account.account_id)
-        return AccountDetail(account=account, items=items, is_held=account.is_held(now), now=now)
+        return AccountDetail(account=account, items=items, is_leased=account.is_leased(now), now=now)
 
     async def accounts(
         self,
         *,
-        status: Status | None = None,
+        status: AccountStatus | None = None,
         without_watermark: bool = False,
         polled_before: Time | None = None,
     ) -> list[AccountSummary]:
@@ -387,7 +389,7 @@ class Feeds:
         before = None if polled_before is None else self._time(polled_before)
 
         def matches(account: Account) -> bool:
-            if without_watermark and account.mark is not None:
+            if without_watermark and account.watermark is not None:
                 return False
             return before is None or (account.last_polled_at or 0) < before
 
@@ -398,19 +400,19 @@ class Feeds:
     async def account_page(self, after: str | None = None, *, limit: int) -> AccountPage:
         """Return accounts in the order in which they were added, after the one with this id."""
         before = None if after is None else await self.store.get(after)
-        found, has_more = await self.store.accounts_after(before, limit)
+        found, has_more = await self.store.account_page(before, limit)
         accounts = tuple(stored.account for stored in found)
         return AccountPage(accounts=accounts, next_account=accounts[-1].account_id if has_more else None)
 
     async def pollable_accounts(self) -> list[AccountSummary]:
         """Return the accounts that `run_once` would poll: active ones, and those whose probe is due."""
-        return await self._select(lambda account, now: account.is_in_cycle(now))
+        return await self._select(lambda account, now: account.is_pollable(now))
 
     async def due_accounts(self) -> list[AccountSummary]:
         """Return the accounts that `run` would poll now."""
         return await self._select(
             lambda account, now: (
-                account.is_in_cycle(now) and account.next_at <= now and not account.is_held(now)
+                account.is_pollable(now) and account.next_poll_at <= now and not account.is_leased(now)
             )
         )
 
@@ -425,11 +427,11 @@ class Feeds:
         counts = await storage.counts(ACCOUNTS, now=now)
         first = await storage.due(POLLS, until=now + MAX_WAIT, limit=1, now=now)
         return Schedule(
-            accounts=sum(count for tag, count in counts.items() if tag != Status.SUSPENDED.value),
-            next_at=first[0].wake_at if first else None,
+            accounts=sum(count for tag, count in counts.items() if tag != AccountStatus.SUSPENDED.value),
+            next_poll_at=first[0].wake_at if first else None,
         )
 
-    async def _all_accounts(self, status: Status | None = None) -> list[Account]:
+    async def _all_accounts(self, status: AccountStatus | None = None) -> list[Account]:
         return [stored.account async for stored in self.store.accounts(status)]
 
     # Items and links
@@ -441,7 +443,7 @@ class Feeds:
         since: Time = 0,
         before: Time | None = None,
         after: Position | None = None,
-        kind: Kind | None = None,
+        kind: ItemKind | None = None,
         with_links: bool = False,
         limit: int = 50,
         max_scanned: int | None = None,
@@ -459,7 +461,7 @@ class Feeds:
             after = older_than(self._time(before), account_id)
         found: list[tuple[str, Item]] = []
         scanned, position, last_time = 0, after, -1
-        records = self.store.records(account_id, after=after, kind=kind)
+        records = self.store.item_records(account_id, after=after, kind=kind)
         async with aclosing(records):
             async for record in records:
                 if record.order < start:
@@ -468,7 +470,7 @@ class Feeds:
                 if is_full or scanned == max_scanned:
                     return ItemPage(items=await self._with_handles(found), next_position=position)
                 scanned, position = scanned + 1, record.position
-                item = self.store.item_in(record)
+                item = self.store.parse_item(record)
                 if item is not None and (item.links or not with_links):
                     found.append((record.partition, item))
                     last_time = record.order
@@ -540,7 +542,7 @@ def _hidden(account: Account) -> AccountChange:
 
 
 def _is_failing(account: Account) -> bool:
-    return account.failures > 0 and account.status is not Status.SUSPENDED
+    return account.consecutive_failures > 0 and account.status is not AccountStatus.SUSPENDED
 
 
 def _failing(account: Account) -> FailingAccount:
@@ -548,9 +550,9 @@ def _failing(account: Account) -> FailingAccount:
         account=account.account_id,
         handle=account.handle,
         status=account.status,
-        failures=account.failures,
+        consecutive_failures=account.consecutive_failures,
         reason=account.reason,
-        next_at=account.next_at,
+        next_poll_at=account.next_poll_at,
     )
 
 
@@ -561,7 +563,7 @@ def _ranked(link: SharedLink, handles: dict[str, str], max_handles: int | None) 
         title=link.title,
         sharers=len(link.sharers),
         handles=tuple(handles.get(each, each) for each in link.sharers[:max_handles]),
-        share_count=link.times,
+        share_count=link.share_count,
         first_at=link.first_at,
         last_at=link.last_at,
         today=link.today,

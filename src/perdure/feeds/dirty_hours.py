@@ -19,8 +19,8 @@ from ..storage import Address, Committed, Insert, Micros, Position, Record, Repl
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.clock import DAY, HOUR, MINUTE
 from ..storage.errors import NewerFormat, StorageCorrupt
-from .errors import CorruptFeed
-from .link_summary import HOURS_OF_DAY
+from .errors import CorruptFeedRecord
+from .link_summary import HOURS_PER_DAY
 
 log = logging.getLogger("perdure.feeds")
 
@@ -30,49 +30,49 @@ MARKS, HOURS, DAYS = "marks", "hours", "days"
 
 OPEN_AFTER_END: Micros = HOUR
 """How long after its end an hour is not summarised."""
-UNMARKED_AFTER_END: Micros = HOUR // 2
+MARK_AFTER_END: Micros = HOUR // 2
 """How long after its end items may be stored without a mark. The difference to the above is the time that a
 commit may take, and clocks may differ."""
-MARK_LASTS: Micros = 10 * MINUTE
-MAX_SKEW: Micros = MINUTE
+MARK_LIFETIME: Micros = 10 * MINUTE
+MAX_CLOCK_SKEW: Micros = MINUTE
 """By how much clocks of processes may differ where a mark decides."""
-KEPT: Micros = 32 * DAY
+SUMMARY_RETENTION: Micros = 32 * DAY
 """How long after its end a summary is stored."""
-MAX_REMEMBERED = 4000
+MAX_CACHED_HOURS = 4000
 
 
-class Marks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
+class DirtyMarks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
     """The marks of a day."""
 
     until: tuple[tuple[int, Micros], ...]
     """Until when the items of an hour, by its number since 1970, may be changing."""
 
 
-def marks_in(record: Record) -> Marks:
-    """Return the marks of a record. Raises NewerFormat or CorruptFeed."""
+def parse_marks(record: Record) -> DirtyMarks:
+    """Return the marks of a record. Raises NewerFormat or CorruptFeedRecord."""
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise CorruptFeed(record.key, f"not marks: {error}") from error
+        raise CorruptFeedRecord(record.key, f"not marks: {error}") from error
 
 
-def key_of(number: int) -> str:
+def number_key(number: int) -> str:
     """The key of an hour or a day, by its number since 1970."""
     return f"{number:010}"
 
 
-def before(partition: str, time: Micros) -> Position:
+def position_before(partition: str, time: Micros) -> Position:
     """The position right before everything from this time on."""
     return Position(max(time - 1, 0), "~", partition)
 
 
-class LinkMarks:
+class DirtyHours:
     """The marks in a storage. Each process has one, and remembers what it has marked."""
 
     def __init__(self, storage: Storage, clock: Callable[[], Micros]) -> None:
         self._storage = storage
         self._clock = clock
-        self._until: dict[int, Micros] = {}
+        self._dirty_until: dict[int, Micros] = {}
         self._marking = anyio.Lock()
 
     async def mark(self, times: Iterable[Micros]) -> None:
@@ -80,89 +80,89 @@ class LinkMarks:
         times are stored or deleted; the mark holds for at least half of `MARK_LASTS`.
         """
         now = self._clock()
-        wanted = {hour for hour in {time // HOUR for time in times} if self._is_to_be_marked(hour, now)}
+        wanted = {hour for hour in {time // HOUR for time in times} if self._needs_mark(hour, now)}
         if not wanted:
             return
         async with self._marking:
             days: defaultdict[int, list[int]] = defaultdict(list)
             for hour in wanted:
-                if self._is_to_be_marked(hour, now):
-                    days[hour // HOURS_OF_DAY].append(hour)
+                if self._needs_mark(hour, now):
+                    days[hour // HOURS_PER_DAY].append(hour)
             for day, hours in days.items():
                 await self._mark(day, hours)
 
-    def _is_to_be_marked(self, hour: int, now: Micros) -> bool:
+    def _needs_mark(self, hour: int, now: Micros) -> bool:
         end = (hour + 1) * HOUR
-        is_late = end + UNMARKED_AFTER_END <= now < end + KEPT - DAY
-        return is_late and self._until.get(hour, 0) < now + MARK_LASTS // 2
+        is_late = end + MARK_AFTER_END <= now < end + SUMMARY_RETENTION - DAY
+        return is_late and self._dirty_until.get(hour, 0) < now + MARK_LIFETIME // 2
 
     async def _mark(self, day: int, hours: Iterable[int]) -> None:
         while True:
             now = self._clock()
-            marked = dict.fromkeys(hours, now + MARK_LASTS)
+            marked = dict.fromkeys(hours, now + MARK_LIFETIME)
             try:
-                record = await self._storage.get(Address(LINKS, MARKS, key_of(day)), now=now)
+                record = await self._storage.get(Address(LINKS, MARKS, number_key(day)), now=now)
                 change = _change(day, record, marked)
             except (NewerFormat, StorageCorrupt) as error:
                 log.warning("the links of a day may be counted wrongly: %s", error)
                 break
             if isinstance(await self._storage.commit([change], now=now), Committed):
                 break
-        self._remember(marked)
+        self._cache(marked)
 
-    def _remember(self, marked: Mapping[int, Micros]) -> None:
-        if len(self._until) > MAX_REMEMBERED:
-            self._until.clear()
-        self._until |= marked
+    def _cache(self, marked: Mapping[int, Micros]) -> None:
+        if len(self._dirty_until) > MAX_CACHED_HOURS:
+            self._dirty_until.clear()
+        self._dirty_until |= marked
 
     async def read(self, first_day: int, last_day: int) -> dict[int, Micros]:
         """Return until when each marked hour of these days may be changing."""
         until: dict[int, Micros] = {}
-        after = before(MARKS, first_day * DAY)
+        after = position_before(MARKS, first_day * DAY)
         while records := await self._storage.page(LINKS, MARKS, after=after, limit=100, now=self._clock()):
             for record in records:
                 if record.order > last_day * DAY:
                     return until
-                until |= await self._marks_of(record)
+                until |= await self._read_marks(record)
             after = records[-1].position
         return until
 
-    async def _marks_of(self, record: Record) -> Mapping[int, Micros]:
+    async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
         """Damaged marks are replaced, and each hour counts as marked: any of them may have been."""
         try:
-            return dict(marks_in(record).until)
-        except (CorruptFeed, NewerFormat) as error:
+            return dict(parse_marks(record).until)
+        except (CorruptFeedRecord, NewerFormat) as error:
             log.warning("the links of a day are counted again: %s", error)
             first = record.order // HOUR
-            hours = range(first, first + HOURS_OF_DAY)
-            if isinstance(error, CorruptFeed):
+            hours = range(first, first + HOURS_PER_DAY)
+            if isinstance(error, CorruptFeedRecord):
                 await self._mark(record.order // DAY, hours)
-            return dict.fromkeys(hours, self._clock() + MARK_LASTS)
+            return dict.fromkeys(hours, self._clock() + MARK_LIFETIME)
 
 
 def _change(day: int, record: Record | None, marked: Mapping[int, Micros]) -> Insert | Replace:
     """The change that adds marks to those of a day."""
-    expires_at = (day + 1) * DAY + KEPT
+    expires_at = (day + 1) * DAY + SUMMARY_RETENTION
     if record is None:
-        body = _format.encode(Marks(until=tuple(sorted(marked.items()))))
+        body = _format.encode(DirtyMarks(until=tuple(sorted(marked.items()))))
         return Insert(
             record=Record(
                 space=LINKS,
                 partition=MARKS,
-                key=key_of(day),
+                key=number_key(day),
                 order=day * DAY,
                 body=body,
                 expires_at=expires_at,
             )
         )
     try:
-        known = dict(marks_in(record).until)
-    except CorruptFeed:  # any hour of the day may have been marked
-        first = day * HOURS_OF_DAY
-        known = dict.fromkeys(range(first, first + HOURS_OF_DAY), max(marked.values()))
+        known = dict(parse_marks(record).until)
+    except CorruptFeedRecord:  # any hour of the day may have been marked
+        first = day * HOURS_PER_DAY
+        known = dict.fromkeys(range(first, first + HOURS_PER_DAY), max(marked.values()))
     later = {hour: max(until, known.get(hour, 0)) for hour, until in marked.items()}
-    body = _format.encode(Marks(until=tuple(sorted((known | later).items()))))
+    body = _format.encode(DirtyMarks(until=tuple(sorted((known | later).items()))))
     return record.replace_with(body=body, tag="", expires_at=expires_at)
 
 
-_format = BodyFormat(Marks)
+_format = BodyFormat(DirtyMarks)

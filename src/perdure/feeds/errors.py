@@ -1,27 +1,27 @@
-"""What can go wrong with a feed, as one tree.
+"""The errors of feeds, as one tree.
 
     PerdureError
     └── FeedError
-        ├── InvalidSettings        a settings file that says what cannot be
-        ├── UnknownAccount         nobody was told to poll such an account
-        ├── AccountHeld            another poller is at the account just now (retryable)
-        ├── AccountBusy            others kept changing it (retryable)
-        ├── AmbiguousName          several accounts were called so
-        ├── HoldLost               another poller took the account over; what was to be written was dropped
-        ├── CorruptFeed            what is stored is no account, or no item
-        └── SourceError            what a source said instead of what it was asked for
-            ├── SourceUnavailable    it cannot be reached, or answers nonsense (retryable)
-            │   └── SourceFailed     it says itself that it failed
-            ├── RateLimited          too many requests (retryable, at a time that it tells)
-            ├── AccountUnavailable   unknown, deactivated, taken down or renamed: perhaps back one day
-            │   └── AccountBlocked   one of the two has blocked the other
-            ├── InvalidActor         no account can have this name
-            ├── FollowsNobody        a follow list is empty, so that pruning would suspend all its accounts
-            ├── CursorRefused        the source does not know a cursor that it once gave
-            ├── NotAuthorized        the credentials are missing or wrong; nothing can be asked before that
-            └── RequestRefused       any other refusal
+        ├── InvalidSettings          a settings file has an invalid value
+        ├── UnknownAccount           no such account is stored
+        ├── PollInProgress           another poller is polling the account (retryable)
+        ├── EditConflict             concurrent changes kept winning (retryable)
+        ├── AmbiguousHandle          several stored accounts have this handle
+        ├── AccountLeaseLost         another poller took the account over; the write was dropped
+        ├── CorruptFeedRecord        a stored account, item or link summary is damaged
+        └── SourceError              a source returned an error
+            ├── SourceUnavailable      it cannot be reached, or its response is invalid (retryable)
+            │   └── SourceServerError  it reports an internal error
+            ├── RateLimited            too many requests (retryable, at `retry_at`)
+            ├── AccountUnavailable     unknown, deactivated, taken down or renamed; may come back
+            │   └── AccountBlocked     the account blocks the reader, or the reader the account
+            ├── InvalidActor           not a valid handle or id
+            ├── EmptyFollowList        pruning by an empty follow list would suspend all its accounts
+            ├── CursorRejected         the source does not accept a cursor that it returned earlier
+            ├── AuthenticationFailed   credentials are missing or wrong; no request can succeed
+            └── RequestRejected        any other error response
 
-The storage's own errors (`perdure.storage.errors`) pass through as they are.
+Errors of the storage (`perdure.storage.errors`) are raised unchanged.
 """
 
 from __future__ import annotations
@@ -33,64 +33,67 @@ from ..storage.errors import PerdureError
 
 
 class FeedError(PerdureError):
-    """Something that cannot be done with feeds."""
+    """The base class of all errors of feeds."""
 
 
 class InvalidSettings(FeedError):
-    """A settings file that says what cannot be. Names the setting."""
+    """Raised when a setting has an invalid value."""
 
-    def __init__(self, where: str, reason: str) -> None:
-        super().__init__(f"{where}: {reason}")
-        self.where = where
+    def __init__(self, setting: str, reason: str) -> None:
+        super().__init__(f"{setting}: {reason}")
+        self.setting = setting
         self.reason = reason
 
 
 class UnknownAccount(FeedError):
-    """Nobody was told to poll such an account."""
+    """Raised when no such account is stored."""
 
     def __init__(self, name: str) -> None:
         super().__init__(f"no account {name} is stored; `perdure feeds list` lists the accounts")
         self.name = name
 
 
-class AccountHeld(FeedError):
-    """Raised when another poller has the account. One poller at a time reads an account."""
+class PollInProgress(FeedError):
+    """Raised when another poller has the lease of the account."""
 
     retryable = True
 
-    def __init__(self, name: str, holder: str, *, until: Micros | None = None) -> None:
-        super().__init__(f"{name} is already being polled by {holder}")
+    def __init__(self, name: str, poller: str, *, retry_at: Micros | None = None) -> None:
+        super().__init__(f"{name} is already being polled by {poller}")
         self.name = name
-        self.holder = holder
-        self.until = until
-        """When the other poller loses the account unless it renews its lease, if that is known."""
+        self.poller = poller
+        self.retry_at = retry_at
+        """When the other poller's lease expires unless it is renewed. None if that is not known."""
 
 
-class AccountBusy(FeedError):
-    """Others changed the account again and again, each time before we could."""
+class EditConflict(FeedError):
+    """Raised when concurrent changes of an account kept winning."""
 
     retryable = True
 
     def __init__(self, account_id: str) -> None:
-        super().__init__(f"others keep changing {account_id}; try again")
+        super().__init__(f"too many concurrent changes to {account_id}; try again")
         self.account_id = account_id
 
 
-class AmbiguousName(FeedError):
-    """A handle that more than one account had when its profile was last read."""
+class AmbiguousHandle(FeedError):
+    """Raised when several accounts had this handle when their profiles were last read."""
 
-    def __init__(self, name: str, account_ids: Sequence[str]) -> None:
-        super().__init__(f"several accounts were called {name}; name one of {', '.join(account_ids)}")
-        self.name = name
+    def __init__(self, handle: str, account_ids: Sequence[str]) -> None:
+        super().__init__(f"handle {handle} matches several accounts; use a DID: {', '.join(account_ids)}")
+        self.handle = handle
         self.account_ids = tuple(account_ids)
 
 
-class HoldLost(FeedError):
-    """The account was taken over, or removed. Items that were stored stay; nothing else was written."""
+class AccountLeaseLost(FeedError):
+    """Raised when another poller took the account over, or it was removed.
+
+    Items that were stored before stay; nothing else was written.
+    """
 
 
-class CorruptFeed(FeedError):
-    """What is stored is not what it should be."""
+class CorruptFeedRecord(FeedError):
+    """Raised when a stored record of feeds is damaged."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"{key}: {reason}")
@@ -99,60 +102,63 @@ class CorruptFeed(FeedError):
 
 
 class SourceError(FeedError):
-    """What a source said instead of what it was asked for."""
+    """The base class of errors that a source returns."""
 
 
 class SourceUnavailable(SourceError):
-    """The source cannot be reached, is too slow, or answers nonsense."""
+    """Raised when the source cannot be reached, is too slow, or sends an invalid response."""
 
     retryable = True
 
-    def __init__(self, reason: str, *, until: Micros | None = None) -> None:
+    def __init__(self, reason: str, *, retry_at: Micros | None = None) -> None:
         super().__init__(reason)
-        self.until = until
-        """When it wants to be asked again, where it says so."""
+        self.retry_at = retry_at
+        """When to send the next request. None if the source does not say."""
 
 
-class SourceFailed(SourceUnavailable):
-    """The source says that it failed. To a cursor that it does not know it may say that for ever."""
+class SourceServerError(SourceUnavailable):
+    """Raised when the source reports an internal error.
+
+    Some sources report one each time for a cursor that they do not know.
+    """
 
 
 class RateLimited(SourceError):
-    """The source wants to be left alone for a while."""
+    """Raised when the source received too many requests."""
 
     retryable = True
 
-    def __init__(self, until: Micros | None) -> None:
-        super().__init__("the source limits the rate of requests")
-        self.until = until
+    def __init__(self, retry_at: Micros | None) -> None:
+        super().__init__("rate limited by the source")
+        self.retry_at = retry_at
 
 
 class AccountUnavailable(SourceError):
-    """The source knows no such account: not yet, no longer, or not for now."""
+    """Raised when the source does not show an account, now or for good."""
 
 
 class AccountBlocked(AccountUnavailable):
-    """The account and the reader do not see each other, with credentials or without."""
+    """Raised when the account blocks the reader, or the reader blocks the account."""
 
 
 class InvalidActor(SourceError):
-    """No account can have this name: somebody mistyped it."""
+    """Raised when no account can have this handle or id, because it is not valid."""
 
 
-class FollowsNobody(SourceError):
-    """Raised instead of suspending every account of a follow list that has become empty."""
+class EmptyFollowList(SourceError):
+    """Raised when pruning by an empty follow list would suspend every account that it added."""
 
     def __init__(self, actor: str) -> None:
         super().__init__(f"{actor} follows no account; pruning would suspend all that its list added")
 
 
-class CursorRefused(SourceError):
-    """The source does not take this cursor."""
+class CursorRejected(SourceError):
+    """Raised when the source does not accept a cursor."""
 
 
-class NotAuthorized(SourceError):
-    """Missing or wrong credentials. It is nobody's account that is at fault, so everything stops."""
+class AuthenticationFailed(SourceError):
+    """Raised when credentials are missing or wrong. It stops all polls, since no request can succeed."""
 
 
-class RequestRefused(SourceError):
-    """The source refuses this request for a reason of its own."""
+class RequestRejected(SourceError):
+    """Raised when the source rejects a request for any other reason."""

@@ -14,10 +14,10 @@ from msgspec.structs import replace
 
 from ..storage.errors import NewerFormat
 from . import transitions
-from .account import BY_HAND, Account, Status
-from .errors import AccountBusy, CorruptFeed, FollowsNobody, InvalidActor, UnknownAccount
+from .account import MANUAL_ORIGIN, Account, AccountStatus
+from .errors import CorruptFeedRecord, EditConflict, EmptyFollowList, InvalidActor, UnknownAccount
 from .reports import AccountChange
-from .settings import Polling
+from .settings import PollSettings
 from .source import FollowSource, Profile
 from .store import FeedStore
 
@@ -28,7 +28,12 @@ PRUNE_REASON = "no longer followed by"
 
 
 async def add_account(
-    store: FeedStore, profile: Profile, *, origin: str = BY_HAND, polling: Polling, dry_run: bool = False
+    store: FeedStore,
+    profile: Profile,
+    *,
+    origin: str = MANUAL_ORIGIN,
+    settings: PollSettings,
+    dry_run: bool = False,
 ) -> AccountChange:
     """Add an account, or bring the handle and origins of one that exists up to date."""
     change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
@@ -36,15 +41,15 @@ async def add_account(
         before = (await store.get(profile.account_id)).account
     except UnknownAccount:
         if not dry_run:
-            new = transitions.new_account(profile, now=store.clock(), polling=polling, origin=origin)
+            new = transitions.new_account(profile, now=store.clock(), settings=settings, origin=origin)
             await store.add(new)
         return change(action="added")
-    after = _brought_up_to_date(before, profile, origin)
+    after = _with_origin(before, profile, origin)
     if after != before and not dry_run:
-        await store.edit(before.account_id, lambda each: _brought_up_to_date(each, profile, origin))
+        await store.update(before.account_id, lambda each: _with_origin(each, profile, origin))
     if after.handle != before.handle:
         return change(action="renamed", note=f"was {before.handle}")
-    note = "already added, and suspended" if before.status is Status.SUSPENDED else "already added"
+    note = "already added, and suspended" if before.status is AccountStatus.SUSPENDED else "already added"
     return change(action=None, note=note)
 
 
@@ -61,9 +66,9 @@ class FollowList(msgspec.Struct, frozen=True, kw_only=True):
         return f"follows:{self.owner.account_id}"
 
     def check_prunable(self) -> None:
-        """Raise FollowsNobody if the list is empty: that is more likely an error than a wish."""
+        """Raise EmptyFollowList if the list is empty: that is more likely an error than a wish."""
         if not self.followed:
-            raise FollowsNobody(self.owner.handle)
+            raise EmptyFollowList(self.owner.handle)
 
 
 async def read_follow_list(source: FollowSource, actor: str) -> FollowList:
@@ -79,12 +84,12 @@ async def read_follow_list(source: FollowSource, actor: str) -> FollowList:
     return FollowList(owner=owner, followed=followed)
 
 
-async def apply_follow_list(
+async def follow_accounts(
     store: FeedStore,
     source: FollowSource,
     follows: FollowList,
     *,
-    polling: Polling,
+    settings: PollSettings,
     prune: bool = False,
     dry_run: bool = False,
 ) -> list[AccountChange]:
@@ -97,9 +102,15 @@ async def apply_follow_list(
     for profile in follows.followed.values():
         try:
             changes.append(
-                await _add_or_resume(store, profile, origin=follows.origin, polling=polling, dry_run=dry_run)
+                await _add_or_resume(
+                    store, profile, origin=follows.origin, settings=settings, dry_run=dry_run
+                )
             )
-        except (AccountBusy, CorruptFeed, NewerFormat) as error:  # one account does not stop the others
+        except (
+            EditConflict,
+            CorruptFeedRecord,
+            NewerFormat,
+        ) as error:  # one account does not stop the others
             log.warning("skipped %s: %s", profile.handle, error)
     if prune:
         changes += await _prune(store, source, follows, dry_run=dry_run)
@@ -107,16 +118,16 @@ async def apply_follow_list(
 
 
 async def _add_or_resume(
-    store: FeedStore, profile: Profile, *, origin: str, polling: Polling, dry_run: bool
+    store: FeedStore, profile: Profile, *, origin: str, settings: PollSettings, dry_run: bool
 ) -> AccountChange:
-    change = await add_account(store, profile, origin=origin, polling=polling, dry_run=dry_run)
+    change = await add_account(store, profile, origin=origin, settings=settings, dry_run=dry_run)
     if change.action == "added":
         return change
     account = (await store.get(profile.account_id)).account
-    if account.status is not Status.SUSPENDED or not account.reason.startswith(PRUNE_REASON):
+    if account.status is not AccountStatus.SUSPENDED or not account.reason.startswith(PRUNE_REASON):
         return change
     if not dry_run:
-        await store.edit(account.account_id, partial(transitions.resumed, now=store.clock()))
+        await store.update(account.account_id, partial(transitions.resumed, now=store.clock()))
     return replace(change, action="resumed", note="followed again")
 
 
@@ -137,16 +148,16 @@ async def _prune(
         before = absent[account_id]
         edit = partial(_without_origin, origin=origin, reason=f"{PRUNE_REASON} {owner.handle}")
         try:
-            after = edit(before) if dry_run else await store.edit(account_id, edit)
-        except (AccountBusy, UnknownAccount) as error:
+            after = edit(before) if dry_run else await store.update(account_id, edit)
+        except (EditConflict, UnknownAccount) as error:
             log.warning("skipped %s: %s", before.handle, error)
             continue
-        if after.status is Status.SUSPENDED and before.status is not Status.SUSPENDED:
+        if after.status is AccountStatus.SUSPENDED and before.status is not AccountStatus.SUSPENDED:
             changes.append(AccountChange(account=account_id, handle=before.handle, action="suspended"))
     return changes
 
 
-def _brought_up_to_date(account: Account, profile: Profile, origin: str) -> Account:
+def _with_origin(account: Account, profile: Profile, origin: str) -> Account:
     origins = account.origins if origin in account.origins else (*account.origins, origin)
     return replace(account, handle=profile.handle or account.handle, origins=origins)
 
@@ -154,6 +165,6 @@ def _brought_up_to_date(account: Account, profile: Profile, origin: str) -> Acco
 def _without_origin(account: Account, *, origin: str, reason: str) -> Account:
     """Forget that a list has this account. One that came from nowhere else is no longer polled."""
     left = tuple(each for each in account.origins if each != origin)
-    if left or account.status is Status.SUSPENDED:
+    if left or account.status is AccountStatus.SUSPENDED:
         return replace(account, origins=left)
     return replace(transitions.suspended(account, reason), origins=left)

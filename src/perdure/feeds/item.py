@@ -13,14 +13,14 @@ from ..storage import Address, Micros, Record, Space
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
 from ..storage.limits import MAX_INTEGER, MAX_KEY_BYTES
-from .errors import CorruptFeed
+from .errors import CorruptFeedRecord
 
 ITEMS = Space("items")
 
-Kind: TypeAlias = Literal["post", "reply", "quote", "repost"]
-Via: TypeAlias = Literal["card", "quote", "facet", "text"]
+ItemKind: TypeAlias = Literal["post", "reply", "quote", "repost"]
+LinkVia: TypeAlias = Literal["card", "quote", "facet", "text"]
 
-MOST_BYTES = 64 * 1024
+MAX_ITEM_BYTES = 64 * 1024
 """Of an item's body, so that a commit has room for as many as it takes. A post has three hundred letters."""
 
 
@@ -29,7 +29,7 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
     url: str
     """The normal form, which is the same for all links to a page: its identity."""
-    via: Via
+    via: LinkVia
     """How it was shared: as a card, within a quoted post, marked in the text, or only written there."""
     title: str = ""
     shared: str = ""
@@ -41,23 +41,23 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return self.shared or self.url
 
 
-class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1):
+class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
     uri: str
     """What it is known by: the repost's own, where it is one."""
     time: Micros
     """Where it stands in its feed."""
-    kind: Kind
-    post: str
+    kind: ItemKind
+    post_uri: str
     """The post that it is, or that it reposts."""
-    author: str
+    author_id: str
     """Who wrote the post, by id."""
-    handle: str = ""
+    author_handle: str = ""
     """The author's name, as it was."""
     text: str = ""
     links: tuple[Link, ...] = ()
 
 
-def record_of(item: Item, account_id: str) -> Record:
+def item_record(item: Item, account_id: str) -> Record:
     """The item as a record of the account's partition."""
     return Record(
         space=ITEMS,
@@ -69,32 +69,32 @@ def record_of(item: Item, account_id: str) -> Record:
     )
 
 
-def address_of(item: Item, account_id: str) -> Address:
+def item_address(item: Item, account_id: str) -> Address:
     return Address(ITEMS, account_id, item.uri)
 
 
-def item_in(record: Record) -> Item:
-    """The item of a record. Raises NewerFormat or CorruptFeed."""
+def parse_item(record: Record) -> Item:
+    """The item of a record. Raises NewerFormat or CorruptFeedRecord."""
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise CorruptFeed(record.key, f"not an item: {error}") from error
+        raise CorruptFeedRecord(record.key, f"not an item: {error}") from error
 
 
-def is_name(uri: str) -> bool:
+def is_valid_uri(uri: str) -> bool:
     """Whether an item can be known by this."""
     return 0 < len(uri.encode("utf-8", "replace")) <= MAX_KEY_BYTES and "\0" not in uri
 
 
 def is_storable(item: Item) -> bool:
     """Whether an item fits into a record. What does not is set aside."""
-    if not is_name(item.uri):
+    if not is_valid_uri(item.uri):
         return False
     try:
         body = _format.encode(item).encode()
     except UnicodeEncodeError:  # a lone surrogate
         return False
-    return len(body) <= MOST_BYTES and b"\0" not in body
+    return len(body) <= MAX_ITEM_BYTES and b"\0" not in body
 
 
 _format = BodyFormat(Item)

@@ -18,92 +18,92 @@ import anyio
 from ..storage import Change, Micros
 from ..storage.errors import NewerFormat, StorageError
 from . import transitions
-from .account import Account, Hold, Stored
-from .errors import AccountHeld, HoldLost, UnknownAccount
-from .store import Edit, FeedStore
+from .account import Account, Lease, StoredAccount
+from .errors import AccountLeaseLost, PollInProgress, UnknownAccount
+from .store import AccountEdit, FeedStore
 
 log = logging.getLogger("perdure.feeds")
 
-LASTS: Micros = 60 * 1_000_000
+LEASE_DURATION: Micros = 60 * 1_000_000
 """How long a hold lasts from each write on. A poller that dies keeps an account no longer than this."""
 
 
-class Held:
+class AccountLease:
     """An account that this poller holds."""
 
-    def __init__(self, store: FeedStore, stored: Stored, poller: str, lasts: Micros) -> None:
+    def __init__(self, store: FeedStore, stored: StoredAccount, poller: str, duration: Micros) -> None:
         self._store = store
         self._stored = stored
         self._poller = poller
-        self._lasts = lasts
+        self._duration = duration
         self._writing = anyio.Lock()
 
     @property
     def account(self) -> Account:
         return self._stored.account
 
-    async def write(self, edit: Edit, also: Sequence[Change] = ()) -> Account:
+    async def update(self, edit: AccountEdit, also: Sequence[Change] = ()) -> Account:
         """Change the account, and with it other records of its partition; the hold lasts anew, unless the
-        edit gives it up. HoldLost: it is not ours.
+        edit gives it up. AccountLeaseLost: it is not ours.
         """
         async with self._writing:
-            while self.is_ours:
-                account = self._extended(edit(self._stored.account))
-                if (written := await self._store.write(self._stored, account, also)) is not None:
+            while self.is_valid:
+                account = self._renewed(edit(self._stored.account))
+                if (written := await self._store.replace(self._stored, account, also)) is not None:
                     self._stored = written
                     return account
-                await self._look()
-        raise HoldLost(f"{self.account.handle} was taken over by another poller")
+                await self._reload()
+        raise AccountLeaseLost(f"{self.account.handle} was taken over by another poller")
 
-    def _extended(self, account: Account) -> Account:
-        if account.hold is None:
+    def _renewed(self, account: Account) -> Account:
+        if account.lease is None:
             return account
-        return transitions.claimed(account, Hold(self._poller, self._store.clock() + self._lasts))
+        return transitions.leased(account, Lease(self._poller, self._store.clock() + self._duration))
 
-    async def _look(self) -> None:
+    async def _reload(self) -> None:
         """Read the account again after somebody else wrote it."""
         try:
             self._stored = await self._store.get(self._stored.account.account_id)
         except UnknownAccount as error:
-            raise HoldLost("the account was removed") from error
+            raise AccountLeaseLost("the account was removed") from error
         except NewerFormat as error:
-            raise HoldLost(str(error)) from error
+            raise AccountLeaseLost(str(error)) from error
 
     @property
-    def is_ours(self) -> bool:
-        hold = self._stored.account.hold
+    def is_valid(self) -> bool:
+        hold = self._stored.account.lease
         return hold is not None and hold.poller == self._poller
 
-    async def beat(self) -> None:
+    async def renew_until_lost(self) -> None:
         """Extend the hold now and then, until it is lost. Whoever writes next is told."""
         while True:
-            await anyio.sleep(self._lasts / 3e6)
+            await anyio.sleep(self._duration / 3e6)
             try:
-                await self.write(lambda account: account)
-            except HoldLost:
+                await self.update(lambda account: account)
+            except AccountLeaseLost:
                 return
             except StorageError as error:
                 log.warning("%s: the hold was not extended: %s", self.account.handle, error)
 
 
 @asynccontextmanager
-async def hold(
-    store: FeedStore, stored: Stored, poller: str, *, lasts: Micros = LASTS
-) -> AsyncGenerator[Held]:
-    """Hold an account. AccountHeld: somebody else does, or was quicker. What is still held at the end is
+async def acquire_lease(
+    store: FeedStore, stored: StoredAccount, poller: str, *, duration: Micros = LEASE_DURATION
+) -> AsyncGenerator[AccountLease]:
+    """Hold an account. PollInProgress: somebody else does, or was quicker. What is still held at the end is
     given back as it was.
     """
-    held = await _claimed(_claim(store, stored, f"{poller}#{next(_claims)}", lasts))
-    beats = asyncio.create_task(held.beat())
+    held = await _claimed(_claim(store, stored, f"{poller}#{next(_claims)}", duration))
+    beats = asyncio.create_task(held.renew_until_lost())
     try:
         yield held
     finally:
         beats.cancel()
-        if held.is_ours:
-            await _to_the_end(_give_back(held))
+        if held.is_valid:
+            await _to_the_end(_release(held))
 
 
-async def _claimed(claim: Coroutine[None, None, Held]) -> Held:
+async def _claimed(claim: Coroutine[None, None, AccountLease]) -> AccountLease:
     """Who is stopped while the claim is written may hold the account already, and then gives it back."""
     claiming = asyncio.create_task(claim)
     try:
@@ -113,9 +113,9 @@ async def _claimed(claim: Coroutine[None, None, Held]) -> Held:
         raise
 
 
-async def _undo(claiming: asyncio.Task[Held]) -> None:
-    with suppress(AccountHeld, StorageError):
-        await _give_back(await claiming)
+async def _undo(claiming: asyncio.Task[AccountLease]) -> None:
+    with suppress(PollInProgress, StorageError):
+        await _release(await claiming)
 
 
 async def _to_the_end(work: Coroutine[None, None, None]) -> None:
@@ -133,29 +133,29 @@ async def _to_the_end(work: Coroutine[None, None, None]) -> None:
     task.result()
 
 
-async def _claim(store: FeedStore, stored: Stored, claim: str, lasts: Micros) -> Held:
+async def _claim(store: FeedStore, stored: StoredAccount, claim: str, duration: Micros) -> AccountLease:
     now = store.clock()
-    current = stored.account.hold
+    current = stored.account.lease
     if current is not None and now < current.until:
-        raise AccountHeld(stored.account.handle, current.poller, until=current.until)
-    claimed = await store.write(stored, transitions.claimed(stored.account, Hold(claim, now + lasts)))
+        raise PollInProgress(stored.account.handle, current.poller, retry_at=current.until)
+    claimed = await store.replace(stored, transitions.leased(stored.account, Lease(claim, now + duration)))
     if claimed is not None:
-        return Held(store, claimed, claim, lasts)
+        return AccountLease(store, claimed, claim, duration)
     found = await store.get(stored.account.account_id)
-    if _figures(found.account) != _figures(stored.account):
-        raise AccountHeld(stored.account.handle, "another poller")
-    return await _claim(store, found, claim, lasts)  # it was edited, and nobody has polled it
+    if _poll_counters(found.account) != _poll_counters(stored.account):
+        raise PollInProgress(stored.account.handle, "another poller")
+    return await _claim(store, found, claim, duration)  # it was edited, and nobody has polled it
 
 
-def _figures(account: Account) -> tuple[int, int]:
+def _poll_counters(account: Account) -> tuple[int, int]:
     """What every poll changes."""
-    return account.polls, account.failures
+    return account.poll_count, account.consecutive_failures
 
 
-async def _give_back(held: Held) -> None:
+async def _release(held: AccountLease) -> None:
     try:
-        await held.write(transitions.released)
-    except (HoldLost, StorageError) as error:
+        await held.update(transitions.released)
+    except (AccountLeaseLost, StorageError) as error:
         log.warning("%s was not given back: %s", held.account.handle, error)
 
 

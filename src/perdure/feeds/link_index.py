@@ -16,33 +16,44 @@ import msgspec
 from ..storage import Committed, Insert, Micros, Position, Record, Replace
 from ..storage.clock import DAY, HOUR, MINUTE
 from ..storage.errors import NewerFormat, StorageError
-from .dirty_hours import DAYS, HOURS, KEPT, LINKS, MARKS, MAX_SKEW, OPEN_AFTER_END, before, key_of, marks_in
-from .errors import CorruptFeed
+from .dirty_hours import (
+    DAYS,
+    HOURS,
+    LINKS,
+    MARKS,
+    MAX_CLOCK_SKEW,
+    OPEN_AFTER_END,
+    SUMMARY_RETENTION,
+    number_key,
+    parse_marks,
+    position_before,
+)
+from .errors import CorruptFeedRecord
 from .item import ITEMS
 from .link_summary import (
-    HOURS_OF_DAY,
+    HOURS_PER_DAY,
     LinkSummary,
+    LinkTotals,
     Share,
     SharedLink,
-    Totals,
-    day_of,
-    hour_of,
-    shares_of,
+    item_shares,
+    merge_hours,
+    parse_summary,
+    summarize_all,
+    summarize_hour,
     summary_format,
-    summary_in,
-    whole_of,
 )
 from .store import FeedStore, older_than
 
 log = logging.getLogger("perdure.feeds")
 
-LONGEST: Micros = 31 * DAY
+MAX_WINDOW: Micros = 31 * DAY
 """A longer window is counted from its items alone."""
-PAGE_SUMMARIES = 100
-MAX_COMMIT_CHANGES = 20
-MAX_COMMIT_LENGTH = 512 * 1024
+SUMMARIES_PER_PAGE = 100
+SUMMARIES_PER_COMMIT = 20
+MAX_COMMIT_CHARS = 512 * 1024
 """Summaries in one commit, and the characters of their bodies, beyond which another commit follows."""
-STALE: Micros = MINUTE
+MIN_REBUILD_AGE: Micros = MINUTE
 """A summary that is not final is made again after this time, if reading is bounded."""
 
 
@@ -67,8 +78,8 @@ class LinkIndex:
         `max_items` bounds how many items are read for hours that are not summarised yet.
         """
         now = self._store.clock()
-        totals = Totals(since=since, now=now)
-        if since < now - LONGEST:
+        totals = LinkTotals(since=since, now=now)
+        if since < now - MAX_WINDOW:
             items = await self._items_since(since)
             totals.add(items)
             totals.add_trend(items)
@@ -77,7 +88,7 @@ class LinkIndex:
         newest = await self._items_since(window.closed_until * HOUR)
         totals.add(newest)
         totals.add_trend(newest)
-        reading = _Reading(self, window, max_items=max_items)
+        reading = _WindowReader(self, window, max_items=max_items)
         async for day in reading.days():
             for summary in day.counted:
                 totals.add(summary)
@@ -88,17 +99,19 @@ class LinkIndex:
     async def refresh(self, *, max_items: int) -> None:
         """Summarise what is missing, the newest hours first, but for hours that are still changing."""
         now = self._store.clock()
-        reading = _Reading(self, Window(since=now - LONGEST, now=now), max_items=max_items, is_refresh=True)
+        reading = _WindowReader(
+            self, Window(since=now - MAX_WINDOW, now=now), max_items=max_items, is_refresh=True
+        )
         async for _ in reading.days():
             pass
 
     async def _items_since(self, start: Micros) -> LinkSummary:
         found = [
             share
-            async for account_id, item in self._store.newest(since=start)
-            for share in shares_of(account_id, item)
+            async for account_id, item in self._store.newest_items(since=start)
+            for share in item_shares(account_id, item)
         ]
-        return whole_of(found, start=start)
+        return summarize_all(found, start=start)
 
     # Reading and writing summaries
 
@@ -107,21 +120,25 @@ class LinkIndex:
         records = await self._storage.page(ITEMS, limit=1, now=self._store.clock())
         return records[0].order // HOUR if records else None
 
-    async def read(self, partition: str, first: Micros, until: Micros) -> dict[Micros, _Stored]:
+    async def read_summaries(
+        self, partition: str, first: Micros, until: Micros
+    ) -> dict[Micros, _StoredSummary]:
         """Return the summaries that start within a span of time, by their start."""
-        found: dict[Micros, _Stored] = {}
-        after: Position = before(partition, first)
+        found: dict[Micros, _StoredSummary] = {}
+        after: Position = position_before(partition, first)
         while records := await self._storage.page(
-            LINKS, partition, after=after, limit=PAGE_SUMMARIES, now=self._store.clock()
+            LINKS, partition, after=after, limit=SUMMARIES_PER_PAGE, now=self._store.clock()
         ):
             for record in records:
                 if record.order >= until:
                     return found
-                found[record.order] = _Stored.read(record)
+                found[record.order] = _StoredSummary.from_record(record)
             after = records[-1].position
         return found
 
-    async def write(self, partition: str, made: Sequence[tuple[LinkSummary, _Stored | None]]) -> None:
+    async def store_summaries(
+        self, partition: str, made: Sequence[tuple[LinkSummary, _StoredSummary | None]]
+    ) -> None:
         """Store summaries in the place of those that were read. If another process was first, its own stay.
 
         A summary that cannot be stored is made again when it is next needed.
@@ -132,7 +149,7 @@ class LinkIndex:
             if stored is None or not stored.is_newer
         ]
         try:
-            for some in _commits(changes):
+            for some in _split_commits(changes):
                 await self._commit(some)
         except StorageError as error:
             log.warning("summaries of links were not stored: %s", error)
@@ -143,10 +160,10 @@ class LinkIndex:
             for change in changes:
                 await self._commit([change])
 
-    async def shares(self, first: int, last: int) -> AsyncGenerator[tuple[int, list[Share], int]]:
+    async def shares_by_hour(self, first: int, last: int) -> AsyncGenerator[tuple[int, list[Share], int]]:
         """Yield the shares of each of these hours and how many items it has, the newest hour first."""
         hour, found, items = last, list[Share](), 0
-        async with aclosing(self._store.records(after=older_than((last + 1) * HOUR))) as records:
+        async with aclosing(self._store.item_records(after=older_than((last + 1) * HOUR))) as records:
             async for record in records:
                 while hour > max(record.order // HOUR, first - 1):
                     yield hour, found, items
@@ -154,19 +171,19 @@ class LinkIndex:
                 if hour < first:
                     return
                 items += 1
-                if (item := self._store.item_in(record)) is not None:
-                    found += shares_of(record.partition, item)
+                if (item := self._store.parse_item(record)) is not None:
+                    found += item_shares(record.partition, item)
         while hour >= first:
             yield hour, found, items
             hour, found, items = hour - 1, [], 0
 
     @property
-    def margin(self) -> Micros:
+    def dirty_margin(self) -> Micros:
         """How long after the end of a mark a reading must start to see all that was stored under it."""
-        return round(self._storage.lag * 1e6) + MAX_SKEW
+        return round(self._storage.lag * 1e6) + MAX_CLOCK_SKEW
 
-    async def marks(self, first_day: int, last_day: int) -> dict[int, Micros]:
-        return await self._store.link_marks.read(first_day, last_day)
+    async def dirty_until(self, first_day: int, last_day: int) -> dict[int, Micros]:
+        return await self._store.dirty_hours.read(first_day, last_day)
 
     @property
     def now(self) -> Micros:
@@ -193,11 +210,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
     def first_hour(self) -> int:
         """The first hour that is read. What is older than two days is read by whole days."""
         hour = self.since // HOUR
-        return min(hour // HOURS_OF_DAY * HOURS_OF_DAY if hour < self.trend_hour else hour, self.trend_hour)
+        return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
 
     def is_recent(self, day: int) -> bool:
         """Whether hours of a day matter for the trend."""
-        return (day + 1) * HOURS_OF_DAY > self.trend_hour
+        return (day + 1) * HOURS_PER_DAY > self.trend_hour
 
     def counts_day(self, day: int) -> bool:
         """Whether a day is counted as a whole, and not by its hours, which hold more links."""
@@ -212,7 +229,7 @@ class _Day(msgspec.Struct, frozen=True, kw_only=True):
     """Its hours, if they matter for the trend."""
 
 
-class _Stored(msgspec.Struct, frozen=True):
+class _StoredSummary(msgspec.Struct, frozen=True):
     """A stored summary, and the record that the next one replaces."""
 
     record: Record
@@ -222,17 +239,17 @@ class _Stored(msgspec.Struct, frozen=True):
     """Whether a newer version of perdure wrote it. It is left as it is."""
 
     @classmethod
-    def read(cls, record: Record) -> _Stored:
+    def from_record(cls, record: Record) -> _StoredSummary:
         try:
-            return cls(record, summary_in(record))
+            return cls(record, parse_summary(record))
         except NewerFormat:
             return cls(record, None, is_newer=True)
-        except CorruptFeed as error:
+        except CorruptFeedRecord as error:
             log.warning("a summary of links is made again: %s", error)
             return cls(record, None)
 
 
-class _Reading:
+class _WindowReader:
     """One pass over a window. It makes the summaries that are missing."""
 
     def __init__(
@@ -240,9 +257,9 @@ class _Reading:
     ) -> None:
         self._index = index
         self._window = window
-        self._left = max_items
+        self._items_left = max_items
         self._is_refresh = is_refresh
-        self._until: Mapping[int, Micros] = {}
+        self._dirty_until: Mapping[int, Micros] = {}
         self.missing = 0
 
     async def days(self) -> AsyncGenerator[_Day]:
@@ -251,15 +268,15 @@ class _Reading:
         if oldest is None:
             return
         first, last = max(self._window.first_hour, oldest), self._window.closed_until - 1
-        first_day, last_day = first // HOURS_OF_DAY, last // HOURS_OF_DAY
-        self._until = await self._index.marks(first_day, last_day)
-        stored = await self._index.read(DAYS, first_day * DAY, (last_day + 1) * DAY)
+        first_day, last_day = first // HOURS_PER_DAY, last // HOURS_PER_DAY
+        self._dirty_until = await self._index.dirty_until(first_day, last_day)
+        stored = await self._index.read_summaries(DAYS, first_day * DAY, (last_day + 1) * DAY)
         for day in range(last_day, first_day - 1, -1):
-            hours = range(max(first, day * HOURS_OF_DAY), min(last + 1, (day + 1) * HOURS_OF_DAY))
+            hours = range(max(first, day * HOURS_PER_DAY), min(last + 1, (day + 1) * HOURS_PER_DAY))
             if hours:
                 yield await self._day(day, hours, stored.get(day * DAY))
 
-    async def _day(self, day: int, hours: range, stored: _Stored | None) -> _Day:
+    async def _day(self, day: int, hours: range, stored: _StoredSummary | None) -> _Day:
         window, final = self._window, self._final_day(stored, day)
         if final is not None and self._is_refresh:
             return _Day(counted=[])
@@ -267,7 +284,7 @@ class _Reading:
             recent = range(max(hours[0], window.trend_hour), hours[-1] + 1)
             return _Day(counted=[final], recent=tuple((await self._hours(recent)).values()))
         made = await self._hours(hours)
-        if final is None and len(made) == HOURS_OF_DAY:
+        if final is None and len(made) == HOURS_PER_DAY:
             final = await self._merge(day, made, stored)
         each = tuple(made.values())
         return _Day(
@@ -277,18 +294,21 @@ class _Reading:
 
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
         """Whether no item of this hour was stored or deleted since the summary was made."""
-        return summary.read_at >= self._until.get(hour, -self._index.margin) + self._index.margin
+        return (
+            summary.read_at
+            >= self._dirty_until.get(hour, -self._index.dirty_margin) + self._index.dirty_margin
+        )
 
-    def _final_day(self, stored: _Stored | None, day: int) -> LinkSummary | None:
+    def _final_day(self, stored: _StoredSummary | None, day: int) -> LinkSummary | None:
         """Return the summary of a day, if there is one and it is final."""
         if stored is None or stored.summary is None:
             return None
-        summary, first = stored.summary, day * HOURS_OF_DAY
-        is_final = all(self._is_final(summary, hour) for hour in range(first, first + HOURS_OF_DAY))
+        summary, first = stored.summary, day * HOURS_PER_DAY
+        is_final = all(self._is_final(summary, hour) for hour in range(first, first + HOURS_PER_DAY))
         return summary if is_final else None
 
     async def _merge(
-        self, day: int, hours: Mapping[int, LinkSummary], stored: _Stored | None
+        self, day: int, hours: Mapping[int, LinkSummary], stored: _StoredSummary | None
     ) -> LinkSummary | None:
         """Return the summary of a day, and store it, if its hours are final.
 
@@ -297,8 +317,8 @@ class _Reading:
         """
         if not all(self._is_final(summary, hour) for hour, summary in hours.items()):
             return None
-        summary = day_of(hours.values(), start=day * DAY, read_at=self._window.now)
-        await self._index.write(DAYS, [(summary, stored)])
+        summary = merge_hours(hours.values(), start=day * DAY, read_at=self._window.now)
+        await self._index.store_summaries(DAYS, [(summary, stored)])
         return summary
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
@@ -307,49 +327,49 @@ class _Reading:
         """
         if not hours:
             return {}
-        stored = await self._index.read(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
+        stored = await self._index.read_summaries(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
         found = {
             hour: each.summary
             for hour in hours
             if (each := stored.get(hour * HOUR)) is not None and each.summary is not None
         }
-        wanted = [hour for hour in hours if self._is_wanted(hour, found.get(hour))]
-        for run in _runs(wanted):
-            made = await self._make(run)
-            await self._index.write(
+        wanted = [hour for hour in hours if self._needs_summary(hour, found.get(hour))]
+        for run in _consecutive_runs(wanted):
+            made = await self._summarize(run)
+            await self._index.store_summaries(
                 HOURS, [(summary, stored.get(summary.start)) for summary in made.values()]
             )
             found |= made
         self.missing += sum(hour not in found for hour in hours)
         return found
 
-    def _is_wanted(self, hour: int, summary: LinkSummary | None) -> bool:
+    def _needs_summary(self, hour: int, summary: LinkSummary | None) -> bool:
         """Whether a summary is to be made."""
-        if self._is_refresh and self._until.get(hour, 0) + self._index.margin > self._window.now:
+        if self._is_refresh and self._dirty_until.get(hour, 0) + self._index.dirty_margin > self._window.now:
             return False
         if summary is None:
             return True
         if self._is_final(summary, hour):
             return False
-        return self._left is None or summary.read_at < self._window.now - STALE
+        return self._items_left is None or summary.read_at < self._window.now - MIN_REBUILD_AGE
 
-    async def _make(self, run: range) -> dict[int, LinkSummary]:
+    async def _summarize(self, run: range) -> dict[int, LinkSummary]:
         """Summarise hours in a row, from the newest down, as long as items may be read."""
         made: dict[int, LinkSummary] = {}
-        if self._left is not None and self._left <= 0:
+        if self._items_left is not None and self._items_left <= 0:
             return made
         read_at = self._index.now
-        async with aclosing(self._index.shares(run[0], run[-1])) as hours:
+        async with aclosing(self._index.shares_by_hour(run[0], run[-1])) as hours:
             async for hour, shares, items in hours:
-                made[hour] = hour_of(shares, start=hour * HOUR, read_at=read_at)
-                if self._left is not None:
-                    self._left -= items
-                    if self._left <= 0:
+                made[hour] = summarize_hour(shares, start=hour * HOUR, read_at=read_at)
+                if self._items_left is not None:
+                    self._items_left -= items
+                    if self._items_left <= 0:
                         break
         return made
 
 
-def _runs(hours: Iterable[int]) -> Iterator[range]:
+def _consecutive_runs(hours: Iterable[int]) -> Iterator[range]:
     """Hours in a row, the newest run first."""
     ordered = sorted(hours, reverse=True)
     while ordered:
@@ -359,30 +379,30 @@ def _runs(hours: Iterable[int]) -> Iterator[range]:
         yield range(first, last + 1)
 
 
-def _commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert | Replace]]:
+def _split_commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert | Replace]]:
     """Changes that fit into one commit each."""
     some: list[Insert | Replace] = []
     length = 0
     for change in changes:
         some.append(change)
         length += len((change.after if isinstance(change, Replace) else change.record).body)
-        if len(some) == MAX_COMMIT_CHANGES or length >= MAX_COMMIT_LENGTH:
+        if len(some) == SUMMARIES_PER_COMMIT or length >= MAX_COMMIT_CHARS:
             yield some
             some, length = [], 0
     if some:
         yield some
 
 
-def _change(partition: str, summary: LinkSummary, stored: _Stored | None) -> Insert | Replace:
+def _change(partition: str, summary: LinkSummary, stored: _StoredSummary | None) -> Insert | Replace:
     lasts = HOUR if partition == HOURS else DAY
-    expires_at = summary.start + lasts + KEPT
+    expires_at = summary.start + lasts + SUMMARY_RETENTION
     body = summary_format.encode(summary)
     if stored is not None:
         return stored.record.replace_with(body=body, tag="", expires_at=expires_at)
     record = Record(
         space=LINKS,
         partition=partition,
-        key=key_of(summary.start // lasts),
+        key=number_key(summary.start // lasts),
         order=summary.start,
         body=body,
         expires_at=expires_at,
@@ -390,11 +410,11 @@ def _change(partition: str, summary: LinkSummary, stored: _Stored | None) -> Ins
     return Insert(record=record)
 
 
-def read_link_record(record: Record) -> object:
+def parse_link_record(record: Record) -> object:
     """Return what a record of the space `LINKS` holds, or raise NewerFormat. A damaged one is made again when
     it is next needed, so it is not reported.
     """
     try:
-        return marks_in(record) if record.partition == MARKS else summary_in(record)
-    except CorruptFeed:
+        return parse_marks(record) if record.partition == MARKS else parse_summary(record)
+    except CorruptFeedRecord:
         return None

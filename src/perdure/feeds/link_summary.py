@@ -15,30 +15,30 @@ from ..storage import Micros, Record
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.clock import DAY
 from ..storage.errors import StorageCorrupt
-from .errors import CorruptFeed
+from .errors import CorruptFeedRecord
 from .item import Item, Link
 
-HOURS_OF_DAY = 24
+HOURS_PER_DAY = 24
 
 MAX_HOUR_LINKS = 1000
 MAX_DAY_LINKS = 300
-MAX_SHARERS = 2000
+MAX_SHARERS_PER_LINK = 2000
 """Accounts of one link in a summary."""
-MAX_SHARES = 24
+MAX_SHARES_PER_ACCOUNT = 24
 """Times that are kept of one account and link in a summary: the first ones, and the last."""
-MAX_BYTES = 200 * 1024
+MAX_SUMMARY_BYTES = 200 * 1024
 """Of a body."""
-MAX_TITLE = 300
+MAX_TITLE_CHARS = 300
 """Characters."""
 
 
-class Row(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
+class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
     """A link, and its shares in an hour or a day."""
 
     url: str
-    times: int
+    share_count: int
     """How often it was shared."""
-    last: Micros
+    last_offset: Micros
     """When it was last shared, counted from the start of the summary."""
     sharers: tuple[int, ...]
     """Numbers of accounts in the summary's table, one for each share, the earliest first."""
@@ -58,17 +58,17 @@ class LinkSummary(
     read_at: Micros
     """When reading the items started. What was stored later may be missing."""
     accounts: tuple[str, ...] = ()
-    rows: tuple[Row, ...] = ()
+    rows: tuple[LinkRow, ...] = ()
     left_out: int = 0
     """Links for which there was no room."""
 
 
-def summary_in(record: Record) -> LinkSummary:
-    """Return the summary of a record. Raises NewerFormat or CorruptFeed."""
+def parse_summary(record: Record) -> LinkSummary:
+    """Return the summary of a record. Raises NewerFormat or CorruptFeedRecord."""
     try:
         return summary_format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise CorruptFeed(record.key, f"not a summary of links: {error}") from error
+        raise CorruptFeedRecord(record.key, f"not a summary of links: {error}") from error
 
 
 summary_format = BodyFormat(LinkSummary)
@@ -82,47 +82,47 @@ class Share(msgspec.Struct, frozen=True, gc=False):
     link: Link
 
 
-def shares_of(account_id: str, item: Item) -> Iterator[Share]:
+def item_shares(account_id: str, item: Item) -> Iterator[Share]:
     return (Share(account_id, item.time, link) for link in item.links)
 
 
 # Making summaries
 
 
-def hour_of(shares: Iterable[Share], *, start: Micros, read_at: Micros) -> LinkSummary:
+def summarize_hour(shares: Iterable[Share], *, start: Micros, read_at: Micros) -> LinkSummary:
     """Summarise the shares of an hour."""
-    rows = [tally.row(start, MAX_SHARES, MAX_SHARERS) for tally in _tallied(shares)]
-    return _bounded(rows, MAX_HOUR_LINKS, start, read_at)
+    rows = [tally.row(start, MAX_SHARES_PER_ACCOUNT, MAX_SHARERS_PER_LINK) for tally in _tally_shares(shares)]
+    return _fit_rows(rows, MAX_HOUR_LINKS, start, read_at)
 
 
-def whole_of(shares: Iterable[Share], *, start: Micros) -> LinkSummary:
+def summarize_all(shares: Iterable[Share], *, start: Micros) -> LinkSummary:
     """Summarise all shares from a time on, without a bound: for what is not stored."""
-    return _with_table([tally.row(start, None, None) for tally in _tallied(shares)], start, start)
+    return _build_summary([tally.row(start, None, None) for tally in _tally_shares(shares)], start, start)
 
 
-def day_of(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
+def merge_hours(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros) -> LinkSummary:
     """Merge the 24 hours of a day."""
     tallies: dict[str, _Tally] = {}
     for hour in sorted(hours, key=lambda each: each.start):
         for row in hour.rows:
-            tally = _tally(tallies, row.url, row.shared)
+            tally = _get_tally(tallies, row.url, row.shared)
             for number, offset in zip(row.sharers, row.offsets, strict=True):
                 tally.add(hour.accounts[number], hour.start + offset, row.title)
-            tally.times += row.times - len(row.sharers)
-            tally.last = hour.start + row.last
-    rows = [tally.row(start, MAX_SHARES, MAX_SHARERS) for tally in tallies.values()]
-    return _bounded(rows, MAX_DAY_LINKS, start, read_at)
+            tally.share_count += row.share_count - len(row.sharers)
+            tally.last = hour.start + row.last_offset
+    rows = [tally.row(start, MAX_SHARES_PER_ACCOUNT, MAX_SHARERS_PER_LINK) for tally in tallies.values()]
+    return _fit_rows(rows, MAX_DAY_LINKS, start, read_at)
 
 
-def _tallied(shares: Iterable[Share]) -> Iterable[_Tally]:
+def _tally_shares(shares: Iterable[Share]) -> Iterable[_Tally]:
     tallies: dict[str, _Tally] = {}
     for share in sorted(shares, key=lambda each: (each.time, each.account_id)):
         link = share.link
-        _tally(tallies, link.url, link.shared).add(share.account_id, share.time, link.title)
+        _get_tally(tallies, link.url, link.shared).add(share.account_id, share.time, link.title)
     return tallies.values()
 
 
-def _tally(tallies: dict[str, _Tally], url: str, shared: str) -> _Tally:
+def _get_tally(tallies: dict[str, _Tally], url: str, shared: str) -> _Tally:
     found = tallies.get(url)
     if found is None:
         found = tallies[url] = _Tally(url, shared)
@@ -133,7 +133,7 @@ class _Tally:
     """The shares of one link, which are added in the order of their times."""
 
     def __init__(self, url: str, shared: str) -> None:
-        self.times = 0
+        self.share_count = 0
         self.last: Micros = 0
         self._url = url
         self._shared = shared
@@ -141,7 +141,7 @@ class _Tally:
         self._by_account: dict[str, list[Micros]] = {}
 
     def add(self, account_id: str, time: Micros, title: str) -> None:
-        self.times += 1
+        self.share_count += 1
         self.last = time
         self._title = self._title or title
         self._by_account.setdefault(account_id, []).append(time)
@@ -149,19 +149,19 @@ class _Tally:
     def row(self, start: Micros, max_shares: int | None, max_sharers: int | None) -> _NamedRow:
         """Return the shares, of so many accounts at most, and so many of each."""
         some = list(self._by_account.items())[:max_sharers]
-        shares = sorted((time, name) for name, times in some for time in _some(times, max_shares))
+        shares = sorted((time, name) for name, times in some for time in _first_and_last(times, max_shares))
         return _NamedRow(
             url=self._url,
-            times=self.times,
+            share_count=self.share_count,
             last=self.last - start,
             shares=[(name, time - start) for time, name in shares],
             sharers=len(self._by_account),
-            title=self._title[:MAX_TITLE],
+            title=self._title[:MAX_TITLE_CHARS],
             shared=self._shared,
         )
 
 
-def _some(times: list[Micros], most: int | None) -> list[Micros]:
+def _first_and_last(times: list[Micros], most: int | None) -> list[Micros]:
     """Return the first of these times, and the last."""
     return times if most is None or len(times) <= most else [*times[: most - 1], times[-1]]
 
@@ -170,7 +170,7 @@ class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A row in which accounts are named, before there is a table of them."""
 
     url: str
-    times: int
+    share_count: int
     last: Micros
     shares: list[tuple[str, Micros]]
     sharers: int
@@ -178,25 +178,25 @@ class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shared: str
 
 
-def _bounded(rows: list[_NamedRow], most: int, start: Micros, read_at: Micros) -> LinkSummary:
+def _fit_rows(rows: list[_NamedRow], most: int, start: Micros, read_at: Micros) -> LinkSummary:
     """Keep the links of the most accounts, the newest of them, as far as there is room."""
     ranked = sorted(rows, key=lambda row: (-row.sharers, -row.last, row.url))
     count = min(len(ranked), most)
     while True:
-        summary = _with_table(ranked[:count], start, read_at)
+        summary = _build_summary(ranked[:count], start, read_at)
         size = len(summary_format.encode(summary).encode())
-        if size <= MAX_BYTES or not count:
+        if size <= MAX_SUMMARY_BYTES or not count:
             return replace(summary, left_out=len(ranked) - count)
-        count = min(count - 1, count * MAX_BYTES // size)
+        count = min(count - 1, count * MAX_SUMMARY_BYTES // size)
 
 
-def _with_table(rows: Sequence[_NamedRow], start: Micros, read_at: Micros) -> LinkSummary:
+def _build_summary(rows: Sequence[_NamedRow], start: Micros, read_at: Micros) -> LinkSummary:
     numbers: dict[str, int] = {}
     numbered = tuple(
-        Row(
+        LinkRow(
             url=row.url,
-            times=row.times,
-            last=row.last,
+            share_count=row.share_count,
+            last_offset=row.last,
             sharers=tuple(numbers.setdefault(name, len(numbers)) for name, _ in row.shares),
             offsets=tuple(time for _, time in row.shares),
             title=row.title,
@@ -218,9 +218,9 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
     address: str
     """As it was first shared: what is opened."""
     title: str
-    firsts: tuple[tuple[str, Micros], ...]
+    first_shares: tuple[tuple[str, Micros], ...]
     """The accounts that shared it, each with the time of its first share, earliest first."""
-    times: int
+    share_count: int
     """How often it was shared."""
     last_at: Micros
     today: int
@@ -230,14 +230,14 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def sharers(self) -> tuple[str, ...]:
-        return tuple(account_id for account_id, _ in self.firsts)
+        return tuple(account_id for account_id, _ in self.first_shares)
 
     @property
     def first_at(self) -> Micros:
-        return self.firsts[0][1]
+        return self.first_shares[0][1]
 
 
-class Totals:
+class LinkTotals:
     """What was shared since a time, added up from summaries.
 
     Nearly all links are shared once. So the shares of each link are counted first, which are at least as many
@@ -280,13 +280,13 @@ class Totals:
                     sums[url] = counted(url, 0) + len(row.sharers)
                 continue
             for row in summary.rows:
-                if start + row.last >= since:
+                if start + row.last_offset >= since:
                     within = sum(start + offset >= since for offset in row.offsets)
                     sums[row.url] = counted(row.url, 0) + within  # at least the last share
         return sums
 
-    def _details(self, urls: Iterable[str]) -> dict[str, _Detail]:
-        details = {url: _Detail() for url in urls}
+    def _details(self, urls: Iterable[str]) -> dict[str, _LinkDetail]:
+        details = {url: _LinkDetail() for url in urls}
         for summary in self._summaries:
             for row in summary.rows:
                 if row.url in details:
@@ -298,7 +298,7 @@ class Totals:
         return details
 
 
-class _Detail:
+class _LinkDetail:
     """Everything about one link, being added up."""
 
     def __init__(self) -> None:
@@ -311,7 +311,7 @@ class _Detail:
         self._described_at: Micros | None = None
         self._titled_at: Micros | None = None
 
-    def add(self, summary: LinkSummary, row: Row, since: Micros) -> None:
+    def add(self, summary: LinkSummary, row: LinkRow, since: Micros) -> None:
         start, names, firsts, counted = summary.start, summary.accounts, self.firsts, 0
         for number, offset in zip(row.sharers, row.offsets, strict=True):
             time = start + offset
@@ -321,11 +321,11 @@ class _Detail:
                 if name not in firsts or time < firsts[name]:
                     firsts[name] = time
         if counted:
-            self._times += row.times if start >= since else counted
-            self._last = max(self._last, start + row.last)
+            self._times += row.share_count if start >= since else counted
+            self._last = max(self._last, start + row.last_offset)
             self._describe(start + row.offsets[0], row)
 
-    def add_trend(self, summary: LinkSummary, row: Row, now: Micros) -> None:
+    def add_trend(self, summary: LinkSummary, row: LinkRow, now: Micros) -> None:
         for number, offset in zip(row.sharers, row.offsets, strict=True):
             time = summary.start + offset
             if time >= now - 2 * DAY:
@@ -335,7 +335,7 @@ class _Detail:
     def rank(self) -> tuple[int, Micros]:
         return -len(self.firsts), -self._last
 
-    def _describe(self, time: Micros, row: Row) -> None:
+    def _describe(self, time: Micros, row: LinkRow) -> None:
         """Take the address of the earliest share, and the title of the earliest that has one."""
         if self._described_at is None or time < self._described_at:
             self._described_at, self._shared = time, row.shared
@@ -347,8 +347,8 @@ class _Detail:
             url=url,
             address=self._shared or url,
             title=self._title,
-            firsts=tuple(sorted(self.firsts.items(), key=lambda each: (each[1], each[0]))),
-            times=self._times,
+            first_shares=tuple(sorted(self.firsts.items(), key=lambda each: (each[1], each[0]))),
+            share_count=self._times,
             last_at=self._last,
             today=len(self._today),
             day_before=len(self._day_before),

@@ -15,37 +15,37 @@ import msgspec
 
 from ..storage import InsertIfAbsent, Micros
 from . import gaps, transitions
-from .account import Account, Gap, Stored
+from .account import Account, Gap, StoredAccount
 from .errors import (
-    AccountHeld,
     AccountUnavailable,
-    CursorRefused,
+    AuthenticationFailed,
+    CursorRejected,
     InvalidActor,
-    NotAuthorized,
+    PollInProgress,
     SourceError,
-    SourceFailed,
+    SourceServerError,
     SourceUnavailable,
 )
-from .gaps import Reading
-from .item import Item, record_of
-from .lease import LASTS, Held, hold
-from .settings import Polling
-from .source import FeedSource, Page
-from .store import Edit, FeedStore
+from .gaps import PageSummary
+from .item import Item, item_record
+from .lease import LEASE_DURATION, AccountLease, acquire_lease
+from .settings import PollSettings
+from .source import FeedPage, FeedSource
+from .store import AccountEdit, FeedStore
 
 log = logging.getLogger("perdure.feeds")
 
 
-class Polled(msgspec.Struct, frozen=True, kw_only=True):
+class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
     """What a poll brought."""
 
     account: Account
     """As it is now."""
     was_initial: bool
-    new: int
-    links: int
+    new_items: int
+    new_links: int
     pages: int
-    set_aside: int = 0
+    invalid_records: int = 0
 
     @property
     def is_high_volume(self) -> bool:
@@ -53,14 +53,14 @@ class Polled(msgspec.Struct, frozen=True, kw_only=True):
         return self.pages > 1 and not self.was_initial
 
 
-class Skipped(msgspec.Struct, frozen=True):
+class PollSkipped(msgspec.Struct, frozen=True):
     """An account that cannot be polled for now: the source does not show it."""
 
     account: Account
     error: SourceError
 
 
-class Failed(msgspec.Struct, frozen=True):
+class PollFailed(msgspec.Struct, frozen=True):
     """A poll that came to nothing."""
 
     account: Account
@@ -71,209 +71,223 @@ class PolledElsewhere(msgspec.Struct, frozen=True):
     """An account that was not polled, because another poller has it."""
 
     account: Account
-    error: AccountHeld
+    error: PollInProgress
 
 
-Outcome: TypeAlias = Polled | Skipped | Failed | PolledElsewhere
+PollOutcome: TypeAlias = PollSucceeded | PollSkipped | PollFailed | PolledElsewhere
 
 
-async def poll(
+async def poll_account(
     store: FeedStore,
     source: FeedSource,
-    polling: Polling,
-    stored: Stored,
+    settings: PollSettings,
+    stored: StoredAccount,
     *,
     poller: str,
-    lasts: Micros = LASTS,
+    lease_duration: Micros = LEASE_DURATION,
     is_scheduled: bool = False,
-) -> Polled | Skipped | Failed:
+) -> PollSucceeded | PollSkipped | PollFailed:
     """Poll an account now; `is_scheduled` if it is due, or in a cycle.
 
-    Raise AccountHeld if another poller has it, and NotAuthorized as it comes: wrong credentials are not the
-    account's fault.
+    Raise PollInProgress if another poller has it, and AuthenticationFailed if the credentials are wrong:
+    that is not a failure of the account.
     """
-    async with hold(store, stored, poller, lasts=lasts) as held:
+    async with acquire_lease(store, stored, poller, duration=lease_duration) as lease:
         try:
-            return await Poll(store, source, polling, held, is_scheduled=is_scheduled).run()
-        except NotAuthorized:
+            return await _Poll(store, source, settings, lease, is_scheduled=is_scheduled).run()
+        except AuthenticationFailed:
             raise
         except SourceError as error:
-            account = await held.write(partial(transitions.failed, error=error, now=store.clock()))
+            account = await lease.update(partial(transitions.poll_failed, error=error, now=store.clock()))
             is_gone = isinstance(error, AccountUnavailable | InvalidActor)
-            return Skipped(account, error) if is_gone else Failed(account, error)
+            return PollSkipped(account, error) if is_gone else PollFailed(account, error)
 
 
-class Kept(msgspec.Struct, frozen=True):
+class _StoredItems(msgspec.Struct, frozen=True):
     """What became of the items of a page."""
 
-    found: list[Item]
+    new: list[Item]
     """Those that nobody knew."""
-    owed: list[Item]
+    pending: list[Item]
     """Those of them that are still to be written, together with the state."""
     uncounted: int = 0
     """How many of those that were found are posts that the last profile has not counted."""
 
 
-NOTHING = Kept([], [])
-MOST_OWED = 24
+_NO_ITEMS = _StoredItems([], [])
+MAX_PENDING_ITEMS = 24
 """Beside the account, in one commit."""
 
 
-class Poll:
+class _Poll:
     """A poll under way."""
 
     def __init__(
-        self, store: FeedStore, source: FeedSource, polling: Polling, held: Held, *, is_scheduled: bool
+        self,
+        store: FeedStore,
+        source: FeedSource,
+        settings: PollSettings,
+        lease: AccountLease,
+        *,
+        is_scheduled: bool,
     ) -> None:
         self._store = store
         self._source = source
-        self._polling = polling
-        self._held = held
+        self._settings = settings
+        self._lease = lease
         self._is_scheduled = is_scheduled
-        self._id = held.account.account_id
-        self._last = held.account.last_polled_at
-        self._remembered = {gap.cursor for gap in held.account.gaps}
-        self._walked: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
+        self._account_id = lease.account.account_id
+        self._previous_poll_at = lease.account.last_polled_at
+        self._resumed_cursors = {gap.cursor for gap in lease.account.gaps}
+        self._cursors_by_gap: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
         """The cursors of each gap, so that a walk in a circle is noticed."""
-        self._mark = held.account.mark
-        self._new = self._fresh = self._links = self._pages = self._set_aside = 0
-        self._got_on = False
+        self._watermark = lease.account.watermark
+        self._new_items = self._newer = self._new_links = self._pages = self._invalid_records = 0
+        self._made_progress = False
 
-    async def run(self) -> Polled:
+    async def run(self) -> PollSucceeded:
         await self._read_head()
-        while self._held.is_ours:
-            await self._walk(self._next_gap())
-        return Polled(
-            account=self._held.account,
-            was_initial=self._mark is None,
-            new=self._new,
-            links=self._links,
+        while self._lease.is_valid:
+            await self._read_gap_page(self._next_gap())
+        return PollSucceeded(
+            account=self._lease.account,
+            was_initial=self._watermark is None,
+            new_items=self._new_items,
+            new_links=self._new_links,
             pages=self._pages,
-            set_aside=self._set_aside,
+            invalid_records=self._invalid_records,
         )
 
     async def _read_head(self) -> None:
-        account = self._held.account
-        page = await self._source.page(self._id, limit=self._polling.posts_per_page, etag=account.etag)
+        account = self._lease.account
+        page = await self._source.page(
+            self._account_id, limit=self._settings.posts_per_page, etag=account.etag
+        )
         self._pages += 1
         if page is None:
             await self._write(lambda account: account)
             return
-        kept = await self._keep(page, known=account.mark)
-        read = _reading(page, page.cursor, kept)
-        await self._write(partial(self._after_head, read=read, etag=page.etag), page, kept)
+        kept = await self._store_items(page, known=account.watermark)
+        read = _summarize_page(page, page.cursor, kept)
+        await self._write(partial(self._apply_head, read=read, etag=page.etag), page, kept)
 
-    def _after_head(self, account: Account, *, read: Reading, etag: str | None) -> Account:
+    def _apply_head(self, account: Account, *, read: PageSummary, etag: str | None) -> Account:
         """Only a page that reaches a known floor says by its ETag that nothing is new: another may look the
         same, with something new right behind it.
         """
-        after = gaps.after_head(account, read, now=self._store.clock(), polling=self._polling)
-        return msgspec.structs.replace(after, etag=etag if gaps.says_all(after, read) else None)
+        after = gaps.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
+        return msgspec.structs.replace(after, etag=etag if gaps.reaches_known_items(after, read) else None)
 
     def _next_gap(self) -> Gap:
         """The newest; but the last page of a poll goes to the oldest, which would else never have its turn
         where the newest are never done.
         """
-        gaps = self._held.account.gaps
-        return gaps[-1] if self._pages + 1 >= self._polling.max_pages_per_user else gaps[0]
+        gaps = self._lease.account.gaps
+        return gaps[-1] if self._pages + 1 >= self._settings.max_pages_per_user else gaps[0]
 
-    async def _walk(self, gap: Gap) -> None:
+    async def _read_gap_page(self, gap: Gap) -> None:
         """One page of a gap."""
         try:
-            page = await self._source.page(self._id, limit=self._polling.posts_per_page, cursor=gap.cursor)
-        except (CursorRefused, SourceFailed) as error:
-            is_resumed = gap.cursor is not None and gap.cursor in self._remembered
-            if gap.cursor is None or (isinstance(error, SourceFailed) and not is_resumed):
+            page = await self._source.page(
+                self._account_id, limit=self._settings.posts_per_page, cursor=gap.cursor
+            )
+        except (CursorRejected, SourceServerError) as error:
+            is_resumed = gap.cursor is not None and gap.cursor in self._resumed_cursors
+            if gap.cursor is None or (isinstance(error, SourceServerError) and not is_resumed):
                 raise
-            log.warning("%s: the source refuses a cursor: %s", self._held.account.handle, error)
+            log.warning("%s: the source refuses a cursor: %s", self._lease.account.handle, error)
             self._pages += 1
-            await self._write(lambda account: gaps.after_refusal(account, gap))
+            await self._write(lambda account: gaps.apply_cursor_rejection(account, gap))
             return
         self._pages += 1
         if page is None:
             raise SourceUnavailable("the source says that a page is unchanged, and was not asked")
-        self._got_on = self._got_on or bool(page.items)
-        kept = await self._keep(page, known=gaps.late_below(gap))
-        read = _reading(page, self._following(gap, page), kept)
+        self._made_progress = self._made_progress or bool(page.items)
+        kept = await self._store_items(page, known=gaps.late_threshold(gap))
+        read = _summarize_page(page, self._next_cursor(gap, page), kept)
         now = self._store.clock()
-        await self._write(lambda account: gaps.after_gap(account, gap, read, now=now), page, kept)
+        await self._write(lambda account: gaps.apply_gap_page(account, gap, read, now=now), page, kept)
 
-    def _following(self, gap: Gap, page: Page) -> str | None:
+    def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
         """The cursor to go on with; where it was used before, the same one again, which ends the walk."""
-        walked = self._walked[gap.floor, gap.depth]
+        walked = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
             walked.clear()
         walked.add(gap.cursor)
         return gap.cursor if page.cursor in walked else page.cursor
 
-    async def _keep(self, page: Page, *, known: Micros | None) -> Kept:
+    async def _store_items(self, page: FeedPage, *, known: Micros | None) -> _StoredItems:
         """Store the items of a page. What is not newer than `known` nearly always is known, so look before.
 
         What comes late makes the walk go on. It is written together with the state: else a kill between the
         two would make it look as if it had been known all along.
         """
-        oldest = self._polling.oldest_kept(self._store.clock())
+        oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]
         pinned = [item for item in page.pinned if item.time >= oldest]
         if known is None:
-            found = await self._store.keep(self._id, (*items, *pinned))
-            return Kept(found, [], transitions.posts_since(self._held.account, found))
+            found = await self._store.add_items(self._account_id, (*items, *pinned))
+            return _StoredItems(found, [], transitions.posts_after_profile(self._lease.account, found))
         newer = [item for item in items if item.time > known]
-        unknown = await self._store.unknown(self._id, [item for item in items if item.time <= known])
+        unknown = await self._store.missing_items(
+            self._account_id, [item for item in items if item.time <= known]
+        )
         late = [item for item in unknown if item.time < known]
         level = [item for item in unknown if item.time == known]
-        owed = late[-MOST_OWED:]
-        at_once = (*newer, *pinned, *level, *late[:-MOST_OWED])
-        found = [*await self._store.keep(self._id, at_once), *owed]
-        return Kept(found, owed, sum(item.kind != "repost" for item in found))
+        owed = late[-MAX_PENDING_ITEMS:]
+        at_once = (*newer, *pinned, *level, *late[:-MAX_PENDING_ITEMS])
+        found = [*await self._store.add_items(self._account_id, at_once), *owed]
+        return _StoredItems(found, owed, sum(item.kind != "repost" for item in found))
 
-    async def _write(self, edit: Edit, page: Page | None = None, kept: Kept = NOTHING) -> None:
+    async def _write(
+        self, edit: AccountEdit, page: FeedPage | None = None, kept: _StoredItems = _NO_ITEMS
+    ) -> None:
         """Count what a page brought, make the state follow it, and end the poll when nothing is left."""
-        new, bad = len(kept.found), 0 if page is None else page.set_aside
-        self._new += new
-        self._fresh += sum(self._mark is not None and item.time > self._mark for item in kept.found)
-        self._links += sum(len(item.links) for item in kept.found)
-        self._set_aside += bad
+        new, bad = len(kept.new), 0 if page is None else page.invalid_records
+        self._new_items += new
+        self._newer += sum(self._watermark is not None and item.time > self._watermark for item in kept.new)
+        self._new_links += sum(len(item.links) for item in kept.new)
+        self._invalid_records += bad
 
         def after(account: Account) -> Account:
             now = self._store.clock()
-            account = transitions.read(
+            account = transitions.page_read(
                 edit(account),
                 new=new,
-                counted=transitions.posts_until(account, kept.found),
+                counted=transitions.posts_before_profile(account, kept.new),
                 uncounted=kept.uncounted,
                 pages=1,
-                set_aside=bad,
+                invalid=bad,
                 now=now,
             )
-            is_over = not account.gaps or self._pages >= self._polling.max_pages_per_user
-            return self._settled(account, now) if is_over else account
+            is_over = not account.gaps or self._pages >= self._settings.max_pages_per_user
+            return self._finish(account, now) if is_over else account
 
-        await self._held.write(
-            after, [InsertIfAbsent(record=record_of(item, self._id)) for item in kept.owed]
+        await self._lease.update(
+            after, [InsertIfAbsent(record=item_record(item, self._account_id)) for item in kept.pending]
         )
 
-    def _settled(self, account: Account, now: Micros) -> Account:
+    def _finish(self, account: Account, now: Micros) -> Account:
         """How long ago the last poll was tells how often the account posts; the first poll tells nothing, and
         which of its posts the profile has counted is not known.
         """
-        if self._mark is None:
-            account = transitions.uncounted(account)
-        since = None if self._last is None else max(now - self._last, 1)
-        return transitions.settled(
+        if self._watermark is None:
+            account = transitions.profile_count_reset(account)
+        since = None if self._previous_poll_at is None else max(now - self._previous_poll_at, 1)
+        return transitions.poll_finished(
             account,
-            found=self._new,
-            fresh=self._fresh,
-            elapsed=None if self._mark is None else since,
+            new=self._new_items,
+            newer=self._newer,
+            elapsed=None if self._watermark is None else since,
             waited=since if self._is_scheduled else None,
-            got_on=self._got_on,
+            made_progress=self._made_progress,
             now=now,
         )
 
 
-def _reading(page: Page, cursor: str | None, kept: Kept) -> Reading:
-    return Reading(
+def _summarize_page(page: FeedPage, cursor: str | None, kept: _StoredItems) -> PageSummary:
+    return PageSummary(
         cursor=cursor,
-        times=tuple(item.time for item in page.items),
-        found=tuple(item.time for item in kept.found if item not in page.pinned),
+        item_times=tuple(item.time for item in page.items),
+        new_times=tuple(item.time for item in kept.new if item not in page.pinned),
     )

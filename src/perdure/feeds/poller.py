@@ -25,51 +25,51 @@ from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.limits import MAX_PAGE_RECORDS
 from . import poll, transitions
-from .account import Account, Status, Stored
+from .account import Account, AccountStatus, StoredAccount
 from .errors import (
-    AccountHeld,
-    CorruptFeed,
+    AccountLeaseLost,
+    AuthenticationFailed,
+    CorruptFeedRecord,
     FeedError,
-    HoldLost,
     InvalidActor,
-    NotAuthorized,
-    RequestRefused,
+    PollInProgress,
+    RequestRejected,
     UnknownAccount,
 )
-from .follows import apply_follow_list, read_follow_list
+from .follows import follow_accounts, read_follow_list
 from .health import AlarmWatch, OnAlarm, find_alarms, log_alarm
-from .lease import LASTS
+from .lease import LEASE_DURATION
 from .link_index import LinkIndex
 from .parts import parts_of
-from .poll import Failed, Outcome, Polled, PolledElsewhere, Skipped
-from .settings import FollowLists, Polling
+from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
+from .settings import FollowLists, PollSettings
 from .source import FeedSource, FollowSource, HintSource, Profile
-from .store import Edit, FeedStore
+from .store import AccountEdit, FeedStore
 
 log = logging.getLogger("perdure.feeds")
 
-AHEAD = 2
+POLLS_PER_CONNECTION = 2
 """Polls under way for each connection, so that no connection waits for a storage."""
-LOOK = 2.0
+DUE_CHECK_SECONDS = 2.0
 """Seconds between looks at what is due."""
-PROFILES = 25
+PROFILES_PER_REQUEST = 25
 """Asked for together."""
-PROFILES_EVERY: Micros = 55 * MINUTE
-HINTS_EVERY: Micros = MINUTE
-ALARMS_EVERY: Micros = MINUTE
-ALARM_REST = 30.0
+PROFILE_INTERVAL: Micros = 55 * MINUTE
+HINT_INTERVAL: Micros = MINUTE
+ALARM_INTERVAL: Micros = MINUTE
+ALARM_COST_FACTOR = 30.0
 """Alarms read every account. With very many of them, that takes a thirtieth of the time at most."""
-REMOVAL_EVERY: Micros = 10 * MINUTE
-REMOVAL_BATCH = 1000
-LINKS_EVERY: Micros = 5 * MINUTE
+REMOVAL_INTERVAL: Micros = 10 * MINUTE
+ITEMS_PER_REMOVAL = 1000
+LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
 """Items that are read for summaries of links at a time: about half a second of work."""
 
 
-Tell: TypeAlias = Callable[[Outcome], None]
+OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
 
-class Cycle(msgspec.Struct, kw_only=True):
+class CycleStats(msgspec.Struct, kw_only=True):
     """What came of polling many accounts."""
 
     polled: int = 0
@@ -79,26 +79,26 @@ class Cycle(msgspec.Struct, kw_only=True):
     failed: int = 0
     elsewhere: int = 0
     """Accounts that another poller had."""
-    active: int = 0
+    with_new_items: int = 0
     """Accounts that had something new."""
-    new: int = 0
-    links: int = 0
+    new_items: int = 0
+    new_links: int = 0
     pages: int = 0
-    set_aside: int = 0
+    invalid_records: int = 0
 
-    def add(self, outcome: Outcome) -> None:
+    def add(self, outcome: PollOutcome) -> None:
         match outcome:
-            case Polled():
+            case PollSucceeded():
                 self.polled += 1
-                self.initial += outcome.account.polls <= 1
-                self.active += outcome.new > 0
-                self.new += outcome.new
-                self.links += outcome.links
+                self.initial += outcome.account.poll_count <= 1
+                self.with_new_items += outcome.new_items > 0
+                self.new_items += outcome.new_items
+                self.new_links += outcome.new_links
                 self.pages += outcome.pages
-                self.set_aside += outcome.set_aside
-            case Skipped():
+                self.invalid_records += outcome.invalid_records
+            case PollSkipped():
                 self.skipped += 1
-            case Failed():
+            case PollFailed():
                 self.failed += 1
             case PolledElsewhere():
                 self.elsewhere += 1
@@ -111,13 +111,13 @@ class Poller:
         self,
         store: FeedStore,
         source: FeedSource,
-        settings: Polling,
+        settings: PollSettings,
         *,
-        tell: Tell = lambda _: None,
+        on_outcome: OnOutcome = lambda _: None,
         on_alarm: OnAlarm = log_alarm,
         follow_lists: FollowLists | None = None,
         name: str | None = None,
-        hold: Micros = LASTS,
+        lease_duration: Micros = LEASE_DURATION,
     ) -> None:
         """`on_alarm` is called when an alarm is raised, repeated or cleared while the poller runs.
         `follow_lists` are synchronised while it runs. `hold` is how long an account stays with a poller that
@@ -128,44 +128,46 @@ class Poller:
         self._index = LinkIndex(store)
         self._source = source
         self._settings = settings
-        self._tell = tell
-        self._alarms = AlarmWatch(on_alarm)
+        self._on_outcome = on_outcome
+        self._alarm_watch = AlarmWatch(on_alarm)
         self._follow_lists = follow_lists
-        self._hold = hold
-        self._at_hand: set[str] = set()
+        self._lease_duration = lease_duration
+        self._in_progress: set[str] = set()
         """Accounts that wait for one of our polls, or are in one."""
-        self._not_before: dict[str, Micros] = {}
+        self._deferred_until: dict[str, Micros] = {}
         """Accounts that stand as due, and are left alone for a while."""
 
-    async def poll(self, stored: Stored, *, is_scheduled: bool = False) -> Polled | Skipped | Failed:
-        """Poll one account now, due or not. Raise AccountHeld if another poller has it."""
+    async def poll(
+        self, stored: StoredAccount, *, is_scheduled: bool = False
+    ) -> PollSucceeded | PollSkipped | PollFailed:
+        """Poll one account now, due or not. Raise PollInProgress if another poller has it."""
         try:
-            return await poll.poll(
+            return await poll.poll_account(
                 self._store,
                 self._source,
                 self._settings,
                 stored,
                 poller=self.name,
-                lasts=self._hold,
+                lease_duration=self._lease_duration,
                 is_scheduled=is_scheduled,
             )
-        except (AccountHeld, UnknownAccount, NotAuthorized):
+        except (PollInProgress, UnknownAccount, AuthenticationFailed):
             raise
-        except (HoldLost, StorageError) as error:
-            return self._put_off(stored.account, error)
+        except (AccountLeaseLost, StorageError) as error:
+            return self._defer(stored.account, error)
         except Exception as error:  # a source of somebody's own may raise anything
             log.exception("the poll of %s broke off", stored.account.handle)
-            return self._put_off(stored.account, error)
+            return self._defer(stored.account, error)
 
-    def _put_off(self, account: Account, error: Exception) -> Failed:
+    def _defer(self, account: Account, error: Exception) -> PollFailed:
         """What went wrong could not be stored with the account, so it is remembered here."""
-        self._not_before[account.account_id] = self._store.clock() + MINUTE
-        return Failed(account, error)
+        self._deferred_until[account.account_id] = self._store.clock() + MINUTE
+        return PollFailed(account, error)
 
-    async def once(self) -> Cycle:
+    async def run_once(self) -> CycleStats:
         """One cycle: poll every active account now, and those whose probe is due."""
-        cycle = await self._through(self._everybody(), reports_elsewhere=True)
-        await self._try(self.summarise_links())
+        cycle = await self._poll_all(self._pollable_accounts(), reports_elsewhere=True)
+        await self._log_errors(self.summarize_links())
         return cycle
 
     async def run(self) -> None:
@@ -173,44 +175,44 @@ class Poller:
         watch for alarms, synchronise follow lists, summarise links and remove old items.
         """
         await _all_of(
-            self._through(self._whoever_is_due()),
-            self._every(PROFILES_EVERY, self.refresh_profiles),
-            self._take_hints(),
-            self._every(ALARMS_EVERY, self.check_alarms, first=ALARMS_EVERY, rest=ALARM_REST),
-            self._every(REMOVAL_EVERY, self.remove_old_items),
-            self._every(LINKS_EVERY, self.summarise_links),
-            self._synchronise(),
+            self._poll_all(self._due_accounts()),
+            self._repeat(PROFILE_INTERVAL, self.refresh_profiles),
+            self._apply_hints(),
+            self._repeat(ALARM_INTERVAL, self.check_alarms, first=ALARM_INTERVAL, rest=ALARM_COST_FACTOR),
+            self._repeat(REMOVAL_INTERVAL, self.remove_old_items),
+            self._repeat(LINK_SUMMARY_INTERVAL, self.summarize_links),
+            self._sync_follow_lists(),
         )
 
     async def check_alarms(self) -> None:
         """Report which alarms have been raised or cleared since the last check."""
         accounts = [stored.account async for stored in self._store.accounts()]
         now = self._store.clock()
-        self._alarms.update(find_alarms(accounts, now=now), now=now)
+        self._alarm_watch.update(find_alarms(accounts, now=now), now=now)
 
     async def remove_old_items(self) -> int:
         """Remove the items that are older than the settings keep, and return how many there were."""
         oldest = self._settings.oldest_kept(self._store.clock())
         removed = 0
-        while oldest and (some := await self._store.remove_items_before(oldest, limit=REMOVAL_BATCH)):
+        while oldest and (some := await self._store.remove_items_before(oldest, limit=ITEMS_PER_REMOVAL)):
             removed += some
         if removed:
             log.info("removed %s items older than %s days", removed, self._settings.retention_days)
         return removed
 
-    async def summarise_links(self) -> None:
+    async def summarize_links(self) -> None:
         """Bring the summaries of links up to date, as far as a bounded effort goes."""
         await self._index.refresh(max_items=MAX_LINK_ITEMS)
 
-    async def synchronise_follows(self, source: FollowSource, lists: FollowLists) -> None:
+    async def sync_follow_lists(self, source: FollowSource, lists: FollowLists) -> None:
         """Add the accounts that the follow lists name. One list that fails does not stop the others."""
         for actor in lists.actors:
             try:
                 follows = await read_follow_list(source, actor)
-                changes = await apply_follow_list(
-                    self._store, source, follows, polling=self._settings, prune=lists.prune
+                changes = await follow_accounts(
+                    self._store, source, follows, settings=self._settings, prune=lists.prune
                 )
-            except NotAuthorized:
+            except AuthenticationFailed:
                 raise
             except FeedError as error:
                 log.warning("the follow list of %s was not synchronised: %s", actor, error)
@@ -227,22 +229,24 @@ class Poller:
             asked_at = self._store.clock()
             for profile in await self._profiles(sorted(known)):
                 if profile.account_id in known:
-                    await self._edit(profile.account_id, partial(_profiled, profile=profile, now=asked_at))
+                    await self._edit(
+                        profile.account_id, partial(_update_profile, profile=profile, now=asked_at)
+                    )
 
     async def _profiles(self, names: list[str]) -> list[Profile]:
         """What is refused for one of them is no reason not to ask for the next ones."""
         try:
             return await self._source.profiles(names)
-        except (InvalidActor, RequestRefused) as error:
+        except (InvalidActor, RequestRejected) as error:
             log.warning("some profiles were not read: %s", error)
             return []
 
-    async def take_hints(self, source: HintSource) -> int:
+    async def apply_hints(self, source: HintSource) -> int:
         """Make those accounts due that a feed of many shows to have news. How many they were."""
-        newest = await source.recent()
+        newest = await source.latest_activity()
         told = 0
         for account_id, time in newest.items():
-            with suppress(UnknownAccount, CorruptFeed, NewerFormat):
+            with suppress(UnknownAccount, CorruptFeedRecord, NewerFormat):
                 before = (await self._store.get(account_id)).account
                 edit = partial(transitions.hinted, newest=time, now=self._store.clock())
                 if edit(before) != before:
@@ -250,81 +254,87 @@ class Poller:
                     await self._edit(account_id, edit)
         return told
 
-    async def _edit(self, account_id: str, edit: Edit) -> None:
-        with suppress(UnknownAccount, CorruptFeed, NewerFormat):  # removed meanwhile, or unreadable here
-            await self._store.edit(account_id, edit)
+    async def _edit(self, account_id: str, edit: AccountEdit) -> None:
+        with suppress(
+            UnknownAccount, CorruptFeedRecord, NewerFormat
+        ):  # removed meanwhile, or unreadable here
+            await self._store.update(account_id, edit)
 
     # Many accounts
 
-    async def _through(self, accounts: AsyncIterable[Stored], *, reports_elsewhere: bool = False) -> Cycle:
+    async def _poll_all(
+        self, accounts: AsyncIterable[StoredAccount], *, reports_elsewhere: bool = False
+    ) -> CycleStats:
         """Poll these accounts, a number at once. Pollers that run side by side meet at accounts all the time,
         so that is reported only for a cycle.
         """
-        cycle = Cycle()
-        crew = self._settings.connections * AHEAD
-        waiting: asyncio.Queue[Stored | None] = asyncio.Queue(crew)
+        cycle = CycleStats()
+        crew = self._settings.connections * POLLS_PER_CONNECTION
+        waiting: asyncio.Queue[StoredAccount | None] = asyncio.Queue(crew)
 
         async def line_up() -> None:
             async for stored in accounts:
-                self._at_hand.add(stored.account.account_id)
+                self._in_progress.add(stored.account.account_id)
                 await waiting.put(stored)
             for _ in range(crew):
                 await waiting.put(None)
 
-        def report(outcome: Outcome) -> None:
+        def report(outcome: PollOutcome) -> None:
             if reports_elsewhere or not isinstance(outcome, PolledElsewhere):
                 cycle.add(outcome)
-                self._tell(outcome)
+                self._on_outcome(outcome)
 
-        await _all_of(line_up(), *(self._work(waiting, report) for _ in range(crew)))
+        await _all_of(line_up(), *(self._consume(waiting, report) for _ in range(crew)))
         return cycle
 
-    async def _work(self, waiting: asyncio.Queue[Stored | None], report: Tell) -> None:
+    async def _consume(self, waiting: asyncio.Queue[StoredAccount | None], report: OnOutcome) -> None:
         while (stored := await waiting.get()) is not None:
             try:
-                outcome: Outcome = await self.poll(stored, is_scheduled=True)
-            except AccountHeld as error:
+                outcome: PollOutcome = await self.poll(stored, is_scheduled=True)
+            except PollInProgress as error:
                 outcome = PolledElsewhere(stored.account, error)
             except UnknownAccount as error:
                 log.debug("%s", error)
                 continue
             finally:
-                self._at_hand.discard(stored.account.account_id)
+                self._in_progress.discard(stored.account.account_id)
             report(outcome)
 
-    async def _everybody(self) -> AsyncGenerator[Stored]:
+    async def _pollable_accounts(self) -> AsyncGenerator[StoredAccount]:
         """Collected before the first is polled: a poll changes what a listing shows."""
         now = self._store.clock()
         everybody = [stored async for stored in self._store.accounts()]
         for stored in everybody:
-            if stored.account.is_in_cycle(now):
+            if stored.account.is_pollable(now):
                 yield stored
 
-    async def _whoever_is_due(self) -> AsyncGenerator[Stored]:
+    async def _due_accounts(self) -> AsyncGenerator[StoredAccount]:
         """For ever. Those that are at hand already may still stand as due."""
         while True:
-            due = [each for each in await self._due() if self._is_free(each.account.account_id)]
+            due = [each for each in await self._due() if self._is_available(each.account.account_id)]
             for stored in due:
                 yield stored
             if not due:
-                await anyio.sleep(LOOK)
+                await anyio.sleep(DUE_CHECK_SECONDS)
 
-    def _is_free(self, account_id: str) -> bool:
-        if self._not_before.get(account_id, 0) > self._store.clock():
+    def _is_available(self, account_id: str) -> bool:
+        if self._deferred_until.get(account_id, 0) > self._store.clock():
             return False
-        self._not_before.pop(account_id, None)
-        return account_id not in self._at_hand
+        self._deferred_until.pop(account_id, None)
+        return account_id not in self._in_progress
 
-    async def _due(self) -> list[Stored]:
+    async def _due(self) -> list[StoredAccount]:
         try:
-            return await self._store.due(min(8 * self._settings.connections * AHEAD, MAX_PAGE_RECORDS))
+            return await self._store.due(
+                min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
+            )
         except StorageError as error:
             log.warning("cannot see what is due: %s", error)
             return []
 
     # Beside the polls
 
-    async def _every(
+    async def _repeat(
         self,
         interval: Micros,
         job: Callable[[], Awaitable[object]],
@@ -338,51 +348,53 @@ class Poller:
         await anyio.sleep(first / 1e6)
         while True:
             started = anyio.current_time()
-            await self._try(job())
+            await self._log_errors(job())
             await anyio.sleep(max(interval / 1e6, rest * (anyio.current_time() - started)))
 
-    async def _synchronise(self) -> None:
+    async def _sync_follow_lists(self) -> None:
         source, lists = self._source, self._follow_lists
         if lists is None or not lists.actors:
             return
         if isinstance(source, FollowSource):
-            await self._every(lists.interval, partial(self.synchronise_follows, source, lists))
+            await self._repeat(lists.interval, partial(self.sync_follow_lists, source, lists))
         else:
             log.warning("follow lists are not synchronised: %s cannot read them", source.name)
 
-    async def _take_hints(self) -> None:
+    async def _apply_hints(self) -> None:
         source = self._source
         while isinstance(source, HintSource):
-            await self._try(self.take_hints(source))
-            await anyio.sleep(HINTS_EVERY / 1e6)
+            await self._log_errors(self.apply_hints(source))
+            await anyio.sleep(HINT_INTERVAL / 1e6)
 
-    async def _try(self, work: Awaitable[object]) -> None:
+    async def _log_errors(self, work: Awaitable[object]) -> None:
         """What is no poll may fail without ending the polls, but for wrong credentials."""
         try:
             await work
-        except NotAuthorized:
+        except AuthenticationFailed:
             raise
         except (FeedError, StorageError) as error:
             log.warning("%s", error)
         except Exception:  # a source or a callback of somebody's own may raise anything
             log.exception("a job of the poller failed")
 
-    async def _stale_profiles(self) -> AsyncGenerator[Sequence[Stored]]:
+    async def _stale_profiles(self) -> AsyncGenerator[Sequence[StoredAccount]]:
         now = self._store.clock()
         stale = [
-            stored async for stored in self._store.accounts(Status.ACTIVE) if _is_stale(stored.account, now)
+            stored
+            async for stored in self._store.accounts(AccountStatus.ACTIVE)
+            if _is_stale(stored.account, now)
         ]
-        for some in parts_of(stale, PROFILES):
+        for some in parts_of(stale, PROFILES_PER_REQUEST):
             yield some
 
 
-def _profiled(account: Account, profile: Profile, *, now: Micros) -> Account:
+def _update_profile(account: Account, profile: Profile, *, now: Micros) -> Account:
     """Take over a profile, unless another poller has read one meanwhile."""
-    return transitions.profiled(account, profile, now=now) if _is_stale(account, now) else account
+    return transitions.profile_updated(account, profile, now=now) if _is_stale(account, now) else account
 
 
 def _is_stale(account: Account, now: Micros) -> bool:
-    return (account.profiled_at or 0) + PROFILES_EVERY <= now
+    return (account.profile_read_at or 0) + PROFILE_INTERVAL <= now
 
 
 async def _all_of(*works: Coroutine[None, None, object]) -> None:

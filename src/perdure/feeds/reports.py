@@ -6,11 +6,11 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage import Micros, Position
-from .account import Account, Status
-from .audit import Audit
-from .health import Summary
+from .account import Account, AccountStatus
+from .audit import AuditReport
+from .health import FeedSummary
 from .item import Item
-from .poll import Polled
+from .poll import PollSucceeded
 
 
 class AccountChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -40,12 +40,12 @@ class AccountSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     account: str
     handle: str
-    status: Status
-    mark: Micros | None
+    status: AccountStatus
+    watermark: Micros | None
     last_polled_at: Micros | None
-    next_at: Micros
+    next_poll_at: Micros
     gaps: int
-    failures: int
+    consecutive_failures: int
     reason: str
     origins: tuple[str, ...]
 
@@ -55,11 +55,11 @@ class AccountSummary(msgspec.Struct, frozen=True, kw_only=True):
             account=account.account_id,
             handle=account.handle,
             status=account.status,
-            mark=account.mark,
+            watermark=account.watermark,
             last_polled_at=account.last_polled_at,
-            next_at=account.next_at,
+            next_poll_at=account.next_poll_at,
             gaps=len(account.gaps),
-            failures=account.failures,
+            consecutive_failures=account.consecutive_failures,
             reason=account.reason,
             origins=account.origins,
         )
@@ -70,7 +70,7 @@ class AccountDetail(msgspec.Struct, frozen=True, kw_only=True):
 
     account: Account
     items: int
-    is_held: bool
+    is_leased: bool
     now: Micros
 
 
@@ -87,17 +87,17 @@ class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
 
     account: str
     handle: str
-    status: Status
-    failures: int
+    status: AccountStatus
+    consecutive_failures: int
     reason: str
-    next_at: Micros
+    next_poll_at: Micros
 
 
 class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The health of all accounts."""
 
-    summary: Summary
-    marked_share: float
+    summary: FeedSummary
+    watermark_share: float
     items: int
     failing: tuple[FailingAccount, ...]
     now: Micros
@@ -107,7 +107,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """How many accounts are polled, and when the next poll is due."""
 
     accounts: int
-    next_at: Micros | None
+    next_poll_at: Micros | None
 
 
 class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,8 +116,8 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     handle: str
     since: Micros
-    new: int = 0
-    links: int = 0
+    new_items: int = 0
+    new_links: int = 0
     pages: int = 0
     is_done: bool = False
     """Whether everything since then was read. If not, the next polls continue."""
@@ -125,11 +125,11 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
     """Why it is not done."""
     dry_run: bool = False
 
-    def plus(self, outcome: Polled) -> BackfillReport:
+    def plus(self, outcome: PollSucceeded) -> BackfillReport:
         return replace(
             self,
-            new=self.new + outcome.new,
-            links=self.links + outcome.links,
+            new=self.new_items + outcome.new_items,
+            links=self.new_links + outcome.new_links,
             pages=self.pages + outcome.pages,
             is_done=not outcome.account.gaps,
         )
@@ -140,7 +140,7 @@ class AccountAudit(msgspec.Struct, frozen=True, kw_only=True):
 
     account: str
     handle: str
-    audit: Audit | None = None
+    audit: AuditReport | None = None
     reason: str = ""
     """Why the account could not be audited."""
     is_failure: bool = False

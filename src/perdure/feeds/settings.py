@@ -25,7 +25,7 @@ from ..storage import Micros
 from ..storage.clock import HOUR, MINUTE
 from .errors import InvalidSettings
 
-_NUMBERS: dict[str, tuple[float, float]] = {
+_BOUNDS: dict[str, tuple[float, float]] = {
     "interval_minutes": (2, 360),
     "posts_per_page": (1, 100),
     "initial_lookback_hours": (0, 24 * 3660),
@@ -39,7 +39,7 @@ _NUMBERS: dict[str, tuple[float, float]] = {
 MIN_FOLLOW_HOURS, MAX_FOLLOW_HOURS = 0.25, 24.0 * 31
 
 
-class Polling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How feeds are polled. The names are those that the first poller of this kind had."""
 
     interval_minutes: float = 15
@@ -54,13 +54,13 @@ class Polling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """Items that are older are removed, and not stored again. None: items are kept."""
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _NUMBERS.items():
+        for name, (least, most) in _BOUNDS.items():
             value = cast("float | None", getattr(self, name))
             if value is not None and not (math.isfinite(value) and least <= value <= most):
                 raise InvalidSettings(f"polling.{name}", f"must be {least} to {most}, not {value}")
 
     @property
-    def interval(self) -> Micros:
+    def initial_interval(self) -> Micros:
         return round(self.interval_minutes * MINUTE)
 
     def oldest_kept(self, now: Micros) -> Micros:
@@ -72,7 +72,7 @@ class Polling(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         return round(self.initial_lookback_hours * HOUR)
 
 
-class Bluesky(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where Bluesky is, and who reads it."""
 
     service: str = "https://public.api.bsky.app"
@@ -106,11 +106,11 @@ class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
     prune: bool
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class FeedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str | None = None
     """The storage. None: that of the command, or its default."""
-    polling: Polling = Polling()
-    bluesky: Bluesky = Bluesky()
+    polling: PollSettings = PollSettings()
+    bluesky: BlueskySettings = BlueskySettings()
 
     @property
     def follow_lists(self) -> FollowLists:
@@ -122,20 +122,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         )
 
 
-def read_settings(path: Path) -> Settings:
+def load_settings(path: Path) -> FeedSettings:
     """The settings in a file, or one sentence about what is wrong with it."""
-    if path.suffix not in _READERS:
+    if path.suffix not in _PARSERS:
         raise InvalidSettings(str(path), "settings are a .toml, .yaml or .yml file")
     try:
-        told = _READERS[path.suffix](path.read_text(encoding="utf-8"))
+        told = _PARSERS[path.suffix](path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(str(path), f"cannot be read: {error}") from error
     except ValueError as error:
         raise InvalidSettings(str(path), f"is not {path.suffix[1:].upper()}: {error}") from error
     try:
-        return msgspec.convert({} if told is None else told, Settings)
+        return msgspec.convert({} if told is None else told, FeedSettings)
     except InvalidSettings as error:
-        raise InvalidSettings(f"{path}: {error.where}", error.reason) from error
+        raise InvalidSettings(f"{path}: {error.setting}", error.reason) from error
     except msgspec.ValidationError as error:
         raise InvalidSettings(str(path), str(error)) from error
 
@@ -151,7 +151,7 @@ def _read_yaml(text: str) -> object:
         raise ValueError(str(error)) from error
 
 
-_READERS: dict[str, Callable[[str], object]] = {
+_PARSERS: dict[str, Callable[[str], object]] = {
     ".toml": tomllib.loads,
     ".yaml": _read_yaml,
     ".yml": _read_yaml,

@@ -16,7 +16,7 @@ from ..storage import Micros
 from .item import Item
 
 
-class Page(msgspec.Struct, frozen=True, kw_only=True):
+class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
     """A part of a feed, newest first. It may be short, or empty, and still not be the last."""
 
     items: tuple[Item, ...]
@@ -25,7 +25,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
     pinned: tuple[Item, ...] = ()
     """Shown at the top, wherever they belong: they say nothing about how far the page reaches."""
     etag: str | None = None
-    set_aside: int = 0
+    invalid_records: int = 0
     """Records that could not be read."""
 
 
@@ -34,7 +34,7 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
 
     account_id: str
     handle: str
-    posts: int | None = None
+    post_count: int | None = None
     """How many there are, by the source's own count."""
 
 
@@ -48,7 +48,7 @@ class FeedSource(Protocol):
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         """The newest items, or those older than a cursor. None: still what this ETag stands for."""
         ...
 
@@ -75,7 +75,7 @@ class FollowSource(Protocol):
         ...
 
 
-class WrittenRecord(msgspec.Struct, frozen=True):
+class SourceRecord(msgspec.Struct, frozen=True):
     """An item as its author wrote it, without what only the feed shows: the links of a quoted post, say."""
 
     item: Item
@@ -86,14 +86,14 @@ class WrittenRecord(msgspec.Struct, frozen=True):
 class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
     """A part of an account's own records, oldest first."""
 
-    records: tuple[WrittenRecord, ...]
+    records: tuple[SourceRecord, ...]
     uris: tuple[str, ...]
     """The URIs of all records of the page, invalid ones included."""
     cursor: str | None
     """Where the next page begins. Only its absence means the end."""
 
     @property
-    def set_aside(self) -> int:
+    def invalid_records(self) -> int:
         """How many records are invalid."""
         return len(self.uris) - len(self.records)
 
@@ -102,11 +102,11 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
 class AuditSource(Protocol):
     """A source that can be read in the order of writing too, and so has what a feed hides in its depth."""
 
-    def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
+    def records(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
         """Yield everything that an account wrote, oldest first; each page's cursor continues from there."""
         ...
 
-    async def shown(self, items: Sequence[Item]) -> list[Item]:
+    async def shown_items(self, items: Sequence[Item]) -> list[Item]:
         """Return these items as the feed shows them, links included. Those that it does not show are left
         out: they are deleted, or invalid.
         """
@@ -117,6 +117,6 @@ class AuditSource(Protocol):
 class HintSource(Protocol):
     """A source with one feed for many accounts: a hint of who has news, and no more than that."""
 
-    async def recent(self) -> Mapping[str, Micros]:
+    async def latest_activity(self) -> Mapping[str, Micros]:
         """Who has posted of late, and when the newest item of each was made."""
         ...

@@ -28,22 +28,22 @@ from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
 from ..storage.limits import MAX_PAGE_RECORDS
 from ..storage.quarantine import CORRUPT_TAG
 from . import item as items
-from .account import ACCOUNTS, POLLS, Account, Status, Stored, address_of, first
-from .dirty_hours import MARK_LASTS, LinkMarks
-from .errors import AccountBusy, AmbiguousName, CorruptFeed, UnknownAccount
-from .item import ITEMS, Item, item_in
+from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount, account_address, insertion
+from .dirty_hours import MARK_LIFETIME, DirtyHours
+from .errors import AmbiguousHandle, CorruptFeedRecord, EditConflict, UnknownAccount
+from .item import ITEMS, Item, parse_item
 from .parts import parts_of
 
 log = logging.getLogger("perdure.feeds")
 
-Edit: TypeAlias = Callable[[Account], Account]
+AccountEdit: TypeAlias = Callable[[Account], Account]
 
-EDIT_ATTEMPTS = 20
-TOGETHER = 25
+MAX_EDIT_ATTEMPTS = 20
+ITEMS_PER_COMMIT = 25
 """Items in a commit."""
-AT_ONCE = 100
+ADDRESSES_PER_READ = 100
 """Records that are read by their addresses."""
-PAGE = 500
+PAGE_SIZE = 500
 FIRST_NAME = "\x01"
 """No key or partition comes before this one."""
 
@@ -54,7 +54,7 @@ class FeedStore:
     def __init__(self, storage: Storage, *, clock: Callable[[], Micros] = system_clock) -> None:
         self.storage = storage
         self.clock = clock
-        self.link_marks = LinkMarks(storage, clock)
+        self.dirty_hours = DirtyHours(storage, clock)
         self._reported: set[tuple[Address, int]] = set()
         """Records that cannot be read and were logged, so that each version of one is logged once."""
 
@@ -62,44 +62,46 @@ class FeedStore:
 
     async def add(self, account: Account) -> bool:
         """Whether it is new. One that is there already stays as it is."""
-        _, birth = first(account)
+        _, birth = insertion(account)
         return isinstance(await self.storage.commit([birth], now=self.clock()), Committed)
 
-    async def get(self, account_id: str) -> Stored:
-        record = await self.storage.get(address_of(account_id), now=self.clock())
+    async def get(self, account_id: str) -> StoredAccount:
+        record = await self.storage.get(account_address(account_id), now=self.clock())
         if record is None:
             raise UnknownAccount(account_id)
-        return Stored.read(record)
+        return StoredAccount.from_record(record)
 
-    async def find(self, name: str) -> Stored:
+    async def find(self, name: str) -> StoredAccount:
         """By id, or by the handle that it had when its profile was last read."""
         name = name.removeprefix("@")
         if name.startswith("did:"):
             return await self.get(name)
         found = [each async for each in self.accounts() if each.account.handle.lower() == name.lower()]
         if len(found) > 1:  # one was renamed, and the other took its name
-            raise AmbiguousName(name, [each.account.account_id for each in found])
+            raise AmbiguousHandle(name, [each.account.account_id for each in found])
         if not found:
             raise UnknownAccount(name)
         return found[0]
 
-    async def accounts(self, status: Status | None = None) -> AsyncGenerator[Stored]:
+    async def accounts(self, status: AccountStatus | None = None) -> AsyncGenerator[StoredAccount]:
         """All of them, in the order in which they were added."""
         tag = None if status is None else status.value
         after: Position | None = None
         while records := await self.storage.page(
-            ACCOUNTS, after=after, limit=PAGE, now=self.clock(), tag=tag
+            ACCOUNTS, after=after, limit=PAGE_SIZE, now=self.clock(), tag=tag
         ):
-            for stored in self._readable(records):
+            for stored in self._valid_accounts(records):
                 yield stored
             after = records[-1].position
 
-    async def accounts_after(self, before: Stored | None, limit: int) -> tuple[list[Stored], bool]:
+    async def account_page(
+        self, before: StoredAccount | None, limit: int
+    ) -> tuple[list[StoredAccount], bool]:
         """The first of them, or the next after one that was read; and whether there are more."""
         after = None if before is None else before.record.position
-        found: list[Stored] = []
+        found: list[StoredAccount] = []
         while records := await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock()):
-            found += self._readable(records)
+            found += self._valid_accounts(records)
             if len(found) > limit:
                 break
             after = records[-1].position
@@ -108,31 +110,35 @@ class FeedStore:
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
         """The handles of these, as far as they are known here."""
         found: dict[str, str] = {}
-        for some in parts_of([address_of(each) for each in dict.fromkeys(account_ids)], AT_ONCE):
+        for some in parts_of(
+            [account_address(each) for each in dict.fromkeys(account_ids)], ADDRESSES_PER_READ
+        ):
             records = await self._get_many(some)
-            read = self._readable([record for record in records if isinstance(record, Record)])
+            read = self._valid_accounts([record for record in records if isinstance(record, Record)])
             found |= {stored.account.account_id: stored.account.handle for stored in read}
         return found
 
-    async def due(self, limit: int) -> list[Stored]:
+    async def due(self, limit: int) -> list[StoredAccount]:
         """Accounts whose time has come, the most overdue first."""
         now, asked = self.clock(), limit
         while True:
             records = await self.storage.due(POLLS, until=now, limit=asked, now=now)
-            found = list(self._readable(records))
+            found = list(self._valid_accounts(records))
             if len(found) >= limit or is_last_page(records, asked) or asked == MAX_PAGE_RECORDS:
                 return found[:limit]
             asked = min(MAX_PAGE_RECORDS, 2 * asked)  # look behind those that cannot be read
 
-    async def edit(self, account_id: str, edit: Edit) -> Account:
+    async def update(self, account_id: str, edit: AccountEdit) -> Account:
         """Change an account, whatever others do to it meanwhile."""
-        for _ in range(EDIT_ATTEMPTS):
+        for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
-            if (written := await self.write(stored, edit(stored.account))) is not None:
+            if (written := await self.replace(stored, edit(stored.account))) is not None:
                 return written.account
-        raise AccountBusy(account_id)
+        raise EditConflict(account_id)
 
-    async def write(self, stored: Stored, account: Account, also: Sequence[Change] = ()) -> Stored | None:
+    async def replace(
+        self, stored: StoredAccount, account: Account, also: Sequence[Change] = ()
+    ) -> StoredAccount | None:
         """Write the account, and what goes with it, if it is still as it was read. None: it is not."""
         after, change = stored.replace_with(account)
         committed = await self._commit([change, *also])
@@ -142,19 +148,19 @@ class FeedStore:
         """Forget an account. Its items stay, unless they are to go too; items that a newer version of perdure
         wrote stay in any case.
         """
-        for _ in range(EDIT_ATTEMPTS):
+        for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if isinstance(await self._delete([stored.record]), Committed):
                 break
         else:
-            raise AccountBusy(account_id)
+            raise EditConflict(account_id)
         if with_items:
             await self._remove_items(account_id)
 
     async def _remove_items(self, account_id: str) -> None:
         after: Position | None = None
         while records := await self.storage.page(
-            ITEMS, account_id, after=after, limit=TOGETHER, now=self.clock()
+            ITEMS, account_id, after=after, limit=ITEMS_PER_COMMIT, now=self.clock()
         ):
             ours = [record for record in records if not self._is_newer(record)]
             if not ours or isinstance(await self._delete(ours), Committed):
@@ -169,21 +175,21 @@ class FeedStore:
         """
         times = [_order_of(change) for change in changes if change.address.space == ITEMS]
         began = self.clock()
-        await self.link_marks.mark(times)
+        await self.dirty_hours.mark(times)
         answer = await self.storage.commit(changes, now=self.clock())
-        if self.clock() - began > MARK_LASTS // 2:  # the marks may have run out before it was written
-            await self.link_marks.mark(times)
+        if self.clock() - began > MARK_LIFETIME // 2:  # the marks may have run out before it was written
+            await self.dirty_hours.mark(times)
         return answer
 
     # Items
 
-    async def keep(self, account_id: str, found: Sequence[Item]) -> list[Item]:
+    async def add_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
         """Store items, and tell which of them nobody knew. Those that are known stay as they are."""
         new: list[Item] = []
-        for some in parts_of(found, TOGETHER):
+        for some in parts_of(found, ITEMS_PER_COMMIT):
             part = list({item.uri: item for item in some}.values())
             committed = await self._commit(
-                [InsertIfAbsent(record=items.record_of(item, account_id)) for item in part]
+                [InsertIfAbsent(record=items.item_record(item, account_id)) for item in part]
             )
             new += [
                 item
@@ -195,7 +201,7 @@ class FeedStore:
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
         """Remove these items, and return how many were there. Those of a newer version of perdure stay."""
         count = 0
-        for some in parts_of([items.address_of(item, account_id) for item in removed], TOGETHER):
+        for some in parts_of([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(some)
             ours = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
             if ours and isinstance(await self._delete(ours), Committed):
@@ -207,7 +213,7 @@ class FeedStore:
         after: Position | None = None
         count = 0
         while count < limit and (
-            records := await self.storage.page(ITEMS, after=after, limit=PAGE, now=self.clock())
+            records := await self.storage.page(ITEMS, after=after, limit=PAGE_SIZE, now=self.clock())
         ):
             old = [record for record in records if record.order < time]
             by_account: defaultdict[str, list[Record]] = defaultdict(list)
@@ -215,7 +221,7 @@ class FeedStore:
                 if not self._is_newer(record):
                     by_account[record.partition].append(record)
             for ours in by_account.values():
-                for some in parts_of(ours, TOGETHER):
+                for some in parts_of(ours, ITEMS_PER_COMMIT):
                     if isinstance(await self._delete(some), Committed):
                         count += len(some)
             if len(old) < len(records):
@@ -223,16 +229,16 @@ class FeedStore:
             after = records[-1].position
         return count
 
-    async def unknown(self, account_id: str, found: Sequence[Item]) -> list[Item]:
+    async def missing_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
         """Those of these items that are not stored."""
-        addresses = [items.address_of(item, account_id) for item in found]
+        addresses = [items.item_address(item, account_id) for item in found]
         known: set[Address] = set()
-        for some in parts_of(addresses, AT_ONCE):
+        for some in parts_of(addresses, ADDRESSES_PER_READ):
             records = await self._get_many(some)
             known |= {address for address, found in zip(some, records, strict=True) if found is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
 
-    async def newest(
+    async def newest_items(
         self,
         account_id: str | None = None,
         *,
@@ -245,19 +251,19 @@ class FeedStore:
         An item that cannot be read is logged and skipped.
         """
         after = None if before is None else older_than(before, account_id)
-        async with aclosing(self.records(account_id, after=after, kind=kind)) as records:
+        async with aclosing(self.item_records(account_id, after=after, kind=kind)) as records:
             async for record in records:
                 if record.order < since:
                     return
-                if (item := self.item_in(record)) is not None:
+                if (item := self.parse_item(record)) is not None:
                     yield record.partition, item
 
-    async def records(
+    async def item_records(
         self, account_id: str | None = None, *, after: Position | None = None, kind: str | None = None
     ) -> AsyncGenerator[Record]:
         """Yield the records of items after a position, the newest first."""
         while records := await self.storage.page(
-            ITEMS, account_id, after=after, limit=PAGE, now=self.clock(), tag=kind, descending=True
+            ITEMS, account_id, after=after, limit=PAGE_SIZE, now=self.clock(), tag=kind, descending=True
         ):
             for record in records:
                 yield record
@@ -269,21 +275,21 @@ class FeedStore:
 
     # Records that cannot be read
 
-    def _readable(self, records: Sequence[Record]) -> Iterator[Stored]:
+    def _valid_accounts(self, records: Sequence[Record]) -> Iterator[StoredAccount]:
         """One that cannot be read is no reason not to poll the others."""
         for record in records:
             try:
-                yield Stored.read(record)
-            except (CorruptFeed, NewerFormat) as error:
+                yield StoredAccount.from_record(record)
+            except (CorruptFeedRecord, NewerFormat) as error:
                 self._report(record.address, record.version, error)
 
-    def item_in(self, record: Record) -> Item | None:
+    def parse_item(self, record: Record) -> Item | None:
         """Return the item of a record, or None if it cannot be read; that is logged."""
         if record.tag == CORRUPT_TAG:  # quarantined, and reported when it was
             return None
         try:
-            return item_in(record)
-        except (CorruptFeed, NewerFormat) as error:
+            return parse_item(record)
+        except (CorruptFeedRecord, NewerFormat) as error:
             self._report(record.address, record.version, error)
             return None
 
@@ -304,11 +310,11 @@ class FeedStore:
     def _is_newer(self, record: Record) -> bool:
         """Whether a newer version of perdure wrote this item."""
         try:
-            item_in(record)
+            parse_item(record)
         except NewerFormat as error:
             self._report(record.address, record.version, error)
             return True
-        except CorruptFeed:
+        except CorruptFeedRecord:
             return False
         return False
 

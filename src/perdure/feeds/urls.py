@@ -16,44 +16,44 @@ import re
 from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
-MAX_LENGTH = 2048
+MAX_URL_LENGTH = 2048
 """Characters of a normal form."""
 
 _DEFAULT_PORTS = {"http": (80, 443), "https": (443,)}
 """Both ports of http, since its normal form is https."""
-_SPACE = re.compile(r"\s")
+_WHITESPACE = re.compile(r"\s")
 _HOST = re.compile(r"[^\x00-\x20\"#%/:<>?@\[\\\]^`{|}\x7f]+")
 _IPV6 = re.compile(r"[0-9a-f:.]+")
-_UNUSUAL = re.compile(r"%([0-9A-Fa-f]{2})?|[^A-Za-z0-9\-._~!$&'()*+,;=:@/?%]")
+_ESCAPE_CANDIDATE = re.compile(r"%([0-9A-Fa-f]{2})?|[^A-Za-z0-9\-._~!$&'()*+,;=:@/?%]")
 """What may have to be written otherwise: percent signs, and characters that no URL has as they are."""
 _UNRESERVED = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~")
 _TEXT_DIRECTIVE = ":~:"
 """Starts what a browser highlights, which is not a part of the page's own fragment."""
 
-_IN_TEXT = re.compile(r"https?://[^\s<>\"'`\u2026]+", re.IGNORECASE)
-_AFTER = ".,;:!?\u2026\u2019\u201d"
+_URL = re.compile(r"https?://[^\s<>\"'`\u2026]+", re.IGNORECASE)
+_TRAILING_PUNCTUATION = ".,;:!?\u2026\u2019\u201d"
 
 
-def normalised(url: str) -> str | None:
+def normalize_url(url: str) -> str | None:
     """Return the normal form of a web address, or None if it is not a valid one."""
     written = url.strip()
-    if _SPACE.search(written):
+    if _WHITESPACE.search(written):
         return None
     try:
         parts = urlsplit(written)
-        place = _place(parts)
+        place = _host_and_authority(parts)
         if place is None:
             return None
         host, authority = place
         query, fragment = _query(host, parts.query), _fragment(parts.fragment)
-        path = _unified(parts.path).rstrip("/")
+        path = _normalize_escapes(parts.path).rstrip("/")
     except ValueError:  # a port that is not a number, a bracket that is not closed, half a surrogate pair
         return None
     normal = f"https://{authority}{path}{query and f'?{query}'}{fragment and f'#{fragment}'}"
-    return normal if len(normal) <= MAX_LENGTH else None
+    return normal if len(normal) <= MAX_URL_LENGTH else None
 
 
-def _place(parts: SplitResult) -> tuple[str, str] | None:
+def _host_and_authority(parts: SplitResult) -> tuple[str, str] | None:
     """Return the host, and the host with its port as a URL has them."""
     scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
     if scheme not in _DEFAULT_PORTS:
@@ -76,23 +76,23 @@ def _query(host: str, query: str) -> str:
     """Return the parameters that select the page, in the order of their names."""
     if not query:
         return ""
-    pairs = [_unified(part).partition("=") for part in query.split("&") if part]
+    pairs = [_normalize_escapes(part).partition("=") for part in query.split("&") if part]
     kept = [(name, sign, value) for name, sign, value in pairs if not is_tracking(host, name, value)]
     return "&".join(f"{name}{sign}{value}" for name, sign, value in sorted(kept, key=lambda each: each[0]))
 
 
 def _fragment(fragment: str) -> str:
     """Return the fragment if it selects the page, as in applications that route by it."""
-    own = _unified(fragment).partition(_TEXT_DIRECTIVE)[0]
+    own = _normalize_escapes(fragment).partition(_TEXT_DIRECTIVE)[0]
     return own if "/" in own or own.startswith("!") else ""
 
 
-def _unified(text: str) -> str:
+def _normalize_escapes(text: str) -> str:
     """Return a part of a URL with its percent-encoding in the one normal form."""
-    return _UNUSUAL.sub(_written, text)
+    return _ESCAPE_CANDIDATE.sub(_normalize_escape, text)
 
 
-def _written(found: re.Match[str]) -> str:
+def _normalize_escape(found: re.Match[str]) -> str:
     text, digits = found[0], found[1]
     if digits is not None:
         byte = int(digits, 16)
@@ -100,33 +100,33 @@ def _written(found: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in text.encode())
 
 
-def as_shared(url: str, normal: str) -> str:
+def original_url(url: str, normal: str) -> str:
     """Return what is stored of the address as it was shared: nothing if it is the normal form."""
     written = url.strip()
-    return "" if written == normal or len(written) > MAX_LENGTH else written
+    return "" if written == normal or len(written) > MAX_URL_LENGTH else written
 
 
-def in_text(text: str) -> list[str]:
+def find_urls(text: str) -> list[str]:
     """Return the addresses that are merely written in a text, without the punctuation of its sentences."""
-    return [_whole(found.group()) for found in _IN_TEXT.finditer(text)]
+    return [_strip_punctuation(found.group()) for found in _URL.finditer(text)]
 
 
-def _whole(url: str) -> str:
+def _strip_punctuation(url: str) -> str:
     """A bracket belongs to the address if it was opened there."""
-    while url and (url[-1] in _AFTER or (url[-1] in ")]" and not _is_opened(url))):
+    while url and (url[-1] in _TRAILING_PUNCTUATION or (url[-1] in ")]" and not _has_opening_bracket(url))):
         url = url[:-1]
     return url
 
 
-def _is_opened(url: str) -> bool:
+def _has_opening_bracket(url: str) -> bool:
     opening = "(" if url[-1] == ")" else "["
     return url.count(opening) >= url.count(url[-1])
 
 
-PREFIXES = ("utm_", "mtm_", "guce_", "__hs", "gaa_", "pd_rd_", "pf_rd_")
+TRACKING_PREFIXES = ("utm_", "mtm_", "guce_", "__hs", "gaa_", "pd_rd_", "pf_rd_")
 """Families of parameters: Google Analytics, Matomo, Yahoo, HubSpot, Google's reader revenue, Amazon."""
 
-EVERYWHERE = frozenset(
+TRACKING_PARAMETERS = frozenset(
     {
         # Clicks on advertisements: Facebook, Google, Microsoft, Yandex, X, TikTok, LinkedIn, Pinterest, Adobe
         *("fbclid", "gclid", "gclsrc", "dclid", "gbraid", "wbraid", "srsltid", "msclkid", "yclid", "ysclid"),
@@ -150,7 +150,7 @@ EVERYWHERE = frozenset(
 _YOUTUBE = frozenset({"si", "feature", "pp"})
 _X = frozenset({"s", "t"})
 
-ON_HOSTS: Mapping[str, frozenset[str]] = {
+HOST_TRACKING_PARAMETERS: Mapping[str, frozenset[str]] = {
     # Share codes
     "youtube.com": _YOUTUBE,
     "youtu.be": _YOUTUBE,
@@ -177,7 +177,7 @@ ON_HOSTS: Mapping[str, frozenset[str]] = {
 """For the host and everything below it."""
 
 _HOST_NAME = re.compile(r"[a-z0-9-]+(\.[a-z0-9-]+)*\.[a-z]{2,}", re.IGNORECASE)
-REF_SELECTS = frozenset({"github.com", "gitlab.com", "codeberg.org", "bitbucket.org"})
+HOSTS_WITH_REF_BRANCH = frozenset({"github.com", "gitlab.com", "codeberg.org", "bitbucket.org"})
 """Hosts on which `ref` names a branch."""
 
 
@@ -187,12 +187,12 @@ def is_tracking(host: str, name: str, value: str) -> bool:
     Blogs and newsletters append `ref` with their own host name; with any other value it is left alone.
     """
     name = name.lower()
-    if name in EVERYWHERE or name.startswith(PREFIXES):
+    if name in TRACKING_PARAMETERS or name.startswith(TRACKING_PREFIXES):
         return True
     domains = _domains(host)
     if name == "ref" and _HOST_NAME.fullmatch(value):
-        return not any(domain in REF_SELECTS for domain in domains)
-    return any(name in ON_HOSTS.get(domain, ()) for domain in domains)
+        return not any(domain in HOSTS_WITH_REF_BRANCH for domain in domains)
+    return any(name in HOST_TRACKING_PARAMETERS.get(domain, ()) for domain in domains)
 
 
 def _domains(host: str) -> list[str]:

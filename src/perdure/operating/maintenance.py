@@ -10,11 +10,11 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from ..feeds.account import ACCOUNTS, Stored
+from ..feeds.account import ACCOUNTS, StoredAccount
 from ..feeds.dirty_hours import LINKS
-from ..feeds.errors import CorruptFeed
-from ..feeds.item import ITEMS, item_in
-from ..feeds.link_index import read_link_record
+from ..feeds.errors import CorruptFeedRecord
+from ..feeds.item import ITEMS, parse_item
+from ..feeds.link_index import parse_link_record
 from ..runtime import RuntimeConfig
 from ..runtime import lease as leases
 from ..runtime.lease import HELD
@@ -44,9 +44,9 @@ DECODERS: Mapping[Space, Callable[[Record], object]] = {
     IDEMPOTENCY_KEYS: decode_task_id,
     TASKS: Snapshot.from_record,
     LEASES: leases.read,
-    ACCOUNTS: Stored.read,
-    ITEMS: item_in,
-    LINKS: read_link_record,
+    ACCOUNTS: StoredAccount.from_record,
+    ITEMS: parse_item,
+    LINKS: parse_link_record,
 }
 """A decoder for each space. A damaged lease, idempotency key or summary of links is replaced when it is next
 used, so their decoders report no damage.
@@ -126,8 +126,8 @@ async def _records(
 def _is_polled(record: Record, now: Micros) -> bool:
     """Return whether an account is being polled. One that this version cannot read does not count."""
     try:
-        return Stored.read(record).account.is_held(now)
-    except (CorruptFeed, NewerFormat):
+        return StoredAccount.from_record(record).account.is_leased(now)
+    except (CorruptFeedRecord, NewerFormat):
         return False
 
 

@@ -10,8 +10,8 @@ import msgspec
 from mcp.server import MCPServer
 from pydantic import Field
 
-from ..feeds import Feeds, FeedStore, Settings, Status
-from ..feeds.errors import AccountHeld
+from ..feeds import AccountStatus, Feeds, FeedSettings, FeedStore
+from ..feeds.errors import PollInProgress
 from ..mcp import Tasks
 from ..runtime import Again, Task
 from .source import DID_PREFIX, SimulatedSource
@@ -30,7 +30,7 @@ class SampleFeeds:
     Accounts of both kinds can be in one storage.
     """
 
-    settings: Settings = field(default_factory=Settings)
+    settings: FeedSettings = field(default_factory=FeedSettings)
     source: SimulatedSource | None = None
     """None if Bluesky is polled."""
 
@@ -81,7 +81,7 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
     await task.save_checkpoint({"started": started})
     await feeds.add(names)
     accounts = sorted(
-        (each for each in await feeds.accounts() if each.status is not Status.SUSPENDED),
+        (each for each in await feeds.accounts() if each.status is not AccountStatus.SUSPENDED),
         key=lambda account: account.handle,
     )
     accounts = [each for each in accounts if sample.owns(each.account)]
@@ -90,7 +90,7 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
         if (account.last_polled_at or 0) < started:
             try:
                 await feeds.poll(account.account)
-            except AccountHeld as error:
+            except PollInProgress as error:
                 raise Again(str(error), after=LEASE_SECONDS) from error
     await task.report(f"{len(accounts)} account(s) read", len(accounts), len(accounts))
     return {"accounts": len(accounts), "items": await feeds.store.count_items()}

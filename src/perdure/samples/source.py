@@ -14,8 +14,8 @@ from typing import Protocol
 import anyio
 import msgspec
 
-from ..feeds import FeedSource, Item, Link, Page, Profile
-from ..feeds.errors import AccountUnavailable, CursorRefused
+from ..feeds import FeedPage, FeedSource, Item, Link, Profile
+from ..feeds.errors import AccountUnavailable, CursorRejected
 from ..feeds.source import FollowSource, HintSource
 from ..storage import Micros
 from ..storage.clock import MINUTE, system_clock
@@ -87,7 +87,7 @@ class SimulatedSource:
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         await anyio.sleep(self._latency)
         person = self._people.get(account_id)
         if person is None:
@@ -99,13 +99,13 @@ class SimulatedSource:
         numbers = range(last, max(last - limit, -1), -1)
         below = None if not numbers or numbers[-1] == 0 else str(numbers[-1])
         items = tuple(self._post(person, number) for number in numbers)
-        return Page(items=items, cursor=below, etag=None if cursor else str(newest))
+        return FeedPage(items=items, cursor=below, etag=None if cursor else str(newest))
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
         await anyio.sleep(self._latency)
         wanted, now = set(actors), self._clock()
         return [
-            Profile(account_id=person.account_id, handle=person.handle, posts=person.newest(now) + 1)
+            Profile(account_id=person.account_id, handle=person.handle, post_count=person.newest(now) + 1)
             for person in self._data.people
             if wanted & {person.account_id, person.handle}
         ]
@@ -117,9 +117,9 @@ class SimulatedSource:
             uri=uri,
             time=person.time_of(number),
             kind="post",
-            post=uri,
-            author=person.account_id,
-            handle=person.handle,
+            post_uri=uri,
+            author_id=person.account_id,
+            author_handle=person.handle,
             text=chance.choice(self._data.texts),
             links=self._links(chance),
         )
@@ -135,7 +135,7 @@ class SimulatedSource:
 
 def _parse_cursor(cursor: str) -> int:
     if not cursor.isascii() or not cursor.isdigit():
-        raise CursorRefused(f"invalid cursor {cursor!r}")
+        raise CursorRejected(f"invalid cursor {cursor!r}")
     return int(cursor)
 
 
@@ -164,7 +164,7 @@ class _CombinedSource:
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         source: FeedSource = self._simulated if account_id.startswith(DID_PREFIX) else self._others
         return await source.page(account_id, limit=limit, cursor=cursor, etag=etag)
 
@@ -186,5 +186,5 @@ class _CombinedHintSource(_CombinedSource):
         super().__init__(others)
         self._hints = hints
 
-    async def recent(self) -> Mapping[str, Micros]:
-        return await self._hints.recent()
+    async def latest_activity(self) -> Mapping[str, Micros]:
+        return await self._hints.latest_activity()

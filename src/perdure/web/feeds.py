@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ..feeds import Account, FeedStore, Summary, summary_of
-from ..feeds.account import Stored
+from ..feeds import Account, FeedStore, FeedSummary, summarize
+from ..feeds.account import StoredAccount
 from ..feeds.errors import UnknownAccount
 from .cache import CachedQuery
 from .items import KINDS, ItemList, Wanted
@@ -59,7 +59,7 @@ class FeedPages:
 
     async def _accounts_screen(self, base: str, after: str | None) -> PageFragments:
         before = await self._stored(after) if after else None
-        found, has_more = await self._store.accounts_after(before, PAGE)
+        found, has_more = await self._store.account_page(before, PAGE)
         rows = {f"account-{digest(each.account.account_id)}": each.account for each in found}
         more = {"last": found[-1].account if found and has_more else None, "after": after, "base": base}
         summary = {"summary": await self._summary.get(), "items": await self._store.count_items()}
@@ -75,12 +75,12 @@ class FeedPages:
     def _row(self, name: str, account: Account, base: str) -> Markup:
         return self._renderer.fragment("account_row", name, {"account": account, "base": base}, tag="tr")
 
-    async def _look(self) -> Summary:
+    async def _look(self) -> FeedSummary:
         """Of all accounts, each of which is read."""
         accounts = [stored.account async for stored in self._store.accounts()]
-        return summary_of(accounts, now=self._store.clock())
+        return summarize(accounts, now=self._store.clock())
 
-    async def _stored(self, account_id: str) -> Stored:
+    async def _stored(self, account_id: str) -> StoredAccount:
         try:
             return await self._store.get(account_id)
         except UnknownAccount as error:
@@ -95,7 +95,7 @@ class FeedPages:
             "listed": await self._list.page(wanted),
             "wanted": wanted,
             "path": f"/feeds/accounts/{quote(account.account_id, safe='')}",
-            "is_held": account.is_held(self._store.clock()),
+            "is_held": account.is_leased(self._store.clock()),
         }
         return self._renderer.page(request, "account", context=context)
 

@@ -11,8 +11,8 @@ from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 
 from ..feeds import FeedStore, Item
-from ..feeds.errors import AmbiguousName, UnknownAccount
-from ..feeds.item import Kind, Link
+from ..feeds.errors import AmbiguousHandle, UnknownAccount
+from ..feeds.item import ItemKind, Link
 from ..storage import Position
 from ..storage.errors import InvalidArgument
 from .filters import is_http_url
@@ -21,7 +21,7 @@ PAGE = 50
 """Items on one page."""
 MAX_READ = 2000
 """Items that are read for a page whose filter leaves most of them out."""
-KINDS: tuple[str, ...] = get_args(Kind)
+KINDS: tuple[str, ...] = get_args(ItemKind)
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
@@ -108,13 +108,13 @@ class ItemList:
     async def _page(self, wanted: Wanted, account_id: str | None) -> Listed:
         found: list[tuple[str, Item]] = []
         read, position = 0, wanted.after
-        records = self._store.records(account_id, after=wanted.after, kind=wanted.kind)
+        records = self._store.item_records(account_id, after=wanted.after, kind=wanted.kind)
         async with aclosing(records):
             async for record in records:
                 if len(found) == PAGE or read == MAX_READ:
                     return await self._listed(found, position)
                 read, position = read + 1, record.position
-                item = self._store.item_in(record)
+                item = self._store.parse_item(record)
                 if item is not None and (item.links or not wanted.with_links):
                     found.append((record.partition, item))
         return await self._listed(found, None)
@@ -134,7 +134,7 @@ class ItemList:
             if name.startswith("did:"):
                 return name
             raise HTTPException(404, "There is no such account.") from error
-        except AmbiguousName as error:
+        except AmbiguousHandle as error:
             raise HTTPException(404, f"{str(error)[:1].upper()}{str(error)[1:]}.") from error
         except InvalidArgument as error:
             raise HTTPException(404, "There is no such account.") from error

@@ -36,7 +36,7 @@ class Ranked(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def others(self) -> int:
-        return len(self.shared.firsts) - len(self.handles)
+        return len(self.shared.first_shares) - len(self.handles)
 
 
 class Links(msgspec.Struct, frozen=True, kw_only=True):

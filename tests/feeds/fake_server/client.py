@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 import httpx2
 
-from perdure.feeds import Polling, Settings
-from perdure.feeds.bluesky import Bluesky, open_bluesky
-from perdure.feeds.settings import Bluesky as BlueskySettings
+from perdure.feeds import FeedSettings, PollSettings
+from perdure.feeds.bluesky import BlueskySource, open_bluesky
+from perdure.feeds.settings import BlueskySettings
 from perdure.storage import Micros
 
 from ..simulation import Json, World
@@ -76,11 +76,11 @@ async def asking(
 
 
 @asynccontextmanager
-async def reading(fake: FakeBluesky) -> AsyncGenerator[Bluesky]:
+async def reading(fake: FakeBluesky) -> AsyncGenerator[BlueskySource]:
     """The source that perdure has for Bluesky, on the fake."""
     bluesky = BlueskySettings(service=fake.url, pds=fake.url)
-    polling = Polling(max_retries=0)
-    async with open_bluesky(Settings(bluesky=bluesky, polling=polling)) as source:
+    polling = PollSettings(max_retries=0)
+    async with open_bluesky(FeedSettings(bluesky=bluesky, polling=polling)) as source:
         yield source
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from perdure.feeds.item import Kind
+from perdure.feeds.item import ItemKind
 from perdure.storage import Micros
 
 Json: TypeAlias = dict[str, Any]
@@ -125,7 +125,7 @@ class Row:
         return not (self.is_deleted or post.is_deleted) and post.by.state is State.THERE
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> ItemKind:
         if self.is_repost:
             return "repost"
         if "reply" in self.record:

@@ -11,14 +11,14 @@ import msgspec
 from perdure.feeds.errors import (
     AccountBlocked,
     AccountUnavailable,
-    CursorRefused,
+    CursorRejected,
     InvalidActor,
-    RequestRefused,
+    RequestRejected,
     SourceError,
-    SourceFailed,
+    SourceServerError,
 )
 from perdure.feeds.item import Item
-from perdure.feeds.source import Page, Profile, RecordPage, WrittenRecord
+from perdure.feeds.source import FeedPage, Profile, RecordPage, SourceRecord
 from perdure.storage import Micros
 
 from .accounts import POSTS, REPOSTS, Account, Refusal, Row, Shown
@@ -58,7 +58,7 @@ class WorldSource:
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
-    ) -> Page | None:
+    ) -> FeedPage | None:
         await self._ask("page", account_id, cursor)
         try:
             shown = self.world.author_feed(account_id, limit, cursor, include_pins=self.include_pins)
@@ -95,14 +95,14 @@ class WorldSource:
         await self._ask("unfollowed", actor)
         return set(account_ids) - set(self.world.accounts[self.world.find(actor).did].follows)
 
-    async def shown(self, items: Sequence[Item]) -> list[Item]:
+    async def shown_items(self, items: Sequence[Item]) -> list[Item]:
         await self._ask("shown", ",".join(item.uri for item in items))
         rows = [self.world.rows.get(item.uri) for item in items]
         return [
             item_of(row) for row in rows if row is not None and row.is_visible and not row.post.is_spoiled
         ]
 
-    async def written(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
+    async def records(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
         """Posts and then reposts, each in the order of writing. A cursor is the collection and a key."""
         at: str | None = after if after is not None else f"{POSTS}/"
         while at is not None:
@@ -115,7 +115,7 @@ class WorldSource:
             following = f"{REPOSTS}/" if collection == POSTS else None
             at = following if key is None else f"{collection}/{key}"
             records = tuple(
-                WrittenRecord(record_of(row), time_of(row.uri.rpartition("/")[2]))
+                SourceRecord(record_of(row), time_of(row.uri.rpartition("/")[2]))
                 for row in rows
                 if not row.is_spoiled
             )
@@ -129,7 +129,7 @@ class WorldSource:
 
     def _profile(self, account: Account) -> Profile:
         posts = self.world.posts_of(account.did)
-        return Profile(account_id=account.did, handle=account.handle, posts=posts)
+        return Profile(account_id=account.did, handle=account.handle, post_count=posts)
 
 
 class HintingWorldSource(WorldSource):
@@ -139,7 +139,7 @@ class HintingWorldSource(WorldSource):
         super().__init__(world, before=before)
         self.viewer = viewer
 
-    async def recent(self) -> Mapping[str, Micros]:
+    async def latest_activity(self) -> Mapping[str, Micros]:
         await self._ask("recent", self.viewer)
         newest: dict[str, Micros] = {}
         for row in self.world.timeline(self.viewer, 100).rows:
@@ -157,25 +157,25 @@ def error_of(refusal: Refusal) -> SourceError:
         case "InvalidRequest", message if message.startswith("Could not find repo: "):
             return AccountUnavailable(message)
         case "InvalidRequest", "Malformed cursor":
-            return CursorRefused(refusal.message)
+            return CursorRejected(refusal.message)
         case (("BlockedActor" | "BlockedByActor"), _):
             return AccountBlocked(refusal.message)
         case _:
             is_theirs = refusal.status >= 500
-            return SourceFailed(str(refusal)) if is_theirs else RequestRefused(str(refusal))
+            return SourceServerError(str(refusal)) if is_theirs else RequestRejected(str(refusal))
 
 
-def _page_of(shown: Shown, *, has_etag: bool) -> Page:
+def _page_of(shown: Shown, *, has_etag: bool) -> FeedPage:
     items = tuple(item_of(row) for row in shown.rows if not row.is_spoiled)
     pinned = () if shown.pinned is None or not shown.pinned.is_visible else (item_of(shown.pinned),)
     names = [row.uri + row.post.by.handle for row in (*shown.rows, *filter(None, [shown.pinned]))]
     digest = blake2b("\n".join([*names, str(shown.cursor)]).encode(), digest_size=12).hexdigest()
-    return Page(
+    return FeedPage(
         items=items,
         cursor=shown.cursor,
         pinned=pinned,
         etag=f'W/"{digest}"' if has_etag else None,
-        set_aside=sum(row.is_spoiled for row in shown.rows),
+        invalid_records=sum(row.is_spoiled for row in shown.rows),
     )
 
 
@@ -185,9 +185,9 @@ def item_of(row: Row) -> Item:
         uri=row.uri,
         time=row.time,
         kind=row.kind,
-        post=post.uri,
-        author=post.by.did,
-        handle=post.by.handle,
+        post_uri=post.uri,
+        author_id=post.by.did,
+        author_handle=post.by.handle,
         text=post.record.get("text", ""),
     )
 
@@ -199,6 +199,6 @@ def record_of(row: Row) -> Item:
     return msgspec.structs.replace(
         item_of(row),
         time=made if created is None else min(made, created),
-        handle="",
+        author_author_handle="",
         text=row.record.get("text", ""),
     )

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from ...feeds import Settings, transitions
-from ...feeds.follows import apply_follow_list, read_follow_list
+from ...feeds import FeedSettings, transitions
+from ...feeds.follows import follow_accounts, read_follow_list
 from ...feeds.reports import AccountChange
 from ...storage import storage_exists
 from ..backends import create_feeds, open_feeds, open_source
@@ -33,7 +33,7 @@ def add(
 ) -> None:
     """Start polling accounts. Unknown names are reported; the others are added."""
 
-    async def work(settings: Settings) -> Steps:
+    async def work(settings: FeedSettings) -> Steps:
         async with open_source(settings) as source:
             known = await changing.look_up(source, accounts)
         if not known.profiles and not storage_exists(storage_url(settings.url)):
@@ -61,7 +61,7 @@ def remove(
 ) -> None:
     """Forget accounts. Their items stay unless --items is given."""
 
-    async def work(settings: Settings) -> Steps:
+    async def work(settings: FeedSettings) -> Steps:
         async with open_feeds(settings) as store:
             return await changing.remove(store, accounts, with_items=items, dry_run=dry_run)
 
@@ -83,7 +83,7 @@ def follow_list(
 ) -> None:
     """Poll the accounts that ACTOR follows. Run it again to add new ones."""
 
-    async def work(settings: Settings) -> Steps:
+    async def work(settings: FeedSettings) -> Steps:
         async with open_source(settings) as source:
             follows = await read_follow_list(source, name_in(actor))
             if prune:
@@ -91,8 +91,8 @@ def follow_list(
             elif not follows.followed:
                 return Steps(steps=(), dry_run=dry_run)
             async with create_feeds(settings, dry_run=dry_run) as store:
-                changes = await apply_follow_list(
-                    store, source, follows, polling=settings.polling, prune=prune, dry_run=dry_run
+                changes = await follow_accounts(
+                    store, source, follows, settings=settings.polling, prune=prune, dry_run=dry_run
                 )
             return Steps(steps=tuple(changes), dry_run=dry_run)
 
@@ -127,7 +127,7 @@ def suspend(
 ) -> None:
     """Do not poll these accounts, until they are resumed."""
 
-    async def work(settings: Settings) -> Steps:
+    async def work(settings: FeedSettings) -> Steps:
         async with open_feeds(settings) as store:
             edit = partial(transitions.suspended, reason=reason or "by hand")
             return await changing.change(store, accounts, edit, "suspended", dry_run=dry_run)
@@ -146,7 +146,7 @@ def resume(
 ) -> None:
     """Poll these accounts again, at once and then at their times."""
 
-    async def work(settings: Settings) -> Steps:
+    async def work(settings: FeedSettings) -> Steps:
         async with open_feeds(settings) as store:
             edit = partial(transitions.resumed, now=store.clock())
             return await changing.change(store, accounts, edit, "resumed", dry_run=dry_run)
@@ -165,7 +165,7 @@ def reset(
 ) -> None:
     """Forget how far an account was read: its next poll begins anew. No item is lost, or stored twice."""
 
-    async def work(settings: Settings) -> Steps:
+    async def work(settings: FeedSettings) -> Steps:
         async with open_feeds(settings) as store:
             edit = partial(transitions.reset, now=store.clock())
             return await changing.change(store, [account], edit, "reset", dry_run=dry_run)

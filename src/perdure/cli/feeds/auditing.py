@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Iterator
 
 import msgspec
 
-from ...feeds import Settings, Status
-from ...feeds.audit import Audit, audit
-from ...feeds.errors import AccountUnavailable, FeedError, NotAuthorized
+from ...feeds import AccountStatus, FeedSettings
+from ...feeds.audit import AuditReport, audit_account
+from ...feeds.errors import AccountUnavailable, AuthenticationFailed, FeedError
 from ...operating.times import format_minute
 from ..backends import open_feeds, open_source
 from ..output import one_line, plural, truncate
@@ -20,7 +20,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 
     account: str
     handle: str
-    audit: Audit | None = None
+    audit: AuditReport | None = None
     reason: str = ""
     """Why not."""
     is_failure: bool = False
@@ -28,7 +28,7 @@ class Audited(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def audits(
-    settings: Settings, name: str | None, *, history: bool, remove: bool, dry_run: bool
+    settings: FeedSettings, name: str | None, *, history: bool, remove: bool, dry_run: bool
 ) -> AsyncGenerator[Audited]:
     """Audit one account, or all. One that fails does not end an audit of all; wrong credentials do."""
     async with open_feeds(settings) as store, open_source(settings) as source:
@@ -40,7 +40,7 @@ async def audits(
         for account in accounts:
             audited = Audited(account=account.account_id, handle=account.handle)
             try:
-                found = await audit(
+                found = await audit_account(
                     store,
                     source,
                     account.account_id,
@@ -49,10 +49,12 @@ async def audits(
                     since=since,
                     dry_run=dry_run,
                 )
-            except NotAuthorized:
+            except AuthenticationFailed:
                 raise
             except FeedError as error:
-                is_known = account.status is Status.UNAVAILABLE and isinstance(error, AccountUnavailable)
+                is_known = account.status is AccountStatus.UNAVAILABLE and isinstance(
+                    error, AccountUnavailable
+                )
                 yield msgspec.structs.replace(audited, reason=str(error), is_failure=not is_known)
             else:
                 yield msgspec.structs.replace(audited, audit=found)
@@ -73,11 +75,11 @@ def lines_of(
         yield f"  and {found.missing - len(found.examples)} more"
 
 
-def _counts(found: Audit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
-    yield f"{plural(found.written, 'record')} at the source"
+def _counts(found: AuditReport, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
+    yield f"{plural(found.source_records, 'record')} at the source"
     if found.missing:
         yield f"{found.missing} {'missing' if dry_run else 'of them missing until now'}"
-    elif found.written:
+    elif found.source_records:
         yield "all stored that polls should have found"
     if found.history:
         stored = f"{found.history_stored} of them stored" if history else "not stored (--history)"
@@ -86,8 +88,8 @@ def _counts(found: Audit, *, history: bool, remove: bool, dry_run: bool) -> Iter
         yield f"{found.hidden} that the feed does not show"
     if found.removed:
         yield f"{plural(found.removed, 'stored item')} removed: deleted at the source"
-    elif found.gone:
+    elif found.deleted:
         why = "the source lists no record at all" if remove and not dry_run else "--remove"
-        yield f"{plural(found.gone, 'stored item')} deleted at the source, not removed ({why})"
-    if found.set_aside:
-        yield f"{plural(found.set_aside, 'invalid record')}"
+        yield f"{plural(found.deleted, 'stored item')} deleted at the source, not removed ({why})"
+    if found.invalid_records:
+        yield f"{plural(found.invalid_records, 'invalid record')}"

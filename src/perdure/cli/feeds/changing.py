@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from ...feeds import Account, FeedSource, FeedStore, Polling, Profile, gaps
-from ...feeds.account import Stored
-from ...feeds.errors import AmbiguousName, InvalidActor, RequestRefused, UnknownAccount
+from ...feeds import Account, FeedSource, FeedStore, PollSettings, Profile, gaps
+from ...feeds.account import StoredAccount
+from ...feeds.errors import AmbiguousHandle, InvalidActor, RequestRejected, UnknownAccount
 from ...feeds.follows import add_account
 from ...feeds.reports import AccountChange
-from ...feeds.store import Edit
+from ...feeds.store import AccountEdit
 from ...storage import Micros
 from ..errors import CommandError
 
@@ -50,16 +50,16 @@ async def look_up(source: FeedSource, names: Sequence[str]) -> Known:
     )
 
 
-async def add(store: FeedStore, known: Known, *, polling: Polling, dry_run: bool) -> Steps:
+async def add(store: FeedStore, known: Known, *, polling: PollSettings, dry_run: bool) -> Steps:
     """Add the accounts that exist; the others are named."""
     steps = [
-        await add_account(store, profile, polling=polling, dry_run=dry_run) for profile in known.profiles
+        await add_account(store, profile, settings=polling, dry_run=dry_run) for profile in known.profiles
     ]
     unknown: list[str] = []
     for name in known.unknown:
         try:
             account = (await store.find(name)).account
-        except (UnknownAccount, AmbiguousName):
+        except (UnknownAccount, AmbiguousHandle):
             unknown.append(name)
         else:  # the source does not show it just now
             note = f"already added, {account.status}: {account.reason}"
@@ -73,7 +73,7 @@ async def _profiles(source: FeedSource, names: Sequence[str]) -> list[Profile]:
     """Of those that there are. A source may refuse all for one whose name it finds impossible."""
     try:
         return await source.profiles(names) if names else []
-    except (InvalidActor, RequestRefused):
+    except (InvalidActor, RequestRejected):
         if len(names) == 1:
             return []
     half = len(names) // 2
@@ -96,9 +96,9 @@ def name_in(text: str) -> str:
     return name
 
 
-async def _write(store: FeedStore, account: Account, edit: Edit, *, dry_run: bool) -> None:
+async def _write(store: FeedStore, account: Account, edit: AccountEdit, *, dry_run: bool) -> None:
     if not dry_run:
-        await store.edit(account.account_id, edit)
+        await store.update(account.account_id, edit)
 
 
 # Changing
@@ -114,7 +114,7 @@ async def change(
 
 
 async def _changed(
-    store: FeedStore, stored: Stored, edit: Edit, done: str, *, dry_run: bool
+    store: FeedStore, stored: StoredAccount, edit: AccountEdit, done: str, *, dry_run: bool
 ) -> AccountChange:
     account = stored.account
     await _write(store, account, edit, dry_run=dry_run)
@@ -123,7 +123,7 @@ async def _changed(
 
 def reread(account: Account, *, since: Micros, now: Micros) -> Account:
     """Due at once, with everything since then to be read again."""
-    return gaps.back_to(account, since, now=now)
+    return gaps.add_backfill_gap(account, since, now=now)
 
 
 async def remove(store: FeedStore, names: Sequence[str], *, with_items: bool, dry_run: bool) -> Steps:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from ...feeds import Account, FeedStore, Item, LinkIndex, SharedLink, Status, Summary, summary_of
+from ...feeds import Account, AccountStatus, FeedStore, FeedSummary, Item, LinkIndex, SharedLink, summarize
 from ...feeds.errors import UnknownAccount
 from ...operating.times import format_duration, format_minute, format_when
 from ...storage import Micros
@@ -23,15 +23,15 @@ MOST_SHARERS = 8
 class Failing(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     handle: str
-    status: Status
-    failures: int
+    status: AccountStatus
+    consecutive_failures: int
     reason: str
-    next_at: Micros
+    next_poll_at: Micros
 
 
 class State(msgspec.Struct, frozen=True, kw_only=True):
-    summary: Summary
-    marked_share: float
+    summary: FeedSummary
+    watermark_share: float
     items: int
     failing: tuple[Failing, ...]
     now: Micros
@@ -39,13 +39,15 @@ class State(msgspec.Struct, frozen=True, kw_only=True):
 
 async def state_of(store: FeedStore) -> State:
     everybody = [stored.account async for stored in store.accounts()]
-    summary = summary_of(everybody, now=store.clock())
+    summary = summarize(everybody, now=store.clock())
     return State(
         summary=summary,
-        marked_share=summary.marked_share,
+        watermark_share=summary.watermark_share,
         items=await store.count_items(),
         failing=tuple(
-            _failing(each) for each in everybody if each.failures and each.status is not Status.SUSPENDED
+            _failing(each)
+            for each in everybody
+            if each.consecutive_failures and each.status is not AccountStatus.SUSPENDED
         ),
         now=store.clock(),
     )
@@ -56,9 +58,9 @@ def _failing(account: Account) -> Failing:
         account=account.account_id,
         handle=account.handle,
         status=account.status,
-        failures=account.failures,
+        consecutive_failures=account.consecutive_failures,
         reason=account.reason,
-        next_at=account.next_at,
+        next_poll_at=account.next_poll_at,
     )
 
 
@@ -70,11 +72,11 @@ def lines_of_state(state: State) -> Iterator[str]:
     statuses = f"{summary.active} active, {summary.unavailable} unavailable, {summary.suspended} suspended"
     yield from key_values(
         ("accounts", f"{summary.accounts}: {statuses}"),
-        ("with a mark", f"{summary.with_mark} ({state.marked_share:.0%})"),
+        ("with a mark", f"{summary.with_watermark} ({state.watermark_share:.0%})"),
         ("with gaps", str(summary.with_gaps)),
         ("last polled", format_when(summary.last_polled_at, state.now)),
-        ("next poll", _next_poll(summary.next_at, state.now)),
-        ("posts fetched", _fetched(summary.posts_fetched_count, summary.set_aside)),
+        ("next poll", _next_poll(summary.next_poll_at, state.now)),
+        ("posts fetched", _fetched(summary.posts_fetched_count, summary.invalid_records)),
         ("items stored", plural(state.items, "item")),
         ("failing", str(len(state.failing))),
     )
@@ -85,7 +87,7 @@ def lines_of_state(state: State) -> Iterator[str]:
 
 def _lines_of_failing(failing: Sequence[Failing]) -> Iterator[str]:
     for each in failing[:MOST_FAILING]:
-        times = "once" if each.failures == 1 else f"{each.failures} times in a row"
+        times = "once" if each.consecutive_failures == 1 else f"{each.consecutive_failures} times in a row"
         yield f"  {one_line(each.handle)}: {times}, {each.status}: {one_line(each.reason)}"
     if len(failing) > MOST_FAILING:
         yield f"  and {len(failing) - MOST_FAILING} more; --json tells all"
@@ -110,12 +112,12 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 
     account: str
     handle: str
-    status: Status
-    mark: Micros | None
+    status: AccountStatus
+    watermark: Micros | None
     last_polled_at: Micros | None
-    next_at: Micros
+    next_poll_at: Micros
     gaps: int
-    failures: int
+    consecutive_failures: int
     reason: str
     origins: tuple[str, ...]
 
@@ -123,13 +125,13 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True):
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
     """Which accounts are listed."""
 
-    status: Status | None = None
+    status: AccountStatus | None = None
     without_watermark: bool = False
     polled_before: Micros | None = None
     """Only those that were last polled before this time, or never."""
 
     def admits(self, account: Account) -> bool:
-        if self.without_watermark and account.mark is not None:
+        if self.without_watermark and account.watermark is not None:
             return False
         return self.polled_before is None or (account.last_polled_at or 0) < self.polled_before
 
@@ -149,11 +151,11 @@ def _listed(account: Account) -> Listed:
         account=account.account_id,
         handle=account.handle,
         status=account.status,
-        mark=account.mark,
+        watermark=account.watermark,
         last_polled_at=account.last_polled_at,
-        next_at=account.next_at,
+        next_poll_at=account.next_poll_at,
         gaps=len(account.gaps),
-        failures=account.failures,
+        consecutive_failures=account.consecutive_failures,
         reason=account.reason,
         origins=account.origins,
     )
@@ -166,7 +168,7 @@ def lines_of_list(listed: Sequence[Listed]) -> Iterator[str]:
     for each in listed:
         times = [
             f"{'never' if time is None else format_minute(time):<16}"
-            for time in (each.last_polled_at, each.mark)
+            for time in (each.last_polled_at, each.watermark)
         ]
         gaps = f"{plural(each.gaps, 'gap')} " if each.gaps else ""
         row = f"{one_line(each.handle):<{width}}  {each.status:<11}  {'  '.join(times)}  {gaps}"
@@ -179,7 +181,7 @@ def lines_of_list(listed: Sequence[Listed]) -> Iterator[str]:
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     account: Account
     items: int
-    is_held: bool
+    is_leased: bool
     now: Micros
 
 
@@ -187,13 +189,13 @@ async def inspected(store: FeedStore, name: str) -> Inspected:
     account = (await store.find(name_in(name))).account
     now = store.clock()
     items = await store.count_items(account.account_id)
-    return Inspected(account=account, items=items, is_held=account.is_held(now), now=now)
+    return Inspected(account=account, items=items, is_leased=account.is_leased(now), now=now)
 
 
 def lines_of_account(seen: Inspected) -> Iterator[str]:
     account, now = seen.account, seen.now
     reason = f": {one_line(account.reason)}" if account.reason else ""
-    whole = "none" if account.mark is None else "none: everything up to the mark is stored"
+    whole = "none" if account.watermark is None else "none: everything up to the mark is stored"
     yield from key_values(
         ("account", account.account_id),
         ("handle", one_line(account.handle)),
@@ -202,17 +204,24 @@ def lines_of_account(seen: Inspected) -> Iterator[str]:
         ("added by", one_line(", ".join(account.origins)) or "nothing any more"),
         (
             "mark",
-            "none: nothing of it was ever stored" if account.mark is None else format_when(account.mark, now),
+            "none: nothing of it was ever stored"
+            if account.watermark is None
+            else format_when(account.watermark, now),
         ),
         ("last polled", format_when(account.last_polled_at, now)),
         ("next poll", _when_polled(seen)),
-        ("interval", format_duration(account.interval)),
+        ("interval", format_duration(account.poll_interval)),
         ("polls", _polls(account)),
-        ("posts fetched", _fetched(account.posts_fetched_count, account.set_aside)),
+        ("posts fetched", _fetched(account.posts_fetched_count, account.invalid_records)),
         ("items stored", plural(seen.items, "item")),
-        ("its own count", "unknown" if account.posts is None else _own_count(account.posts, account.unseen)),
-        ("profile read", format_when(account.profiled_at, now)),
-        ("failures", f"{account.failures} in a row" if account.failures else "none"),
+        (
+            "its own count",
+            "unknown"
+            if account.profile_posts is None
+            else _own_count(account.profile_posts, account.unseen_posts),
+        ),
+        ("profile read", format_when(account.profile_read_at, now)),
+        ("failures", f"{account.consecutive_failures} in a row" if account.consecutive_failures else "none"),
         ("gaps", str(len(account.gaps)) if account.gaps else whole),
     )
     for gap in account.gaps:
@@ -221,8 +230,8 @@ def lines_of_account(seen: Inspected) -> Iterator[str]:
 
 
 def _polls(account: Account) -> str:
-    quiet = f"; the last {account.quiet} found nothing new" if account.quiet else ""
-    return f"{account.polls}, of {plural(account.pages, 'page')}{quiet}"
+    quiet = f"; the last {account.empty_polls} found nothing new" if account.empty_polls else ""
+    return f"{account.poll_count}, of {plural(account.pages_read, 'page')}{quiet}"
 
 
 def _own_count(posts: int, unseen: int) -> str:
@@ -231,11 +240,11 @@ def _own_count(posts: int, unseen: int) -> str:
 
 def _when_polled(seen: Inspected) -> str:
     account = seen.account
-    if seen.is_held and account.hold is not None:
-        return f"now, by {account.hold.poller}"
-    if account.status is Status.SUSPENDED:
+    if seen.is_leased and account.lease is not None:
+        return f"now, by {account.lease.poller}"
+    if account.status is AccountStatus.SUSPENDED:
         return "none, until it is resumed"
-    return _next_poll(account.next_at, seen.now)
+    return _next_poll(account.next_poll_at, seen.now)
 
 
 # What was found
@@ -269,7 +278,7 @@ async def items(store: FeedStore, wanted: Wanted) -> list[Found]:
     account_id = None if wanted.account is None else await _id_of(store, name_in(wanted.account))
     handles = await handles_in(store)
     found: list[Found] = []
-    async for owner, item in store.newest(
+    async for owner, item in store.newest_items(
         account_id, since=wanted.since, before=wanted.before, kind=wanted.kind
     ):
         if wanted.with_links and not item.links:
@@ -292,7 +301,7 @@ async def _id_of(store: FeedStore, name: str) -> str:
 
 def lines_of_item(found: Found) -> Iterator[str]:
     item = found.item
-    by = f" of {one_line(item.handle or item.author)}" if item.kind == "repost" else ""
+    by = f" of {one_line(item.author_handle or item.author_id)}" if item.kind == "repost" else ""
     kind = "" if item.kind == "post" else f" ({item.kind}{by})"
     line = f"{format_minute(item.time)}  {one_line(found.account_handle)}{kind}: {truncate(item.text, 200)}"
     yield line.rstrip(": ")
@@ -329,9 +338,9 @@ def _ranked(link: SharedLink, handles: dict[str, str]) -> Ranked:
         url=link.url,
         address=link.address,
         title=link.title,
-        sharers=len(link.firsts),
+        sharers=len(link.first_shares),
         handles=tuple(handles.get(each, each) for each in link.sharers),
-        times=link.times,
+        times=link.share_count,
         first_at=link.first_at,
         last_at=link.last_at,
         today=link.today,

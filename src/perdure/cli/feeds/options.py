@@ -10,7 +10,7 @@ from typing import Annotated, TypeVar
 import anyio
 import typer
 
-from ...feeds import Settings
+from ...feeds import FeedSettings
 from ..backends import load_settings
 from ..errors import report_errors
 from ..output import replace_unencodable
@@ -39,7 +39,7 @@ def feeds_callback() -> None:
     replace_unencodable()
 
 
-def done(file: Path | None, url: str | None, work: Callable[[Settings], Awaitable[T]]) -> T:
+def done(file: Path | None, url: str | None, work: Callable[[FeedSettings], Awaitable[T]]) -> T:
     """Do it with the settings that were named. What cannot be done is told in one line."""
     with report_errors():
         return anyio.run(partial(work, load_settings(file, url)))

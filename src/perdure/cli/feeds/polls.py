@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ...feeds import Account, FeedStore, Outcome, Polled, Settings
+from ...feeds import Account, FeedSettings, FeedStore, PollOutcome, PollSucceeded
 from ...operating.times import format_minute
 from ...storage.clock import system_clock
 from ..backends import open_feeds
@@ -62,7 +62,9 @@ def once(
         raise typer.Exit(1)
 
 
-async def _whom(choice: Callable[[FeedStore], Awaitable[list[Account]]], settings: Settings) -> list[Account]:
+async def _whom(
+    choice: Callable[[FeedStore], Awaitable[list[Account]]], settings: FeedSettings
+) -> list[Account]:
     async with open_feeds(settings) as store:
         return await choice(store)
 
@@ -83,7 +85,7 @@ def _named(account: Account) -> dict[str, object]:
     return {
         "account": account.account_id,
         "handle": account.handle,
-        "mark": account.mark,
+        "watermark": account.watermark,
         "gaps": len(account.gaps),
     }
 
@@ -104,7 +106,7 @@ def poll(
         return
     outcome = done(settings, url, partial(running.poll, name=account))
     _tell(outcome, json=json)
-    if not isinstance(outcome, Polled):
+    if not isinstance(outcome, PollSucceeded):
         raise typer.Exit(1)
 
 
@@ -112,7 +114,7 @@ async def _just(store: FeedStore, *, name: str) -> list[Account]:
     return [(await store.find(name_in(name))).account]
 
 
-def _tell(outcome: Outcome, *, json: bool) -> None:
+def _tell(outcome: PollOutcome, *, json: bool) -> None:
     if json:
         tell_json(event_of(outcome))
         return
@@ -148,7 +150,7 @@ def backfill(
         raise typer.Exit(1)
 
 
-async def _just_one(settings: Settings, *, name: str) -> Account:
+async def _just_one(settings: FeedSettings, *, name: str) -> Account:
     async with open_feeds(settings) as store:
         return (await _just(store, name=name))[0]
 
@@ -190,7 +192,7 @@ def audit(
     """
     configure_logging(verbose=False)
 
-    async def work(settings: Settings) -> list[Audited]:
+    async def work(settings: FeedSettings) -> list[Audited]:
         if everybody == (account is not None):
             raise CommandError("name one account, or say --all")
         found: list[Audited] = []

@@ -14,16 +14,16 @@ import msgspec
 
 from ...feeds import (
     Account,
-    Budget,
+    AccountStatus,
+    FeedSettings,
     FeedStore,
-    Outcome,
-    Polled,
     Poller,
-    Settings,
-    Status,
+    PollOutcome,
+    PollSucceeded,
+    RateLimiter,
 )
 from ...feeds.account import ACCOUNTS, POLLS
-from ...feeds.errors import AccountHeld, NotAuthorized, SourceError
+from ...feeds.errors import AuthenticationFailed, PollInProgress, SourceError
 from ...feeds.health import Alarm, find_alarms
 from ...storage import Micros
 from ...storage.clock import HOUR
@@ -45,9 +45,9 @@ FAR: Micros = 31 * 24 * HOUR
 """Further ahead than any account waits."""
 
 
-async def run(settings: Settings, *, json: bool) -> None:
+async def run(settings: FeedSettings, *, json: bool) -> None:
     """Poll until told to stop. Whoever is added meanwhile is polled too."""
-    budget = Budget(settings.polling.connections)
+    budget = RateLimiter(settings.polling.connections)
     show = shown(budget, json=json)
     budget.on_wait = show.waits
     async with open_feeds(settings) as store, open_source(settings, budget) as source:
@@ -55,7 +55,7 @@ async def run(settings: Settings, *, json: bool) -> None:
             store,
             source,
             settings.polling,
-            tell=show.tell,
+            on_outcome=show.tell,
             on_alarm=show.alarm,
             follow_lists=settings.follow_lists,
         )
@@ -68,16 +68,16 @@ async def run(settings: Settings, *, json: bool) -> None:
         show.end(await _alarms(store))
 
 
-async def once(settings: Settings, *, json: bool) -> bool:
+async def once(settings: FeedSettings, *, json: bool) -> bool:
     """Poll every account once. Return whether any of them could be polled, or there is none."""
-    budget = Budget(settings.polling.connections)
+    budget = RateLimiter(settings.polling.connections)
     show = shown(budget, json=json)
     budget.on_wait = show.waits
     async with open_feeds(settings) as store, open_source(settings, budget) as source:
         show.total = len(await in_cycle(store))
         if not show.total and not json:
             show.say("there is nobody to poll; `perdure feeds add HANDLE` adds an account")
-        poller = Poller(store, source, settings.polling, tell=show.tell)
+        poller = Poller(store, source, settings.polling, on_outcome=show.tell)
         with show:
             is_whole = await run_until_signal(_cycle(poller), *STOPPING)
         show.warn_of_slowness()
@@ -89,11 +89,11 @@ async def _cycle(poller: Poller) -> bool:
     """The profiles first: what they count must have been found by the polls that follow."""
     try:
         await poller.refresh_profiles()
-    except NotAuthorized:
+    except AuthenticationFailed:
         raise
     except SourceError as error:
         log.warning("the profiles were not read: %s", error)
-    await poller.once()
+    await poller.run_once()
     await poller.remove_old_items()
     return True
 
@@ -101,13 +101,13 @@ async def _cycle(poller: Poller) -> bool:
 async def in_cycle(store: FeedStore) -> list[Account]:
     """Those whom a cycle polls: whoever is active, and whoever is to be looked for again."""
     now = store.clock()
-    return [stored.account async for stored in store.accounts() if stored.account.is_in_cycle(now)]
+    return [stored.account async for stored in store.accounts() if stored.account.is_pollable(now)]
 
 
 async def due_now(store: FeedStore) -> list[Account]:
     """Those whom `run` would poll at once."""
     now = store.clock()
-    return [each for each in await in_cycle(store) if each.next_at <= now and not each.is_held(now)]
+    return [each for each in await in_cycle(store) if each.next_poll_at <= now and not each.is_leased(now)]
 
 
 async def _alarms(store: FeedStore) -> tuple[Alarm, ...]:
@@ -125,7 +125,7 @@ async def _look(show: Lines, store: FeedStore) -> None:
 async def _count(show: Lines, store: FeedStore) -> None:
     now = store.clock()
     counts = await store.storage.counts(ACCOUNTS, now=now)
-    show.total = sum(count for tag, count in counts.items() if tag != Status.SUSPENDED.value)
+    show.total = sum(count for tag, count in counts.items() if tag != AccountStatus.SUSPENDED.value)
     earliest = await store.storage.due(POLLS, until=now + FAR, limit=1, now=now)
     show.idle_until = earliest[0].wake_at if earliest else None
 
@@ -143,7 +143,7 @@ async def _beside(looking: Coroutine[None, None, None], work: Coroutine[None, No
 # One account
 
 
-async def poll(settings: Settings, name: str) -> Outcome:
+async def poll(settings: FeedSettings, name: str) -> PollOutcome:
     async with open_feeds(settings) as store, open_source(settings) as source:
         stored = await store.find(name_in(name))
         return await Poller(store, source, settings.polling).poll(stored)
@@ -163,22 +163,22 @@ class Backfill(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why not."""
 
-    def and_then(self, outcome: Polled) -> Backfill:
+    def and_then(self, outcome: PollSucceeded) -> Backfill:
         return msgspec.structs.replace(
             self,
-            new=self.new + outcome.new,
-            links=self.links + outcome.links,
+            new=self.new + outcome.new_items,
+            links=self.links + outcome.new_links,
             pages=self.pages + outcome.pages,
             is_done=not outcome.account.gaps,
         )
 
 
-async def backfill(settings: Settings, name: str, since: Micros, *, later: bool) -> Backfill:
+async def backfill(settings: FeedSettings, name: str, since: Micros, *, later: bool) -> Backfill:
     """Read an account again, back to a time, now or in the next polls."""
     async with open_feeds(settings) as store:
         account = (await store.find(name_in(name))).account
         edit = partial(reread, since=since, now=store.clock())
-        account = await store.edit(account.account_id, edit)
+        account = await store.update(account.account_id, edit)
         begun = Backfill(account=account.account_id, handle=account.handle, since=since)
         if later:
             return begun
@@ -192,9 +192,9 @@ async def _walk(store: FeedStore, poller: Poller, so_far: Backfill) -> Backfill:
         stored = await store.get(so_far.account)
         try:
             outcome = await poller.poll(stored)
-        except AccountHeld as error:
+        except PollInProgress as error:
             return msgspec.structs.replace(so_far, reason=str(error))
-        if not isinstance(outcome, Polled):
+        if not isinstance(outcome, PollSucceeded):
             return msgspec.structs.replace(so_far, reason=str(outcome.error))
         so_far = so_far.and_then(outcome)
         if outcome.account.gaps == stored.account.gaps:

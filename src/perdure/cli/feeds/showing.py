@@ -15,7 +15,7 @@ from rich.spinner import Spinner
 from rich.table import Table
 from rich.text import Text
 
-from ...feeds import Budget, Cycle, Outcome, PolledElsewhere
+from ...feeds import CycleStats, PolledElsewhere, PollOutcome, RateLimiter
 from ...feeds.health import Alarm, AlarmState
 from ...operating.times import format_clock
 from ...storage import Micros
@@ -38,8 +38,8 @@ SLOW_ACCOUNT = 0.1
 class Lines:
     """A line for each poll that has something to say."""
 
-    def __init__(self, budget: Budget) -> None:
-        self.cycle = Cycle()
+    def __init__(self, budget: RateLimiter) -> None:
+        self.cycle = CycleStats()
         self.total: int | None = None
         """Accounts that are there to be polled."""
         self.idle_until: Micros | None = None
@@ -53,13 +53,13 @@ class Lines:
         """Of how many accounts there was something to tell."""
         return len(self._seen)
 
-    def tell(self, outcome: Outcome) -> None:
+    def tell(self, outcome: PollOutcome) -> None:
         self.cycle.add(outcome)
         if not isinstance(outcome, PolledElsewhere):
             self._seen.add(outcome.account.account_id)
         self._outcome(outcome)
 
-    def _outcome(self, outcome: Outcome) -> None:
+    def _outcome(self, outcome: PollOutcome) -> None:
         for line in lines_of(outcome):
             self.show(line)
 
@@ -100,13 +100,13 @@ class Lines:
         took = time.monotonic() - self._began
         parts = [
             f"{plural(cycle.polled, 'poll')} of {plural(self.accounts, 'account')}",
-            f"{cycle.active} with new posts, {cycle.initial} polled for the first time",
-            f"{plural(cycle.new, 'new post')}, {plural(cycle.links, 'URL')}",
+            f"{cycle.with_new_items} with new posts, {cycle.initial} polled for the first time",
+            f"{plural(cycle.new_items, 'new post')}, {plural(cycle.new_links, 'URL')}",
             *([f"{cycle.skipped} skipped"] if cycle.skipped else []),
             *([f"{cycle.failed} failed"] if cycle.failed else []),
-            *([f"{cycle.set_aside} records set aside"] if cycle.set_aside else []),
+            *([f"{cycle.invalid_records} records set aside"] if cycle.invalid_records else []),
             *([f"{cycle.elsewhere} not polled, because another poller has them"] if cycle.elsewhere else []),
-            f"{plural(self._budget.requests, 'request')} in {took:.1f} s",
+            f"{plural(self._budget.request_count, 'request')} in {took:.1f} s",
         ]
         return "; ".join(parts)
 
@@ -122,7 +122,7 @@ class Lines:
 class JsonLines(Lines):
     """An event on each line of standard output; polls that brought nothing are events too."""
 
-    def _outcome(self, outcome: Outcome) -> None:
+    def _outcome(self, outcome: PollOutcome) -> None:
         tell_json(event_of(outcome))
 
     def waits(self, reason: str, until: Micros) -> None:
@@ -136,14 +136,14 @@ class JsonLines(Lines):
 
     def end(self, alarms: Sequence[Alarm]) -> None:
         figures = {name: getattr(self.cycle, name) for name in self.cycle.__struct_fields__}
-        figures |= {"requests": self._budget.requests, "is_slow": self.is_slow}
+        figures |= {"requests": self._budget.request_count, "is_slow": self.is_slow}
         tell_json({"event": "end", **figures, "alarms": alarms})
 
 
 class LiveLines(Lines):
     """The same lines, and below them how far it is."""
 
-    def __init__(self, budget: Budget, screen: Console) -> None:
+    def __init__(self, budget: RateLimiter, screen: Console) -> None:
         super().__init__(budget)
         self._screen = screen
         self._spinner = Spinner("dots")
@@ -181,8 +181,8 @@ class LiveLines(Lines):
         left = budget.remaining
         figures = [
             f"{self.accounts}/{'?' if self.total is None else self.total} accounts",
-            f"{self.cycle.new} new",
-            f"{budget.requests} requests" if left is None else f"{max(left, 0)} requests left",
+            f"{self.cycle.new_items} new",
+            f"{budget.request_count} requests" if left is None else f"{max(left, 0)} requests left",
         ]
         if (until := self.waits_until()) is not None:
             figures.append(f"waiting until {format_clock(until)}")
@@ -191,7 +191,7 @@ class LiveLines(Lines):
     def waits_until(self) -> Micros | None:
         """For the source, or for the next account whose time comes."""
         now = self._budget.clock()
-        times = (self._budget.waits_until, self.idle_until)
+        times = (self._budget.paused_until, self.idle_until)
         return next((each for each in times if each is not None and each > now), None)
 
     def __enter__(self) -> Self:
@@ -204,7 +204,7 @@ class LiveLines(Lines):
         self._live.stop()
 
 
-def shown(budget: Budget, *, json: bool) -> Lines:
+def shown(budget: RateLimiter, *, json: bool) -> Lines:
     """As it suits who looks at it."""
     if json:
         return JsonLines(budget)

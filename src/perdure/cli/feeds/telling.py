@@ -7,24 +7,25 @@ from typing import cast
 
 import msgspec
 
-from ...feeds import Failed, Link, Outcome, Polled, PolledElsewhere, Skipped
+from ...feeds import Link, PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
 from ...operating.times import format_clock, iso
 from ..output import one_line, print_json
 
-_TIMES = {"added_at", "next_at", "last_polled_at", "profiled_at", "first_at", "last_at"} | {
+_TIMES = {"added_at", "next_poll_at", "last_polled_at", "profile_read_at", "first_at", "last_at"} | {
     "failing_since",
-    "deep_mark",
+    "deep_watermark",
     "unseen_since",
-    "mark",
+    "watermark",
     "floor",
-    "depth",
+    "late_floor",
     "until",
     "since",
+    "history_start",
     "time",
     "now",
 }
 """Fields that are times, and are told as such."""
-_SPANS = {"interval", "last_wait", "cadence"}
+_SPANS = {"poll_interval", "last_wait", "cadence"}
 
 
 def tell_json(value: object) -> None:
@@ -62,62 +63,62 @@ def _field(name: str, value: object) -> tuple[str, object]:
 # Polls
 
 
-def event_of(outcome: Outcome) -> dict[str, object]:
+def event_of(outcome: PollOutcome) -> dict[str, object]:
     """A poll, for programs."""
     about = {"account": outcome.account.account_id, "handle": outcome.account.handle}
     match outcome:
-        case Polled():
+        case PollSucceeded():
             return {
                 "event": "initial" if outcome.was_initial else "poll",
                 **about,
-                "new": outcome.new,
-                "links": outcome.links,
+                "new_items": outcome.new_items,
+                "new_links": outcome.new_links,
                 "pages": outcome.pages,
-                "set_aside": outcome.set_aside,
+                "invalid_records": outcome.invalid_records,
                 "gaps": len(outcome.account.gaps),
-                "next_at": outcome.account.next_at,
+                "next_poll_at": outcome.account.next_poll_at,
             }
-        case Skipped():
+        case PollSkipped():
             return {
                 "event": "skip",
                 **about,
                 "reason": str(outcome.error),
-                "next_at": outcome.account.next_at,
+                "next_poll_at": outcome.account.next_poll_at,
             }
-        case Failed():
+        case PollFailed():
             return {"event": "error", **about, "reason": str(outcome.error)}
         case PolledElsewhere():
             return {
                 "event": "elsewhere",
                 **about,
                 "reason": str(outcome.error),
-                "until": outcome.error.until,
+                "until": outcome.error.retry_at,
             }
 
 
-def lines_of(outcome: Outcome, *, always: bool = False) -> Iterator[str]:
+def lines_of(outcome: PollOutcome, *, always: bool = False) -> Iterator[str]:
     """A poll, for people. Of one that brought nothing there is nothing to say, unless always."""
     handle = one_line(outcome.account.handle)
     match outcome:
-        case Polled():
+        case PollSucceeded():
             yield from _polled(outcome, handle, always=always)
-        case Skipped():
+        case PollSkipped():
             yield f"[SKIP] {handle}: Account unavailable ({one_line(str(outcome.error))})"
-        case Failed():
+        case PollFailed():
             yield f"[ERROR] {handle}: {one_line(str(outcome.error))}"
         case PolledElsewhere():
-            until = outcome.error.until
+            until = outcome.error.retry_at
             lease = "" if until is None else f", which has it until {format_clock(until)} unless it continues"
-            yield f"[SKIP] {handle}: being polled by {one_line(outcome.error.holder)}{lease}"
+            yield f"[SKIP] {handle}: being polled by {one_line(outcome.error.poller)}{lease}"
 
 
-def _polled(outcome: Polled, handle: str, *, always: bool) -> Iterator[str]:
-    is_first = outcome.was_initial and (outcome.new > 0 or outcome.account.polls <= 1)
+def _polled(outcome: PollSucceeded, handle: str, *, always: bool) -> Iterator[str]:
+    is_first = outcome.was_initial and (outcome.new_items > 0 or outcome.account.poll_count <= 1)
     if outcome.is_high_volume:
         yield f"[POLL] {handle}: High volume, {outcome.pages} pages were fetched"
-    if outcome.new or is_first or always:
+    if outcome.new_items or is_first or always:
         label = "[INITIAL]" if outcome.was_initial else "[POLL]"
-        counts = f"{outcome.new} posts, {outcome.links} URLs across {outcome.pages} pages"
+        counts = f"{outcome.new_items} posts, {outcome.new_links} URLs across {outcome.pages} pages"
         yield f"{label} {handle}: {counts}"
-    if outcome.set_aside:
-        yield f"[POLL] {handle}: {outcome.set_aside} records could not be read, and were set aside"
+    if outcome.invalid_records:
+        yield f"[POLL] {handle}: {outcome.invalid_records} records could not be read, and were set aside"

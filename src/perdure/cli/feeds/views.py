@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from ...feeds import FeedStore, Settings, Status
-from ...feeds.item import Kind
+from ...feeds import AccountStatus, FeedSettings, FeedStore
+from ...feeds.item import ItemKind
 from ...operating.times import iso
 from ..backends import open_feeds
 from ..errors import CommandError
@@ -29,7 +29,7 @@ def status(
 ) -> None:
     """How all accounts are: what is polled, what fails, and whether something is amiss."""
 
-    async def work(settings: Settings) -> State:
+    async def work(settings: FeedSettings) -> State:
         async with open_feeds(settings) as store:
             return await looking.state_of(store)
 
@@ -45,7 +45,9 @@ def status(
 @feeds.command("list")
 def list_accounts(
     *,
-    status: Annotated[Status | None, typer.Option("--status", help="Only accounts with this status.")] = None,
+    status: Annotated[
+        AccountStatus | None, typer.Option("--status", help="Only accounts with this status.")
+    ] = None,
     without_watermark: Annotated[
         bool, typer.Option("--without-watermark", help="Only accounts of which nothing was ever stored.")
     ] = False,
@@ -61,7 +63,7 @@ def list_accounts(
 ) -> None:
     """List accounts, those first that were polled longest ago."""
 
-    async def work(settings: Settings) -> list[Listed]:
+    async def work(settings: FeedSettings) -> list[Listed]:
         async with open_feeds(settings) as store:
             before = None if polled_before is None else _since(store, polled_before)
             wanted = Filter(status=status, without_watermark=without_watermark, polled_before=before)
@@ -88,7 +90,7 @@ def inspect(
 ) -> None:
     """Everything that is known about one account."""
 
-    async def work(settings: Settings) -> Inspected:
+    async def work(settings: FeedSettings) -> Inspected:
         async with open_feeds(settings) as store:
             return await looking.inspected(store, account)
 
@@ -110,7 +112,7 @@ def items(
         ),
     ] = None,
     before: Annotated[str | None, typer.Option("--before", metavar="TIME", help="Only older ones.")] = None,
-    kind: Annotated[Kind | None, typer.Option("--kind", help="Only of this kind.")] = None,
+    kind: Annotated[ItemKind | None, typer.Option("--kind", help="Only of this kind.")] = None,
     with_links: Annotated[bool, typer.Option("--with-links", help="Only those with links.")] = False,
     limit: LimitOption = 50,
     settings: SettingsOption = None,
@@ -120,7 +122,7 @@ def items(
     """List the items of all accounts or of one, newest first: of the last 24 hours, or all before a time."""
     start = since or ("24h" if before is None else None)
 
-    async def work(settings: Settings) -> list[Found]:
+    async def work(settings: FeedSettings) -> list[Found]:
         async with open_feeds(settings) as store:
             first = 0 if start is None else _since(store, start)
             last = None if before is None else _since(store, before)
@@ -161,7 +163,7 @@ def links(
 ) -> None:
     """Show the links that most accounts have shared, who was first, and the trend against the day before."""
 
-    async def work(settings: Settings) -> list[Ranked]:
+    async def work(settings: FeedSettings) -> list[Ranked]:
         async with open_feeds(settings) as store:
             return await looking.links(store, since=_since(store, since), limit=limit)
 

@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from ...feeds import Failed, FeedSource, FeedStore, Outcome, Poller, Settings
+from ...feeds import FeedSettings, FeedSource, FeedStore, Poller, PollFailed, PollOutcome
 from ...samples.source import with_simulated
 from ...storage import Storage
 from ...storage.errors import PerdureError
@@ -27,7 +27,7 @@ MIN_RESTART_SECONDS, MAX_RESTART_SECONDS = 60.0, 3600.0
 class FeedPoller:
     """A poller that runs as long as the server, and restarts after failures."""
 
-    def __init__(self, settings: Settings, *, simulated: bool) -> None:
+    def __init__(self, settings: FeedSettings, *, simulated: bool) -> None:
         """With `simulated`, the accounts of the sample feeds are polled too, which Bluesky does not know."""
         self._settings = settings
         self._simulated = simulated
@@ -78,12 +78,12 @@ class FeedPoller:
                 store,
                 source,
                 self._settings.polling,
-                tell=self._log,
+                on_outcome=self._log,
                 follow_lists=self._settings.follow_lists,
             ).run()
 
-    def _log(self, outcome: Outcome) -> None:
+    def _log(self, outcome: PollOutcome) -> None:
         self.is_failing = False
-        level = logging.WARNING if isinstance(outcome, Failed) else logging.INFO
+        level = logging.WARNING if isinstance(outcome, PollFailed) else logging.INFO
         for line in lines_of(outcome):
             log.log(level, "%s", line)

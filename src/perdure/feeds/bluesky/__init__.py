@@ -4,6 +4,6 @@
 asks, `session` keeps the credentials fresh, and `source` puts them together.
 """
 
-from .source import Bluesky, HintingBluesky, open_bluesky
+from .source import BlueskyHintSource, BlueskySource, open_bluesky
 
-__all__ = ["Bluesky", "HintingBluesky", "open_bluesky"]
+__all__ = ["BlueskyHintSource", "BlueskySource", "open_bluesky"]

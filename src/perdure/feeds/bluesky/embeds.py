@@ -13,22 +13,22 @@ from typing import TypeVar
 import msgspec
 from msgspec import Raw
 
-from ..item import Link, Via
-from ..urls import as_shared, in_text, normalised
-from .lexicon import FACET_LINK, NO_RAW, POST, Embed, External, Facet, Post, Quoted
+from ..item import Link, LinkVia
+from ..urls import find_urls, normalize_url, original_url
+from .lexicon import FACET_LINK, NO_RAW, POST, Embed, External, Facet, Post, QuotedRecord
 
 T = TypeVar("T")
 
 
-def links_in(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
+def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
     """Of a post, and of how it is shown, where that is known."""
     if not view and not post.embed and not post.facets and "://" not in post.text:
         return ()
     embeds = [embed for raw in (view, post.embed) if (embed := _read(_embed, raw)) is not None]
     links: dict[str, Link] = {}
-    for url, via, title in _found(post, embeds):
-        if url not in links and (place := _place(url)) is not None:
-            links.setdefault(place, Link(place, via, title, as_shared(url, place)))
+    for url, via, title in _iter_links(post, embeds):
+        if url not in links and (place := _normalize_cached(url)) is not None:
+            links.setdefault(place, Link(place, via, title, original_url(url, place)))
     return tuple(links.values())
 
 
@@ -40,18 +40,18 @@ def is_quote(post: Post) -> bool:
     return f"/{POST}/" in (embed.record.record or embed.record).uri
 
 
-def _found(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, Via, str]]:
+def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia, str]]:
     """All links, the plainest first."""
     for embed in embeds:
         for card in _cards(embed):
             yield card.uri, "card", card.title
     for embed in embeds:
-        for url, title in _quoted(embed):
+        for url, title in _quoted_links(embed):
             yield url, "quote", title
-    marked, unmarked = _texts(post)
+    marked, unmarked = _split_marked_text(post)
     for url in marked:
         yield url, "facet", ""
-    for url in in_text(unmarked):
+    for url in find_urls(unmarked):
         yield url, "text", ""
 
 
@@ -63,7 +63,7 @@ def _cards(embed: Embed) -> Iterator[External]:
         yield embed.media.external
 
 
-def _quoted(embed: Embed) -> Iterator[tuple[str, str]]:
+def _quoted_links(embed: Embed) -> Iterator[tuple[str, str]]:
     """What the quoted post links to."""
     quoted = _innermost(embed.record)
     if quoted is None:
@@ -73,15 +73,15 @@ def _quoted(embed: Embed) -> Iterator[tuple[str, str]]:
         if (within := _read(_embed, raw)) is not None:
             yield from ((card.uri, card.title) for card in _cards(within))
     if quoted.value is not None:
-        marked, unmarked = _texts(quoted.value)
-        yield from ((url, "") for url in (*marked, *in_text(unmarked)))
+        marked, unmarked = _split_marked_text(quoted.value)
+        yield from ((url, "") for url in (*marked, *find_urls(unmarked)))
 
 
-def _innermost(quoted: Quoted | None) -> Quoted | None:
+def _innermost(quoted: QuotedRecord | None) -> QuotedRecord | None:
     return quoted if quoted is None or quoted.record is None else quoted.record
 
 
-def _texts(post: Post) -> tuple[list[str], str]:
+def _split_marked_text(post: Post) -> tuple[list[str], str]:
     """The links that are marked, and the text without what stands for them: that may be shortened."""
     marked: list[str] = []
     text = post.text.encode()
@@ -89,11 +89,11 @@ def _texts(post: Post) -> tuple[list[str], str]:
         urls = [feature.uri for feature in facet.features if feature.type == FACET_LINK]
         if urls:
             marked += urls
-            text = _blanked(text, facet.index.byte_start, facet.index.byte_end)
+            text = _blank_out(text, facet.index.byte_start, facet.index.byte_end)
     return marked, text.decode("utf-8", "replace")
 
 
-def _blanked(text: bytes, start: int, end: int) -> bytes:
+def _blank_out(text: bytes, start: int, end: int) -> bytes:
     """As long as before, so that the places of the other marks hold."""
     start, end = max(start, 0), min(end, len(text))
     return text[:start] + b" " * (end - start) + text[end:] if start < end else text
@@ -108,7 +108,7 @@ def _read(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
         return None
 
 
-_place = lru_cache(4096)(normalised)
+_normalize_cached = lru_cache(4096)(normalize_url)
 """A link stands in a post up to four times, and what is news is in many posts."""
 _embed: msgspec.json.Decoder[Embed | None] = msgspec.json.Decoder(Embed | None)
 _facets: msgspec.json.Decoder[list[Facet] | None] = msgspec.json.Decoder(list[Facet] | None)

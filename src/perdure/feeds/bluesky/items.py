@@ -15,17 +15,18 @@ import msgspec
 from msgspec import Raw
 
 from ...storage import Micros
-from ..item import Item, Kind, is_name, is_storable
-from ..source import Page, Profile, RecordPage, WrittenRecord
-from .embeds import is_quote, links_in
+from ..item import Item, ItemKind, is_storable, is_valid_uri
+from ..source import FeedPage, Profile, RecordPage, SourceRecord
+from .embeds import find_links, is_quote
 from .lexicon import (
     REASON_PIN,
     REASON_REPOST,
     REPOST,
-    Entry,
+    AnyRecord,
     Feed,
+    FeedEntry,
     Follow,
-    Named,
+    ListedRecord,
     Post,
     Posts,
     PostView,
@@ -33,79 +34,83 @@ from .lexicon import (
     Reason,
     Records,
     Repost,
-    Written,
 )
 
 R = TypeVar("R")
 T = TypeVar("T")
 
-LITTLE = 16 * 1024
+SMALL_RECORD_BYTES = 16 * 1024
 """Bytes of a record. Hardly any has more."""
 
 
-class Unreadable(ValueError):
+class InvalidRecord(ValueError):
     """A record that is not what it should be. Never leaves this module."""
 
 
-def page_of(feed: Feed, etag: str | None = None) -> Page:
+def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
     """A page of a feed. What is pinned stands apart, for it says nothing about how far the page reaches."""
-    entries, bad = _each(feed.feed, _shown)
-    return Page(
+    entries, bad = _parse_each(feed.feed, _parse_entry)
+    return FeedPage(
         items=tuple(item for item, is_pinned in entries if not is_pinned),
         pinned=tuple(item for item, is_pinned in entries if is_pinned),
         cursor=feed.cursor or None,
         etag=etag,
-        set_aside=bad,
+        invalid_records=bad,
     )
 
 
-def page_written(records: Records, account_id: str, cursor: str | None) -> RecordPage:
+def parse_records(records: Records, account_id: str, cursor: str | None) -> RecordPage:
     """Return a page of an account's own records."""
-    written, _ = _each(records.records, lambda raw: _written(raw, account_id))
-    named, _ = _each(records.records, _named.decode)
+    written, _ = _parse_each(records.records, lambda raw: _parse_record(raw, account_id))
+    named, _ = _parse_each(records.records, _named.decode)
     return RecordPage(records=tuple(written), uris=tuple(each.uri for each in named), cursor=cursor)
 
 
-def followed_in(records: Records) -> list[str]:
+def parse_follows(records: Records) -> list[str]:
     """Return the ids of the accounts that these records of a follow list name."""
-    return _each(records.records, lambda raw: _follow.decode(_record.decode(raw).value).subject)[0]
+    return _parse_each(records.records, lambda raw: _follow.decode(_record.decode(raw).value).subject)[0]
 
 
-def completed(items: Iterable[Item], posts: Posts) -> list[Item]:
+def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
     """Return these items with what the posts show. An item whose post is not among them is left out."""
     views = {
-        view.uri: (view, raw) for view, raw in _each(posts.posts, lambda raw: (_view.decode(raw), raw))[0]
+        view.uri: (view, raw)
+        for view, raw in _parse_each(posts.posts, lambda raw: (_view.decode(raw), raw))[0]
     }
-    pairs = ((item, views[item.post]) for item in items if item.post in views)
-    return _each(pairs, lambda pair: _completed(pair[0], *pair[1]))[0]
+    pairs = ((item, views[item.post_uri]) for item in items if item.post_uri in views)
+    return _parse_each(pairs, lambda pair: _complete_item(pair[0], *pair[1]))[0]
 
 
-def _completed(item: Item, view: PostView, raw: Raw) -> Item:
+def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
     """A repost keeps its own address and time; a post becomes what the feed has of it."""
     if item.kind != "repost":
-        return _storable(_item_of(Entry(post=view)), raw)
-    shown = _item_of(Entry(post=view))
-    return _storable(
+        return _require_storable(_make_item(FeedEntry(post=view)), raw)
+    shown = _make_item(FeedEntry(post=view))
+    return _require_storable(
         msgspec.structs.replace(
-            item, author=shown.author, handle=shown.handle, text=shown.text, links=shown.links
+            item,
+            author_id=shown.author_id,
+            author_handle=shown.author_handle,
+            text=shown.text,
+            links=shown.links,
         ),
         raw,
     )
 
 
-def newest_of(feed: Feed) -> dict[str, Micros]:
+def latest_by_author(feed: Feed) -> dict[str, Micros]:
     """Who stands in a feed of many, and the time of the newest item of each."""
     newest: dict[str, Micros] = {}
-    for who, time in _each(feed.feed, _who_and_when)[0]:
+    for who, time in _parse_each(feed.feed, _author_and_time)[0]:
         newest[who] = max(time, newest.get(who, 0))
     return newest
 
 
-def profiles_of(raws: Iterable[Raw]) -> list[Profile]:
-    return _each(raws, _profile)[0]
+def parse_profiles(raws: Iterable[Raw]) -> list[Profile]:
+    return _parse_each(raws, _profile)[0]
 
 
-def _each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int]:
+def _parse_each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int]:
     """Those that can be read, and how many cannot."""
     good: list[T] = []
     bad = 0
@@ -117,110 +122,110 @@ def _each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int]:
     return good, bad
 
 
-def _shown(raw: Raw) -> tuple[Item, bool]:
+def _parse_entry(raw: Raw) -> tuple[Item, bool]:
     """An entry of a feed, and whether it is pinned there."""
     entry = _entry.decode(raw)
     is_pinned = entry.reason is not None and entry.reason.type == REASON_PIN
-    return _storable(_item_of(entry), raw), is_pinned
+    return _require_storable(_make_item(entry), raw), is_pinned
 
 
-def _item_of(entry: Entry) -> Item:
+def _make_item(entry: FeedEntry) -> Item:
     post, record = entry.post, entry.post.record
-    repost = _repost_in(entry)
+    repost = _repost_reason(entry)
     return Item(
         uri=post.uri if repost is None else repost.uri or post.uri,
-        time=_time_of(entry),
-        kind=_kind_of(record) if repost is None else "repost",
-        post=post.uri,
-        author=post.author.did,
-        handle=post.author.handle,
+        time=_entry_time(entry),
+        kind=_post_kind(record) if repost is None else "repost",
+        post_uri=post.uri,
+        author_id=post.author.did,
+        author_handle=post.author.handle,
         text=record.text,
-        links=links_in(record, post.embed),
+        links=find_links(record, post.embed),
     )
 
 
-def _repost_in(entry: Entry) -> Reason | None:
+def _repost_reason(entry: FeedEntry) -> Reason | None:
     return entry.reason if entry.reason is not None and entry.reason.type == REASON_REPOST else None
 
 
-def _time_of(entry: Entry) -> Micros:
+def _entry_time(entry: FeedEntry) -> Micros:
     """Where the entry stands in its feed: a repost at its own time, a post at the earlier of when it says
     that it was written and when it was first seen.
     """
-    repost = _repost_in(entry)
+    repost = _repost_reason(entry)
     if repost is not None:
-        return _certain(micros_of(repost.indexed_at))
-    seen = _certain(micros_of(entry.post.indexed_at))
+        return _require_time(parse_timestamp(repost.indexed_at))
+    seen = _require_time(parse_timestamp(entry.post.indexed_at))
     if entry.post.record.created_at == entry.post.indexed_at:
         return seen
-    said = micros_of(entry.post.record.created_at)
+    said = parse_timestamp(entry.post.record.created_at)
     return seen if said is None else min(said, seen)
 
 
-def _who_and_when(raw: Raw) -> tuple[str, Micros]:
+def _author_and_time(raw: Raw) -> tuple[str, Micros]:
     entry = _entry.decode(raw)
-    repost = _repost_in(entry)
+    repost = _repost_reason(entry)
     who = entry.post.author if repost is None or repost.by is None else repost.by
-    return who.did, _time_of(entry)
+    return who.did, _entry_time(entry)
 
 
-def _kind_of(post: Post) -> Kind:
+def _post_kind(post: Post) -> ItemKind:
     if post.reply is not None:
         return "reply"
     return "quote" if post.embed and is_quote(post) else "post"
 
 
-def _written(raw: Raw, account_id: str) -> WrittenRecord:
+def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
     """Return a record as its author's server lists it. Its identity is the one that it has in the feed."""
     written = _record.decode(raw)
     collection, _, key = written.uri.removeprefix(f"at://{account_id}/").partition("/")
     if collection == REPOST:
         repost = _repost.decode(written.value)
         of = repost.subject.uri
-        time = _written_at(repost.created_at, key)
+        time = _record_time(repost.created_at, key)
         author = of.removeprefix("at://").partition("/")[0]
-        item = Item(uri=written.uri, time=time, kind="repost", post=of, author=author)
+        item = Item(uri=written.uri, time=time, kind="repost", post_uri=of, author_id=author)
     else:
         post = _post.decode(written.value)
         item = Item(
             uri=written.uri,
-            time=_written_at(post.created_at, key),
-            kind=_kind_of(post),
-            post=written.uri,
-            author=account_id,
+            time=_record_time(post.created_at, key),
+            kind=_post_kind(post),
+            post_uri=written.uri,
+            author_id=account_id,
             text=post.text,
-            links=links_in(post),
+            links=find_links(post),
         )
-    return WrittenRecord(_storable(item, raw), time_of_key(key) or item.time)
+    return SourceRecord(_require_storable(item, raw), tid_time(key) or item.time)
 
 
-def _written_at(said: object, key: str) -> Micros:
+def _record_time(said: object, key: str) -> Micros:
     """Nobody knows when it was first seen; its key tells when it was made."""
-    times = [time for time in (micros_of(said), time_of_key(key)) if time is not None]
-    return _certain(min(times, default=None))
+    times = [time for time in (parse_timestamp(said), tid_time(key)) if time is not None]
+    return _require_time(min(times, default=None))
 
 
 def _profile(raw: Raw) -> Profile:
     profile = _profile_view.decode(raw)
-    return Profile(account_id=profile.did, handle=profile.handle, posts=profile.posts_count)
+    return Profile(account_id=profile.did, handle=profile.handle, post_count=profile.posts_count)
 
 
-def _certain(time: Micros | None) -> Micros:
+def _require_time(time: Micros | None) -> Micros:
     if time is None:
-        raise Unreadable("it has no time")
+        raise InvalidRecord("it has no time")
     return time
 
 
-def _storable(item: Item, raw: Raw) -> Item:
+def _require_storable(item: Item, raw: Raw) -> Item:
     """What was read from little can fail only by its name."""
-    if not (is_name(item.uri) if len(raw) <= LITTLE else is_storable(item)):
-        raise Unreadable("it fits into no record")
+    if not (is_valid_uri(item.uri) if len(raw) <= SMALL_RECORD_BYTES else is_storable(item)):
+        raise InvalidRecord("it fits into no record")
     return item
 
 
-_entry = msgspec.json.Decoder(Entry)
-_record = msgspec.json.Decoder(Written)
-_named = msgspec.json.Decoder(Named)
+_entry = msgspec.json.Decoder(FeedEntry)
+_record = msgspec.json.Decoder(ListedRecord)
+_named = msgspec.json.Decoder(AnyRecord)
 _follow = msgspec.json.Decoder(Follow)
 _view = msgspec.json.Decoder(PostView)
 _post = msgspec.json.Decoder(Post)
@@ -228,18 +233,18 @@ _repost = msgspec.json.Decoder(Repost)
 _profile_view = msgspec.json.Decoder(ProfileView)
 
 
-_FORM = re.compile(r"\s*\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d|\s*$)")
+_TIMESTAMP = re.compile(r"\s*\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d|\s*$)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_DIGITS = {letter: value for value, letter in enumerate("234567abcdefghijklmnopqrstuvwxyz")}
-_KEY_LENGTH = 13
-_CLOCK_BITS = 10
+_TID_DIGITS = {letter: value for value, letter in enumerate("234567abcdefghijklmnopqrstuvwxyz")}
+_TID_LENGTH = 13
+_TID_CLOCK_BITS = 10
 
 
-def micros_of(written: object) -> Micros | None:
+def parse_timestamp(written: object) -> Micros | None:
     """A time as the server itself reads it: a date with dashes, and a time of day. Without an offset it is
     UTC, and before 1970 it is 1970. None: it is no time. People's programs write it, so it may be anything.
     """
-    if not isinstance(written, str) or not _FORM.match(written):
+    if not isinstance(written, str) or not _TIMESTAMP.match(written):
         return None
     try:
         time = datetime.fromisoformat(written.strip().upper())
@@ -249,11 +254,11 @@ def micros_of(written: object) -> Micros | None:
     return max((passed.days * 86_400 + passed.seconds) * 1_000_000 + passed.microseconds, 0)
 
 
-def time_of_key(key: str) -> Micros | None:
+def tid_time(key: str) -> Micros | None:
     """When a record's key was made: a TID is a time, and ten bits that tell writers apart. None: no TID."""
-    if len(key) != _KEY_LENGTH or not all(letter in _DIGITS for letter in key):
+    if len(key) != _TID_LENGTH or not all(letter in _TID_DIGITS for letter in key):
         return None
     number = 0
     for letter in key:
-        number = number << 5 | _DIGITS[letter]
-    return None if number >> 63 else number >> _CLOCK_BITS
+        number = number << 5 | _TID_DIGITS[letter]
+    return None if number >> 63 else number >> _TID_CLOCK_BITS

@@ -19,28 +19,28 @@ REASON_PIN = "app.bsky.feed.defs#reasonPin"
 FACET_LINK = "app.bsky.richtext.facet#link"
 
 
-class Shape(msgspec.Struct, rename="camel", gc=False):
+class LexiconObject(msgspec.Struct, rename="camel", gc=False):
     """A part of an answer. None of them can be part of a cycle."""
 
 
 # Feeds
 
 
-class Feed(Shape):
+class Feed(LexiconObject):
     feed: list[Raw]
     cursor: str | None = None
 
 
-class Author(Shape):
+class Author(LexiconObject):
     did: str
     handle: str = ""
 
 
-class Reply(Shape):
+class Reply(LexiconObject):
     """That there is one is all that matters."""
 
 
-class Post(Shape):
+class Post(LexiconObject):
     """The record that its author wrote."""
 
     text: str = ""
@@ -50,7 +50,7 @@ class Post(Shape):
     facets: Raw = NO_RAW
 
 
-class PostView(Shape):
+class PostView(LexiconObject):
     uri: str
     author: Author
     record: Post
@@ -58,7 +58,7 @@ class PostView(Shape):
     embed: Raw = NO_RAW
 
 
-class Reason(Shape):
+class Reason(LexiconObject):
     """Why a post is in this feed, where that is not for its author's sake."""
 
     type: str = msgspec.field(name="$type", default="")
@@ -67,7 +67,7 @@ class Reason(Shape):
     indexed_at: str | None = None
 
 
-class Entry(Shape):
+class FeedEntry(LexiconObject):
     post: PostView
     reason: Reason | None = None
 
@@ -75,41 +75,41 @@ class Entry(Shape):
 # What a post shows
 
 
-class External(Shape):
+class External(LexiconObject):
     uri: str
     title: str = ""
 
 
-class Quoted(Shape):
+class QuotedRecord(LexiconObject):
     """What is quoted: only its address in a record, all of it in a view, one level deeper beside media."""
 
     uri: str = ""
     value: Post | None = None
     embeds: list[Raw] = []
-    record: Quoted | None = None
+    record: QuotedRecord | None = None
 
 
-class Embed(Shape):
+class Embed(LexiconObject):
     """What is attached, as it was written (`embed`) or as it is shown (`embed#view`)."""
 
     external: External | None = None
     media: Embed | None = None
-    record: Quoted | None = None
+    record: QuotedRecord | None = None
 
 
-class Index(Shape):
+class Index(LexiconObject):
     """Bytes of the text in UTF-8."""
 
     byte_start: int
     byte_end: int
 
 
-class Feature(Shape):
+class Feature(LexiconObject):
     type: str = msgspec.field(name="$type", default="")
     uri: str = ""
 
 
-class Facet(Shape):
+class Facet(LexiconObject):
     index: Index
     features: list[Feature] = []
 
@@ -117,37 +117,37 @@ class Facet(Shape):
 # Records
 
 
-class Records(Shape):
+class Records(LexiconObject):
     records: list[Raw]
     cursor: str | None = None
 
 
-class Written(Shape):
+class ListedRecord(LexiconObject):
     uri: str
     value: Raw
 
 
-class Named(Shape):
+class AnyRecord(LexiconObject):
     """A record of any kind."""
 
     uri: str
 
 
-class Follow(Shape):
+class Follow(LexiconObject):
     """That somebody follows an account."""
 
     subject: str
 
 
-class Posts(Shape):
+class Posts(LexiconObject):
     posts: list[Raw]
 
 
-class Subject(Shape):
+class Subject(LexiconObject):
     uri: str
 
 
-class Repost(Shape):
+class Repost(LexiconObject):
     subject: Subject
     created_at: object = None
 
@@ -155,26 +155,26 @@ class Repost(Shape):
 # Accounts
 
 
-class ProfileView(Shape):
+class ProfileView(LexiconObject):
     did: str
     handle: str = ""
     posts_count: int | None = None
 
 
-class Profiles(Shape):
+class Profiles(LexiconObject):
     profiles: list[Raw]
 
 
-class Follows(Shape):
+class Follows(LexiconObject):
     follows: list[Raw]
     cursor: str | None = None
 
 
-class Tokens(Shape):
+class Tokens(LexiconObject):
     access_jwt: str
     refresh_jwt: str
 
 
-class Refusal(Shape):
+class ErrorResponse(LexiconObject):
     error: str
     message: str = ""

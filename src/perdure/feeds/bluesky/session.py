@@ -19,14 +19,14 @@ from typing import TypeVar
 import anyio
 import msgspec
 
-from ..errors import NotAuthorized, RateLimited, SourceError, SourceUnavailable
-from .errors import CHECK_CREDENTIALS, TokenRefused
+from ..errors import AuthenticationFailed, RateLimited, SourceError, SourceUnavailable
+from .errors import CHECK_CREDENTIALS, TokenRejected
 from .lexicon import Tokens
-from .xrpc import Answer, Asked, Client
+from .xrpc import QueryParams, XrpcClient, XrpcResponse
 
 log = logging.getLogger("perdure.feeds")
 
-_PRIVATE = 0o700
+_PRIVATE_MODE = 0o700
 
 
 class SessionFile:
@@ -66,7 +66,7 @@ class SessionFile:
         if not self._is_writable:
             return
         try:
-            self.path.parent.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+            self.path.parent.mkdir(mode=_PRIVATE_MODE, parents=True, exist_ok=True)
             handle, name = mkstemp(dir=self.path.parent)  # which only its user can read
             try:
                 with os.fdopen(handle, "wb") as file:
@@ -93,7 +93,7 @@ class Session:
     """The tokens, and how to get new ones."""
 
     def __init__(
-        self, client: Client, identifier: str, password: str, *, file: SessionFile | None = None
+        self, client: XrpcClient, identifier: str, password: str, *, file: SessionFile | None = None
     ) -> None:
         """`file` keeps the tokens between processes: a server allows few logins in five minutes."""
         self._client = client
@@ -102,36 +102,36 @@ class Session:
         self._file = file
         self._tokens: Tokens | None = None if file is None else file.read()
         self._renewing = anyio.Lock()
-        self._refused: str | None = None
+        self._rejected_token: str | None = None
         """The last token that the server rejected. It is not sent again."""
-        self._verdict: str | None = None
+        self._login_error: str | None = None
 
     @property
     def token(self) -> str | None:
         """The access token, unless there is none that may be valid."""
         tokens = self._tokens
-        return None if tokens is None or tokens.access_jwt == self._refused else tokens.access_jwt
+        return None if tokens is None or tokens.access_jwt == self._rejected_token else tokens.access_jwt
 
-    def refuse(self, token: str) -> None:
+    def invalidate(self, token: str) -> None:
         """Note that the server rejects this token. If it is an earlier one, the current one stays valid."""
         if token == self.token:
-            self._refused = token
+            self._rejected_token = token
 
-    async def open(self) -> None:
-        """Make sure that there is a token that may be valid. Raise NotAuthorized if the login is refused."""
+    async def ensure_token(self) -> None:
+        """Get a token if none is valid. Raise AuthenticationFailed if the login fails."""
         if self.token is not None:
             return
         async with self._renewing:
             if self.token is None:
-                self._tokens = await self._renewed()
-                self._refused = None
+                self._tokens = await self._renew()
+                self._rejected_token = None
                 if self._file is not None:
                     self._file.write(self._tokens)
 
-    async def _renewed(self) -> Tokens:
+    async def _renew(self) -> Tokens:
         """Return new tokens: those of another process, or refreshed ones, or those of a new login."""
         stored = None if self._file is None else self._file.read()
-        if stored is not None and stored.access_jwt != self._refused and stored != self._tokens:
+        if stored is not None and stored.access_jwt != self._rejected_token and stored != self._tokens:
             return stored
         if self._tokens is not None:
             try:
@@ -147,8 +147,8 @@ class Session:
 
     async def _log_in(self) -> Tokens:
         """Log in. A refusal is remembered: an account whose wrong password is tried again is locked."""
-        if self._verdict is not None:
-            raise NotAuthorized(self._verdict)
+        if self._login_error is not None:
+            raise AuthenticationFailed(self._login_error)
         who = {"identifier": self._identifier, "password": self._password}
         try:
             return await self._client.post("com.atproto.server.createSession", _tokens, body=who)
@@ -157,34 +157,34 @@ class Session:
         except SourceError as error:
             reason = str(error).removesuffix(f"; {CHECK_CREDENTIALS}")
             login = f"login to {self._client.service} as {self._identifier} failed"
-            self._verdict = f"{login}: {reason}; {CHECK_CREDENTIALS}"
-            raise NotAuthorized(self._verdict) from error
+            self._login_error = f"{login}: {reason}; {CHECK_CREDENTIALS}"
+            raise AuthenticationFailed(self._login_error) from error
 
 
-class SignedIn:
+class AuthenticatedClient:
     """A server, asked with the session's token."""
 
-    def __init__(self, client: Client, session: Session) -> None:
+    def __init__(self, client: XrpcClient, session: Session) -> None:
         self._client = client
         self._session = session
 
     async def get(
-        self, method: str, asked: Asked, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
-    ) -> Answer[T] | None:
+        self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
+    ) -> XrpcResponse[T] | None:
         sent = ""
 
         def token() -> str:
             nonlocal sent
             sent = self._session.token or ""
             if not sent:
-                raise TokenRefused("the access token is no longer valid")
+                raise TokenRejected("the access token is no longer valid")
             return sent
 
         for _ in range(1 + MAX_RENEWALS):
-            await self._session.open()
-            with suppress(TokenRefused):
-                return await self._client.get(method, asked, decoder, etag=etag, token=token)
-            self._session.refuse(sent)
+            await self._session.ensure_token()
+            with suppress(TokenRejected):
+                return await self._client.get(method, params, decoder, etag=etag, token=token)
+            self._session.invalidate(sent)
         raise SourceUnavailable(f"{self._client.service} rejects the tokens that it has just issued")
 
 

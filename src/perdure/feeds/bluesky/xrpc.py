@@ -15,69 +15,69 @@ import anyio
 import httpx2
 import msgspec
 
-from ..errors import NotAuthorized, SourceUnavailable
-from ..rate_limit import Requests
+from ..errors import AuthenticationFailed, SourceUnavailable
+from ..rate_limit import Retrier
 from . import errors
 
 T = TypeVar("T")
 
-Asked: TypeAlias = Mapping[str, str | int | Sequence[str]]
+QueryParams: TypeAlias = Mapping[str, str | int | Sequence[str]]
 
-PATIENCE = 30.0
+REQUEST_TIMEOUT = 30.0
 """Seconds for an answer, from the first byte of the question to the last of the answer."""
 
 
-OWN_ETAG = "perdure:"
+OWN_ETAG_PREFIX = "perdure:"
 """How an ETag begins that is not the server's."""
 
 
-class Answer(msgspec.Struct, Generic[T], frozen=True):
+class XrpcResponse(msgspec.Struct, Generic[T], frozen=True):
     value: T
     etag: str
 
 
-class Reader(Protocol):
+class XrpcReader(Protocol):
     """Whoever can be asked: a server, or a server with credentials."""
 
     async def get(
-        self, method: str, asked: Asked, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
-    ) -> Answer[T] | None:
+        self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
+    ) -> XrpcResponse[T] | None:
         """What a method of the server answers. None: still what this ETag stands for."""
         ...
 
 
-class Client:
+class XrpcClient:
     """One server, asked without credentials unless a token is given."""
 
     def __init__(
-        self, http: httpx2.AsyncClient, service: str, requests: Requests, *, patience: float = PATIENCE
+        self, http: httpx2.AsyncClient, service: str, retrier: Retrier, *, timeout: float = REQUEST_TIMEOUT
     ) -> None:
         self.service = service.rstrip("/")
         self._http = http
-        self._requests = requests
-        self._patience = patience
+        self._retrier = retrier
+        self._timeout = timeout
 
     async def get(
         self,
         method: str,
-        asked: Asked,
+        params: QueryParams,
         decoder: msgspec.json.Decoder[T],
         *,
         etag: str | None = None,
         token: Callable[[], str | None] = lambda: None,
-    ) -> Answer[T] | None:
+    ) -> XrpcResponse[T] | None:
         """The token is asked for when the request is sent: waiting for a turn may outlast one."""
-        actor = str(asked.get("actor") or asked.get("repo") or "")
+        actor = str(params.get("actor") or params.get("repo") or "")
 
-        async def attempt() -> Answer[T] | None:
-            request = self._request("GET", method, token=token(), etag=etag, params=dict(asked))
-            response = await self._sent(request)
-            self._learn(response.headers)
+        async def attempt() -> XrpcResponse[T] | None:
+            request = self._request("GET", method, token=token(), etag=etag, params=dict(params))
+            response = await self._send(request)
+            self._update_limits(response.headers)
             if etag is not None and response.is_success and _etag_of(response) == etag:
                 return None  # the server sends no ETags, and the same answer again
-            return self._read(request, response, decoder, actor)
+            return self._parse(request, response, decoder, actor)
 
-        return await self._requests.ask(attempt)
+        return await self._retrier.call(attempt)
 
     async def post(
         self,
@@ -92,17 +92,17 @@ class Client:
         Every 401 is final here: an account whose wrong password is tried again and again is locked.
         """
 
-        async def attempt() -> Answer[T] | None:
+        async def attempt() -> XrpcResponse[T] | None:
             request = self._request("POST", method, token=token, json=body)
-            response = await self._sent(request)
+            response = await self._send(request)
             try:
-                return self._read(request, response, decoder)
+                return self._parse(request, response, decoder)
             except SourceUnavailable as error:
                 if response.status_code == HTTPStatus.UNAUTHORIZED:
-                    raise NotAuthorized(str(error)) from error
+                    raise AuthenticationFailed(str(error)) from error
                 raise
 
-        answer = await self._requests.ask(attempt)
+        answer = await self._retrier.call(attempt)
         if answer is None:
             raise SourceUnavailable(f"{method}: unchanged, says the server, and was not asked")
         return answer.value
@@ -120,23 +120,23 @@ class Client:
         headers: dict[str, str] = {}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
-        if etag is not None and not etag.startswith(OWN_ETAG):
+        if etag is not None and not etag.startswith(OWN_ETAG_PREFIX):
             headers["if-none-match"] = etag
         url = f"{self.service}/xrpc/{method}"
         return self._http.build_request(verb, url, params=params, headers=headers, json=json)
 
-    def _read(
+    def _parse(
         self,
         request: httpx2.Request,
         response: httpx2.Response,
         decoder: msgspec.json.Decoder[T],
         actor: str = "",
-    ) -> Answer[T] | None:
+    ) -> XrpcResponse[T] | None:
         if response.status_code == 304 and "if-none-match" in request.headers:
             return None
         if not response.is_success:
-            now = self._requests.budget.clock()
-            raise errors.refusal(
+            now = self._retrier.limiter.clock()
+            raise errors.error_from_response(
                 response.status_code,
                 response.headers,
                 response.content,
@@ -145,23 +145,23 @@ class Client:
                 has_token="authorization" in request.headers,
             )
         try:
-            return Answer(_decoded(decoder, response.content), _etag_of(response))
+            return XrpcResponse(_decode(decoder, response.content), _etag_of(response))
         except (ValueError, RecursionError) as error:
             raise SourceUnavailable(f"{request.url.path}: the answer is not readable: {error}") from error
 
-    async def _sent(self, request: httpx2.Request) -> httpx2.Response:
+    async def _send(self, request: httpx2.Request) -> httpx2.Response:
         try:
-            with anyio.fail_after(self._patience):
+            with anyio.fail_after(self._timeout):
                 return await self._http.send(request)
         except TimeoutError as error:
-            raise SourceUnavailable(f"{self.service} did not answer in {self._patience:g} s") from error
+            raise SourceUnavailable(f"{self.service} did not answer in {self._timeout:g} s") from error
         except httpx2.RequestError as error:
             raise SourceUnavailable(f"{self.service}: {error or type(error).__name__}") from error
 
-    def _learn(self, headers: Mapping[str, str]) -> None:
-        if (told := errors.allowance(headers)) is not None:
+    def _update_limits(self, headers: Mapping[str, str]) -> None:
+        if (told := errors.parse_rate_limit(headers)) is not None:
             limit, remaining, resets_at = told
-            self._requests.budget.learn(limit=limit, remaining=remaining, resets_at=resets_at)
+            self._retrier.limiter.update(limit=limit, remaining=remaining, resets_at=resets_at)
 
 
 def _etag_of(response: httpx2.Response) -> str:
@@ -170,18 +170,18 @@ def _etag_of(response: httpx2.Response) -> str:
     """
     if (etag := response.headers.get("etag")) is not None:
         return etag
-    return OWN_ETAG + blake2b(response.content, digest_size=12).hexdigest()
+    return OWN_ETAG_PREFIX + blake2b(response.content, digest_size=12).hexdigest()
 
 
-def _decoded(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
+def _decode(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
     """Half of a pair of surrogates in one post must not cost the whole page."""
     try:
         return decoder.decode(content)
     except ValueError:
-        return decoder.decode(_HALF.sub(rb"\\ufffd", content))
+        return decoder.decode(_LONE_SURROGATE.sub(rb"\\ufffd", content))
 
 
-_HALF = re.compile(
+_LONE_SURROGATE = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"
 )
