@@ -15,7 +15,7 @@ import msgspec
 
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Space, Storage
 from perdure.storage.memory import MemoryEngine
-from perdure.storage.sqlite.statements import migrations, statement
+from perdure.storage.sqlite.database import migrations, statement
 from perdure.storage.sqlite.transaction import Transaction
 from perdure.tasks import TaskStore
 
@@ -29,7 +29,7 @@ Deltas: TypeAlias = Counter[Scope]
 _GET = statement("get")
 _REPLACE = statement("replace")
 _ADD_COUNT = statement("add_count")
-_DROP_ZERO_COUNT = statement("drop_zero_count")
+_DELETE_ZERO_COUNT = statement("delete_zero_count")
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
@@ -74,7 +74,7 @@ def flush(db: sqlite3.Connection, deltas: Deltas) -> None:
     """Send the counters, once for the whole transaction as the engine does."""
     moved = [(*scope, by) for scope, by in deltas.items() if by]
     db.executemany(_ADD_COUNT, moved)
-    db.executemany(_DROP_ZERO_COUNT, [row[:3] for row in moved if row[3] < 0])
+    db.executemany(_DELETE_ZERO_COUNT, [row[:3] for row in moved if row[3] < 0])
 
 
 async def write_down(number: int) -> list[Life]:

@@ -105,7 +105,7 @@ async def test_a_copy_is_told_to_programs_in_one_document(tmp_path: Path) -> Non
     }
     taken = await file_of(tmp_path / "taken.db", [make_record("another", space=SPACES[0])])
     again = perdure_command("copy", taken, "--url", source, "--json")
-    expect(again, 2, f"perdure: cannot copy into {taken}: there are records in ")
+    expect(again, 2, f"perdure: cannot copy into {taken}: space ")
 
 
 async def test_a_file_is_copied_to_another_and_back(tmp_path: Path) -> None:
@@ -125,7 +125,9 @@ async def test_a_target_that_is_not_empty_is_refused_unless_asked_to_merge(tmp_p
     source = await file_of(tmp_path / "source.db", RECORDS)
     target = await file_of(tmp_path / "target.db", [other, RECORDS[0]])
     before = await records_in(target)
-    refused = f"perdure: cannot copy into {target}: there are records in {SPACES[0]!r} already; "
+    refused = (
+        f"perdure: cannot copy into {target}: space {SPACES[0]!r} of the target already contains records; "
+    )
     expect(perdure_command("copy", target, "--url", source), 2, refused, "--merge")
     assert await records_in(target) == before
     expect_result(perdure_command("copy", "--merge", target, "--url", source), 0, "Copy verified")
@@ -137,7 +139,11 @@ async def test_merging_with_a_different_record_fails_and_names_it(tmp_path: Path
     source = await file_of(tmp_path / "source.db", [make_record("k", space=SPACES[0])])
     target = await file_of(tmp_path / "target.db", [different])
     ended = perdure_command("copy", "--merge", target, "--url", source)
-    expect(ended, 2, f"{different.space}/{different.partition}/{different.key}: it is not the same record;")
+    expect(
+        ended,
+        2,
+        f"{different.space}/{different.partition}/{different.key}: the copy differs from the source;",
+    )
 
 
 async def test_a_target_that_is_refused_is_named_without_its_password(tmp_path: Path) -> None:
@@ -147,7 +153,7 @@ async def test_a_target_that_is_refused_is_named_without_its_password(tmp_path: 
     place = f"{parts.hostname}:{parts.port}{parts.path}"
     secret = parts._replace(netloc=f"{parts.username}:{SECRET}@{parts.hostname}:{parts.port}").geturl()
     ended = perdure_command("copy", f"{secret}&pool=2", "--url", source)
-    expect(ended, 2, f"perdure: cannot copy into postgresql://{place}: there are records in ")
+    expect(ended, 2, f"perdure: cannot copy into postgresql://{place}: space ")
     assert SECRET not in ended.stderr
 
 
@@ -236,7 +242,7 @@ async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: P
     url = await file_of(path, [make_record(space=SPACES[0], tag="red")])
     expect_result(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
     execute(path, "UPDATE counts SET n = 5 WHERE partition = ''")
-    complaint = f"the counter of {SPACES[0]} tagged 'red' says 5, there are 1\n"
+    complaint = f"counter {SPACES[0]}, tag 'red': stored 5, actual 1\n"
     for _ in range(2):  # finding is not mending
         expect_result(perdure_command("doctor", "--url", url), 1, complaint, "--repair")
     expect_result(
@@ -301,7 +307,7 @@ def test_it_tells_its_version() -> None:
 
 def test_a_url_that_names_no_engine_is_told_in_one_line() -> None:
     ended = perdure_command("doctor", "--url", "mongodb://localhost/db")
-    expect(ended, 2, "cannot open mongodb://localhost/db: its scheme names no engine", "sqlite")
+    expect(ended, 2, "cannot open mongodb://localhost/db: unknown URL scheme", "sqlite")
     assert ended.stderr.startswith("perdure: ")
     assert ended.stderr.count("\n") == 1
 

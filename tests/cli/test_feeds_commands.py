@@ -297,7 +297,7 @@ async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Pl
     ("arguments", "said"),
     [
         (["status", "--url", "memory:"], "memory: storage is private to one process; use a file or a server"),
-        (["status", "--url", "mongodb://h/d"], "cannot open mongodb://h/d: its scheme names no engine"),
+        (["status", "--url", "mongodb://h/d"], "cannot open mongodb://h/d: unknown URL scheme"),
         (["status", "--settings", "none.toml"], "none.toml: cannot be read"),
         (
             ["status", "--settings", "wrong.toml"],

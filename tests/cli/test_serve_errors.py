@@ -88,7 +88,7 @@ async def test_a_port_that_was_asked_for_and_is_taken_is_refused(tmp_path: Path)
             "perdure: --url does not apply to own:server; configure it in its code\n",
         ),
         (["own:server", "--no-sample-feeds"], "--sample-feeds does not apply to own:server"),
-        (["--url", "mysql://there"], "its scheme names no engine"),
+        (["--url", "mysql://there"], "unknown URL scheme"),
         (["--url", "sqlite:////nowhere/at/all.db"], "create /nowhere/at"),
         (["--host", "no.such.host.invalid", "--token", TOKEN], "invalid --host no.such.host.invalid"),
     ],

@@ -87,10 +87,10 @@ async def test_wrong_counters_are_found_and_set_right() -> None:
             await db.execute("INSERT INTO counts VALUES ('kit', 'nobody', 'v', 3)")
             await db.execute("UPDATE totals SET n = n + 5 WHERE tag = 'u'")
         wrong = {
-            "the counter of someone/kit tagged 't' says 7, there are 2",
-            "the counter of someone/kit tagged 'u' says 0, there are 1",
-            "the counter of nobody/kit tagged 'v' says 3, there are 0",
-            "the counter of kit tagged 'u' says 6, there are 1",
+            "counter someone/kit, tag 't': stored 7, actual 2",
+            "counter someone/kit, tag 'u': stored 0, actual 1",
+            "counter nobody/kit, tag 'v': stored 3, actual 0",
+            "counter kit, tag 'u': stored 6, actual 1",
         }
         assert {*(await storage.maintain()).findings} == wrong
         assert {*(await storage.maintain(repair=True)).findings} == wrong

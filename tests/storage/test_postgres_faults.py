@@ -17,7 +17,7 @@ from perdure.storage.errors import (
 )
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Postgres
-from perdure.storage.postgres import pool
+from perdure.storage.postgres import pool as pool_module
 from perdure.storage.postgres.location import parse_url
 
 from .. import servers
@@ -177,7 +177,7 @@ async def test_who_waits_too_long_is_told_and_nothing_is_written(option: str) ->
 
 @pytest.mark.parametrize("pool", [1, 8])
 async def test_a_server_that_stalls_is_given_up(pool: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "CLIENT_TIMEOUT_MARGIN", 0.5)
+    monkeypatch.setattr(pool_module, "CLIENT_TIMEOUT_MARGIN", 0.5)
     url, name = named(servers.postgres(), f"&pool={pool}&statement_timeout=0.5")
     before, after = (
         [InsertIfAbsent(record=make_record("before"))],
@@ -193,7 +193,7 @@ async def test_a_server_that_stalls_is_given_up(pool: int, monkeypatch: pytest.M
 
 
 async def test_a_stalled_read_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool, "CLIENT_TIMEOUT_MARGIN", 0.5)
+    monkeypatch.setattr(pool_module, "CLIENT_TIMEOUT_MARGIN", 0.5)
     url, name = named(servers.postgres(), "&pool=1&statement_timeout=0.5")
     async with await at_last(lambda: open_storage(url)) as storage:
         async with stalled(url, name):

@@ -13,8 +13,7 @@ from perdure.storage.errors import ForeignStorage, MissingSchema, NewerSchema
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.postgres.location import parse_url
 from perdure.storage.postgres.pool import ConnectionPool
-from perdure.storage.postgres.schema import prepare
-from perdure.storage.postgres.statements import migrations, statement
+from perdure.storage.postgres.schema import migrations, prepare_schema, statement
 
 from .. import servers
 from .postgres_helpers import session
@@ -68,9 +67,11 @@ async def test_an_older_schema_is_migrated_once_and_only_by_who_may() -> None:
     steps = (*migrations(), "CREATE TABLE added (); UPDATE perdure_schema SET version = version + 1")
     connections = await ConnectionPool.open(parse_url(url))
     try:
-        with pytest.raises(MissingSchema, match=f"have schema {newest}, this perdure needs {newest + 1}"):
-            await prepare(connections, may_migrate=False, steps=steps)
-        await asyncio.gather(*[prepare(connections, may_migrate=True, steps=steps) for _ in range(4)])
+        with pytest.raises(
+            MissingSchema, match=f"have schema version {newest}, this version of perdure needs {newest + 1}"
+        ):
+            await prepare_schema(connections, may_migrate=False, steps=steps)
+        await asyncio.gather(*[prepare_schema(connections, may_migrate=True, steps=steps) for _ in range(4)])
     finally:
         await connections.close()
     with pytest.raises(NewerSchema, match="upgrade perdure"):
@@ -83,7 +84,9 @@ async def test_a_schema_whose_commits_do_not_say_whether_they_were_written_is_mi
     function = "CREATE FUNCTION commit_group(OUT overs bigint[]) LANGUAGE sql AS 'SELECT NULL::bigint[]'"
     connections = await ConnectionPool.open(parse_url(url))
     try:
-        await prepare(connections, may_migrate=True, steps=(migrations()[0], f"{migrations()[1]};{function}"))
+        await prepare_schema(
+            connections, may_migrate=True, steps=(migrations()[0], f"{migrations()[1]};{function}")
+        )
     finally:
         await connections.close()
     async with await open_storage(url) as storage:
@@ -95,7 +98,7 @@ async def test_a_migration_that_fails_leaves_nothing_behind() -> None:
     connections = await ConnectionPool.open(parse_url(url))
     try:
         with pytest.raises(Exception, match="no_such_thing"):
-            await prepare(connections, may_migrate=True, steps=(*migrations(), "SELECT no_such_thing"))
+            await prepare_schema(connections, may_migrate=True, steps=(*migrations(), "SELECT no_such_thing"))
     finally:
         await connections.close()
     with pytest.raises(MissingSchema):
@@ -116,7 +119,7 @@ async def test_tables_of_others_are_not_touched(table: str) -> None:
     async with session(url) as db:
         await db.execute(f"CREATE SCHEMA {schema}; {table.format(schema)}")
     for _ in range(2):
-        with pytest.raises(ForeignStorage, match="choose another schema"):
+        with pytest.raises(ForeignStorage, match="use another schema"):
             await open_storage(url)
     async with session(url) as db:
         found = (
@@ -142,7 +145,7 @@ async def test_a_table_of_the_session_does_not_hide_ours() -> None:
             "CREATE TEMPORARY TABLE news (stripe int); CREATE TEMPORARY TABLE records (key text)"
         )
         await db.execute("SELECT end_writing('channel', '', ARRAY[('a', 'b', 'c', 1)::delta])")
-        assert await db.fetchval(statement("news", parse_url(url).quoted_schema)) == 1
+        assert await db.fetchval(statement("change_counter", parse_url(url).quoted_schema)) == 1
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)

@@ -16,7 +16,7 @@ import pytest
 from perdure.storage import migrate_storage
 from perdure.storage.postgres.location import parse_url
 from perdure.storage.postgres.pool import ConnectionPool
-from perdure.storage.postgres.statements import statement
+from perdure.storage.postgres.schema import page_statement, statement
 
 from .. import servers
 
@@ -25,10 +25,17 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.anyio
 
-STATEMENTS = sorted(
-    each.name.removesuffix(".sql") for each in (files("perdure.storage.postgres") / "sql").iterdir()
-)
-PAGES = [name for name in STATEMENTS if name.startswith("page_")]
+STATEMENTS = {
+    name
+    for each in (files("perdure.storage.postgres") / "sql").iterdir()
+    if (name := each.name.removesuffix(".sql")) != "page"
+}
+PAGES = [
+    f"page_{scope}{tag}{direction}"
+    for scope in ("all", "partition")
+    for tag in ("", "_tag")
+    for direction in ("", "_descending")
+]
 VALUES = {
     "get": "'{kit}', '{p1}', '{k1}', '{5}'",
     "due": "'lane', 500, 10, 5",
@@ -75,10 +82,21 @@ async def db(request: pytest.FixtureRequest) -> AsyncGenerator[Connection]:
     await connections.close()
 
 
+def _sql(name: str, schema: str) -> str:
+    if name not in PAGES:
+        return statement(name, schema)
+    return page_statement(
+        schema,
+        one_partition="partition" in name,
+        one_tag="tag" in name,
+        descending=name.endswith("descending"),
+    )
+
+
 async def plan(db: Connection, name: str, mode: str) -> str:
     """What the server does for a statement that was prepared."""
     schema = await db.fetchval("SELECT quote_ident(current_schema())")
-    await db.execute(f"SET plan_cache_mode = {mode}; PREPARE ours AS {statement(name, schema)}")
+    await db.execute(f"SET plan_cache_mode = {mode}; PREPARE ours AS {_sql(name, schema)}")
     rows = await db.fetch(f"EXPLAIN EXECUTE ours ({VALUES[name]})")
     await db.execute("DEALLOCATE ours")
     return "\n".join(row[0] for row in rows)
@@ -126,14 +144,15 @@ async def test_a_commit_and_a_purge_seek_too(db: Connection) -> None:
 
 def test_the_statements_of_every_verb_are_looked_at() -> None:
     assert len(PAGES) == 8
-    news = {"announce_listener", "news"}
-    upkeep = {
+    notifications = {"announce_listener", "change_counter"}
+    maintenance = {
         "analyze",
         "damaged",
-        "drop_zero_counts",
-        "recount",
+        "delete_zero_counts",
         "repair_count",
         "repair_lock",
         "repair_total",
+        "wrong_counters",
     }
-    assert {*STATEMENTS} == {*VALUES, *upkeep, "about", "commit", "purge", "look", "version", *news}
+    other = {"commit", "inspect", "purge", "server_info", "version"}
+    assert {*STATEMENTS, *PAGES} == {*VALUES, *maintenance, *notifications, *other}

@@ -67,7 +67,7 @@ async def test_a_truncated_file_is_told_at_opening_and_untouched(tmp_path: Path,
     good = contents(tmp_path)["records.db"]
     cut(path, int(len(good) * part))
     before = contents(tmp_path), engine_threads()
-    with pytest.raises(StorageCorrupt, match="restore it from a copy"):
+    with pytest.raises(StorageCorrupt, match="restore it from a backup"):
         await open_storage(url)
     assert (contents(tmp_path), engine_threads()) == before
     path.write_bytes(good)

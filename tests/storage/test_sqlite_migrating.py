@@ -11,9 +11,8 @@ import pytest
 from perdure.storage import open_storage
 from perdure.storage.errors import NewerSchema
 from perdure.storage.kit.sample_records import NOW, insert_each, make_record
-from perdure.storage.sqlite.database import prepare_database
+from perdure.storage.sqlite.database import migrations, prepare_database
 from perdure.storage.sqlite.location import parse_url
-from perdure.storage.sqlite.statements import migrations
 
 from .sqlite_helpers import contents, inserting, keys_of, url_of
 

@@ -74,7 +74,7 @@ async def test_a_foreign_sqlite_file_is_refused_and_untouched(tmp_path: Path, st
     make_sqlite_file(path, *statements)
     error = await refusal(path)
     assert isinstance(error, ForeignStorage)
-    assert error.remedy == "choose another name"
+    assert error.remedy == "use another path"
     assert str(path) in str(error)
 
 
@@ -114,7 +114,7 @@ async def test_a_file_of_a_newer_schema_is_refused_and_untouched(tmp_path: Path,
     error = await refusal(path)
     assert isinstance(error, NewerSchema)
     assert (error.reason, error.remedy) == (
-        "it has schema 99, this perdure knows up to 1",
+        "its schema version is 99, this version of perdure supports up to 1",
         "upgrade perdure",
     )
 

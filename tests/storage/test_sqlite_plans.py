@@ -13,15 +13,24 @@ import pytest
 
 from perdure.storage import open_storage
 from perdure.storage.kit.sample_records import NOW, make_record
-from perdure.storage.sqlite.statements import statement
+from perdure.storage.sqlite.database import page_statement, statement
 
 from .sqlite_helpers import inserting, url_of
 
-STATEMENTS = sorted(
-    each.name.removesuffix(".sql") for each in (files("perdure.storage.sqlite") / "sql").iterdir()
-)
-PAGES = [name for name in STATEMENTS if name.startswith("page_")]
-WHOLE = {"all", "counts", "recount"}
+PAGES = {
+    f"page_{'partition' if one_partition else 'all'}{'_tag' * one_tag}{'_descending' * descending}": (
+        page_statement(one_partition=one_partition, one_tag=one_tag, descending=descending)
+    )
+    for one_partition in (False, True)
+    for one_tag in (False, True)
+    for descending in (False, True)
+}
+STATEMENTS = {
+    name: statement(name)
+    for each in (files("perdure.storage.sqlite") / "sql").iterdir()
+    if (name := each.name.removesuffix(".sql")) != "page"
+} | PAGES
+WHOLE = {"all", "counts", "wrong_counters"}
 """Statements of maintenance, which read everything, and counts, which read what is expired."""
 
 
@@ -48,20 +57,20 @@ def db(tmp_path: Path, request: pytest.FixtureRequest) -> Generator[sqlite3.Conn
 
 def plan(db: sqlite3.Connection, name: str) -> list[str]:
     """The steps of a statement's plan."""
-    sql = statement(name)
+    sql = STATEMENTS[name]
     names = re.findall(r":(\w+)", sql)
     values = dict.fromkeys(names, 1) if names else (1,) * sql.count("?")
     return [row[3] for row in db.execute(f"EXPLAIN QUERY PLAN {sql}", values)]
 
 
-@pytest.mark.parametrize("name", [name for name in STATEMENTS if name not in WHOLE])
+@pytest.mark.parametrize("name", sorted(STATEMENTS.keys() - WHOLE))
 def test_a_statement_seeks_in_an_index_and_sorts_nothing(db: sqlite3.Connection, name: str) -> None:
     steps = plan(db, name)
     assert all(step.startswith("SEARCH") for step in steps), steps
     assert len(steps) == (0 if name in ("insert", "add_count") else 1)
 
 
-@pytest.mark.parametrize("name", PAGES)
+@pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_begins_at_its_position(db: sqlite3.Connection, name: str) -> None:
     [step] = plan(db, name)
     columns = "(order,key)" if "partition" in name else "(order,key,partition)"
@@ -78,4 +87,4 @@ def test_counting_reads_no_live_record(db: sqlite3.Connection) -> None:
 
 def test_the_statements_of_every_verb_are_looked_at() -> None:
     assert len(PAGES) == 8
-    assert {"get", "find", "due", "overdue", "overdue_partition", "count", *WHOLE} < {*STATEMENTS}
+    assert {"get", "find", "due", "expired", "expired_partition", "count", *WHOLE} < {*STATEMENTS}

@@ -1,6 +1,6 @@
-"""Durable records: one contract of seven verbs, and the engines that keep it.
+"""Durable records: one contract of seven verbs, and the engines that implement it.
 
-Read `record` (the words), then `contract` (the promises), then an engine: `memory` is the plainest.
+Read `record` (the types), then `contract` (the promises), then an engine: `memory` is the simplest.
 """
 
 from .contract import Engine, MaintenanceReport, StorageInfo

@@ -1,10 +1,9 @@
-"""Bodies of records: JSON objects that carry the number of their format, read by one rule.
+"""The format of record bodies: JSON objects with a format number, decoded by one rule.
 
-Records last longer than releases. Each type of body is a struct whose tag is the number of its format, so
-that the number is always written and always checked. A body of a newer version raises NewerFormat, and the
-record is left exactly as it is: its number is higher, or an enumeration has a value that this version does
-not know. Anything else that cannot be read is damage (StorageCorrupt), also a body without a number, which
-an early development version wrote.
+Records outlive releases. Each type of body is a struct whose tag is its format number, so that the number is
+always written and always checked. A body of a newer version raises NewerFormat, and the record is left
+unchanged: its number is higher, or an enumeration has a value that this version does not know. Anything else
+that cannot be read is damage (StorageCorrupt), including a body without a number.
 """
 
 from __future__ import annotations
@@ -18,20 +17,20 @@ from msgspec import inspect
 from .errors import NewerFormat, PerdureError, StorageCorrupt
 
 FORMAT_FIELD = "format"
-"""The key of the number. Declare a body with `tag_field=FORMAT_FIELD, tag=1`."""
+"""The JSON key of the format number. Declare a body with `tag_field=FORMAT_FIELD, tag=1`."""
 
 UNREADABLE = (msgspec.MsgspecError, PerdureError, RecursionError)
-"""What decoding raises: msgspec's own errors, and those of the checks in `__post_init__`."""
+"""The errors of decoding: those of msgspec, and those of the checks in `__post_init__`."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Unnumbered(msgspec.Struct, tag_field=FORMAT_FIELD, tag=0):
-    """No body. In a union with this, msgspec requires the number; alone, it accepts a body without one."""
+    """A type without bodies: msgspec requires the format number only in a union."""
 
 
 class BodyFormat(Generic[T]):
-    """Encodes and decodes the bodies of one type."""
+    """An encoder and decoder of the bodies of one type."""
 
     def __init__(self, kind: type[T]) -> None:
         tag = kind.__struct_config__.tag
@@ -46,7 +45,7 @@ class BodyFormat(Generic[T]):
         return self._encoder.encode(value).decode()
 
     def decode(self, key: str, body: str) -> T:
-        """Return the value; raise NewerFormat or StorageCorrupt. `key` names the record in the message."""
+        """Return the value, or raise NewerFormat or StorageCorrupt with `key` in the message."""
         try:
             value = self._decoder.decode(body)
         except UNREADABLE as error:
@@ -56,7 +55,7 @@ class BodyFormat(Generic[T]):
         return value
 
     def error(self, key: str, body: str, reason: str) -> NewerFormat | StorageCorrupt:
-        """Decide why a body cannot be read. `reason` is what the decoder said."""
+        """Return the error for a body that cannot be decoded. `reason` is the message of the decoder."""
         number = number_of(body)
         if number is None:
             return StorageCorrupt(f"it has no format number ({reason or 'an early version wrote it'})")
@@ -64,13 +63,13 @@ class BodyFormat(Generic[T]):
             return _newer_number(key, number, self.number)
         if number < self.number:
             return StorageCorrupt(f"its format is {number}, which was never released")
-        for place, value in _unknown_values(msgspec.json.decode(body), self._type, ""):
-            return NewerFormat(key, f"this version does not know the value {value!r} of {place}")
+        for path, value in _unknown_values(msgspec.json.decode(body), self._type, ""):
+            return NewerFormat(key, f"this version does not know the value {value!r} of {path}")
         return StorageCorrupt(reason)
 
 
 def number_of(body: str) -> int | None:
-    """The format number of a body, or None if it has none."""
+    """Return the format number of a body, or None if it has none."""
     try:
         plain = cast("object", msgspec.json.decode(body))
     except UNREADABLE:
@@ -80,7 +79,7 @@ def number_of(body: str) -> int | None:
 
 
 def check_number(key: str, body: str, newest: int) -> None:
-    """Raise NewerFormat if the number is above this one: for code that deletes what it does not decode."""
+    """Raise NewerFormat if the number is higher, for code that deletes records without decoding them."""
     number = number_of(body)
     if number is not None and number > newest:
         raise _newer_number(key, number, newest)
@@ -91,17 +90,17 @@ def _newer_number(key: str, number: int, newest: int) -> NewerFormat:
 
 
 _Part: TypeAlias = tuple[object, inspect.Type, str]
-"""A value within another, the type that is expected of it, and the step that leads to it."""
+"""A value within another, its declared type, and its path from there."""
 
 
-def _unknown_values(value: object, kind: inspect.Type, place: str) -> Iterator[tuple[str, str]]:
-    """Texts that stand where an enumeration is expected and are not in it, each with its place."""
+def _unknown_values(value: object, kind: inspect.Type, path: str) -> Iterator[tuple[str, str]]:
+    """Yield the strings that are not among the values of their enumeration, each with its path."""
     if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):
         if isinstance(value, str) and value not in _values_of(kind):
-            yield place.removeprefix("."), value
+            yield path.removeprefix("."), value
         return
-    for part, its_kind, step in _parts(value, kind):
-        yield from _unknown_values(part, its_kind, place + step)
+    for part, part_kind, step in _parts(value, kind):
+        yield from _unknown_values(part, part_kind, path + step)
 
 
 def _values_of(kind: inspect.EnumType | inspect.LiteralType) -> Sequence[object]:
@@ -125,7 +124,7 @@ def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:
 
 
 def _parts_of_union(value: object, types: Sequence[inspect.Type]) -> Iterator[_Part]:
-    """The tags of a union of structs are an enumeration too."""
+    """Yield the parts of a union. The tags of a union of structs are an enumeration too."""
     structs = {
         each.tag: each for each in types if isinstance(each, inspect.StructType) and each.tag is not None
     }

@@ -42,7 +42,7 @@ A record is live at `now` if it has no `expires_at` or if `now < expires_at`; ot
 16. `purge` deletes records with `expires_at <= until`, earliest first (in any order among equals), at most
     `limit`, updates the counters, and returns the records that this call deleted (an insert or a guard may
     have deleted others before). If it returns fewer than `limit`, none is left. An `until` in the future
-    deletes live records. If the call raises, some may be deleted.
+    deletes live records. If the call raises, it may have deleted some.
 17. Bodies are returned byte for byte. Any text without NUL is a valid name, names are ordered by code point,
     and no name gives access to the records of another.
 18. `watch` wakes when something it covers changes, also if the change came while nothing waited for the
@@ -114,7 +114,7 @@ class StorageInfo(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     """The name and version of the server, if known."""
     time: Micros | None = None
-    """The time on the server's clock. None: it has no clock of its own, or does not report it."""
+    """The time on the server's clock. None: unknown, or there is no server."""
     path: str | None = None
     """The absolute path of the file with the records. None: they are not in a file of this machine."""
     is_shared: bool = True

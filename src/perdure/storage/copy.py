@@ -1,6 +1,6 @@
 """Copy all records from one storage to another: in order, resumable, and compared byte for byte afterwards.
 
-A state record in the target says how far the copy has come. It lets an interrupted copy resume, and
+A state record in the target stores the position of the copy. It lets an interrupted copy resume, and
 distinguishes a target that is partly copied from one that contains something else. Records are read with
 `now` at the epoch, when none has expired, so that those that wait for a purge are copied too. Neither side
 may be written to meanwhile: the comparison finds what changed in the source, and raises.

@@ -1,4 +1,4 @@
-"""Damaged records: an error that names the record for a caller that asked for it, a warning in listings."""
+"""Damaged records: `get` raises an error that names the record, listings log a warning and leave it out."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 class Damaged(msgspec.Struct, frozen=True):
-    """A stored record that cannot be read, in the place of the record."""
+    """A stored record that cannot be read, returned instead of the record."""
 
     address: Address
     reason: str
@@ -28,7 +28,7 @@ class Damaged(msgspec.Struct, frozen=True):
 
 
 def checked(found: Iterable[Record | Damaged | None]) -> list[Record | None]:
-    """Return what was found by address; raise StorageCorrupt if a record among it is damaged."""
+    """Return the records; raise StorageCorrupt if one of them is damaged."""
     records: list[Record | None] = []
     for each in found:
         if isinstance(each, Damaged):
@@ -38,5 +38,5 @@ def checked(found: Iterable[Record | Damaged | None]) -> list[Record | None]:
 
 
 def warn(damaged: Damaged) -> None:
-    """Log that a listing leaves this record out."""
+    """Log that a listing leaves out this record."""
     log.warning("left out of a listing: %s", damaged)

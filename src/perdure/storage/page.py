@@ -1,4 +1,4 @@
-"""A page: bounded in records by its caller, and in bytes here."""
+"""Pages: the caller limits the number of records, and this module the number of bytes."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from .damage import Damaged, warn
 from .record import Record
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""Bytes of bodies after which a page takes no further record."""
+"""The size of bodies after which no further record is added to a page."""
 
 
 class Page:
-    """A page being filled."""
+    """A page that is being filled."""
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
@@ -24,7 +24,7 @@ class Page:
         return len(self.records) >= self._limit or self.bytes >= MAX_PAGE_BYTES
 
     def add(self, found: Record | Damaged | None) -> None:
-        """Take a record. A damaged one is left out, with a warning."""
+        """Add a record. A damaged one is left out, with a warning."""
         if isinstance(found, Record):
             self.records.append(found)
             self.bytes += _size(found.body)
@@ -33,7 +33,7 @@ class Page:
 
 
 def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return the first of these records; no more are drawn than fit into a page."""
+    """Return the first of these records. No more are read than fit into a page."""
     page = Page(limit)
     for each in found:
         page.add(each)
@@ -43,7 +43,7 @@ def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record
 
 
 def is_last_page(records: Sequence[Record], limit: int) -> bool:
-    """Return whether nothing comes after these records, which `page` answered to this limit."""
+    """Return whether these records, which `page` returned for this limit, are the last ones."""
     return len(records) < limit and sum(_size(record.body) for record in records) < MAX_PAGE_BYTES
 
 

@@ -110,7 +110,7 @@ class Storage:
     ) -> list[Record]:
         """Return up to `limit` records strictly after a position, of one partition or of all.
 
-        There are fewer at the end, and after 8 MiB of bodies: use `is_last_page` to tell them apart.
+        There are fewer at the end, and after 8 MiB of bodies; `is_last_page` distinguishes the two.
         """
         self._check_open()
         check_space(space, partition)

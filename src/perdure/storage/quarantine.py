@@ -1,4 +1,4 @@
-"""Quarantine: a record that cannot be read is kept for people to see, in no queue and under no status.
+"""Quarantine: a record that cannot be read is kept for people to inspect, in no queue and in no count.
 
 A record of a newer version is not damaged. It is counted here, and never changed.
 """
@@ -25,18 +25,18 @@ class Damage(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     reason: str
     is_quarantined: bool
-    """Whether it has been quarantined by now."""
+    """Whether this inspection quarantined it."""
 
     def __str__(self) -> str:
         return f"{self.space} {self.key} is damaged: {self.reason}"
 
 
 class Inspection(msgspec.Struct, frozen=True, kw_only=True):
-    """What an inspection found."""
+    """The result of an inspection."""
 
     examined: int
     damaged: tuple[Damage, ...]
-    """Without what was quarantined before."""
+    """Records that cannot be read, without those that were quarantined before."""
     newer: int
     """Records that a newer version of perdure wrote."""
     quarantined: int
@@ -44,7 +44,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
-    """Take a damaged record out of its queue. Return False if it was changed meanwhile."""
+    """Remove a damaged record from its queue. Return False if it was changed meanwhile."""
     change = record.replace_with(body=record.body, tag=CORRUPT_TAG)
     return isinstance(await storage.commit([change], now=now), Committed)
 
@@ -52,7 +52,7 @@ async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
 async def inspect(
     storage: Storage, space: Space, read: Callable[[Record], object], *, repair: bool, now: Micros
 ) -> Inspection:
-    """Read every record of a space, and quarantine the damaged ones if asked to.
+    """Read every record of a space and, with `repair`, quarantine the damaged ones.
 
     `read` raises NewerFormat for a record of a newer version, and any other PerdureError for a damaged one.
     """

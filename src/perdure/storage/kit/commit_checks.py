@@ -296,3 +296,15 @@ async def one_body_takes_2_mib(subject: Subject) -> None:
     require_committed(
         await subject.storage.commit([change.after.replace_with(body="small", tag="")], now=NOW)
     )
+
+
+@check(5)
+async def a_reinserted_record_with_equal_state_is_the_one_that_was_read(subject: Subject) -> None:
+    storage = subject.storage
+    first, again = make_record(body="1", tag="t"), make_record(body="2", tag="t")
+    await insert_each(storage, first)
+    await commit_changes(storage, Delete(before=first))
+    await insert_each(storage, again)
+    change = first.replace_with(body="3", tag="t")
+    expect(await storage.commit([change], now=NOW), Committed((Accepted(2),)), "the replace")
+    expect(await storage.get(first.address, now=NOW), change.after, "the record after it")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable
+from contextlib import suppress
 
-from ..errors import StorageClosed
+from ..errors import StorageClosed, StorageError
 from ..record import Delete, Insert
 from ..watch import Watch
 from .child_process import ChildJob, read_line, read_rest, start_child
@@ -117,3 +118,26 @@ async def acknowledged_commits_of_a_killed_process_are_stored(subject: Subject) 
             raise ContractViolation(f"the commit of {line!r} was told and is not wholly there")
     counts = dict(await storage.counts(SPACE, PARTITION, now=NOW))
     expect(sum(counts.values()) % 3, 0, "the records beyond whole commits of three")
+
+
+@check(22)
+async def calls_in_flight_at_close_complete_or_raise(subject: Subject) -> None:
+    storage = subject.storage
+    record = make_record("stored", expires_at=NOW + 5)
+    await insert_each(storage, record)
+    calls = [
+        asyncio.ensure_future(call)
+        for call in (
+            storage.get(record.address, now=NOW),
+            storage.commit([Insert(record=make_record("new"))], now=NOW),
+            storage.page(SPACE, PARTITION, limit=9, now=NOW),
+            storage.due("lane", until=NOW, limit=9, now=NOW),
+            storage.counts(SPACE, PARTITION, now=NOW),
+            storage.purge(until=NOW, limit=9),
+        )
+    ]
+    await asyncio.sleep(0)
+    await within_timeout(storage.close(), "the end of close with calls in flight")
+    for call in calls:
+        with suppress(StorageError):
+            await within_timeout(call, "the end of a call in flight at close")

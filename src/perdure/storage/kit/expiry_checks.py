@@ -321,8 +321,43 @@ async def nothing_is_deleted_except_by_purge(subject: Subject) -> None:
     record = make_record(tag="t", expires_at=NOW + 5)
     await insert_each(subject.storage, record)
     if subject.advance_time is not None:
-        await subject.advance_time(DAY)
+        await subject.advance_time(7 * DAY)
     storage = await subject.caught_up()
     expect(await storage.get(record.address, now=NOW), record, "the record, asked for at its time")
-    purged = await storage.purge(until=NOW + DAY, limit=9)
-    expect(purged, [Purged(*record.address, "t")], "what a purge a day later finds")
+    purged = await storage.purge(until=NOW + 7 * DAY, limit=9)
+    expect(purged, [Purged(*record.address, "t")], "what a purge a week later deletes")
+
+
+@check(9)
+async def a_guard_that_refuses_may_have_purged(subject: Subject) -> None:
+    storage = subject.storage
+    expired = make_record("expired", tag="a", expires_at=NOW + 5)
+    await insert_each(storage, expired)
+    for n in range(3):
+        change = Insert(record=make_record(f"k{n}", tag="b"))
+        require_committed(await storage.commit([change], guard=GUARD_OF_THREE, now=NOW + 5))
+    more = Insert(record=make_record("more", tag="b"))
+    refused = await storage.commit([more], guard=GUARD_OF_THREE, now=NOW + 5)
+    expect(refused, Refused((Accepted(1),), guard_count=4), "one too many beside an expired record")
+    for now in (NOW, NOW + 5):
+        is_visible = await storage.get(expired.address, now=now) is not None
+        counts = {"b": 3} | ({"a": 1} if is_visible else {})
+        expect(dict(await storage.counts(SPACE, PARTITION, now=now)), counts, f"the counts at {now}")
+
+
+@check(14)
+async def an_expired_record_is_visible_at_an_earlier_time(subject: Subject) -> None:
+    storage, record = subject.storage, make_record(tag="t", expires_at=NOW + 5)
+    await insert_each(storage, record)
+    expect(await storage.get(record.address, now=NOW + 5), None, "the expired record")
+    expect(await storage.get(record.address, now=NOW + 4), record, "the record at an earlier time")
+    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 4)), {"t": 1}, "the counts at that time")
+
+
+@check(16, "catch_up")
+async def purge_until_a_future_time_deletes_live_records(subject: Subject) -> None:
+    record = make_record(tag="t", expires_at=NOW + 5)
+    await insert_each(subject.storage, record)
+    storage = await subject.caught_up()
+    expect(await storage.purge(until=NOW + 5, limit=9), [Purged(*record.address, "t")], "the purge")
+    expect(await storage.get(record.address, now=NOW), None, "the record, which was live")

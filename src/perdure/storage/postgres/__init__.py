@@ -1,4 +1,4 @@
-"""Records in PostgreSQL: the engine for many processes on many machines."""
+"""The PostgreSQL engine: records in one schema of a server, shared by any number of processes."""
 
 from .engine import PostgresEngine, open_engine
 from .schema import migrate

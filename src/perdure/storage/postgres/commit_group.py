@@ -1,7 +1,7 @@
-"""A group of commits as the arrays that `commit_group` takes, and its answer as the commits' own.
+"""A batch of commits as the arrays that the SQL function `commit_group` takes, and its reply as results.
 
-The server decides whether to write, and returns its decision and what was stored. The answer to each change
-is judged here, by the one rule that all engines share.
+The server decides whether to write, and returns its decision and the records that it found. The result of
+each change is computed here, by the one rule that all engines share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KIND_NAMES = {Insert: "insert", InsertIfAbsent: "keep", Replace: "replace", Del
 
 
 class CommitCall(NamedTuple):
-    """One call of the verb."""
+    """A call of `commit`."""
 
     changes: Sequence[Change]
     guard: Guard | None
@@ -44,16 +44,16 @@ class CommitCall(NamedTuple):
 
     @property
     def body_size(self) -> int:
-        """About as many bytes as are to be sent."""
+        """The approximate number of bytes to send."""
         afters = map(record_after, self.changes)
         return sum(len(after.body) for after in afters if after is not None)
 
 
 class CommitReply(NamedTuple):
-    """The server's answer: whether it wrote each commit, the counts that guards refused, and what was stored
+    """The server's reply: whether it wrote each commit, the counts that guards refused, and the stored record
     at the address of each change.
 
-    Numbers and booleans are text, here and in what is sent.
+    Numbers and booleans are text, in the reply and in the arguments.
     """
 
     written: Sequence[str]
@@ -64,7 +64,7 @@ class CommitReply(NamedTuple):
 
 
 def encode_calls(calls: Sequence[CommitCall]) -> Iterator[list[str | None]]:
-    """The arrays, in the order of the function's arguments."""
+    """Yield the arrays in the order of the arguments of the SQL function."""
     yield [commit.partition for commit in calls]
     yield _as_text(commit.now for commit in calls)
     yield _end_offsets(commit.changes for commit in calls)
@@ -75,7 +75,7 @@ def encode_calls(calls: Sequence[CommitCall]) -> Iterator[list[str | None]]:
 def decode_reply(
     calls: Sequence[CommitCall], reply: CommitReply
 ) -> Iterator[Committed | Refused | StorageFailed]:
-    """Yield the result of each commit, or its error."""
+    """Yield the result or the error of each commit."""
     states = (
         None if version is None else RecordState(int(version), int(order), tag)
         for version, order, tag in zip(reply.versions, reply.orders, reply.tags, strict=True)
@@ -116,7 +116,7 @@ def _encode_changes(changes: Sequence[Change]) -> Iterator[list[str | None]]:
 
 
 def _end_offsets(parts: Iterable[Sequence[object]]) -> list[str | None]:
-    """The place of the last element of each part, where all stand in one row."""
+    """Return the end of each part if all parts are concatenated."""
     return _as_text(accumulate(map(len, parts)))
 
 

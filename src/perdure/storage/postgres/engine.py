@@ -1,8 +1,7 @@
-"""The PostgreSQL engine: the seven verbs, each one statement, on a schema that any number of clients share.
+"""The PostgreSQL engine: the seven verbs, one statement each, on a schema that any number of clients share.
 
-What a commit does is a function of the schema, `commit_group` in the migrations, so that it takes one round
-trip; commits that come together go together, and so do reads by address. `connections` says what happens
-when the server goes away.
+A commit is an SQL function of the schema, `commit_group`, so that it takes one round trip. Concurrent commits
+share a call, and so do concurrent reads by address. `pool` decides what happens when the connection is lost.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ import anyio
 import asyncpg
 
 from ..batcher import Batcher, copy_error
-from ..contract import Engine, MaintenanceReport, StorageInfo
+from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
 from ..damage import Damaged, checked
 from ..errors import (
     OutcomeUnknown,
@@ -33,7 +32,6 @@ from ..record import (
     Guard,
     Micros,
     PageRequest,
-    Position,
     Purged,
     Record,
     Refused,
@@ -45,10 +43,8 @@ from .commit_group import CommitCall, CommitReply, decode_reply, encode_calls
 from .errors import is_lock_conflict, is_serialization_failure
 from .location import parse_url
 from .notifications import ChangeListener, NotifyListener, PollingListener
-from .pool import ConnectionPool
-from .schema import prepare
-from .statements import addresses_only, bounded, statement
-from .upkeep import maintain
+from .pool import FULL_SCAN_TIMEOUT, ConnectionPool
+from .schema import addresses_only, limit_bytes, page_statement, prepare_schema, statement
 
 MAX_COMMITS_PER_BATCH = 128
 MAX_BATCH_BYTES = 4 * 1024 * 1024
@@ -58,21 +54,18 @@ MAX_CONCURRENT_GETS = 4
 MAX_CONCURRENT_PARTITIONS = 4
 MAX_PURGE_ATTEMPTS = 10
 
-_FIRST = Position(-1, "", "")
-_LAST = Position(2**62, "", "")
-
 
 async def open_engine(url: str) -> PostgresEngine:
-    """Connect to the server that the URL names, making or migrating the tables."""
+    """Connect to the server that the URL names; create or migrate the tables if necessary."""
     location = parse_url(url)
-    connections = await ConnectionPool.open(location)
+    pool = await ConnectionPool.open(location)
     try:
-        await prepare(connections, may_migrate=location.options.migrate == "auto")
+        await prepare_schema(pool, may_migrate=location.options.migrate == "auto")
     except BaseException:
         with anyio.CancelScope(shield=True):
-            await connections.close()
+            await pool.close()
         raise
-    return PostgresEngine(connections)
+    return PostgresEngine(pool)
 
 
 class PostgresEngine(Engine):
@@ -80,17 +73,15 @@ class PostgresEngine(Engine):
 
     name = "postgres"
 
-    def __init__(self, connections: ConnectionPool) -> None:
-        options = connections.location.options
-        self._connections = connections
-        self._listener: ChangeListener = (NotifyListener if options.pooler is None else PollingListener)(
-            connections
-        )
+    def __init__(self, pool: ConnectionPool) -> None:
+        options = pool.location.options
+        self._pool = pool
+        self._listener: ChangeListener = (NotifyListener if options.pooler is None else PollingListener)(pool)
         self._gets = Batcher(
             self._get_with_fallback,
             max_items=MAX_GETS_PER_BATCH,
             max_concurrent=min(MAX_CONCURRENT_GETS, options.pool),
-            weight=lambda requested: len(requested[0]),
+            weight=lambda request: len(request[0]),
             max_weight=MAX_ADDRESSES_PER_BATCH,
         )
         self._commits = Batcher(
@@ -110,22 +101,25 @@ class PostgresEngine(Engine):
         return await self._commits.submit(CommitCall(changes, guard, now))
 
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
-        partition = "all" if request.partition is None else "partition"
-        tag = "" if request.tag is None else "_tag"
-        after = request.after or (_LAST if request.descending else _FIRST)
-        name = f"page_{partition}{tag}{'_descending' * request.descending}"
+        after = request.start
+        sql = page_statement(
+            self._pool.location.quoted_schema,
+            one_partition=request.partition is not None,
+            one_tag=request.tag is not None,
+            descending=request.descending,
+        )
         first = (request.space, request.partition or after.partition, after.order, after.key, now)
         last = () if request.tag is None else (request.tag,)
-        return await self._read(name, lambda limit: (*first, limit, *last), request.limit, now)
+        return await self._read(sql, lambda limit: (*first, limit, *last), request.limit, now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        return await self._read("due", lambda limit: (lane, until, limit, now), limit, now)
+        return await self._read(self._sql("due"), lambda limit: (lane, until, limit, now), limit, now)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         if partition is None:
-            rows = await self._connections.read(self._sql("counts_all"), space, now)
+            rows = await self._pool.read(self._sql("counts_all"), space, now)
         else:
-            rows = await self._connections.read(self._sql("counts_partition"), space, partition, now)
+            rows = await self._pool.read(self._sql("counts_partition"), space, partition, now)
         return {row["tag"]: row["live"] for row in rows}
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
@@ -135,10 +129,10 @@ class PostgresEngine(Engine):
         return self._listener.watches.watch((space, partition, key))
 
     async def maintain(self, *, repair: bool) -> MaintenanceReport:
-        return await maintain(self._connections, repair=repair)
+        return await _maintain(self._pool, repair=repair)
 
     async def info(self) -> StorageInfo:
-        (row,) = await self._connections.read(self._sql("about"))
+        (row,) = await self._pool.read(self._sql("server_info"))
         return StorageInfo(server=f"PostgreSQL {row['version']}", time=row["micros"])
 
     async def close(self) -> None:
@@ -146,35 +140,35 @@ class PostgresEngine(Engine):
         await self._commits.close()
         await self._purges.close()
         await self._gets.close()
-        await self._connections.close()
+        await self._pool.close()
 
     # Reading
 
     async def _read(
-        self, name: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
+        self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Return a listing; `values` are those of its statement, for a limit."""
+        """Return the records of a listing. `values` returns the values of its statement for a limit."""
         try:
-            rows = await self._connections.read(bounded(self._sql(name), MAX_PAGE_BYTES), *values(limit))
+            rows = await self._pool.read(limit_bytes(listing, MAX_PAGE_BYTES), *values(limit))
             return [_record(row) for row in rows]
         except StorageCorrupt:
-            return await self._read_one_by_one(name, values, limit, now)
+            return await self._read_one_by_one(listing, values, limit, now)
 
     async def _read_one_by_one(
-        self, name: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
+        self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Return a listing without the damaged records, any of which fails the statement that reads it."""
-        requested, seen = limit, 0
+        """Return a listing without damaged records. A statement that reads one fails."""
+        count, seen = limit, 0
         page = Page(limit)
         while True:
-            rows = await self._connections.read(addresses_only(self._sql(name)), *values(requested))
+            rows = await self._pool.read(addresses_only(listing), *values(count))
             for row in rows[seen:]:
                 page.add(await self._get_single(Address(*row), now))
                 if page.is_full:
                     return page.records
-            if len(rows) < requested:
+            if len(rows) < count:
                 return page.records
-            requested, seen = 2 * requested, requested
+            count, seen = 2 * count, count
 
     async def _get_single(self, address: Address, now: Micros) -> Record | Damaged | None:
         try:
@@ -188,7 +182,7 @@ class PostgresEngine(Engine):
     ) -> Sequence[list[Record | None] | Exception]:
         try:
             return await self._get_batch(batch)
-        except StorageCorrupt:  # one damaged record must not fail those who did not ask for it
+        except StorageCorrupt:  # a damaged record must not fail the other calls
             return [await self._get_each(addresses, now) for addresses, now in batch]
 
     async def _get_each(self, addresses: Sequence[Address], now: Micros) -> list[Record | None] | Exception:
@@ -201,10 +195,10 @@ class PostgresEngine(Engine):
         self, batch: Sequence[tuple[Sequence[Address], Micros]]
     ) -> list[list[Record | None]]:
         requested = [(*address, str(now)) for addresses, now in batch for address in addresses]
-        rows = await self._connections.read(self._sql("get"), *map(list, zip(*requested, strict=True)))
-        found = {row["place"]: _record(row) for row in rows}
-        answers = (found.get(index) for index in range(1, len(requested) + 1))
-        return [list(islice(answers, len(addresses))) for addresses, _ in batch]
+        rows = await self._pool.read(self._sql("get"), *map(list, zip(*requested, strict=True)))
+        found = {row["number"]: _record(row) for row in rows}
+        records = (found.get(number) for number in range(1, len(requested) + 1))
+        return [list(islice(records, len(addresses))) for addresses, _ in batch]
 
     # Writing
 
@@ -218,26 +212,26 @@ class PostgresEngine(Engine):
                 raise
             if isinstance(error, StorageBusy):
                 return await self._commit_per_partition(batch, error)
-        return [await self._commit_single(commit) for commit in batch]  # one must not fail its neighbours
+        return [await self._commit_single(commit) for commit in batch]  # one must not fail the others
 
     async def _commit_per_partition(
         self, batch: Sequence[CommitCall], error: StorageBusy
     ) -> Sequence[Committed | Refused | Exception]:
-        """Each partition by itself, where others hold one of several; all was rolled back."""
-        parts: dict[str, list[int]] = {}
+        """Commit each partition separately, because one of several was locked and all was rolled back."""
+        partitions: dict[str, list[int]] = {}
         for index, commit in enumerate(batch):
-            parts.setdefault(commit.partition, []).append(index)
-        if len(parts) == 1 or not is_lock_conflict(error):
+            partitions.setdefault(commit.partition, []).append(index)
+        if len(partitions) == 1 or not is_lock_conflict(error):
             raise error
         results: dict[int, Committed | Refused | Exception] = {}
-        turns = asyncio.Semaphore(MAX_CONCURRENT_PARTITIONS)
+        slots = asyncio.Semaphore(MAX_CONCURRENT_PARTITIONS)
 
         async def commit_partition(indexes: Sequence[int]) -> None:
-            async with turns:
-                answers = await self._commit_partition([batch[index] for index in indexes])
-            results.update(zip(indexes, answers, strict=True))
+            async with slots:
+                committed = await self._commit_partition([batch[index] for index in indexes])
+            results.update(zip(indexes, committed, strict=True))
 
-        await asyncio.gather(*map(commit_partition, parts.values()))
+        await asyncio.gather(*map(commit_partition, partitions.values()))
         return [results[index] for index in range(len(batch))]
 
     async def _commit_partition(
@@ -268,11 +262,11 @@ class PostgresEngine(Engine):
 
     async def _purge(self, until: Micros, limit: int) -> list[Purged]:
         purged = [Purged(*row) for row in await self._purge_with_retry(until, limit)]
-        self._listener.watches.wake(Address(each.space, each.partition, each.key) for each in purged)
+        self._listener.watches.wake(each.address for each in purged)
         return purged
 
     async def _purge_with_retry(self, until: Micros, limit: int) -> list[asyncpg.Record]:
-        """Try again where others were first, and all was rolled back."""
+        """Repeat a purge that was rolled back because of a concurrent transaction."""
         for _ in range(MAX_PURGE_ATTEMPTS - 1):
             try:
                 return await self._write("purge", None, until, limit)
@@ -284,15 +278,48 @@ class PostgresEngine(Engine):
     async def _write(
         self, name: str, addresses: Sequence[Address] | None, *values: object
     ) -> list[asyncpg.Record]:
-        """Run a function of the schema that locks, writes and tells the others."""
-        location = self._connections.location
+        """Run an SQL function that locks, writes and notifies the other clients."""
+        location = self._pool.location
         message = self._listener.message(addresses)
-        return await self._connections.write(
+        return await self._pool.write(
             self._sql(name), location.lock_timeout_setting, location.channel, message, *values
         )
 
     def _sql(self, name: str) -> str:
-        return statement(name, self._connections.location.quoted_schema)
+        return statement(name, self._pool.location.quoted_schema)
+
+
+async def _maintain(pool: ConnectionPool, *, repair: bool) -> MaintenanceReport:
+    """Compare every counter with the records, find damaged records, and update the planner's statistics.
+
+    The server releases unused space by itself. While counters are repaired, no client can write.
+    """
+    schema = pool.location.quoted_schema
+    async with pool.transaction() as session:
+        if repair:
+            await session.execute(statement("repair_lock", schema))
+        wrong = await session.fetch(statement("wrong_counters", schema), timeout=FULL_SCAN_TIMEOUT)
+        if repair:
+            counts = [row for row in wrong if row["partition"] is not None]
+            totals = [row for row in wrong if row["partition"] is None]
+            await session.executemany(
+                statement("repair_count", schema),
+                [(row["space"], row["partition"], row["tag"], row["counted"]) for row in counts],
+            )
+            await session.executemany(
+                statement("repair_total", schema),
+                [(row["space"], row["tag"], row["counted"] - row["stored"]) for row in totals],
+            )
+            await session.execute(statement("delete_zero_counts", schema))
+        damaged = await session.fetch(statement("damaged", schema), timeout=FULL_SCAN_TIMEOUT)
+        await session.execute(statement("analyze", schema), timeout=FULL_SCAN_TIMEOUT)
+    unreadable = "its text cannot be read, or is not UTF-8"
+    findings = [
+        counter_finding(space, partition, tag, stored=stored, actual=actual)
+        for space, partition, tag, stored, actual in wrong
+    ]
+    findings += [str(Damaged(Address(*row), unreadable)) for row in damaged]
+    return MaintenanceReport(findings=tuple(findings))
 
 
 def _record(row: asyncpg.Record) -> Record:

@@ -1,7 +1,7 @@
-"""PostgreSQL's error codes, and the driver's errors, as errors of the contract. By code, never by message.
+"""PostgreSQL's error codes and the driver's errors as errors of the contract. The code decides, not the text.
 
-What matters most is whether a write can have happened. The server rolls back whatever it answers with an
-error; only where the connection was lost after a write was sent, nobody knows.
+The important question is whether a write can have been applied. The server rolls back whatever it reports an
+error for; only if the connection was lost after a write was sent, the outcome is unknown.
 """
 
 from __future__ import annotations
@@ -31,67 +31,65 @@ DRIVER_ERRORS = (
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
     OSError,  # a TimeoutError is one
-    ValueError,  # a URL that the driver does not understand
+    ValueError,  # raised by the driver for an invalid URL
 )
 
 T = TypeVar("T")
 
 _CONNECTION_LOST_CODES = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
-"""Codes, beside those of class 08, with which the server ends a connection."""
+"""Codes, besides those of class 08, with which the server closes a connection."""
 
 _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
-    "25006": (StorageReadOnly, "the server, or this user's transactions, may only read"),
-    "42501": (StorageReadOnly, "this user lacks the rights on the tables"),
-    "53": (StorageUnavailable, "the server has no resources left for this"),
+    "25006": (StorageReadOnly, "the server or the session is read-only"),
+    "42501": (StorageReadOnly, "the user has no permission on the tables"),
+    "53": (StorageUnavailable, "the server is out of resources"),
     "53100": (StorageFull, "the server's disk is full"),
-    "40": (StorageBusy, "others changed the same; it was rolled back"),
-    "55P03": (StorageBusy, "others held the lock for longer than lock_timeout"),
-    "57014": (StorageBusy, "it took the server longer than statement_timeout"),
-    "XX001": (StorageCorrupt, "a table is damaged; restore it from a copy"),
+    "40": (StorageBusy, "rolled back because of a concurrent transaction"),
+    "55P03": (StorageBusy, "no lock within lock_timeout"),
+    "57014": (StorageBusy, "statement_timeout exceeded"),
+    "XX001": (StorageCorrupt, "a table is damaged; restore it from a backup"),
     "XX002": (StorageCorrupt, "an index is damaged; rebuild it with REINDEX"),
 }
 
 _CONNECT_ERRORS: Mapping[str, tuple[str, str]] = {
-    "08P01": ("the server refuses our settings", "write pooler=transaction if a pooler stands before it"),
-    "28": ("the server refuses this user", "check user, password and the server's pg_hba.conf"),
-    "3D000": ("there is no such database", "create it, or name another"),
-    "42501": ("this user lacks the rights", "grant them, or let somebody else run perdure migrate"),
+    "08P01": (
+        "the server rejects the connection settings",
+        "add pooler=transaction to the URL if there is a pooler in between",
+    ),
+    "28": ("authentication failed", "check user, password and the server's pg_hba.conf"),
+    "3D000": ("the database does not exist", "create it or name another"),
+    "42501": ("the user lacks permissions", "grant them, or have another user run perdure migrate"),
 }
 
 
 def as_storage_error(error: Exception, location: Location, *, was_sent: bool = False) -> StorageError:
-    """The contract's error for the driver's, which the caller sets as its cause.
+    """Return the contract's error for an error of the driver. The caller sets the cause.
 
-    `was_sent` says that it may have met a write under way.
+    `was_sent` is True if a write may have been in flight.
     """
     code = _code(error)
     if is_connection_lost(error):
-        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # which refuses before it sends
+        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # which is raised before sending
             return OutcomeUnknown(
                 f"{location.display_name}: the connection was lost during a write ({error!r})"
             )
-        return StorageUnavailable(f"{location.display_name}: the server cannot be reached ({error!r})")
+        return StorageUnavailable(f"{location.display_name}: the server is unreachable ({error!r})")
     if code in ("42P01", "42883", "3F000"):
-        return MissingSchema(
-            location.display_name,
-            "its tables are not there",
-            f"run: perdure migrate --url {location.display_name}",
-        )
+        remedy = f"run: perdure migrate --url {location.display_name}"
+        return MissingSchema(location.display_name, "the tables do not exist", remedy)
     if isinstance(error, UnicodeDecodeError):
         return StorageCorrupt(f"{location.display_name}: stored text is not UTF-8 ({error})")
-    kind, what = _find(_ERRORS_BY_CODE, code) or (StorageFailed, "PostgreSQL failed")
-    return kind(f"{location.display_name}: {what} ({error})")
+    kind, reason = _find(_ERRORS_BY_CODE, code) or (StorageFailed, "PostgreSQL failed")
+    return kind(f"{location.display_name}: {reason} ({error})")
 
 
 def as_connect_error(error: Exception, location: Location) -> StorageError:
-    """The same for an error met while connecting: who is refused is told what to do about it.
+    """Return the error for one that occurred while connecting, with the remedy if there is one.
 
-    A server that cannot be reached may be there in a moment, so that is no reason to give up the URL.
+    A server that is unreachable may be reachable later, so that is not a CannotOpen.
     """
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
-        return StorageUnavailable(
-            f"{location.display_name}: no server there takes writes now, only standbys answer"
-        )
+        return StorageUnavailable(f"{location.display_name}: no host accepts writes; only standbys responded")
     if isinstance(error, (ssl.SSLError, ValueError)):
         return CannotOpen(location.display_name, str(error), "check the driver's options in the URL")
     found = _find(_CONNECT_ERRORS, _code(error))
@@ -99,26 +97,26 @@ def as_connect_error(error: Exception, location: Location) -> StorageError:
 
 
 def is_connection_lost(error: Exception) -> bool:
-    """Whether the connection is gone, or never was."""
+    """Return whether the connection was lost, or could not be opened."""
     if isinstance(error, asyncpg.PostgresError):
         code = _code(error)
         return code in _CONNECTION_LOST_CODES or code.startswith("08")
-    is_misuse = isinstance(error, ValueError)  # some of the driver's interface errors are
+    is_misuse = isinstance(error, ValueError)  # some of the driver's interface errors are ValueErrors
     return not is_misuse and isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError))
 
 
 def is_read_only(error: Exception) -> bool:
-    """Whether the server takes no writes in this session."""
+    """Return whether the server rejects writes in this session."""
     return isinstance(error, asyncpg.ReadOnlySQLTransactionError)
 
 
 def is_lock_conflict(error: StorageError) -> bool:
-    """Whether the server rolled back because others held a lock."""
+    """Return whether the server rolled back because of a lock of another transaction."""
     return isinstance(error.__cause__, (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError))
 
 
 def is_serialization_failure(error: StorageError) -> bool:
-    """Whether the server rolled back because others were first."""
+    """Return whether the server rolled back because a concurrent transaction committed first."""
     return isinstance(error.__cause__, asyncpg.SerializationError)
 
 
@@ -127,5 +125,5 @@ def _code(error: Exception) -> str:
 
 
 def _find(table: Mapping[str, T], code: str) -> T | None:
-    """What a table says of this code, or of its class."""
+    """Return the entry for a code, or for its class."""
     return table.get(code) or table.get(code[:2])

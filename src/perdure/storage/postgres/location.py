@@ -1,81 +1,86 @@
-"""What a `postgresql:` URL says: which server and database, which schema in it, and the options.
+"""The parts of a `postgresql:` URL: the server, the database, the schema in it, and the options.
 
-The options that are ours are taken out of the URL; the rest of it is the driver's. Messages name the place
-without user and password.
+Our own options are removed from the URL; the rest is passed to the driver. Messages show the server without
+user and password.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Annotated, Literal
-from urllib.parse import SplitResult, parse_qsl, quote, urlsplit
+from urllib.parse import SplitResult, quote, urlsplit
 from zlib import crc32
 
 import msgspec
 
 from ..errors import CannotOpen
+from ..url_options import parse_options
 
 _OPTIONS_HELP = (
-    "our options are schema=NAME, pool=CONNECTIONS, pooler=transaction, migrate=auto|never, "
+    "perdure's options are schema=NAME, pool=CONNECTIONS, pooler=transaction, migrate=auto|never, "
     "statement_timeout=SECONDS, lock_timeout=SECONDS and persistence=required|always|any; "
-    "others are for the driver"
+    "all others are passed to asyncpg"
 )
 _MAX_IDENTIFIER_BYTES = 63
 _Seconds = Annotated[float, msgspec.Meta(ge=0, le=86_400)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
+    """Our own options of a `postgresql:` URL."""
+
     schema: str = "perdure"
-    """The schema that holds our tables. Each is a storage of its own."""
+    """The schema of the tables. Each schema is a separate storage."""
     pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
-    """The most connections; one more listens while somebody watches."""
+    """The maximum number of connections. One more listens while there is a watch."""
     pooler: Literal["transaction"] | None = None
-    """Whether a pooler gives us another server connection for each transaction."""
+    """transaction: a pooler assigns a server connection to each transaction."""
     migrate: Literal["auto", "never"] = "auto"
-    """auto: tables are made, or changed to the newest schema, when the storage is opened."""
+    """auto: opening the storage creates the tables or migrates them to the newest schema."""
     statement_timeout: _Seconds = 60.0
-    """Seconds that the server may work on a call before StorageBusy. 0: no limit."""
+    """Seconds that a statement can take before StorageBusy. 0: no limit."""
     lock_timeout: _Seconds = 30.0
-    """Seconds that a commit may wait for others in its partition before StorageBusy. 0: no limit."""
+    """Seconds that a commit waits for concurrent writes to its partition before StorageBusy. 0: no limit."""
     persistence: Literal["any", "required", "always"] = "required"
-    """any: open a server that does not flush its writes. always: refuse one that a power cut may damage."""
+    """any: accept a server that does not flush its writes. always: refuse one that a power cut can damage."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """A server, a schema and how to use them."""
+
     dsns: tuple[str, ...]
-    """The URL as the driver is to see it: one for each host, to be tried in turn."""
+    """The URLs for the driver: one for each host, to be tried in order."""
     display_name: str
-    """The place as people are to see it."""
+    """The URL without user, password and options, for messages."""
     options: Options = Options()
 
     @property
     def requires_read_write(self) -> bool:
-        """Whether a host whose transactions may only read by default is to be passed over, like a standby."""
+        """Whether a host whose transactions are read-only by default is skipped, like a standby."""
         return "target_session_attrs=read-write" in urlsplit(self.dsns[0]).query.split("&")
 
     @property
     def quoted_schema(self) -> str:
-        """The schema's name, quoted to stand in a statement."""
+        """The name of the schema, quoted for use in a statement."""
         return '"' + self.options.schema.replace('"', '""') + '"'
 
     @property
     def channel(self) -> str:
-        """Where commits are told. Two schemas may share one by chance: then some are woken for nothing."""
+        """The channel of notifications. If two schemas share one by chance, there are extra wake-ups."""
         return f"perdure_{crc32(self.options.schema.encode()):08x}"
 
     @property
     def lock_timeout_setting(self) -> str:
-        """The time to wait for a lock, as the server writes it."""
+        """The timeout for locks, as a setting of the server."""
         return f"{round(self.options.lock_timeout * 1000)}ms"
 
 
 def parse_url(url: str) -> Location:
-    """`postgresql://user:password@host:port/database`, with options behind a question mark."""
+    """Parse `postgresql://user:password@host:port/database`, with options after a question mark."""
     scheme = url.partition(":")[0]
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _invalid_url_error(scheme) from None  # its message may have the password
+        raise _invalid_url_error(scheme) from None  # its message may contain the password
     user, at, hosts = parts.netloc.rpartition("@")
     if (
         not url.startswith(f"{scheme}://")
@@ -87,7 +92,8 @@ def parse_url(url: str) -> Location:
     pairs = [pair for pair in parts.query.split("&") if pair]
     own_options = [pair for pair in pairs if _option_name(pair) in Options.__struct_fields__]
     query = "&".join(pair for pair in pairs if pair not in own_options)
-    options = _options(display_name, "&".join(own_options))
+    options = parse_options("&".join(own_options), Options, display_name, _OPTIONS_HELP)
+    _check_schema(display_name, options.schema)
     return Location(
         dsns=tuple(
             parts._replace(netloc=f"{user}{at}{host}", query=query).geturl() for host in hosts.split(",")
@@ -98,12 +104,12 @@ def parse_url(url: str) -> Location:
 
 
 def _has_unencoded_password(parts: SplitResult) -> bool:
-    """Whether a password with a special character may have ended too early, and the rest be part of it."""
+    """Return whether an unencoded character may have ended the password too early."""
     return bool(parts.fragment) or "@" in parts.path or "@" in parts.query
 
 
 def _are_valid_hosts(hosts: Sequence[str]) -> bool:
-    """Whether each has a number for its port: a password whose host was forgotten may stand there."""
+    """Return whether each port is a number: without a host, the password would be parsed as a port."""
     ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts]
     return all(not port or port.isdecimal() for port in ports) and (all(hosts) or len(hosts) == 1)
 
@@ -112,31 +118,19 @@ def _option_name(pair: str) -> str:
     return pair.partition("=")[0]
 
 
-def _options(display_name: str, query: str) -> Options:
-    try:
-        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"))
-        options = msgspec.convert(given, Options, strict=False)
-    except ValueError as error:
-        raise CannotOpen(display_name, str(error), _OPTIONS_HELP) from error
-    _check_schema(display_name, options.schema)
-    return options
-
-
 def _check_schema(display_name: str, schema: str) -> None:
-    """Refuse what the server would cut short, or mean something else by."""
+    """Refuse a name that the server would truncate, or interpret differently."""
     if not 1 <= len(schema.encode()) <= _MAX_IDENTIFIER_BYTES or "\0" in schema:
-        reason = f"a schema's name has 1 to {_MAX_IDENTIFIER_BYTES} bytes and no NUL"
-        raise CannotOpen(display_name, reason, "choose another schema")
+        reason = f"the schema name must have 1 to {_MAX_IDENTIFIER_BYTES} bytes and no NUL"
+        raise CannotOpen(display_name, reason, "use another schema")
     if schema == "$user" or schema.startswith("pg_") or schema == "information_schema":
-        raise CannotOpen(
-            display_name, f"{schema} has a meaning of its own in PostgreSQL", "choose another schema"
-        )
+        raise CannotOpen(display_name, f"{schema} is reserved by PostgreSQL", "use another schema")
 
 
 def _invalid_url_error(scheme: str) -> CannotOpen:
-    """Nothing of the URL is told: anything in it may be a part of the password."""
+    """Return an error that shows nothing of the URL: any part of it can be part of the password."""
     remedy = (
-        "write postgresql://user:password@host:port/database "
-        "(in a password, and wherever else they mean themselves, @ as %40, / as %2F, ? as %3F, # as %23)"
+        "use postgresql://user:password@host:port/database "
+        "(write @ / ? # in user, password and database as %40 %2F %3F %23)"
     )
-    return CannotOpen(f"{scheme}:", "it does not name a server", remedy)
+    return CannotOpen(f"{scheme}:", "the URL names no server", remedy)

@@ -1,7 +1,7 @@
-"""News of what other clients commit, for those who watch here: by notification, or by looking.
+"""Wake the watches of this client when other clients commit: by LISTEN, or by polling behind a pooler.
 
-Nothing is done while nobody watches. News may come for nothing, and a lost connection is made again: whoever
-watches is then woken, since anything may have happened in between.
+Without watches, nothing runs. After a lost connection all watches are woken, because changes may have been
+missed.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ from ..record import Address
 from ..watch import WatchRegistry
 from .errors import DRIVER_ERRORS
 from .pool import CLOSE_TIMEOUT, CONNECT_TIMEOUT, ConnectionPool
-from .statements import statement
+from .schema import statement
 
 if TYPE_CHECKING:
     from .pool import Connection
 
 LINGER_SECONDS = 5.0
-"""Seconds to go on after the last watch has gone: another often comes."""
+"""Seconds to continue after the last watch is closed: another is often opened soon."""
 RECONNECT_DELAY = 1.0
-"""Seconds before a lost connection is made again."""
+"""Seconds before a lost connection is replaced."""
 KEEPALIVE_SECONDS = 30.0
-"""Seconds of silence after which a listening connection is asked whether it is still there."""
+"""Seconds without a notification after which the connection is checked."""
 POLL_SECONDS = 0.2
 MAX_PAYLOAD_BYTES = 7_999
 
 
 class ChangeListener(ABC):
-    """Follows what others commit, by a task that lives as long as somebody watches."""
+    """Receives the changes of other clients, in a task that runs while there is a watch."""
 
-    def __init__(self, connections: ConnectionPool) -> None:
+    def __init__(self, pool: ConnectionPool) -> None:
         self.watches = WatchRegistry(on_watched_changed=self._on_watched_changed)
-        self._connections = connections
+        self._pool = pool
         self._client = uuid4().hex
         self._task: asyncio.Task[None] | None = None
         self._stopped: set[asyncio.Task[None]] = set()
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
-        """What the others are told of a change at these addresses; None: anywhere."""
+        """Return the notification of a change at these addresses; None: at any address."""
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)
@@ -63,7 +63,7 @@ class ChangeListener(ABC):
 
     @abstractmethod
     async def _listen_once(self) -> None:
-        """Wake whoever is to be woken, until the connection is lost."""
+        """Wake watches until the connection is lost."""
 
     async def _listen_forever(self) -> None:
         while True:
@@ -90,10 +90,10 @@ class ChangeListener(ABC):
 
 
 class NotifyListener(ChangeListener):
-    """Listens on a connection of its own."""
+    """Listens on a separate connection."""
 
     async def _listen_once(self) -> None:
-        connection = await self._connections.connect()
+        connection = await self._pool.connect()
         try:
             await self._listen(connection)
         finally:
@@ -102,8 +102,8 @@ class NotifyListener(ChangeListener):
     async def _listen(self, connection: Connection) -> None:
         lost = asyncio.Event()
         connection.add_termination_listener(lambda _: lost.set())
-        await connection.execute(statement("announce_listener", self._connections.location.quoted_schema))
-        await connection.add_listener(self._connections.location.channel, self._on_notification)
+        await connection.execute(statement("announce_listener", self._pool.location.quoted_schema))
+        await connection.add_listener(self._pool.location.channel, self._on_notification)
         self.watches.wake_all()
         while not lost.is_set():
             try:
@@ -114,10 +114,10 @@ class NotifyListener(ChangeListener):
     def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         try:
             client, addresses = msgspec.json.decode(str(payload), type=tuple[str, list[Address] | None])
-        except msgspec.DecodeError:  # not one of ours
+        except msgspec.DecodeError:  # sent by something else
             client, addresses = "", None
         if client == self._client:
-            return  # they have been woken when the commit returned
+            return  # our watches were woken when the commit returned
         if addresses is None:
             self.watches.wake_all()
         else:
@@ -125,21 +125,21 @@ class NotifyListener(ChangeListener):
 
 
 class PollingListener(ChangeListener):
-    """Looks at a number that every commit raises, where a pooler lets nobody listen."""
+    """Polls a counter that every commit increments, because LISTEN does not work through a pooler."""
 
     async def _listen_once(self) -> None:
-        sql = statement("news", self._connections.location.quoted_schema)
-        known: object = None
+        sql = statement("change_counter", self._pool.location.quoted_schema)
+        last: object = None
         while True:
-            [[number]] = await self._connections.read(sql)
-            if number != known:
+            [[number]] = await self._pool.read(sql)
+            if number != last:
                 self.watches.wake_all()
-            known = number
+            last = number
             await asyncio.sleep(POLL_SECONDS)
 
 
 async def _close(connection: Connection) -> None:
-    """Say goodbye, but not for long. Also where the task that follows was cancelled."""
+    """Close with a timeout, also if the listening task is cancelled."""
     try:
         await connection.close(timeout=CLOSE_TIMEOUT)
     except DRIVER_ERRORS:

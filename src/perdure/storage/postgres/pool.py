@@ -1,7 +1,7 @@
-"""Connections to the server: a pool, what may be tried again on it, and the end of it.
+"""The pool of connections to the server: timeouts, retries and closing.
 
-A read that meets a dead connection is tried once more on a fresh one. A write is sent once. Nothing here, or
-in what is sent, leaves anything behind in a session, so a pooler may exchange the session at will.
+A read that finds its connection lost is repeated once on a new one. A write is sent once. No call leaves any
+state in a session, so a pooler may switch sessions between calls.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     Session: TypeAlias = asyncpg.pool.PoolConnectionProxy[asyncpg.Record]
 
 CONNECT_TIMEOUT = 10.0
-"""Seconds for each host."""
+"""Seconds to connect to each host."""
 CLOSE_TIMEOUT = 5.0
 CLIENT_TIMEOUT_MARGIN = 10.0
-"""Seconds beyond the server's own timeout after which we take it for gone."""
+"""Seconds after the server's own timeout, after which the connection is considered lost."""
 FULL_SCAN_TIMEOUT = 86_400.0
-"""Seconds for a statement that goes through whole tables."""
+"""Seconds for a statement that scans whole tables."""
 _PLANNER_SETTINGS = {"enable_seqscan": "off", "enable_bitmapscan": "off", "enable_sort": "off", "jit": "off"}
-"""There is an index for all that we ask; of a new table the planner does not know that it pays.
+"""Every query has an index, which the planner would not use on a table without statistics.
 
-Where there is no other way, servers before 18 take what is switched off to cost a fortune, and compile it.
+`jit` is off because servers before 18 estimate a very high cost for a disabled plan, and would compile it.
 """
 _LONG_TRANSACTION_SETTINGS = """
     SET LOCAL statement_timeout = 0;
@@ -51,33 +51,28 @@ class _ConnectArguments(TypedDict):
 
 
 def _connect_arguments(location: Location) -> _ConnectArguments:
-    """What every connection begins with. A pooler knows no settings, and no statements that stay prepared."""
+    """Return the arguments to connect with. A pooler supports neither settings nor prepared statements."""
+    is_pooled = location.options.pooler is not None
     seconds = location.options.statement_timeout
-    target = SessionAttribute.read_write if location.requires_read_write else SessionAttribute.primary
-    if location.options.pooler is not None:
-        return _ConnectArguments(
-            timeout=CONNECT_TIMEOUT,
-            command_timeout=seconds or None,
-            statement_cache_size=0,
-            server_settings={},
-            target_session_attrs=target,
-        )
+    settings = {
+        "statement_timeout": f"{round(seconds * 1000)}ms",
+        "idle_in_transaction_session_timeout": "60s",
+        "default_transaction_isolation": "read committed",
+        **_PLANNER_SETTINGS,
+    }
     return _ConnectArguments(
         timeout=CONNECT_TIMEOUT,
-        command_timeout=seconds + CLIENT_TIMEOUT_MARGIN if seconds else None,
-        statement_cache_size=100,
-        server_settings={
-            "statement_timeout": f"{round(seconds * 1000)}ms",
-            "idle_in_transaction_session_timeout": "60s",
-            "default_transaction_isolation": "read committed",
-            **_PLANNER_SETTINGS,
-        },
-        target_session_attrs=target,
+        command_timeout=seconds + (0 if is_pooled else CLIENT_TIMEOUT_MARGIN) if seconds else None,
+        statement_cache_size=0 if is_pooled else 100,
+        server_settings={} if is_pooled else settings,
+        target_session_attrs=(
+            SessionAttribute.read_write if location.requires_read_write else SessionAttribute.primary
+        ),
     )
 
 
 class ConnectionPool:
-    """Belongs to one event loop."""
+    """A pool of connections to one server. Belongs to one event loop."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -92,15 +87,15 @@ class ConnectionPool:
 
     @classmethod
     async def open(cls, location: Location) -> Self:
-        """A pool that connects when somebody asks for a connection."""
+        """Create a pool, which connects on first use."""
         opened = cls(location)
         await opened._pool
         return opened
 
     async def connect(self, *_: object, **__: object) -> Connection:
-        """A connection of one's own. The pool calls this too, with arguments that are not needed.
+        """Return a new connection outside the pool. The pool calls this too, with arguments that are ignored.
 
-        The driver cannot be stopped well in the middle of this, so it goes on without a caller who has gone.
+        Connecting continues if the caller is cancelled, because the driver does not handle that cleanly.
         """
         task = asyncio.ensure_future(_connect(self.location))
         self._connecting.add(task)
@@ -121,12 +116,12 @@ class ConnectionPool:
         return await self._run(sql, values, is_write=False)
 
     async def write(self, sql: str, *values: object) -> list[asyncpg.Record]:
-        """Run a statement that is a transaction of its own."""
+        """Run a statement in its own transaction."""
         return await self._run(sql, values, is_write=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
-        """A session in a transaction that may take its time, though not much more of it once we close."""
+        """Return a session in a long transaction. It is cancelled some seconds after `close` is called."""
         async with self._acquire_tracked() as session:
             try:
                 async with self._cancel_after_close(), session.transaction():
@@ -139,7 +134,7 @@ class ConnectionPool:
                 raise await self._storage_error(error, was_sent=True) from error
 
     async def close(self) -> None:
-        """Wait for what is under way, then close every connection. What takes its time is stopped."""
+        """Wait for the calls in flight, cancel long transactions, and close every connection."""
         self._closed = True
         for limit in self._long_running:
             limit.reschedule(asyncio.get_running_loop().time() + CLOSE_TIMEOUT)
@@ -160,14 +155,17 @@ class ConnectionPool:
                 raise await self._storage_error(error, was_sent=is_write) from error
 
     async def _storage_error(self, error: Exception, *, was_sent: bool) -> StorageError:
-        """The error to raise. A session that may only read may be one of a standby, and so may its like."""
+        """Return the error to raise.
+
+        After a read-only error, all connections are replaced, because the server may have become a standby.
+        """
         if is_read_only(error):
             await self._pool.expire_connections()
         return as_storage_error(error, self.location, was_sent=was_sent)
 
     @asynccontextmanager
     async def _cancel_after_close(self) -> AsyncGenerator[None]:
-        """Stop the block, and whatever the server does for it, some time after `close` was called."""
+        """Cancel the block, also on the server, CLOSE_TIMEOUT seconds after `close` is called."""
         limit = asyncio.timeout(None)
         self._long_running.add(limit)
         try:
@@ -175,7 +173,7 @@ class ConnectionPool:
                 yield
         except TimeoutError as error:
             if limit.expired():
-                raise StorageClosed(f"{self.location.display_name} was closed") from error
+                raise StorageClosed(f"{self.location.display_name} is closed") from error
             raise
         finally:
             self._long_running.discard(limit)
@@ -183,14 +181,14 @@ class ConnectionPool:
     @asynccontextmanager
     async def _acquire_tracked(self) -> AsyncGenerator[Session]:
         if self._closed:
-            raise StorageClosed(f"{self.location.display_name} was closed")
+            raise StorageClosed(f"{self.location.display_name} is closed")
         self._in_use += 1
         try:
             session = await self._acquire()
             try:
                 yield session
             finally:
-                with suppress(*DRIVER_ERRORS):  # it is closed then, and replaced by the next who asks
+                with suppress(*DRIVER_ERRORS):  # then it is closed, and the next call opens another
                     await self._pool.release(session, timeout=CLOSE_TIMEOUT)
         finally:
             self._in_use -= 1
@@ -205,7 +203,7 @@ class ConnectionPool:
 
 
 async def _connect(location: Location) -> Connection:
-    """A connection to the first host that is there and is no standby. The driver has one timeout for all."""
+    """Connect to the first host that is reachable and not a standby, with a timeout for each host."""
     *others, last = location.dsns
     for dsn in others:
         try:
@@ -217,10 +215,10 @@ async def _connect(location: Location) -> Connection:
 
 
 async def _skip_reset(_: object) -> None:
-    """Instead of the driver's own reset, which would cost a round trip to undo what we never do."""
+    """Replace the driver's reset, a round trip that has nothing to undo here."""
 
 
 def _terminate_unused(task: asyncio.Task[Connection]) -> None:
-    """Nobody waits for this connection any more."""
+    """Close a connection whose caller has stopped waiting."""
     if not task.cancelled() and task.exception() is None:
         task.result().terminate()

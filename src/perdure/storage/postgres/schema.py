@@ -1,11 +1,14 @@
-"""Making the tables: refusing what is not ours before touching it, creating, migrating.
+"""The schema: check the server and the schema before changing them, create and migrate tables, load SQL.
 
-Several processes may be at it at once: they take turns, and those who come later find it done.
+Each statement is in a file of `sql`, and is named after it. Several processes can migrate at the same time:
+they wait for each other, and the later ones find it done.
 """
 
 from __future__ import annotations
 
 import logging
+from functools import cache
+from importlib.resources import files
 from typing import Protocol
 
 import anyio
@@ -14,10 +17,10 @@ import asyncpg
 from ..errors import CannotOpen, ForeignStorage, MissingSchema, NewerSchema, UnsafeServer
 from .location import Location, parse_url
 from .pool import FULL_SCAN_TIMEOUT, ConnectionPool
-from .statements import migrations, statement
 
 log = logging.getLogger(__name__)
 
+_PACKAGE = files(__package__ or "")
 _MIN_VERSION = 150_000
 _TABLES = ["perdure_schema", "records", "counts", "totals", "news"]
 _LOCK_MIGRATION = "SELECT pg_advisory_xact_lock(hashtextextended('perdure migrate ' || $1, 0))"
@@ -29,45 +32,45 @@ class _Fetch(Protocol):
 
 
 async def migrate(url: str) -> None:
-    """Make the tables, or change them to the newest schema, and nothing else."""
+    """Create the tables, or migrate them to the newest schema."""
     location = parse_url(url)
-    connections = await ConnectionPool.open(location)
+    pool = await ConnectionPool.open(location)
     try:
-        await prepare(connections, may_migrate=True)
+        await prepare_schema(pool, may_migrate=True)
     finally:
         with anyio.CancelScope(shield=True):
-            await connections.close()
+            await pool.close()
 
 
-async def prepare(
-    connections: ConnectionPool, *, may_migrate: bool, steps: tuple[str, ...] | None = None
+async def prepare_schema(
+    pool: ConnectionPool, *, may_migrate: bool, steps: tuple[str, ...] | None = None
 ) -> None:
-    """Leave behind a schema of the newest version, or refuse and leave it as it was."""
-    location = connections.location
+    """Create or migrate the schema, if that is allowed and necessary. If it is refused, it is unchanged."""
+    location = pool.location
     steps = migrations() if steps is None else steps
-    look = await _inspect(location, connections.read)
-    _check_server(location, look)
-    version = await _schema_version(location, look, connections.read, len(steps))
+    found = await _inspect(location, pool.read)
+    _check_server(location, found)
+    version = await _schema_version(location, found, pool.read, len(steps))
     if version == len(steps):
         return
     if not may_migrate:
-        reason = (
-            f"its tables have schema {version}, this perdure needs {len(steps)}" if version else "no tables"
-        )
-        raise MissingSchema(
-            location.display_name, reason, f"run: perdure migrate --url {location.display_name}"
-        )
-    await _migrate(connections, steps)
+        reason = "the tables do not exist"
+        if version:
+            needed = f"this version of perdure needs {len(steps)}"
+            reason = f"the tables have schema version {version}, {needed}"
+        remedy = f"run: perdure migrate --url {location.display_name}"
+        raise MissingSchema(location.display_name, reason, remedy)
+    await _migrate(pool, steps)
 
 
-async def _migrate(connections: ConnectionPool, steps: tuple[str, ...]) -> None:
-    """Run the steps that this schema has not seen, all in one transaction."""
-    location = connections.location
-    async with connections.transaction() as session:
+async def _migrate(pool: ConnectionPool, steps: tuple[str, ...]) -> None:
+    """Run the missing steps, all in one transaction."""
+    location = pool.location
+    async with pool.transaction() as session:
         await session.execute(_LOCK_MIGRATION, location.options.schema, timeout=FULL_SCAN_TIMEOUT)
-        look = await _inspect(location, session.fetch)  # another process may have been first
-        version = await _schema_version(location, look, session.fetch, len(steps))
-        if not look["has_schema"]:
+        found = await _inspect(location, session.fetch)  # another process may have migrated it
+        version = await _schema_version(location, found, session.fetch, len(steps))
+        if not found["has_schema"]:
             await session.execute(f"CREATE SCHEMA {location.quoted_schema}")
         await session.execute(_SET_SEARCH_PATH, f"{location.quoted_schema}, pg_temp")
         for step in steps[version:]:
@@ -75,50 +78,100 @@ async def _migrate(connections: ConnectionPool, steps: tuple[str, ...]) -> None:
 
 
 async def _inspect(location: Location, fetch: _Fetch) -> asyncpg.Record:
-    [look] = await fetch(statement("look", location.quoted_schema), location.options.schema, _TABLES)
-    return look
+    [found] = await fetch(statement("inspect", location.quoted_schema), location.options.schema, _TABLES)
+    return found
 
 
-async def _schema_version(location: Location, look: asyncpg.Record, fetch: _Fetch, newest: int) -> int:
-    """The schema's version; 0 where there are no tables yet."""
-    if not look["tables"]:
+async def _schema_version(location: Location, found: asyncpg.Record, fetch: _Fetch, newest: int) -> int:
+    """Return the version of the schema, or 0 if there are no tables."""
+    if not found["tables"]:
         return 0
-    rows = await fetch(statement("version", location.quoted_schema)) if look["is_ours"] else []
+    rows = await fetch(statement("version", location.quoted_schema)) if found["is_ours"] else []
     if not rows:
-        names = ", ".join(look["tables"])
-        raise ForeignStorage(
-            location.display_name, f"others' tables stand there: {names}", "choose another schema"
-        )
+        names = ", ".join(found["tables"])
+        reason = f"the schema contains tables of another application: {names}"
+        raise ForeignStorage(location.display_name, reason, "use another schema")
     version: int = rows[0]["version"]
     if version > newest:
-        reason = f"it has schema {version}, this perdure knows up to {newest}"
+        reason = f"its schema version is {version}, this version of perdure supports up to {newest}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")
     return version
 
 
-def _check_server(location: Location, look: asyncpg.Record) -> None:
-    if look["version"] < _MIN_VERSION:
-        reason = f"the server is PostgreSQL {look['version'] // 10_000}"
+def _check_server(location: Location, found: asyncpg.Record) -> None:
+    if found["version"] < _MIN_VERSION:
+        reason = f"the server is PostgreSQL {found['version'] // 10_000}"
         raise CannotOpen(location.display_name, reason, "use PostgreSQL 15 or later")
-    if look["encoding"] != "UTF8":
-        reason = f"the database is encoded in {look['encoding']}"
+    if found["encoding"] != "UTF8":
+        reason = f"the database is encoded in {found['encoding']}"
         raise CannotOpen(location.display_name, reason, "use a database whose encoding is UTF8")
-    if look["isolation"] != "read committed":
-        reason = f"transactions are {look['isolation']} unless told otherwise, and a pooler lets nobody tell"
+    if found["isolation"] != "read committed":
+        isolation = f"default_transaction_isolation is {found['isolation']}"
+        reason = f"{isolation}, which cannot be changed through a pooler"
         remedy = "set default_transaction_isolation to 'read committed' for this user"
         raise CannotOpen(location.display_name, reason, remedy)
-    _check_persistence(location, look)
+    _check_persistence(location, found)
 
 
-def _check_persistence(location: Location, look: asyncpg.Record) -> None:
-    if look["fsync"] != "on":
+def _check_persistence(location: Location, found: asyncpg.Record) -> None:
+    if found["fsync"] != "on":
         reason = "the server does not flush its writes to the disk (fsync is off)"
         if location.options.persistence != "any":
-            remedy = "set fsync = on, or write persistence=any to accept the loss"
+            remedy = "set fsync = on, or add persistence=any to the URL to accept the loss"
             raise UnsafeServer(location.display_name, reason, remedy)
-        log.warning("%s: %s, so acknowledged writes may be lost", location.display_name, reason)
-    elif look["full_page_writes"] != "on" and location.options.persistence == "always":
-        reason = "a power cut may damage its pages (full_page_writes is off)"
+        log.warning("%s: %s; acknowledged writes can be lost", location.display_name, reason)
+    elif found["full_page_writes"] != "on" and location.options.persistence == "always":
+        reason = "a power cut can damage the pages of the server (full_page_writes is off)"
         raise UnsafeServer(
-            location.display_name, reason, "set full_page_writes = on, or leave out persistence=always"
+            location.display_name, reason, "set full_page_writes = on, or remove persistence=always"
         )
+
+
+# SQL
+
+
+@cache
+def statement(name: str, schema: str) -> str:
+    """Return a statement on the tables of a schema, whose name is already quoted."""
+    return (_PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8").replace("{schema}", schema)
+
+
+@cache
+def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descending: bool) -> str:
+    """Return the statement of a page. The expressions select the index: see the first migration."""
+    order = '"order" + 0' if one_tag else '"order"'
+    columns = [order, "key"] if one_partition else [order, "key", "partition"]
+    scope = "space = $1 AND partition = $2" if one_partition else "space || '' = $1"
+    parts = {
+        "scope": f"{scope} AND tag = $7" if one_tag else scope,
+        "columns": ", ".join(columns),
+        "comparison": "<" if descending else ">",
+        "position": "$3, $4" if one_partition else "$3, $4, $2",
+        "ordering": ", ".join(f"{column} DESC" if descending else column for column in columns),
+    }
+    sql = statement("page", schema)
+    for name, text in parts.items():  # not `format`: a schema's name can contain braces
+        sql = sql.replace(f"{{{name}}}", text)
+    return sql
+
+
+def limit_bytes(listing: str, maximum: int) -> str:
+    """Return the statement of a listing that ends with the record whose body reaches this size in total.
+
+    The server knows the length of a body without reading it.
+    """
+    sums = "sum(octet_length(body)) OVER (ROWS UNBOUNDED PRECEDING) AS bytes"
+    page = f"SELECT *, {sums} FROM ({listing}) AS listed"  # noqa: S608 - `listing` is a packaged statement
+    return f"SELECT * FROM ({page}) AS page WHERE bytes - octet_length(body) < {maximum:d}"  # noqa: S608
+
+
+def addresses_only(listing: str) -> str:
+    """Return the statement of a listing that reads addresses instead of records."""
+    _, rest = listing.split("\n", 1)
+    return f"SELECT space, partition, key\n{rest}"
+
+
+def migrations() -> tuple[str, ...]:
+    """Return, for each schema version from 0, the script that migrates to the next version."""
+    scripts = sorted((_PACKAGE / "migrations").iterdir(), key=lambda each: each.name)
+    return tuple(script.read_text(encoding="utf-8") for script in scripts)

@@ -1,4 +1,4 @@
-"""Records in a SQLite file: the engine that needs no server."""
+"""The SQLite engine: records in one file, without a server."""
 
 from .engine import SqliteEngine, open_engine
 from .location import file_exists

@@ -1,10 +1,15 @@
-"""Opening the file: refusing what is not ours before touching it, creating, migrating, connecting."""
+"""The database file: check it before it is changed, create, migrate and connect to it; load its SQL.
+
+Each statement is in a file of `sql`, and is named after it.
+"""
 
 from __future__ import annotations
 
 import os
 import sqlite3
 import time
+from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from random import uniform
 from urllib.parse import quote
@@ -12,19 +17,19 @@ from urllib.parse import quote
 from ..errors import CannotOpen, ForeignStorage, NewerSchema, StorageBusy, StorageCorrupt, StorageReadOnly
 from .errors import is_busy, is_not_a_database
 from .location import Location, Options
-from .statements import migrations
 
-APPLICATION_ID = 0x70726472  # "prdr"; SQLite keeps it in the file's header
+APPLICATION_ID = 0x70726472  # "prdr"; stored in the header of the file
+_PACKAGE = files(__package__ or "")
 _MIN_VERSION = (3, 40)
 _HEADER_READ_ATTEMPTS = 5
 _LOCK_RETRY_SECONDS = (
     0.0005,
     0.003,
-)  # shorter than SQLite's own, which starve a waiting process among busy ones
+)  # shorter than SQLite's own, with which a process can wait forever among busy ones
 
 
 def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
-    """Leave behind a file of the newest schema in WAL mode, or refuse and leave it as it was."""
+    """Create the file, or migrate it to the newest schema, in WAL mode. A refused file is left unchanged."""
     _check_sqlite_version(location)
     steps = migrations() if steps is None else steps
     if not _is_new_file(location):
@@ -38,7 +43,7 @@ def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | No
 
 
 def connect(location: Location, *, create: bool = False, wait_for_locks: bool = False) -> sqlite3.Connection:
-    """A connection that may be handed between threads. A patient one waits for locks within SQLite."""
+    """Return a connection that any thread can use. With `wait_for_locks`, SQLite itself waits for locks."""
     options = location.options
     db = sqlite3.connect(
         f"{_uri(location)}?mode={'rwc' if create else 'rw'}",
@@ -66,7 +71,7 @@ def _configure(db: sqlite3.Connection, options: Options, *, wait_for_locks: bool
 
 
 def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Location) -> sqlite3.Cursor:
-    """Execute a statement that needs a lock, waiting for it as long as the options allow."""
+    """Execute a statement that needs a lock; wait for the lock for up to `busy_timeout`."""
     deadline = time.monotonic() + location.options.busy_timeout
     while True:
         try:
@@ -75,10 +80,9 @@ def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Loca
             if not is_busy(error):
                 raise
             if time.monotonic() >= deadline:
-                waited = location.options.busy_timeout
-                raise StorageBusy(
-                    f"{location.display_name}: locked by others for {waited:g} seconds"
-                ) from error
+                waited = f"{location.options.busy_timeout:g} seconds (busy_timeout)"
+                reason = f"the database was locked for {waited}"
+                raise StorageBusy(f"{location.display_name}: {reason}") from error
             time.sleep(uniform(*_LOCK_RETRY_SECONDS))
 
 
@@ -87,15 +91,15 @@ def _uri(location: Location) -> str:
 
 
 def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...]) -> None:
-    """Run the steps that this file has not seen, all in one transaction."""
+    """Run the missing steps, all in one transaction."""
     if _read_version(db, location) == len(steps):
         return
     db.execute("BEGIN")
     try:
-        # Takes the write lock. In an empty file it also writes the first page, so it must stand within the
-        # transaction: before it, there would be a file for a moment that is not yet ours.
+        # This takes the write lock. In an empty file it also writes the first page, so it must be within the
+        # transaction: before it, the file would not have our application id for a moment.
         execute_when_unlocked(db, "PRAGMA auto_vacuum = INCREMENTAL", location)
-        version = _read_version(db, location)  # another process may have been first
+        version = _read_version(db, location)  # another process may have migrated it
         _check_version(location, version, len(steps))
         for statement in (statement for step in steps[version:] for statement in step):
             db.execute(statement)
@@ -106,54 +110,51 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
         if db.in_transaction:
             db.execute("ROLLBACK")
         raise
-    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the header tells the new version
+    db.execute("PRAGMA wal_checkpoint(TRUNCATE)")  # so that the header has the new version
 
 
 def _read_version(db: sqlite3.Connection, location: Location) -> int:
     (tables,) = execute_when_unlocked(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
     (application,) = execute_when_unlocked(
         db, "PRAGMA application_id", location
-    ).fetchone()  # after: both appear at once
+    ).fetchone()  # second: both are written together
     _check_application(location, application if tables else APPLICATION_ID)
     return execute_when_unlocked(db, "PRAGMA user_version", location).fetchone()[0]
 
 
 def _check_sqlite_version(location: Location) -> None:
     if sqlite3.sqlite_version_info < _MIN_VERSION:
-        reason = f"this Python has SQLite {sqlite3.sqlite_version}"
+        reason = f"Python uses SQLite {sqlite3.sqlite_version}"
         raise CannotOpen(location.display_name, reason, "use a Python with SQLite 3.40 or later")
 
 
 def _is_new_file(location: Location) -> bool:
+    name, path = location.display_name, location.path
     try:
-        if not location.path.parent.is_dir():
-            raise CannotOpen(
-                location.display_name, "its folder does not exist", f"create {location.path.parent}"
-            )
-        if location.path.is_dir():
-            raise CannotOpen(location.display_name, "it is a directory", "name a file in it")
-        if not location.path.exists():
+        if not path.parent.is_dir():
+            raise CannotOpen(name, "its directory does not exist", f"create {path.parent}")
+        if path.is_dir():
+            raise CannotOpen(name, "the path is a directory", "use the path of a file")
+        if not path.exists():
             return True
-        if not os.access(location.path, os.R_OK):
-            raise CannotOpen(location.display_name, "it may not be read", "check its rights")
-        if not os.access(location.path, os.W_OK):
-            raise StorageReadOnly(f"{location.display_name}: the file may not be written; check its rights")
-        return not location.path.stat().st_size
+        if not os.access(path, os.R_OK):
+            raise CannotOpen(name, "the file is not readable", "check its permissions")
+        if not os.access(path, os.W_OK):
+            raise StorageReadOnly(f"{name}: the file is not writable; check its permissions")
+        return not path.stat().st_size
     except OSError as error:
-        raise CannotOpen(
-            location.display_name, str(error), "check the name, and the rights of its folder"
-        ) from error
+        raise CannotOpen(name, str(error), "check the path and the permissions of its directory") from error
 
 
 def _check_header(location: Location, newest: int) -> None:
-    """Judge the file by its header, because opening it for real may already change it."""
+    """Check the header of the file, because opening the database can already change it."""
     application, version = _read_header_with_retry(location)
     _check_application(location, application)
     _check_version(location, version, newest)
 
 
 def _read_header_with_retry(location: Location) -> tuple[int, int]:
-    """What looks like damage may be another process that is just folding its log into the file."""
+    """Repeat a failed read: another process may be writing its log back into the file."""
     for _ in range(_HEADER_READ_ATTEMPTS):
         try:
             return _read_header(location)
@@ -163,23 +164,22 @@ def _read_header_with_retry(location: Location) -> tuple[int, int]:
 
 
 def _read_header(location: Location) -> tuple[int, int]:
-    """Application id and schema version, read by SQLite as from a file that nobody changes: without locks.
+    """Return application id and schema version. SQLite reads them without locks, as from an immutable file.
 
-    Reading them with `open` would not do: closing it would drop the locks that this process holds (POSIX).
+    Closing a file that was opened with `open` would release the locks of this process (POSIX).
     """
     db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
     try:
         if _has_sidecar(location.path, "-wal") or _has_sidecar(location.path, "-journal"):
-            db.execute("PRAGMA writable_schema = ON")  # be content with a file whose end is in there
+            db.execute("PRAGMA writable_schema = ON")  # accept a file whose last pages are in there
         else:
             _check_not_truncated(db, location)
         (application,) = db.execute("PRAGMA application_id").fetchone()
         (version,) = db.execute("PRAGMA user_version").fetchone()
     except sqlite3.DatabaseError as error:
         if is_not_a_database(error):
-            raise ForeignStorage(
-                location.display_name, "it is not a SQLite file", "choose another name"
-            ) from error
+            reason = "the file is not a SQLite database"
+            raise ForeignStorage(location.display_name, reason, "use another path") from error
         raise
     finally:
         db.close()
@@ -190,17 +190,18 @@ def _check_not_truncated(db: sqlite3.Connection, location: Location) -> None:
     (pages,) = db.execute("PRAGMA page_count").fetchone()
     (page_size,) = db.execute("PRAGMA page_size").fetchone()
     if location.path.stat().st_size < pages * page_size:
-        raise StorageCorrupt(f"{location.display_name}: the file was cut short; restore it from a copy")
+        raise StorageCorrupt(f"{location.display_name}: the file is truncated; restore it from a backup")
 
 
 def _check_application(location: Location, application: int) -> None:
     if application != APPLICATION_ID:
-        raise ForeignStorage(location.display_name, "another application made it", "choose another name")
+        reason = "the file belongs to another application"
+        raise ForeignStorage(location.display_name, reason, "use another path")
 
 
 def _check_version(location: Location, version: int, newest: int) -> None:
     if version > newest:
-        reason = f"it has schema {version}, this perdure knows up to {newest}"
+        reason = f"its schema version is {version}, this version of perdure supports up to {newest}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")
 
 
@@ -209,3 +210,37 @@ def _has_sidecar(path: Path, ending: str) -> bool:
         return path.with_name(path.name + ending).stat().st_size > 0
     except FileNotFoundError:
         return False
+
+
+# SQL
+
+
+def statement(name: str) -> str:
+    return (_PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8")
+
+
+@cache
+def page_statement(*, one_partition: bool, one_tag: bool, descending: bool) -> str:
+    columns = ['"order"', "key"] if one_partition else ['"order"', "key", "partition"]
+    scope = ["space", *["partition"] * one_partition, *["tag"] * one_tag]
+    index = "records_by_order"
+    if one_partition or one_tag:
+        index = f"records_by{'_partition' * one_partition}{'_tag' * one_tag}"
+    return statement("page").format(
+        index=index,
+        scope=" AND ".join(f"{column} = :{column}" for column in scope),
+        columns=", ".join(columns),
+        comparison="<" if descending else ">",
+        position=", ".join(f":{column.strip(chr(34))}" for column in columns),
+        ordering=", ".join(f"{column} DESC" if descending else column for column in columns),
+    )
+
+
+def migrations() -> tuple[tuple[str, ...], ...]:
+    """Return, for each schema version from 0, the statements that migrate to the next version."""
+    scripts = sorted((_PACKAGE / "migrations").iterdir(), key=lambda each: each.name)
+    return tuple(_split(script.read_text(encoding="utf-8")) for script in scripts)
+
+
+def _split(script: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in script.split(";\n") if part.strip())

@@ -1,6 +1,6 @@
 """The SQLite engine: the seven verbs on one file, safe with several processes.
 
-Writes go through `writer`, reads through `reader`; what is written is in `transaction`.
+Writes go through `writer` and `transaction`, reads through `reader` and `rows`.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 
-from ..contract import Engine, MaintenanceReport, StorageInfo
+from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
 from ..damage import Damaged, checked
 from ..page import page_of
 from ..record import (
@@ -19,7 +19,6 @@ from ..record import (
     Guard,
     Micros,
     PageRequest,
-    Position,
     Purged,
     Record,
     Refused,
@@ -27,12 +26,11 @@ from ..record import (
     Tag,
 )
 from ..watch import Watch, WatchRegistry
-from .database import connect, prepare_database
+from .database import connect, page_statement, prepare_database, statement
 from .errors import translate_errors
 from .location import Location, parse_url
 from .reader import Reader
-from .rows import read, recount
-from .statements import statement
+from .rows import read, wrong_counters
 from .transaction import ALL_PARTITIONS
 from .writer import Writer
 
@@ -40,29 +38,19 @@ _GET = statement("get")
 _DUE = statement("due")
 _COUNTS = statement("counts")
 _ALL = statement("all")
-_PAGES = {
-    (one_partition, one_tag, descending): statement(
-        f"page_{'partition' if one_partition else 'all'}{'_tag' * one_tag}{'_descending' * descending}"
-    )
-    for one_partition in (False, True)
-    for one_tag in (False, True)
-    for descending in (False, True)
-}
 VACUUM_PAGES = 500
-"""Pages that one step of a vacuum moves while it holds the lock: 2 MB, some milliseconds."""
-_FIRST = Position(-1, "", "")
-_LAST = Position(2**62, "", "")
+"""Pages that one step of a vacuum moves while the database is locked: 2 MB, a few milliseconds."""
 
 
 async def open_engine(url: str) -> SqliteEngine:
-    """Open the file that the URL names, creating or migrating it."""
+    """Open the file that the URL names; create or migrate it if necessary."""
     location = parse_url(url)
     with translate_errors(location.display_name):
         return SqliteEngine(location, *await asyncio.to_thread(_connect, location))
 
 
 def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Connections to write and to read with. May wait for other processes, so not in the event loop."""
+    """Return connections to write and to read. This can wait for other processes, so it runs in a thread."""
     prepare_database(location)
     writing = connect(location)
     try:
@@ -99,8 +87,12 @@ class SqliteEngine(Engine):
         return await self._writer.run(lambda transaction: transaction.commit(changes, guard, now), wake)
 
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
-        sql = _PAGES[request.partition is not None, request.tag is not None, request.descending]
-        after = request.after or (_LAST if request.descending else _FIRST)
+        sql = page_statement(
+            one_partition=request.partition is not None,
+            one_tag=request.tag is not None,
+            descending=request.descending,
+        )
+        after = request.start
         values: dict[str, object] = {
             "space": request.space,
             "partition": request.partition or after.partition,
@@ -121,7 +113,7 @@ class SqliteEngine(Engine):
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         def wake(purged: list[Purged]) -> None:
-            self._watches.wake(Address(each.space, each.partition, each.key) for each in purged)
+            self._watches.wake(each.address for each in purged)
 
         return await self._writer.run(lambda transaction: transaction.purge(until, limit), wake)
 
@@ -130,10 +122,10 @@ class SqliteEngine(Engine):
 
     async def maintain(self, *, repair: bool) -> MaintenanceReport:
         with translate_errors(self._location.display_name):
-            maintenance = await asyncio.to_thread(_maintain, self._location)
+            report = await asyncio.to_thread(_maintain, self._location)
         if repair:
             await self._writer.run(lambda transaction: transaction.repair_counters())
-        return maintenance
+        return report
 
     async def info(self) -> StorageInfo:
         return StorageInfo(server=f"SQLite {sqlite3.sqlite_version}", path=self._location.display_name)
@@ -162,12 +154,12 @@ def _fetch_records(db: sqlite3.Connection, sql: str, values: dict[str, object], 
 
 
 def _vacuum(db: sqlite3.Connection) -> None:
-    """Return free pages to the file system, in steps, so that writers get their turn in between."""
+    """Return free pages to the file system, in steps, so that writers can write in between."""
     free = _free_pages(db)
     while free:
         db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # `execute` would free one page only
         before, free = free, _free_pages(db)
-        if free >= before:  # others free pages as quickly, or the file was made without this kind of vacuum
+        if free >= before:  # concurrent writes free as many, or the file has no incremental vacuum
             return
 
 
@@ -180,7 +172,7 @@ def _free_pages(db: sqlite3.Connection) -> int:
 
 
 def _maintain(location: Location) -> MaintenanceReport:
-    """Fold the log into the file, give free pages back, and compare everything with everything."""
+    """Release free pages, write the log back into the file, and check pages, records and counters."""
     size = location.path.stat().st_size
     db = connect(location, wait_for_locks=True)
     try:
@@ -189,9 +181,8 @@ def _maintain(location: Location) -> MaintenanceReport:
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         findings = [str(row[0]) for row in db.execute("PRAGMA quick_check").fetchall() if row[0] != "ok"]
         findings += read(db, _ALL, {}, _damaged_in)
-        for space, partition, tag, stored, counted in recount(db):
-            scope = f"{partition}/{space}" if partition else space
-            findings.append(f"the counter of {scope} tagged {tag!r} says {stored}, there are {counted}")
+        for space, partition, tag, stored, actual in wrong_counters(db):
+            findings.append(counter_finding(space, partition, tag, stored=stored, actual=actual))
     finally:
         db.close()
     reclaimed = max(0, size - location.path.stat().st_size)

@@ -1,4 +1,4 @@
-"""SQLite's result codes as errors of the contract. By code, never by message."""
+"""SQLite's result codes as errors of the contract. The code decides, never the message."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ from ..errors import (
     StorageReadOnly,
 )
 
+_LOCKED = (StorageBusy, "the database is locked by another process")
+_NOT_WRITABLE = (StorageReadOnly, "the file or its directory is not writable")
+_DAMAGED = (StorageCorrupt, "the file is damaged; restore it from a backup")
 _ERRORS_BY_CODE: dict[int, tuple[type[StorageError], str]] = {
-    sqlite3.SQLITE_BUSY: (StorageBusy, "other processes hold the file's lock"),
-    sqlite3.SQLITE_LOCKED: (StorageBusy, "other processes hold the file's lock"),
-    sqlite3.SQLITE_READONLY: (StorageReadOnly, "the file or its folder may not be written"),
-    sqlite3.SQLITE_PERM: (StorageReadOnly, "the file or its folder may not be written"),
-    sqlite3.SQLITE_FULL: (StorageFull, "the disk, or the size allowed by max_bytes, is full"),
-    sqlite3.SQLITE_CORRUPT: (StorageCorrupt, "the file is damaged; restore it from a copy"),
-    sqlite3.SQLITE_NOTADB: (StorageCorrupt, "the file is damaged; restore it from a copy"),
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
+    sqlite3.SQLITE_READONLY: _NOT_WRITABLE,
+    sqlite3.SQLITE_PERM: _NOT_WRITABLE,
+    sqlite3.SQLITE_FULL: (StorageFull, "the disk is full, or the file has reached max_bytes"),
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_NOTADB: _DAMAGED,
 }
 
 
@@ -36,23 +39,25 @@ def is_not_a_database(error: sqlite3.Error) -> bool:
 
 
 def is_undecodable(error: sqlite3.Error) -> bool:
-    """Whether this is an error of the module itself, which met text that is not UTF-8."""
+    """Return whether the `sqlite3` module itself failed to decode text that is not UTF-8."""
     return isinstance(error, sqlite3.OperationalError) and not _primary_code(error)
 
 
 def as_storage_error(error: sqlite3.Error, path: str) -> StorageError:
-    """The contract's error for one of SQLite's, which the caller sets as its cause."""
+    """Return the contract's error for an error of SQLite. The caller sets the cause."""
     code = _primary_code(error)
     if is_undecodable(error):
         code = sqlite3.SQLITE_CORRUPT
     if code == sqlite3.SQLITE_CANTOPEN:
-        return CannotOpen(path, "SQLite cannot open it", "check that its folder exists and may be written")
-    kind, what = _ERRORS_BY_CODE.get(code, (StorageFailed, "SQLite failed"))
-    return kind(f"{path}: {what} ({error})")
+        remedy = "check that its directory exists and is writable"
+        return CannotOpen(path, "SQLite cannot open the file", remedy)
+    kind, reason = _ERRORS_BY_CODE.get(code, (StorageFailed, "SQLite failed"))
+    return kind(f"{path}: {reason} ({error})")
 
 
 @contextmanager
 def translate_errors(path: str) -> Generator[None]:
+    """Raise errors of SQLite and of the operating system as errors of the contract."""
     try:
         yield
     except sqlite3.Error as error:
@@ -62,5 +67,5 @@ def translate_errors(path: str) -> Generator[None]:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """The low byte; the rest of an extended code says where it happened."""
+    """Return the low byte of the result code; the rest of an extended code is detail."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

@@ -1,30 +1,34 @@
-"""What a `sqlite:` URL says: which file, and the options."""
+"""The parts of a `sqlite:` URL: the file and the options."""
 
 from __future__ import annotations
 
-from math import isnan
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from ..errors import CannotOpen
+from ..url_options import parse_options
 
 _OPTIONS_HELP = "the options are synchronous=full|normal, busy_timeout=SECONDS and max_bytes=BYTES"
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The options of a `sqlite:` URL."""
+
     synchronous: Literal["full", "normal"] = "full"
-    """full: what was acknowledged survives a power cut. normal: it survives a crash of the process, and a
-    power cut may take the last moments. Both keep the file whole."""
+    """full: acknowledged writes survive a power cut. normal: they survive a crash of the process, and a power
+    cut can lose the last of them. Neither damages the file."""
     busy_timeout: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
     """Seconds to wait for other processes before StorageBusy."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """The most that the file may grow to before StorageFull."""
+    """The size that the file can reach before StorageFull."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
+    """A file and how to open it."""
+
     path: Path
     options: Options = Options()
 
@@ -34,7 +38,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> Location:
-    """`sqlite:///relative.db`, `sqlite:////absolute.db`, with options behind a question mark."""
+    """Parse `sqlite:///relative.db` or `sqlite:////absolute.db`, with options after a question mark."""
     try:
         parts = urlsplit(url)
     except ValueError as error:
@@ -48,25 +52,14 @@ def parse_url(url: str) -> Location:
         absolute = Path(path).absolute()
     except (OSError, UnicodeEncodeError) as error:
         raise _invalid_url_error(url) from error
-    return Location(path=absolute, options=_options(url, parts.query))
+    return Location(path=absolute, options=parse_options(parts.query, Options, url, _OPTIONS_HELP))
 
 
 def file_exists(url: str) -> bool:
-    """Whether the file is there; opening the URL would make it otherwise."""
+    """Return whether the file exists. Opening the URL would create it otherwise."""
     return parse_url(url).path.exists()
 
 
-def _options(url: str, query: str) -> Options:
-    try:
-        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-        options = msgspec.convert(given, Options, strict=False)
-    except ValueError as error:
-        raise CannotOpen(url, str(error), _OPTIONS_HELP) from error
-    if isnan(options.busy_timeout):
-        raise CannotOpen(url, "busy_timeout is not a number", _OPTIONS_HELP)
-    return options
-
-
 def _invalid_url_error(url: str) -> CannotOpen:
-    remedy = "write sqlite:///relative.db or sqlite:////absolute.db (a # as %23), or memory: without a file"
-    return CannotOpen(url, "it does not name a file", remedy)
+    remedy = "use sqlite:///relative.db or sqlite:////absolute.db (write # as %23), or memory:"
+    return CannotOpen(url, "the URL names no file", remedy)

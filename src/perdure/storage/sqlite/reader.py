@@ -1,7 +1,7 @@
-"""Reading, beside the writer and without waiting for it: in WAL mode each statement sees the newest commit.
+"""Reads, which never wait for the writer: in WAL mode each statement sees the newest commit.
 
-A look-up by key takes less time than handing it to a thread, so it is done in the event loop's own thread;
-what may read many rows goes to a small pool.
+A lookup by key takes less time than passing it to a thread, so it runs in the event loop's own thread; a read
+of many rows runs in a small thread pool.
 """
 
 from __future__ import annotations
@@ -21,33 +21,32 @@ T = TypeVar("T")
 
 POOL_THREADS = 2
 MAX_INLINE_LOOKUPS = 8
-"""Look-ups that are done in the event loop at once; more of them go to the pool."""
+"""Lookups of one call that run in the event loop; a call with more of them runs in the pool."""
 
 
 class Reader:
-    """Connections for reading: one for the event loop, one for each thread of the pool."""
+    """The connections for reading: one for the event loop, and one for each thread of the pool."""
 
-    def __init__(self, location: Location, own: sqlite3.Connection) -> None:
+    def __init__(self, location: Location, loop_connection: sqlite3.Connection) -> None:
         self._location = location
-        self._loop_connection = own
+        self._loop_connection = loop_connection
         self._thread_local = threading.local()
-        self._connections = [self._loop_connection]
+        self._connections = [loop_connection]
         self._pool = ThreadPoolExecutor(POOL_THREADS, thread_name_prefix="perdure-sqlite-reader")
 
     async def run_inline(self, read: Callable[[sqlite3.Connection], T], rows: int) -> T:
-        """Run a read of a few rows by key, here if that is quick and nobody holds the file."""
+        """Read this number of rows by key: here, if they are few and the database is not locked."""
         if rows > MAX_INLINE_LOOKUPS:
             return await self.run_in_pool(read)
         try:
             return read(self._loop_connection)
         except sqlite3.Error as error:
-            if is_busy(error):  # the log is being recovered: wait for that elsewhere
+            if is_busy(error):  # the log is being recovered: wait for that in a thread
                 return await self.run_in_pool(read)
             with translate_errors(self._location.display_name):
                 raise
 
     async def run_in_pool(self, read: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a read in the pool."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._in_thread, read)
 
     async def close(self) -> None:

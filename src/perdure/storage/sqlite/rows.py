@@ -1,7 +1,7 @@
-"""Rows as records. Text that is not UTF-8 damages its own record, and no other.
+"""Rows as records. Text that is not UTF-8 makes its own record unreadable, and no other.
 
-The module that speaks to SQLite raises an error for a row with such text and ends the statement. So a
-statement that met one is run once more, with a text factory of our own, which costs more.
+The `sqlite3` module raises an error for a row with such text and ends the statement. The statement is then
+run again with a text factory of our own, which is slower.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from typing import Any, TypeVar
 
 from ..damage import Damaged
 from ..record import Address, Record, Space, Tag
+from .database import statement
 from .errors import is_undecodable
-from .statements import statement
 
 T = TypeVar("T")
 
-_RECOUNT = statement("recount")
+_WRONG_COUNTERS = statement("wrong_counters")
 
 
 def read(
@@ -27,7 +27,7 @@ def read(
     values: Mapping[str, object],
     take: Callable[[Iterator[Record | Damaged]], T],
 ) -> T:
-    """Return what `take` makes of the rows of a statement. It need not take all of them."""
+    """Run a statement, pass its records to `take`, which need not read all of them, and return its result."""
     try:
         with closing(_records(db, sql, values)) as found:
             return take(found)
@@ -38,17 +38,17 @@ def read(
         return take(found)
 
 
-def recount(db: sqlite3.Connection) -> list[tuple[Space, str, Tag, int, int]]:
-    """Return the counters that disagree with the records they count: space, partition, tag, stored, counted.
+def wrong_counters(db: sqlite3.Connection) -> list[tuple[Space, str, Tag, int, int]]:
+    """Return the counters that do not match the records: space, partition, tag, stored, actual.
 
     Records whose tag is damaged are not counted.
     """
     with text_or_none(db):
-        return [row for row in db.execute(_RECOUNT).fetchall() if None not in row]
+        return [row for row in db.execute(_WRONG_COUNTERS).fetchall() if None not in row]
 
 
 def _records(db: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> Generator[Record | Damaged]:
-    """Yield the rows. A half-read statement holds its snapshot, and the log with it: close this generator."""
+    """Yield the records. Close this generator: until then the statement keeps its snapshot and the log."""
     with closing(db.execute(sql, values)) as cursor:
         for row in cursor:
             yield _record(row)
@@ -74,15 +74,15 @@ def _record(row: tuple[Any, ...]) -> Record | Damaged:
 
 @contextmanager
 def text_or_none(db: sqlite3.Connection) -> Generator[None]:
-    """Let text that is not UTF-8 be read as None."""
-    db.text_factory = _decoded
+    """Read text that is not UTF-8 as None."""
+    db.text_factory = _decode_or_none
     try:
         yield
     finally:
         db.text_factory = str
 
 
-def _decoded(raw: bytes) -> str | None:
+def _decode_or_none(raw: bytes) -> str | None:
     try:
         return raw.decode()
     except UnicodeDecodeError:

@@ -1,7 +1,7 @@
 """The writing verbs, within one transaction of the writer's connection.
 
-Many commits share a transaction. Each is judged first and written only when nothing in it is refused, so
-none ever needs to be undone alone. The counters are added up over the whole transaction and written once.
+Many commits share a transaction. Each is decided first and written only if all of its changes are accepted,
+so no single commit ever has to be rolled back. Counters are summed over the transaction and written once.
 """
 
 from __future__ import annotations
@@ -31,27 +31,28 @@ from ..record import (
     accepted_results,
     decide,
     guard_delta,
+    is_live,
     tag_deltas,
 )
-from .rows import recount, text_or_none
-from .statements import statement
+from .database import statement
+from .rows import text_or_none, wrong_counters
 
 _FIND = statement("find")
 _INSERT = statement("insert")
 _REPLACE = statement("replace")
 _DELETE = statement("delete")
-_OVERDUE = statement("overdue")
-_OVERDUE_PARTITION = statement("overdue_partition")
+_EXPIRED = statement("expired")
+_EXPIRED_PARTITION = statement("expired_partition")
 _COUNT = statement("count")
 _ADD_COUNT = statement("add_count")
-_DROP_ZERO_COUNT = statement("drop_zero_count")
+_DELETE_ZERO_COUNT = statement("delete_zero_count")
 
 ALL_PARTITIONS = ""
-"""The partition under which the counters hold the sum of all. No record can have it."""
+"""The partition name of the counters over all partitions. No record can have it."""
 
 
 class _StoredRow(NamedTuple):
-    """What stands at an address, expired or not."""
+    """The stored record at an address, live or expired."""
 
     id: int
     expires_at: Micros | None
@@ -60,16 +61,15 @@ class _StoredRow(NamedTuple):
     tag: Tag
 
     def state(self, now: Micros) -> RecordState | None:
-        """What a change meets here: nothing, if it has expired."""
-        is_live = self.expires_at is None or now < self.expires_at
-        return RecordState(self.version, self.order, self.tag) if is_live else None
+        """Return the state that decides about a change; None if the record has expired."""
+        return RecordState(self.version, self.order, self.tag) if is_live(self.expires_at, now) else None
 
 
 _ExpiredRow: TypeAlias = tuple[int, Space, str, str, Tag | None]  # id, space, partition, key, tag
 
 
 class Transaction:
-    """Between BEGIN and COMMIT. Call `flush` before the latter."""
+    """The work between BEGIN and COMMIT. Call `flush` before COMMIT."""
 
     def __init__(self, db: sqlite3.Connection) -> None:
         self._db = db
@@ -79,8 +79,8 @@ class Transaction:
     def commit(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> Committed | Refused:
         found = [self._find(change) for change in changes]
         results = tuple(
-            decide(change, None if at is None else at.state(now))
-            for change, at in zip(changes, found, strict=True)
+            decide(change, None if stored is None else stored.state(now))
+            for change, stored in zip(changes, found, strict=True)
         )
         accepted = accepted_results(results)
         if accepted is None:
@@ -93,43 +93,42 @@ class Transaction:
                 guard_count = self._guarded_count(guard, partition) + delta
                 if guard_count > guard.max_count:
                     return Refused(results, guard_count=guard_count)
-                found = [self._find(change) for change in changes]  # some of it may just have been purged
-        for change, at, result in zip(changes, found, accepted, strict=True):
-            self._apply(change, at, result)
+                found = [self._find(change) for change in changes]  # the purge may have deleted some
+        for change, stored, result in zip(changes, found, accepted, strict=True):
+            self._apply(change, stored, result)
         return Committed(accepted)
 
     def purge(self, until: Micros, limit: int) -> list[Purged]:
         with text_or_none(self._db):
-            rows: list[_ExpiredRow] = self._db.execute(_OVERDUE, (until, limit)).fetchall()
+            rows: list[_ExpiredRow] = self._db.execute(_EXPIRED, (until, limit)).fetchall()
         return self._delete_rows(rows)
 
     def repair_counters(self) -> None:
-        """Make every counter say what there is."""
-        for space, partition, tag, stored, counted in recount(self._db):
-            self._deltas[space, partition, tag] += counted - stored
+        for space, partition, tag, stored, actual in wrong_counters(self._db):
+            self._deltas[space, partition, tag] += actual - stored
 
     def flush(self) -> None:
-        """Write the counters that moved."""
-        moved = [(*scope, by) for scope, by in self._deltas.items() if by]
-        self._db.executemany(_ADD_COUNT, moved)
-        self._db.executemany(_DROP_ZERO_COUNT, [row[:3] for row in moved if row[3] < 0])
+        """Write the counters that changed."""
+        changed = [(*scope, delta) for scope, delta in self._deltas.items() if delta]
+        self._db.executemany(_ADD_COUNT, changed)
+        self._db.executemany(_DELETE_ZERO_COUNT, [row[:3] for row in changed if row[3] < 0])
 
     def _find(self, change: Change) -> _StoredRow | None:
         row = self._db.execute(_FIND, change.address).fetchone()
         return None if row is None else _StoredRow(*row)
 
-    def _apply(self, change: Change, at: _StoredRow | None, result: Accepted | Kept) -> None:
+    def _apply(self, change: Change, stored: _StoredRow | None, result: Accepted | Kept) -> None:
         if isinstance(result, Kept):
             return
         match change:
             case Insert(record=record) | InsertIfAbsent(record=record):
-                self._insert(record, at)
+                self._insert(record, stored)
             case Replace(after=after):
-                self._replace(after, at)
+                self._replace(after, stored)
             case Delete():
-                self._delete(at)
-        for space, tag, by in tag_deltas(change, result):
-            self._add_delta(space, change.address.partition, tag, by)
+                self._delete(stored)
+        for space, tag, delta in tag_deltas(change, result):
+            self._add_delta(space, change.address.partition, tag, delta)
 
     def _insert(self, record: Record, expired: _StoredRow | None) -> None:
         if expired is not None:
@@ -151,40 +150,40 @@ class Transaction:
             ),
         )
 
-    def _replace(self, after: Record, at: _StoredRow | None) -> None:
-        row = at.id if at else None
+    def _replace(self, after: Record, stored: _StoredRow | None) -> None:
+        row = stored.id if stored else None
         self._db.execute(
             _REPLACE,
             (after.body, after.version, after.tag, after.expires_at, after.lane, after.wake_at, row),
         )
 
-    def _delete(self, at: _StoredRow | None) -> None:
-        self._db.execute(_DELETE, (at.id if at else None,))
+    def _delete(self, stored: _StoredRow | None) -> None:
+        self._db.execute(_DELETE, (stored.id if stored else None,))
 
     def _delete_rows(self, rows: Sequence[_ExpiredRow]) -> list[Purged]:
         self._db.executemany(_DELETE, [row[:1] for row in rows])
         for _, space, partition, _, tag in rows:
-            if tag is not None:  # else it is damaged, and `recount` decides
+            if tag is not None:  # a damaged tag is not counted: `repair_counters` corrects that
                 self._add_delta(space, partition, tag, -1)
         return [Purged(space, partition, key, tag or "") for _, space, partition, key, tag in rows]
 
     # Counting
 
-    def _add_delta(self, space: Space, partition: str, tag: Tag, by: int) -> None:
-        self._deltas[space, partition, tag] += by
-        self._deltas[space, ALL_PARTITIONS, tag] += by
+    def _add_delta(self, space: Space, partition: str, tag: Tag, delta: int) -> None:
+        self._deltas[space, partition, tag] += delta
+        self._deltas[space, ALL_PARTITIONS, tag] += delta
 
     def _purge_partition(self, partition: str, now: Micros) -> None:
         with text_or_none(self._db):
-            rows: list[_ExpiredRow] = self._db.execute(_OVERDUE_PARTITION, (now, partition)).fetchall()
+            rows: list[_ExpiredRow] = self._db.execute(_EXPIRED_PARTITION, (now, partition)).fetchall()
         self._delete_rows(rows)
 
     def _guarded_count(self, guard: Guard, partition: str) -> int:
-        """How many records of the guarded tags are stored, expired ones included."""
+        """Return the number of stored records with a guarded tag, including expired ones."""
         return sum(self._current_count((guard.space, partition, tag)) for tag in guard.tags)
 
     def _current_count(self, scope: tuple[Space, str, Tag]) -> int:
-        """A counter as it stands within this transaction; the table has it as it was before."""
+        """Return a counter including the changes of this transaction, which are not yet in the table."""
         before = self._counted.get(scope)
         if before is None:
             row = self._db.execute(_COUNT, scope).fetchone()

@@ -1,8 +1,8 @@
-"""The writer: one thread that owns the only connection that writes, and commits in groups.
+"""The writer: one thread that owns the only connection that writes, and commits in batches.
 
-Whatever is waiting when a transaction begins shares it, and with it the one flush to disk; each job has its
-own result. Where the group fails, each of its jobs is tried again alone, so that one too large for the disk
-does not fail its neighbours. A result is handed over only after COMMIT returned.
+All jobs that wait when a transaction starts share it, and the one flush to disk; each has its own result. If
+a batch fails, each of its jobs is repeated separately, so that one that is too large for the disk does not
+fail the others. A result is delivered only after COMMIT has returned.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Generic, TypeAlias, TypeVar, cast
 
-from ..batcher import copy_error
+from ..batcher import batched, copy_error
 from ..errors import StorageBusy, StorageClosed
 from .database import execute_when_unlocked
 from .errors import translate_errors
@@ -26,13 +26,13 @@ from .transaction import Transaction
 T = TypeVar("T")
 
 MAX_JOBS_PER_TRANSACTION = 256
-"""The most jobs of one transaction, so that other processes get their turn."""
+"""A limit, so that other processes can write in between."""
 POLL_SECONDS = 0.04
-"""Seconds between two looks for commits of other processes, while somebody watches."""
+"""Seconds between two checks for commits of other processes, while there is a watch."""
 
 
 class _Job(Generic[T]):
-    """A piece of a transaction, maybe run more than once, and the future of whoever waits for it."""
+    """A part of a transaction, which can run more than once, and the future of its result."""
 
     def __init__(
         self, work: Callable[[Transaction], T], on_result: Callable[[T], None], future: asyncio.Future[T]
@@ -42,7 +42,7 @@ class _Job(Generic[T]):
         self.future = future
 
     def resolve(self, result: T | Exception) -> None:
-        """In the event loop, once the result is on disk. The caller may have stopped waiting."""
+        """Deliver the result, in the event loop. The caller may have stopped waiting."""
         if not isinstance(result, Exception):
             self.on_result(result)
         if self.future.done():
@@ -58,29 +58,29 @@ _JobResult: TypeAlias = tuple[_AnyJob, object]
 
 
 class Writer:
-    """Belongs to the event loop that made it."""
+    """The writer thread and its queue. Belongs to the event loop that created it."""
 
     def __init__(self, location: Location, db: sqlite3.Connection) -> None:
         self._location = location
         self._db = db
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_AnyJob] = []
-        self._queue: SimpleQueue[list[_AnyJob]] = SimpleQueue()  # an empty list: look at the flags
+        self._queue: SimpleQueue[list[_AnyJob]] = SimpleQueue()  # an empty list: check the flags
         self._closed = False
         self._on_external_commit: Callable[[], None] | None = None
-        self._data_version = 0  # never the first that is read: a first watch begins with a wake-up
+        self._data_version = 0  # differs from the first that is read: a first watch starts with a wake-up
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite-writer", daemon=True)
         self._thread.start()
 
     async def run(
         self, work: Callable[[Transaction], T], on_result: Callable[[T], None] = lambda _: None
     ) -> T:
-        """Run a piece of work in a transaction, shared with others; return when it is on disk.
+        """Run `work` in a transaction, which it may share with others; return when it is on disk.
 
-        `then` is called with the result in any case, also if the caller no longer waits.
+        `on_result` is called with the result, even if the caller has stopped waiting.
         """
         if self._closed:
-            raise StorageClosed(f"{self._location.display_name} was closed")
+            raise StorageClosed(f"{self._location.display_name} is closed")
         future: asyncio.Future[T] = self._loop.create_future()
         if not self._waiting:
             self._loop.call_soon(self._enqueue)
@@ -88,23 +88,23 @@ class Writer:
         return await future
 
     def _enqueue(self) -> None:
-        """Give the thread at once what this turn of the event loop has brought together.
+        """Pass all jobs of this iteration of the event loop to the thread together.
 
-        Job by job, the thread would wake for the first and commit it alone, in competition with the loop for
-        the interpreter while the others are still being made.
+        Otherwise the thread would commit the first one separately, and compete with the event loop for the
+        interpreter while that still creates the others.
         """
         jobs, self._waiting = self._waiting, []
         self._queue.put(jobs)
 
     def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
-        """Call this in the event loop when another process has committed; None: no longer."""
+        """Set what is called, in the event loop, when another process has committed; None: stop polling."""
         self._on_external_commit = on_external_commit
         self._queue.put([])
 
     async def close(self) -> None:
-        """Finish what was asked for, then stop."""
+        """Finish the jobs in the queue, then stop."""
         if not self._closed:
-            self._enqueue()  # first, or the thread might see the flag and an empty queue, and leave
+            self._enqueue()  # first, or the thread could see the flag and an empty queue, and stop
             self._closed = True
             self._queue.put([])
         await asyncio.to_thread(self._thread.join)
@@ -115,8 +115,7 @@ class Writer:
         try:
             while not (self._closed and self._queue.empty()):
                 jobs = self._next_jobs()
-                for start in range(0, len(jobs), MAX_JOBS_PER_TRANSACTION):
-                    batch = jobs[start : start + MAX_JOBS_PER_TRANSACTION]
+                for batch in batched(jobs, MAX_JOBS_PER_TRANSACTION):
                     self._call_in_loop(partial(_deliver_results, self._run_batch(batch)))
                 if (callback := self._on_external_commit) is not None:
                     self._check_data_version(callback)
@@ -124,7 +123,7 @@ class Writer:
             self._db.close()
 
     def _next_jobs(self) -> list[_AnyJob]:
-        """What is waiting now, or the first to come."""
+        """Return the jobs that are waiting, or wait for the next."""
         jobs: list[_AnyJob] = []
         with suppress(Empty):
             jobs += self._queue.get(timeout=POLL_SECONDS if self._on_external_commit else None)
@@ -136,13 +135,11 @@ class Writer:
         try:
             with translate_errors(self._location.display_name):
                 return list(zip(batch, self._transact(batch), strict=True))
-        except StorageBusy as error:
-            return [
-                (job, copy_error(error)) for job in batch
-            ]  # all have waited; alone, each would wait again
-        except Exception as error:  # whatever it is, somebody waits for it
+        except StorageBusy as error:  # not repeated: each job would wait for the lock again
+            return [(job, copy_error(error)) for job in batch]
+        except Exception as error:  # every kind, because a caller waits for it
             if len(batch) > 1:
-                return [results for job in batch for results in self._run_batch([job])]
+                return [result for job in batch for result in self._run_batch([job])]
             return [(batch[0], error)]
 
     def _transact(self, batch: Sequence[_AnyJob]) -> list[object]:
@@ -153,7 +150,7 @@ class Writer:
             transaction.flush()
             self._db.execute("COMMIT")
         except BaseException:
-            if self._db.in_transaction:  # SQLite ends it by itself on some failures
+            if self._db.in_transaction:  # after some errors SQLite has already rolled back
                 self._db.execute("ROLLBACK")
             raise
         return results
@@ -162,19 +159,19 @@ class Writer:
         try:
             self._loop.call_soon_threadsafe(callback)
         except RuntimeError:
-            return  # the loop is closed: nobody waits any more
+            return  # the loop is closed: no caller waits
 
     def _check_data_version(self, callback: Callable[[], None]) -> None:
         try:
             version = self._read_data_version()
         except sqlite3.Error:
-            return  # locked for recovery, or damaged: the next commit will tell
+            return  # locked for recovery, or damaged: the next commit reports it
         if version != self._data_version:
             self._data_version = version
             self._call_in_loop(callback)
 
     def _read_data_version(self) -> int:
-        """A number that changes when another connection commits, and not when this one does."""
+        """Return a number that changes when another connection commits, and not when this one does."""
         return self._db.execute("PRAGMA data_version").fetchone()[0]
 
 

@@ -1,4 +1,4 @@
--- Numbers pass as text: the driver would ask the server about arrays of numbers, once for each connection.
+-- Numbers are passed as text: for arrays of numbers, the driver would query the server once per connection.
 SELECT written::text[], overs::text[], stood_versions::text[], stood_orders::text[], stood_tags
 FROM {schema}.commit_group(
     patience => $1,

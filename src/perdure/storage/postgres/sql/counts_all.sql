@@ -1,5 +1,5 @@
--- What is stored, less what is stored but expired. Those are few, so the index to use is that of expiry:
--- the expressions keep the planner from the others.
+-- The stored records minus the expired ones. Those are few, so the index of expiry is used: the expressions
+-- prevent the planner from using another.
 SELECT tag, sum(n)::bigint AS live
 FROM (
     SELECT tag, n FROM {schema}.totals WHERE space = $1

@@ -1,14 +1,14 @@
--- Many calls at once, each with its own time. The limit keeps the planner to one seek for each address.
--- Numbers pass as text: the driver would ask the server about arrays of numbers, once for each connection.
+-- Several calls, each with its own time. The limit makes the planner seek once for each address.
+-- Numbers are passed as text: for arrays of numbers, the driver would query the server once per connection.
 SELECT
-    wanted.place, found.space, found.partition, found.key, found."order", found.body, found.version, found.tag,
+    requested.number, found.space, found.partition, found.key, found."order", found.body, found.version, found.tag,
     found.expires_at, found.lane, found.wake_at
 FROM unnest($1::text[], $2::text[], $3::text[], $4::text[]) WITH ORDINALITY
-    AS wanted (space, partition, key, now, place)
+    AS requested (space, partition, key, now, number)
 CROSS JOIN LATERAL (
     SELECT *
     FROM {schema}.records
-    WHERE space = wanted.space AND partition = wanted.partition AND key = wanted.key
-        AND (expires_at IS NULL OR expires_at > wanted.now::bigint)
+    WHERE space = requested.space AND partition = requested.partition AND key = requested.key
+        AND (expires_at IS NULL OR expires_at > requested.now::bigint)
     LIMIT 1
 ) AS found

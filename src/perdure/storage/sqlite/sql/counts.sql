@@ -1,4 +1,4 @@
--- What is stored, less what is stored but expired. The empty partition stands for all.
+-- The stored records minus the expired ones. The empty partition means all partitions.
 SELECT tag, sum(n) AS live
 FROM (
     SELECT tag, n FROM counts WHERE space = :space AND partition = :partition

@@ -1,4 +1,4 @@
--- The counters that disagree with the records they count.
+-- The counters that do not match the records.
 WITH actual AS (
     SELECT space, partition, tag, count(*) AS n FROM records GROUP BY space, partition, tag
     UNION ALL

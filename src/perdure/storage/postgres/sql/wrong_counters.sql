@@ -1,4 +1,4 @@
--- The counters that disagree with the records they count. A total has no partition.
+-- The counters that do not match the records. A total has no partition.
 WITH actual AS (
     SELECT space, partition, tag, count(*) AS n FROM {schema}.records GROUP BY space, partition, tag
 )

@@ -1,4 +1,4 @@
--- What the server is like, and which of our names are taken in the schema.
+-- Facts about the server, and which names of our tables are taken in the schema.
 SELECT
     current_setting('server_version_num')::integer AS version,
     current_setting('server_encoding') AS encoding,

@@ -1,0 +1,30 @@
+"""Options of an engine in the query string of its URL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeVar
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from .errors import CannotOpen
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def parse_options(query: str, options: type[T], location: str, help_text: str) -> T:
+    """Return the options in a query string; raise CannotOpen, with `help_text`, if one is invalid."""
+    try:
+        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query), errors="strict"))
+    except ValueError:  # its text may contain a password
+        raise CannotOpen(location, "the options must be written as NAME=VALUE", help_text) from None
+    return convert_options(given, options, location, help_text)
+
+
+def convert_options(given: Mapping[str, str], options: type[T], location: str, help_text: str) -> T:
+    """Return the options of this type; raise CannotOpen, with `help_text`, if one is invalid."""
+    try:
+        return msgspec.convert(given, options, strict=False)
+    except ValueError as error:  # its text has the name of the option, not its value
+        raise CannotOpen(location, str(error), help_text) from error
