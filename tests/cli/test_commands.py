@@ -200,7 +200,7 @@ async def test_a_storage_is_not_copied_onto_itself_however_it_is_written(
         (tmp_path / "below").mkdir(exist_ok=True)
         folder = tmp_path / "below" if ".." in other else tmp_path
         ended = perdure_command("copy", *options, other, "--url", source, folder=folder)
-        expect(ended, 2, f"perdure: {other.partition('?')[0]} is the storage that is to be copied; ")
+        expect(ended, 2, "perdure: source and target are the same storage; ")
         assert ended.stderr.count("\n") == 1
         assert "empty" not in ended.stderr
         assert sorted(await records_in(source), key=str) == sorted(RECORDS, key=str)
@@ -212,7 +212,7 @@ async def test_a_database_is_not_copied_onto_itself_by_another_name(tmp_path: Pa
     again = url.replace("postgresql://", "postgres://").replace("127.0.0.1", "localhost")
     assert again != url
     expect(
-        perdure_command("copy", "--merge", again, "--url", url), 2, " is the storage that is to be copied; "
+        perdure_command("copy", "--merge", again, "--url", url), 2, "source and target are the same storage; "
     )
     assert sorted(await records_in(url), key=str) == sorted(RECORDS, key=str)
 
@@ -240,15 +240,18 @@ def execute(path: Path, *statements: str) -> None:
 async def test_doctor_finds_a_wrong_counter_and_repair_sets_it_right(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     url = await file_of(path, [make_record(space=SPACES[0], tag="red")])
-    expect_result(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
+    expect_result(perdure_command("doctor", "--url", url), 0, "OK: 1 record, no problems found\n")
     execute(path, "UPDATE counts SET n = 5 WHERE partition = ''")
     complaint = f"counter {SPACES[0]}, tag 'red': stored 5, actual 1\n"
     for _ in range(2):  # finding is not mending
         expect_result(perdure_command("doctor", "--url", url), 1, complaint, "--repair")
     expect_result(
-        perdure_command("doctor", "--repair", "--url", url), 0, complaint, "set right, among 1 records\n"
+        perdure_command("doctor", "--repair", "--url", url),
+        0,
+        complaint,
+        "Repaired: 1 record checked",
     )
-    expect_result(perdure_command("doctor", "--url", url), 0, "all is well with 1 records\n")
+    expect_result(perdure_command("doctor", "--url", url), 0, "OK: 1 record, no problems found\n")
     async with await open_storage(url) as storage:
         assert await storage.counts(SPACES[0], now=NOW) == {"red": 1}
 
@@ -264,7 +267,7 @@ async def test_doctor_fails_where_counting_anew_does_not_help(tmp_path: Path) ->
         ended = perdure_command("doctor", *options, "--url", url)
         assert "NULL value in records.body" in ended.stdout
         assert ended.returncode == 1, ended
-        assert "set right, among" not in ended.stdout
+        assert "Repaired:" not in ended.stdout
 
 
 def test_doctor_makes_no_file_where_there_is_none(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What `perdure doctor` tells of the place: versions, whether it may write, and how the clocks stand."""
+"""`perdure doctor` reports versions, whether writes succeed, and the clock of the server."""
 
 from __future__ import annotations
 
@@ -52,10 +52,10 @@ async def test_doctor_tells_the_place_and_leaves_nothing_behind(tmp_path: Path) 
     said = await doctor(url)
     for line in (
         r"perdure \S+, mcp \d\S+, python 3\.\d+\.\d+\n",
-        r"storage postgres\w*, PostgreSQL \d\S*.*; its schema is ours\n",
-        r"writing a record and removing it took \d+ ms\n",
-        r"its clock is \d\.\d+ s (ahead of|behind) ours \(within \d\.\d+ s\)\n",
-        r"all is well with 0 records\n$",
+        r"Storage: postgres\w* \(PostgreSQL \d\S*.*\), schema is current\n",
+        r"Write and delete: \d+ ms\n",
+        r"Server clock: \d\.\d+ s (ahead|behind) \(±\d\.\d+ s\)\n",
+        r"OK: 0 records, no problems found\n$",
     ):
         assert re.search(line, said), said
     told = msgspec.json.decode(await doctor(url, "--json"))

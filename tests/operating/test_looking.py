@@ -256,7 +256,7 @@ async def test_a_task_is_found_by_the_first_letters_of_its_id(
     assert (await operator.find("abcdef0")).summary.task_id == "abcdef00"
     assert (await operator.find("012345")).summary.task_id == "0123456789abcdef0123456789abcdef"
     assert (await operator.find("fedcba9876543210fedcba9876543210")).summary.owner_kind == "anonymous"
-    with pytest.raises(AmbiguousId, match="abcdef00 and abcdef11"):
+    with pytest.raises(AmbiguousId, match="ambiguous \\(abcdef00, abcdef11\\)"):
         await operator.find("abcdef")
     for few in ("abcde", "", "../../x", "abc%ef"):
         with pytest.raises(IdTooShort):

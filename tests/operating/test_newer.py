@@ -220,10 +220,10 @@ async def test_doctor_reports_both_and_quarantines_damage_with_repair(tmp_path: 
             checked = await ended_command("doctor", "--url", url)
             assert checked.code == 1
             assert f"tasks {damaged.record.key} is damaged: " in checked.out
-            assert "written by a newer version, and left as they are: 1 records" in checked.out
+            assert "Written by a newer version, not changed: 1 record" in checked.out
             assert "--repair" in checked.out
         repaired = await ended_command("doctor", "--repair", "--url", url)
-        assert (repaired.code, "quarantined, and kept: 1 damaged records" in repaired.out) == (0, True)
+        assert (repaired.code, "In quarantine: 1 damaged record" in repaired.out) == (0, True)
         assert (await ended_command("doctor", "--url", url)).code == 0
         assert (await stored(storage, damaged.record.address, now=store.clock())).tag == CORRUPT_TAG
         assert await stored(storage, record.address, now=store.clock()) == record

@@ -155,7 +155,7 @@ def _run_copy(source: str, target: str, *, merge: bool, on_progress: ProgressCal
         return anyio.run(copying, source, target)
     except TargetNotEmpty as error:
         location = redact_url(target)
-        raise CommandError(f"cannot copy into {location}: {error}; use --merge to allow it") from error
+        raise CommandError(f"cannot copy into {location}: {error} (--merge)") from error
 
 
 def _warn_about_claims(live: LiveClaims) -> None:
