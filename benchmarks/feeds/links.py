@@ -10,11 +10,11 @@ from random import Random
 from statistics import median
 
 import msgspec
+from perdure.web.links import MAX_LINKS, MAX_READ
 
 from perdure.feeds import FeedStore, Item, Link, LinkIndex
 from perdure.storage import Micros, open_storage
 from perdure.storage.clock import DAY, HOUR
-from perdure.web.links import MAX_LINKS, MAX_READ
 
 from ..report import Line, at_most
 from ..timing import Contender, race, ratio

@@ -47,7 +47,7 @@ async def test_adding_again_changes_nothing_but_a_new_handle(place: Place) -> No
     assert await place.account(alice) == before
     place.world.rename(alice, "alison.test")
     told = await place.json("add", "alison.test")
-    assert told["steps"] == [
+    assert told["changes"] == [
         {"account": alice, "handle": "alison.test", "action": "renamed", "note": "was alice.test"}
     ]
     assert await place.account(alice) == replace(before, handle="alison.test")
@@ -64,8 +64,9 @@ async def test_remove_keeps_the_items_unless_they_are_to_go_too(place: Place) ->
     alice, bob = place.person("alice.test", 3), place.person("bob.test", 2)
     await place.added(alice, bob)
     await place.polled()
-    assert "alice.test: removed (its 3 items stay)" in (await place.feeds("remove", "alice.test")).out
-    assert "bob.test: removed (with 2 items)" in (await place.feeds("remove", "bob.test", "--items")).out
+    assert "alice.test: removed (3 items kept)" in (await place.feeds("remove", "alice.test")).out
+    deleted = await place.feeds("remove", "bob.test", "--delete-items")
+    assert "bob.test: removed (2 items deleted)" in deleted.out
     assert await place.accounts() == []
     assert {item.author_id for item in await place.items()} == {alice}
     assert len((await place.json("items", alice))["items"]) == 3
@@ -178,9 +179,9 @@ async def test_backfill_stores_what_is_older_than_the_look_back(place: Place) ->
     assert len(await place.items(alice)) < 5
     ended = await place.feeds("backfill", "alice.test", "--since", "90h")
     assert re.search(r"\[POLL\] alice.test: \d posts, 0 URLs across \d pages", ended.out)
-    assert "alice.test: everything since" in ended.out
+    assert "alice.test: read back to" in ended.out
     assert [item.text for item in await place.items(alice)][:8] == [f"alice.test {each}" for each in range(8)]
-    await place.feeds("backfill", "alice.test", "--since", "30d", "--later")
+    await place.feeds("backfill", "alice.test", "--since", "30d", "--no-wait")
     assert len((await place.account(alice)).gaps) == 1
     await place.polled()
     assert len(await place.items(alice)) == 10
@@ -196,8 +197,8 @@ async def test_audit_finds_and_stores_what_no_poll_can_see(place: Place) -> None
     assert "4 records at the source, 1 missing" in (await place.feeds("audit", "alice.test", "--dry-run")).out
     assert len(await place.items(alice)) == 3
     ended = await place.feeds("audit", "--all")
-    assert "alice.test: 4 records at the source, 1 of them missing until now\n  missing: " in ended.out
-    assert "bob.test: 1 record at the source, all stored" in ended.out
+    assert "alice.test: 4 records at the source, 1 were missing and are now stored\n  missing: " in ended.out
+    assert "bob.test: 1 record at the source, none missing" in ended.out
     assert "from the past" in {item.text for item in await place.items(alice)}
     place.world.deactivate(bob)
     told = await place.json("audit", "--all", code=1)
@@ -215,8 +216,8 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
     assert len(first) == 2
     place.world.delete(first[0].uri)
     said = (await place.feeds("audit", "alice.test")).out
-    assert "all stored that polls should have found, 2 from before the first poll, not stored" in said
-    assert "1 stored item deleted at the source, not removed (--remove)" in said
+    assert "none missing that polls should have found, 2 from before the first poll, not stored" in said
+    assert "1 stored item deleted at the source, not removed (use --remove)" in said
     assert len(await place.items(alice)) == 2
     report = (await place.json("audit", "alice.test", "--history", "--remove"))["audits"][0]["audit"]
     counts = {name: report[name] for name in ("missing", "history", "history_stored", "deleted", "removed")}
@@ -236,15 +237,15 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
             "0 accounts would be suspended",
             ["app.bsky.actor.getProfiles", "app.bsky.graph.getFollows"],
         ),
-        (["remove", "--items", "alice.test"], "would be removed (with 3 items)", []),
+        (["remove", "--delete-items", "alice.test"], "would be removed (3 items deleted)", []),
         (["suspend", "alice.test"], "would be suspended", []),
         (["resume", "alice.test"], "would be resumed", []),
         (["reset", "alice.test"], "would be reset", []),
-        (["backfill", "alice.test", "--since", "7d"], "would be read again back to", []),
+        (["backfill", "alice.test", "--since", "7d"], "would be read back to", []),
         (["once"], "would poll 2 accounts now\n  alice.test\n  carol.test\n", []),
         (["run"], "would poll 1 account now\n  carol.test\n", []),
         (["poll", "alice.test"], "would poll 1 account now\n  alice.test\n", []),
-        (["audit", "alice.test"], "3 records at the source, all stored", ["com.atproto.repo.listRecords"]),
+        (["audit", "alice.test"], "3 records at the source, none missing", ["com.atproto.repo.listRecords"]),
     ],
 )
 async def test_a_dry_run_says_what_would_be_done_and_changes_nothing(
@@ -303,14 +304,14 @@ async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Pl
             ["status", "--settings", "wrong.toml"],
             "wrong.toml: polling.posts_per_page: must be 1 to 100, not 500",
         ),
-        (["inspect", "who.test"], "no account who.test is stored; `perdure feeds list` lists the accounts"),
+        (["show", "who.test"], "no account who.test is stored; `perdure feeds list` lists the accounts"),
         (["poll", "who.test"], "no account who.test"),
-        (["suspend", "not a name"], "'not a name' is not a handle or DID; write a handle like"),
+        (["suspend", "not a name"], "invalid account 'not a name'; use a handle such as"),
         (["items", "--since", "soon"], "'soon' is not a time; write 24h, 7d, 2026-11-01"),
         (["links", "--since", "2999-01-01"], "'2999-01-01' is not in the past"),
         (["backfill", "who.test", "--since", "x"], "'x' is not a time"),
-        (["audit"], "name one account, or say --all"),
-        (["audit", "who.test", "--all"], "name one account, or say --all"),
+        (["audit"], "name an account or use --all"),
+        (["audit", "who.test", "--all"], "name an account or use --all"),
     ],
 )
 async def test_a_mistake_is_told_in_one_sentence(place: Place, arguments: list[str], said: str) -> None:

@@ -124,7 +124,7 @@ async def test_an_account_that_fails_does_not_fail_the_others(place: Place) -> N
 async def test_once_fails_when_every_account_does(place: Place) -> None:
     async with place.store():
         pass
-    assert "there is nobody to poll" in (await place.feeds("once")).err
+    assert "No accounts to poll. Add one with" in (await place.feeds("once")).err
     await place.added(place.person("alice.test", 1), place.person("bob.test", 1))
     place.fake.fail(Fault(how="refused", times=None))
     assert (await place.feeds("once", code=1)).out.count("[ERROR]") == 2
@@ -135,7 +135,7 @@ async def test_a_record_that_cannot_be_read_is_told(place: Place) -> None:
     place.world.spoil(next(iter(place.world.everything_of(alice))))
     await place.added(alice)
     said = (await place.feeds("once")).out
-    assert "[POLL] alice.test: 1 records could not be read, and were set aside" in said
+    assert "[POLL] alice.test: 1 invalid record skipped" in said
 
 
 async def test_waiting_for_the_source_is_told(place: Place) -> None:
@@ -163,11 +163,11 @@ async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
         hold = Lease("somebody", now() + HOUR)
         await store.update(alice, lambda account: replace(account, lease=hold))
     said = (await place.feeds("once")).out
-    assert "[SKIP] alice.test: being polled by somebody, which has it until " in said
-    assert "; 1 not polled, because another poller has them; " in said
+    assert "[SKIP] alice.test: already being polled by somebody, lease until " in said
+    assert "; 1 polled by other processes; " in said
     ended = await place.feeds("poll", "alice.test", code=1)
     assert ended.err == "perdure: alice.test is already being polled by somebody; try again later\n"
-    assert "next poll      now, by somebody" in (await place.feeds("inspect", "alice.test")).out
+    assert "next poll        in progress (somebody)" in (await place.feeds("show", "alice.test")).out
 
 
 async def test_once_right_after_a_kill_says_who_was_not_polled_and_fails(place: Place) -> None:
@@ -181,7 +181,7 @@ async def test_once_right_after_a_kill_says_who_was_not_polled_and_fails(place: 
     await killed.wait()
     place.fake.gate.set()
     ended = await place.feeds("once", code=1)
-    assert re.search(r"\[SKIP\] alice\.test: being polled by \S+, which has it until", ended.out)
+    assert re.search(r"\[SKIP\] alice\.test: already being polled by \S+, lease until", ended.out)
     *_, skipped, end = (await place.feeds("once", "--json", code=1)).events
     assert (skipped["event"], skipped["account"], end["elsewhere"]) == ("elsewhere", alice, 1)
 

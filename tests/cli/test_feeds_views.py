@@ -1,4 +1,4 @@
-"""`perdure feeds status | list | inspect | items | links`: how accounts are shown, and what was found."""
+"""`perdure feeds status | list | show | items | links`: how accounts are shown, and what was found."""
 
 from __future__ import annotations
 
@@ -73,13 +73,13 @@ async def test_list_shows_the_accounts_that_a_filter_admits(place: Place) -> Non
     said = (await place.feeds("list", "--status", "unavailable")).out.splitlines()
     assert said[0].split() == ["account", "status", "last", "poll", "watermark", "note"]
     assert said[1].startswith("gone.test  unavailable")
-    assert "no such accounts" in (await place.feeds("list", "--status", "suspended")).err
+    assert "No matching accounts." in (await place.feeds("list", "--status", "suspended")).err
 
 
 async def test_status_tells_how_the_accounts_are(place: Place) -> None:
     async with place.store():
         pass
-    assert "no accounts yet; `perdure feeds add HANDLE`" in (await place.feeds("status")).out
+    assert "No accounts yet. Add one with `perdure feeds add HANDLE`" in (await place.feeds("status")).out
     alice, quiet = place.person("alice.test", 3), place.person("quiet.test")
     gone = place.person("gone.test")
     await place.added(alice, quiet, gone)
@@ -88,10 +88,10 @@ async def test_status_tells_how_the_accounts_are(place: Place) -> None:
     said = re.sub(r" +", " ", (await place.feeds("status", "--check")).out)
     for line in (
         "accounts 3: 2 active, 1 unavailable, 0 suspended\n",
-        "with a mark 1 (33%)\n",
+        "with watermark 1 (33%)\n",
         "with gaps 0\n",
         "posts fetched 3 posts\n",
-        "failing 1\n gone.test: once, unavailable: Profile not found",
+        "failing 1\n gone.test: 1 failure, unavailable: Profile not found",
     ):
         assert line in said
     assert re.search(r"last polled \d{4}-\d\d-\d\d \d\d:\d\d:\d\d UTC \(\d+ s ago\)\n", said)
@@ -115,22 +115,22 @@ async def test_status_check_fails_on_an_alarm(place: Place) -> None:
     assert "ALARM" in (await place.feeds("status", "--check", code=1)).out
 
 
-async def test_inspect_tells_everything_about_an_account(place: Place) -> None:
+async def test_show_prints_everything_about_an_account(place: Place) -> None:
     alice = place.person("alice.test", 3)
     await place.added(alice)
     await place.polled()
     gap = Gap(cursor="somewhere", floor=now() - HOUR, late_floor=now() - HOUR)
     async with place.store() as store:
         await store.update(alice, lambda account: replace(account, gaps=(gap,), reason="why not"))
-    said = re.sub(r" +", " ", (await place.feeds("inspect", "alice.test")).out)
+    said = re.sub(r" +", " ", (await place.feeds("show", "alice.test")).out)
     for line in (
         f"account {alice}\nhandle alice.test\nstatus active: why not\n",
         "items stored 3 items\n",
-        "gaps 1\n from cursor somewhere down to ",
+        "gaps 1\n from cursor somewhere back to ",
         "(1 h",
     ):
         assert line in said
-    told = (await place.json("inspect", alice))["account"]
+    told = (await place.json("show", alice))["account"]
     assert (told["posts_fetched_count"], told["consecutive_failures"], told["poll_interval_seconds"]) == (
         3,
         0,
@@ -185,7 +185,7 @@ async def test_items_are_paged_by_time_and_those_without_links_left_out(place: P
     assert (len(seen), len({*seen})) == (6, 6)
     (found,) = (await place.json("items", "--with-links"))["items"]
     (link,) = found["item"]["links"]
-    assert (link["url"], link["shared"]) == ("https://news.test/a", shared)
+    assert (link["url"], link["shared_url"]) == ("https://news.test/a", shared)
     assert f"  {shared}\n" in (await place.feeds("items", "--with-links")).out
     assert "--before 20" in (await place.feeds("items", "--limit", "1")).err
 
@@ -221,7 +221,7 @@ async def test_links_are_ranked_by_how_many_accounts_shared_them(place: Place) -
     times = re.findall(r"first shared (\S+ \S+) by", said)
     assert said == (first + trend + second + trend).format(times[0], 2, times[1], 1)
     (ranked, _) = (await place.json("links"))["links"]
-    assert (ranked["url"], ranked["address"]) == ("https://news.test/a", address)
+    assert (ranked["url"], ranked["shared_url"]) == ("https://news.test/a", address)
     assert (ranked["today"], ranked["day_before"], ranked["handles"][0]) == (2, 0, "alice.test")
     told = (await place.json("links", "--since", "8m"))["links"]
     assert [(each["url"], each["sharers"]) for each in told] == [

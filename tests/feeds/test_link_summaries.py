@@ -100,11 +100,11 @@ async def test_a_ranking_names_the_first_sharer_and_the_trend(store: FeedStore) 
 async def test_the_address_is_that_of_the_first_share(store: FeedStore) -> None:
     for hours, shared in ((30, "http://a.example/?utm_source=x"), (20, ""), (1, "http://a.example/")):
         shares = item_at(ANNA, START - hours * HOUR, A)
-        links = (replace(shares.links[0], shared=shared),)
+        links = (replace(shares.links[0], shared_url=shared),)
         await store.add_items(ANNA, [replace(shares, links=links)])
     await settle(store)
     (link,) = (await LinkIndex(store).ranking(START - 40 * HOUR, limit=9)).links
-    assert (link.url, link.address) == (A, "http://a.example/?utm_source=x")
+    assert (link.url, link.shared_url) == (A, "http://a.example/?utm_source=x")
 
 
 # Changes

@@ -17,7 +17,7 @@ from perdure.storage.clock import HOUR
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, TaskStore
 from perdure.tasks.snapshot import TASKS
-from perdure.web import Dashboard, cache, feeds, items, links, live, tasks
+from perdure.web import Dashboard, cache, feeds, live, tasks
 from perdure.web.cache import CachedQuery
 from perdure.web.live import PageFragments
 from perdure.web.tasks import CachedTaskPage
@@ -68,14 +68,14 @@ async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_pa
     for days in (2, 3):
         time = store.clock() - days * 24 * HOUR
         await store.add_items("did:plc:anna", [item_at("did:plc:anna", time, f"https://{days}.example")])
-    monkeypatch.setattr(links, "MAX_READ", 1)
+    monkeypatch.setattr(feeds, "MAX_RANKED_ITEMS", 1)
     monkeypatch.setattr(cache, "MIN_AGE_SECONDS", 0)
     monkeypatch.setattr(cache, "COST_FACTOR", 0)
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         seen: list[tuple[bool, bool]] = []
         while not seen or seen[-1][0]:
             page = (await client.get("/feeds/links?since=7d")).text
-            seen.append(("These figures are incomplete" in page, "https://3.example" in page))
+            seen.append(("Incomplete: " in page, "https://3.example" in page))
         assert seen[0] == (True, False)
         assert seen[-1] == (False, True)
 
@@ -83,7 +83,7 @@ async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_pa
 async def test_items_are_paged_and_filtered_without_missing_or_repeating(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(items, "PAGE", 2)
+    monkeypatch.setattr(feeds, "ITEMS_PER_PAGE", 2)
     await feed_data.feed(FeedStore(desk.storage))
     names = ("anna", "ben", "cleo")
     every = [f"Thought {number} of {name}" for number in range(4) for name in names]
@@ -104,7 +104,7 @@ async def test_items_are_paged_and_filtered_without_missing_or_repeating(
 async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_them(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(items, "MAX_READ", 1)
+    monkeypatch.setattr(feeds, "MAX_SCANNED", 1)
     await feed_data.feed(FeedStore(desk.storage))
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         assert len(await thoughts(client, "/feeds/items?links=1")) == 6
@@ -146,7 +146,7 @@ async def test_an_id_is_looked_for_among_the_newest_tasks_alone(
 async def test_accounts_are_paged_without_missing_or_repeating(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(feeds, "PAGE", 2)
+    monkeypatch.setattr(feeds, "ACCOUNTS_PER_PAGE", 2)
     await feed_data.feed(FeedStore(desk.storage))
     seen: list[str] = []
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:

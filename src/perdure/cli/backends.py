@@ -6,11 +6,10 @@ import re
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from ..feeds import FeedSettings, FeedStore, RateLimiter
+from ..feeds import Feeds, FeedSettings
 from ..feeds import load_settings as load_settings_file
 from ..operating import Operator
 from ..operating.times import format_clock
@@ -18,9 +17,6 @@ from ..storage import Micros, is_shared_storage, open_storage, storage_exists
 from .errors import CommandError
 from .options import storage_url
 from .output import print_message
-
-if TYPE_CHECKING:
-    from ..feeds.bluesky import BlueskySource
 
 _URL = re.compile(r"(?P<scheme>[^:/?@]+:)//(?:[^/?@]*@)?(?P<place>[^?@]*)(?:\?[^@]*)?")
 SET_URL = "set --url or PERDURE_URL"
@@ -82,35 +78,14 @@ def _default_settings_file() -> Path | None:
 
 
 @asynccontextmanager
-async def open_feeds(settings: FeedSettings) -> AsyncGenerator[FeedStore]:
-    """Open an existing storage for feeds."""
+async def open_feeds(settings: FeedSettings, *, create: bool = False) -> AsyncGenerator[Feeds]:
+    """Open the feeds of an existing storage, or of one that is created if necessary."""
     url = storage_url(settings.url)
-    require_existing(url, hint=ADD_ACCOUNT)
-    async with await open_storage(url) as storage:
-        yield FeedStore(storage)
-
-
-@asynccontextmanager
-async def create_feeds(settings: FeedSettings, *, dry_run: bool) -> AsyncGenerator[FeedStore]:
-    """Open a storage for feeds, or create it. A dry run creates nothing, and uses an empty one in memory."""
-    url = storage_url(settings.url)
-    async with await open_storage("memory:" if dry_run and not storage_exists(url) else url) as storage:
-        yield FeedStore(storage)
-
-
-@asynccontextmanager
-async def open_source(
-    settings: FeedSettings, budget: RateLimiter | None = None
-) -> AsyncGenerator[BlueskySource]:
-    try:
-        from ..feeds.bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
-    except ModuleNotFoundError as error:
-        raise CommandError(
-            f"{error.name} is not installed; install the feeds extra: pip install 'perdure[feeds]'"
-        ) from error
-    budget = budget or RateLimiter(settings.polling.connections, on_wait=_print_wait)
-    async with open_bluesky(settings, limiter=budget) as source:
-        yield source
+    if not create:
+        require_existing(url, hint=ADD_ACCOUNT)
+    async with Feeds.open(url, settings) as feeds:
+        feeds.rate_limiter.on_wait = _print_wait
+        yield feeds
 
 
 def _print_wait(reason: str, until: Micros) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from ..storage import Address, Insert, Micros, Record, Replace, Space
 from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.clock import Interval, Timestamp
 from ..storage.errors import StorageCorrupt
 from .errors import CorruptFeedRecord
 
@@ -39,9 +40,9 @@ class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     cursor: str | None = None
     """Where to go on. None: from the newest item, all the way down."""
-    floor: Micros
+    floor: Timestamp
     """How far down it must go."""
-    late_floor: Micros
+    late_floor: Timestamp
     """How far down it goes on while it still finds items that nobody knew."""
     cursor_rejections: int = 0
     """How often the source has refused the cursor."""
@@ -53,7 +54,7 @@ class Lease(msgspec.Struct, frozen=True):
     """Who polls the account, and until when nobody else does."""
 
     poller: str
-    until: Micros
+    until: Timestamp
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
@@ -61,34 +62,34 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """The one name that never changes: a DID."""
     handle: str
     """What people call it, as of the last profile."""
-    added_at: Micros
+    added_at: Timestamp
     origins: tuple[str, ...] = (MANUAL_ORIGIN,)
     """What has added it: `manual`, or `follows:` and the id of the account whose follow list has it."""
     status: AccountStatus = AccountStatus.ACTIVE
     reason: str = ""
     """Why it is not active, or what went wrong last."""
-    history_start: Micros | None = None
+    history_start: Timestamp | None = None
     """From when on everything is wanted: the look-back at the first poll."""
-    watermark: Micros | None = None
+    watermark: Timestamp | None = None
     gaps: tuple[Gap, ...] = ()
     """The newest first."""
-    deep_watermark: Micros | None = None
+    deep_watermark: Timestamp | None = None
     """The mark when posts that come late were last looked for in the depth."""
     etag: str | None = None
     """Of the newest page, whose items are all stored."""
     lease: Lease | None = None
-    next_poll_at: Micros
+    next_poll_at: Timestamp
     """When it is polled again, or probed."""
-    poll_interval: Micros
+    poll_interval: Interval
     """Between two polls. Follows how often the account posts."""
     consecutive_failures: int = 0
     """In a row."""
-    failing_since: Micros | None = None
+    failing_since: Timestamp | None = None
     """When the first of these failures was."""
-    last_polled_at: Micros | None = None
-    last_wait: Micros | None = None
+    last_polled_at: Timestamp | None = None
+    last_wait: Interval | None = None
     """The time between the last two polls."""
-    cadence: Micros | None = None
+    cadence: Interval | None = None
     """The shorter of the last two such times: how often the account is really polled. After an outage the
     last one alone would be too long."""
     posts_fetched_count: int = 0
@@ -101,14 +102,14 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     """By the source's own count, at the last look at its profile."""
     unseen_posts: int = 0
     """How many posts that count has that neither polls nor audits found."""
-    unseen_since: Micros | None = None
+    unseen_since: Timestamp | None = None
     """When a profile first counted them. Those that were deleted before a poll saw them are gone from the
     next profile's count."""
     unseen_polls: int = 0
     """Polls in a row since then that found nothing new."""
     empty_polls: int = 0
     """Polls in a row that found nothing new."""
-    profile_read_at: Micros | None = None
+    profile_read_at: Timestamp | None = None
     posts_since_profile: int = 0
     """Posts that were stored since that look. Reposts are not in the source's count."""
     uncounted_posts: int = 0

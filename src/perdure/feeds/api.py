@@ -19,7 +19,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import anyio
 from msgspec.structs import replace
@@ -35,6 +35,7 @@ from .errors import (
     AuthenticationFailed,
     FeedError,
     InvalidActor,
+    InvalidSettings,
     PollInProgress,
     RequestRejected,
     SourceError,
@@ -42,7 +43,7 @@ from .errors import (
 )
 from .follows import add_account, follow_accounts, read_follow_list
 from .health import OnAlarm, log_alarm, summarize
-from .item import Item, ItemKind
+from .item import Item, ItemKind, Link
 from .lease import LEASE_DURATION
 from .link_index import LinkIndex
 from .link_summary import SharedLink
@@ -68,6 +69,9 @@ from .reports import (
 from .settings import FeedSettings
 from .source import AuditSource, FeedSource, FollowSource, Profile
 from .store import AccountEdit, FeedStore, older_than
+
+if TYPE_CHECKING:
+    from .bluesky import BlueskySource
 
 log = logging.getLogger("perdure.feeds")
 
@@ -135,9 +139,7 @@ class Feeds:
         """Return the source of the feeds. Raise InvalidSettings if Bluesky cannot be opened with these."""
         async with self._connecting:
             if self._source is None:
-                from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
-
-                opening = open_bluesky(self.settings, limiter=self.rate_limiter)
+                opening = open_source(self.settings, self.rate_limiter)
                 self._source = await self._exit_stack.enter_async_context(opening)
             return self._source
 
@@ -489,7 +491,11 @@ class Feeds:
     async def _with_handles(self, found: Sequence[tuple[str, Item]]) -> tuple[FeedItem, ...]:
         handles = await self.store.handles(account_id for account_id, _ in found)
         return tuple(
-            FeedItem(account=account_id, account_handle=handles.get(account_id, account_id), item=item)
+            FeedItem(
+                account=account_id,
+                account_handle=handles.get(account_id, account_id),
+                item=replace(item, links=tuple(_with_shared_url(link) for link in item.links)),
+            )
             for account_id, item in found
         )
 
@@ -516,6 +522,20 @@ class Feeds:
         if isinstance(time, timedelta):
             return max(0, self.store.clock() - time // timedelta(microseconds=1))
         return time
+
+
+@asynccontextmanager
+async def open_source(
+    settings: FeedSettings, limiter: RateLimiter | None = None
+) -> AsyncGenerator[BlueskySource]:
+    """Connect to Bluesky as the settings describe it. Raise InvalidSettings if that is not possible."""
+    try:
+        from .bluesky import open_bluesky  # noqa: PLC0415 (the extra may be missing)
+    except ModuleNotFoundError as error:
+        reason = f"{error.name} is not installed; install the feeds extra: pip install 'perdure[feeds]'"
+        raise InvalidSettings("bluesky", reason) from error
+    async with open_bluesky(settings, limiter=limiter) as source:
+        yield source
 
 
 def parse_account_name(text: str) -> str:
@@ -556,10 +576,14 @@ def _failing(account: Account) -> FailingAccount:
     )
 
 
+def _with_shared_url(link: Link) -> Link:
+    return link if link.shared_url else replace(link, shared_url=link.url)
+
+
 def _ranked(link: SharedLink, handles: dict[str, str], max_handles: int | None) -> RankedLink:
     return RankedLink(
         url=link.url,
-        shared_url=link.address,
+        shared_url=link.shared_url,
         title=link.title,
         sharers=len(link.sharers),
         handles=tuple(handles.get(each, each) for each in link.sharers[:max_handles]),

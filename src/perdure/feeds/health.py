@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from ..storage import Micros
-from ..storage.clock import MINUTE
+from ..storage.clock import MINUTE, Timestamp
 from .account import Account, AccountStatus
 
 log = logging.getLogger("perdure.feeds")
@@ -211,8 +211,8 @@ class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
     failing: int
     posts_fetched_count: int
     invalid_records: int
-    last_polled_at: Micros | None
-    next_poll_at: Micros | None
+    last_polled_at: Timestamp | None
+    next_poll_at: Timestamp | None
     alarms: tuple[Alarm, ...]
 
     @property

@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from ..storage import Address, Micros, Record, Space
+from ..storage import Address, Record, Space
 from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.clock import Timestamp
 from ..storage.errors import StorageCorrupt
 from ..storage.limits import MAX_INTEGER, MAX_KEY_BYTES
 from .errors import CorruptFeedRecord
@@ -32,19 +33,14 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     via: LinkVia
     """How it was shared: as a card, within a quoted post, marked in the text, or only written there."""
     title: str = ""
-    shared: str = ""
-    """The address as it was shared. Empty: it is the normal form."""
-
-    @property
-    def address(self) -> str:
-        """What is opened and shown."""
-        return self.shared or self.url
+    shared_url: str = ""
+    """The URL as it was shared. Empty if that is the normal form, except in what `Feeds` returns."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
     uri: str
     """What it is known by: the repost's own, where it is one."""
-    time: Micros
+    time: Timestamp
     """Where it stands in its feed."""
     kind: ItemKind
     post_uri: str

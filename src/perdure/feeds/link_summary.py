@@ -45,7 +45,7 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     offsets: tuple[Micros, ...]
     """When each of these shares was, counted from the start of the summary."""
     title: str = ""
-    shared: str = ""
+    shared_url: str = ""
     """The address of the earliest share. Empty: it is the normal form."""
 
 
@@ -105,7 +105,7 @@ def merge_hours(hours: Iterable[LinkSummary], *, start: Micros, read_at: Micros)
     tallies: dict[str, _Tally] = {}
     for hour in sorted(hours, key=lambda each: each.start):
         for row in hour.rows:
-            tally = _get_tally(tallies, row.url, row.shared)
+            tally = _get_tally(tallies, row.url, row.shared_url)
             for number, offset in zip(row.sharers, row.offsets, strict=True):
                 tally.add(hour.accounts[number], hour.start + offset, row.title)
             tally.share_count += row.share_count - len(row.sharers)
@@ -118,7 +118,7 @@ def _tally_shares(shares: Iterable[Share]) -> Iterable[_Tally]:
     tallies: dict[str, _Tally] = {}
     for share in sorted(shares, key=lambda each: (each.time, each.account_id)):
         link = share.link
-        _get_tally(tallies, link.url, link.shared).add(share.account_id, share.time, link.title)
+        _get_tally(tallies, link.url, link.shared_url).add(share.account_id, share.time, link.title)
     return tallies.values()
 
 
@@ -157,7 +157,7 @@ class _Tally:
             shares=[(name, time - start) for time, name in shares],
             sharers=len(self._by_account),
             title=self._title[:MAX_TITLE_CHARS],
-            shared=self._shared,
+            shared_url=self._shared,
         )
 
 
@@ -175,7 +175,7 @@ class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shares: list[tuple[str, Micros]]
     sharers: int
     title: str
-    shared: str
+    shared_url: str
 
 
 def _fit_rows(rows: list[_NamedRow], most: int, start: Micros, read_at: Micros) -> LinkSummary:
@@ -200,7 +200,7 @@ def _build_summary(rows: Sequence[_NamedRow], start: Micros, read_at: Micros) ->
             sharers=tuple(numbers.setdefault(name, len(numbers)) for name, _ in row.shares),
             offsets=tuple(time for _, time in row.shares),
             title=row.title,
-            shared=row.shared,
+            shared_url=row.shared_url,
         )
         for row in rows
     )
@@ -215,7 +215,7 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
 
     url: str
     """The normal form."""
-    address: str
+    shared_url: str
     """As it was first shared: what is opened."""
     title: str
     first_shares: tuple[tuple[str, Micros], ...]
@@ -338,14 +338,14 @@ class _LinkDetail:
     def _describe(self, time: Micros, row: LinkRow) -> None:
         """Take the address of the earliest share, and the title of the earliest that has one."""
         if self._described_at is None or time < self._described_at:
-            self._described_at, self._shared = time, row.shared
+            self._described_at, self._shared = time, row.shared_url
         if row.title and (self._titled_at is None or time < self._titled_at):
             self._titled_at, self._title = time, row.title
 
     def link(self, url: str) -> SharedLink:
         return SharedLink(
             url=url,
-            address=self._shared or url,
+            shared_url=self._shared or url,
             title=self._title,
             first_shares=tuple(sorted(self.firsts.items(), key=lambda each: (each[1], each[0]))),
             share_count=self._times,

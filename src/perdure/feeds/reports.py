@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 from msgspec.structs import replace
 
-from ..storage import Micros, Position
+from ..storage import Position
+from ..storage.clock import Timestamp
 from .account import Account, AccountStatus
 from .audit import AuditReport
 from .health import FeedSummary
@@ -41,9 +42,9 @@ class AccountSummary(msgspec.Struct, frozen=True, kw_only=True):
     account: str
     handle: str
     status: AccountStatus
-    watermark: Micros | None
-    last_polled_at: Micros | None
-    next_poll_at: Micros
+    watermark: Timestamp | None
+    last_polled_at: Timestamp | None
+    next_poll_at: Timestamp
     gaps: int
     consecutive_failures: int
     reason: str
@@ -71,7 +72,7 @@ class AccountDetail(msgspec.Struct, frozen=True, kw_only=True):
     account: Account
     items: int
     is_leased: bool
-    now: Micros
+    now: Timestamp
 
 
 class AccountPage(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,7 +91,7 @@ class FailingAccount(msgspec.Struct, frozen=True, kw_only=True):
     status: AccountStatus
     consecutive_failures: int
     reason: str
-    next_poll_at: Micros
+    next_poll_at: Timestamp
 
 
 class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -100,14 +101,14 @@ class FeedStatus(msgspec.Struct, frozen=True, kw_only=True):
     watermark_share: float
     items: int
     failing: tuple[FailingAccount, ...]
-    now: Micros
+    now: Timestamp
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     """How many accounts are polled, and when the next poll is due."""
 
     accounts: int
-    next_poll_at: Micros | None
+    next_poll_at: Timestamp | None
 
 
 class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +116,7 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
 
     account: str
     handle: str
-    since: Micros
+    since: Timestamp
     new_items: int = 0
     new_links: int = 0
     pages: int = 0
@@ -128,8 +129,8 @@ class BackfillReport(msgspec.Struct, frozen=True, kw_only=True):
     def plus(self, outcome: PollSucceeded) -> BackfillReport:
         return replace(
             self,
-            new=self.new_items + outcome.new_items,
-            links=self.new_links + outcome.new_links,
+            new_items=self.new_items + outcome.new_items,
+            new_links=self.new_links + outcome.new_links,
             pages=self.pages + outcome.pages,
             is_done=not outcome.account.gaps,
         )
@@ -177,8 +178,8 @@ class RankedLink(msgspec.Struct, frozen=True, kw_only=True):
     """The handles of these accounts, in the order in which they shared it."""
     share_count: int
     """How often it was shared."""
-    first_at: Micros
-    last_at: Micros
+    first_at: Timestamp
+    last_at: Timestamp
     today: int
     """How many accounts shared it in the last 24 hours."""
     day_before: int

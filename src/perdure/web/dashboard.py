@@ -23,7 +23,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from ..feeds import FeedStore
+from ..feeds import Feeds, FeedStore
 from ..feeds.account import ACCOUNTS
 from ..operating import Operator
 from ..operating.access import LOOPBACK_HOSTS
@@ -80,7 +80,7 @@ class Dashboard:
         self._history = CountHistory(self._operator.counts, clock)
         self._live = LiveUpdates(storage, [TASKS, ACCOUNTS] if feeds else [TASKS])
         self._renderer = Renderer(signer=self._signer, live=self._live, read_only=read_only, feeds=feeds)
-        self._feeds = FeedStore(storage, clock=clock) if feeds else None
+        self._feeds = Feeds(FeedStore(storage, clock=clock)) if feeds else None
         security = Middleware(
             SecurityMiddleware, signer=self._signer, hosts=hosts, read_only=read_only, clock=clock
         )

@@ -1,44 +1,94 @@
-"""The pages of feeds: the accounts, what was found, and the links that most of them share."""
+"""The pages of feeds: accounts, items and links."""
 
 from __future__ import annotations
 
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from functools import partial
+from typing import get_args
 from urllib.parse import quote, urlencode
 
+import msgspec
 from markupsafe import Markup
 from msgspec.structs import replace
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ..feeds import Account, FeedStore, FeedSummary, summarize
-from ..feeds.account import StoredAccount
-from ..feeds.errors import UnknownAccount
+from ..feeds import Account, Feeds
+from ..feeds.errors import AmbiguousHandle, InvalidActor, UnknownAccount
+from ..feeds.item import ItemKind
+from ..feeds.reports import ItemPage, LinkRanking
+from ..storage import Position
+from ..storage.errors import InvalidArgument
 from .cache import CachedQuery
-from .items import KINDS, ItemList, Wanted
-from .links import LinkPage
 from .live import PageFragments, digest
 from .renderer import Renderer
 from .security import mount_path
 
-PAGE = 200
-"""Accounts on one page."""
+ACCOUNTS_PER_PAGE = 200
+ITEMS_PER_PAGE = 50
+MAX_SCANNED = 2000
+"""Maximum number of items that are read for a page whose filter leaves most of them out."""
+KINDS: tuple[ItemKind, ...] = get_args(ItemKind)
+LINK_WINDOWS = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
+MAX_LINKS = 25
+MAX_NAMED_SHARERS = 8
+MAX_RANKED_ITEMS = 20_000
+"""Maximum number of items that are read for hours that are not summarised yet."""
+
+
+class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """Which items a page shows, as its URL says."""
+
+    account: str | None
+    """A handle or a DID."""
+    kind: ItemKind | None
+    with_links: bool
+    after: Position | None
+
+    @classmethod
+    def from_params(cls, params: QueryParams) -> ItemQuery:
+        return cls(
+            account=params.get("account", "").strip() or None,
+            kind=_parse_kind(params.get("kind")),
+            with_links=params.get("links") == "1",
+            after=_parse_position(params.get("after")),
+        )
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.account or self.kind or self.with_links)
+
+    def query(self, after: Position | None = None) -> str:
+        """Return the query string of these items, starting at a position."""
+        params = {
+            "account": self.account,
+            "kind": self.kind,
+            "links": "1" if self.with_links else None,
+            "after": None if after is None else f"{after.order} {after.partition} {after.key}",
+        }
+        return urlencode({name: value for name, value in params.items() if value})
 
 
 class FeedPages:
-    def __init__(self, renderer: Renderer, store: FeedStore) -> None:
+    def __init__(self, renderer: Renderer, feeds: Feeds) -> None:
         self._renderer = renderer
-        self._store = store
-        self._summary = CachedQuery(self._look)
-        self._list = ItemList(store)
-        self._links = LinkPage(renderer, store)
+        self._feeds = feeds
+        self._status = CachedQuery(feeds.status)
+        self._rankings = {
+            window: CachedQuery(partial(self._query_links, span)) for window, span in LINK_WINDOWS.items()
+        }
 
     def routes(self) -> list[BaseRoute]:
         return [
             Route("/feeds", self._accounts),
             Route("/events/feeds", self._accounts_events),
             Route("/feeds/items", self._items),
-            Route("/feeds/links", self._links.show),
+            Route("/feeds/links", self._links),
             Route("/feeds/accounts/{account_id:path}", self._account),
         ]
 
@@ -47,26 +97,26 @@ class FeedPages:
         return self._renderer.page(
             request,
             "feeds",
-            page=await self._accounts_screen(mount_path(request), after),
+            page=await self._accounts_page(mount_path(request), after),
             events=f"/events/feeds?{urlencode({'after': after})}" if after else "/events/feeds",
         )
 
     async def _accounts_events(self, request: Request) -> Response:
         after, base = request.query_params.get("after"), mount_path(request)
         return await self._renderer.event_stream(
-            request, f"feeds {after or ''}", lambda: self._accounts_screen(base, after)
+            request, f"feeds {after or ''}", lambda: self._accounts_page(base, after)
         )
 
-    async def _accounts_screen(self, base: str, after: str | None) -> PageFragments:
-        before = await self._stored(after) if after else None
-        found, has_more = await self._store.account_page(before, PAGE)
-        rows = {f"account-{digest(each.account.account_id)}": each.account for each in found}
-        more = {"last": found[-1].account if found and has_more else None, "after": after, "base": base}
-        summary = {"summary": await self._summary.get(), "items": await self._store.count_items()}
+    async def _accounts_page(self, base: str, after: str | None) -> PageFragments:
+        with _not_found():
+            found = await self._feeds.account_page(after, limit=ACCOUNTS_PER_PAGE)
+        rows = {f"account-{digest(account.account_id)}": account for account in found.accounts}
+        pagination = {"next_account": found.next_account, "after": after, "base": base}
+        status = {"status": await self._status.get()}
         return PageFragments(
             {
-                "summary": self._renderer.fragment("feed_summary", "summary", summary),
-                "pagination": self._renderer.fragment("account_pagination", "pagination", more),
+                "summary": self._renderer.fragment("feed_summary", "summary", status),
+                "pagination": self._renderer.fragment("account_pagination", "pagination", pagination),
                 **{name: self._row(name, account, base) for name, account in rows.items()},
             },
             {"rows": tuple(rows)},
@@ -75,36 +125,82 @@ class FeedPages:
     def _row(self, name: str, account: Account, base: str) -> Markup:
         return self._renderer.fragment("account_row", name, {"account": account, "base": base}, tag="tr")
 
-    async def _look(self) -> FeedSummary:
-        """Of all accounts, each of which is read."""
-        accounts = [stored.account async for stored in self._store.accounts()]
-        return summarize(accounts, now=self._store.clock())
-
-    async def _stored(self, account_id: str) -> StoredAccount:
-        try:
-            return await self._store.get(account_id)
-        except UnknownAccount as error:
-            raise HTTPException(404, "There is no such account.") from error
-
     async def _account(self, request: Request) -> Response:
-        account = (await self._stored(request.path_params["account_id"])).account
-        wanted = replace(Wanted.of(request.query_params), account=account.account_id)
+        with _not_found():
+            detail = await self._feeds.account(request.path_params["account_id"])
+        account_id = detail.account.account_id
+        query = replace(ItemQuery.from_params(request.query_params), account=account_id)
         context = {
-            "account": account,
-            "items": await self._store.count_items(account.account_id),
-            "listed": await self._list.page(wanted),
-            "wanted": wanted,
-            "path": f"/feeds/accounts/{quote(account.account_id, safe='')}",
-            "is_held": account.is_leased(self._store.clock()),
+            "account": detail.account,
+            "detail": detail,
+            "found": await self._find_items(query),
+            "query": query,
+            "path": f"/feeds/accounts/{quote(account_id, safe='')}",
         }
         return self._renderer.page(request, "account", context=context)
 
     async def _items(self, request: Request) -> Response:
-        wanted = Wanted.of(request.query_params)
+        query = ItemQuery.from_params(request.query_params)
         context = {
-            "listed": await self._list.page(wanted),
-            "wanted": wanted,
+            "found": await self._find_items(query),
+            "query": query,
             "path": "/feeds/items",
             "kinds": KINDS,
         }
         return self._renderer.page(request, "items", context=context)
+
+    async def _find_items(self, query: ItemQuery) -> ItemPage:
+        with _not_found("Account not found." if query.after is None else "Invalid page link."):
+            return await self._feeds.items(
+                query.account,
+                after=query.after,
+                kind=query.kind,
+                with_links=query.with_links,
+                limit=ITEMS_PER_PAGE,
+                max_scanned=MAX_SCANNED,
+            )
+
+    async def _links(self, request: Request) -> Response:
+        window = request.query_params.get("since", "24h")
+        if window not in LINK_WINDOWS:
+            raise HTTPException(404, f"Unknown time span. Use one of {', '.join(LINK_WINDOWS)}.")
+        ranking = await self._rankings[window].get()
+        context = {"window": window, "windows": list(LINK_WINDOWS), "ranking": ranking}
+        return self._renderer.page(request, "links", context=context)
+
+    async def _query_links(self, span: timedelta) -> LinkRanking:
+        return await self._feeds.links(
+            span, limit=MAX_LINKS, max_items=MAX_RANKED_ITEMS, max_handles=MAX_NAMED_SHARERS
+        )
+
+
+@contextmanager
+def _not_found(message: str = "Account not found.") -> Generator[None]:
+    """Answer with 404 if a URL names an account or a position that does not exist."""
+    try:
+        yield
+    except AmbiguousHandle as error:
+        text = str(error)
+        raise HTTPException(404, f"{text[:1].upper()}{text[1:]}.") from error
+    except (UnknownAccount, InvalidActor) as error:
+        raise HTTPException(404, "Account not found.") from error
+    except InvalidArgument as error:
+        raise HTTPException(404, message) from error
+
+
+def _parse_kind(text: str | None) -> ItemKind | None:
+    if not text:
+        return None
+    if text not in KINDS:
+        raise HTTPException(404, "Unknown kind of item.")
+    return text
+
+
+def _parse_position(text: str | None) -> Position | None:
+    if not text:
+        return None
+    order, _, rest = text.partition(" ")
+    partition, _, key = rest.partition(" ")
+    if not (order.isascii() and order.isdecimal() and len(order) <= len(str(2**53)) and partition and key):
+        raise HTTPException(404, "Invalid page link.")
+    return Position(int(order), key, partition)

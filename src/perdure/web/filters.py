@@ -40,9 +40,9 @@ def number(value: float) -> str:
     return f"{rounded:,}".replace(",", "\u202f")
 
 
-def is_http_url(url: str) -> bool:
+def is_http_url(value: str) -> bool:
     """Return whether a stored URL can be a link on a page, and is not a script, for example."""
-    return url.startswith(("https://", "http://"))
+    return value.startswith(("https://", "http://"))
 
 
 def pretty_json(value: Json) -> str:

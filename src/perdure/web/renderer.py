@@ -58,6 +58,7 @@ class Renderer:
                 CSRF_FIELD, self._csrf_placeholder
             ),
         }
+        self._templates.tests.update(http_url=filters.is_http_url)
         self._templates.filters.update(
             time_tag=filters.time_tag,
             duration=filters.duration,

@@ -1,10 +1,5 @@
-"""`perdure feeds ...`: polling feeds, and looking at what was found.
+"""`perdure feeds ...`: the commands of feeds, the text of their reports, and the display of running polls."""
 
-`polls`, `accounts` and `views` are the commands as typer sees them. What they do is in `running`, `changing`
-and `looking`; how it is said is in `telling` and `showing`.
-"""
+from .commands import feeds
 
-from . import accounts, polls, views
-from .options import feeds
-
-__all__ = ["accounts", "feeds", "polls", "views"]
+__all__ = ["feeds"]

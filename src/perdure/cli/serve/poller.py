@@ -10,13 +10,13 @@ from contextlib import asynccontextmanager
 
 import anyio
 
-from ...feeds import FeedSettings, FeedSource, FeedStore, Poller, PollFailed, PollOutcome
+from ...feeds import Feeds, FeedSettings, FeedSource, FeedStore, PollFailed, PollOutcome
+from ...feeds.api import open_source
 from ...samples.source import with_simulated
 from ...storage import Storage
 from ...storage.errors import PerdureError
-from ..backends import open_source
 from ..errors import error_message
-from ..feeds.telling import lines_of
+from ..feeds.render import outcome as outcome_lines
 
 log = logging.getLogger("perdure.feeds")
 
@@ -74,16 +74,10 @@ class FeedPoller:
         async with open_source(self._settings) as opened:
             source: FeedSource = with_simulated(opened) if self._simulated else opened
             log.info("polling %s", source.name)
-            await Poller(
-                store,
-                source,
-                self._settings.polling,
-                on_outcome=self._log,
-                follow_lists=self._settings.follow_lists,
-            ).run()
+            await Feeds(store, self._settings, source=source).run(on_outcome=self._log)
 
     def _log(self, outcome: PollOutcome) -> None:
         self.is_failing = False
         level = logging.WARNING if isinstance(outcome, PollFailed) else logging.INFO
-        for line in lines_of(outcome):
+        for line in outcome_lines(outcome):
             log.log(level, "%s", line)

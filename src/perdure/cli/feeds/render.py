@@ -1,0 +1,308 @@
+"""Reports of feeds as lines of text, and outcomes of polls as JSON events."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ...feeds import (
+    Account,
+    AccountStatus,
+    AuditReport,
+    PolledElsewhere,
+    PollFailed,
+    PollOutcome,
+    PollSkipped,
+    PollSucceeded,
+)
+from ...feeds.reports import (
+    AccountAudit,
+    AccountChange,
+    AccountDetail,
+    AccountSummary,
+    BackfillReport,
+    ChangeReport,
+    FailingAccount,
+    FeedItem,
+    FeedStatus,
+    RankedLink,
+)
+from ...operating.times import format_clock, format_duration, format_minute, format_when, iso
+from ...storage import Micros
+from ..output import key_values, one_line, plural, truncate
+
+ADD_ACCOUNT = "Add one with `perdure feeds add HANDLE`."
+NO_ACCOUNTS = f"No accounts yet. {ADD_ACCOUNT}"
+MAX_NAMED = 20
+"""Maximum number of accounts that a preview or a status names."""
+MAX_SHARERS = 8
+"""Maximum number of accounts that are named for a link."""
+
+
+# Changes
+
+
+def changes(report: ChangeReport) -> Iterator[str]:
+    return (_change(change, dry_run=report.dry_run) for change in report.changes)
+
+
+def _change(change: AccountChange, *, dry_run: bool) -> str:
+    handle, note = one_line(change.handle), one_line(change.note)
+    if change.action is None:
+        return f"{handle}: {note}"
+    return f"{handle}: {'would be ' if dry_run else ''}{change.action}{f' ({note})' if note else ''}"
+
+
+def follow_list(actor: str, report: ChangeReport, *, prune: bool) -> Iterator[str]:
+    actor = one_line(actor)
+    suspended, would = report.count("suspended"), "would be " if report.dry_run else ""
+    actions = [(report.count(action), action) for action in ("added", "resumed", "renamed")]
+    counts = [f"{count} {would}{action}" for count, action in actions if count]
+    counts.append(f"{report.count(None)} already added")
+    yield f"{actor} follows {plural(len(report.changes) - suspended, 'account')}: {', '.join(counts)}"
+    if prune:
+        yield f"{plural(suspended, 'account')} {would}suspended: no longer followed by {actor}"
+
+
+# Polls
+
+
+def outcome_event(outcome: PollOutcome) -> dict[str, object]:
+    """Return the JSON of a poll."""
+    about = {"account": outcome.account.account_id, "handle": outcome.account.handle}
+    next_poll_at = iso(outcome.account.next_poll_at)
+    match outcome:
+        case PollSucceeded():
+            return {
+                "event": "initial" if outcome.was_initial else "poll",
+                **about,
+                "new_items": outcome.new_items,
+                "new_links": outcome.new_links,
+                "pages": outcome.pages,
+                "invalid_records": outcome.invalid_records,
+                "gaps": len(outcome.account.gaps),
+                "next_poll_at": next_poll_at,
+            }
+        case PollSkipped():
+            return {"event": "skip", **about, "reason": str(outcome.error), "next_poll_at": next_poll_at}
+        case PollFailed():
+            return {"event": "error", **about, "reason": str(outcome.error)}
+        case PolledElsewhere():
+            until = outcome.error.retry_at
+            retry_at = None if until is None else iso(until)
+            return {"event": "elsewhere", **about, "reason": str(outcome.error), "retry_at": retry_at}
+
+
+def outcome(outcome: PollOutcome, *, always: bool = False) -> Iterator[str]:
+    """Return the lines of a poll. A poll without new items has none, unless `always` is set."""
+    handle = one_line(outcome.account.handle)
+    match outcome:
+        case PollSucceeded():
+            yield from _success(outcome, handle, always=always)
+        case PollSkipped():
+            yield f"[SKIP] {handle}: Account unavailable ({one_line(str(outcome.error))})"
+        case PollFailed():
+            yield f"[ERROR] {handle}: {one_line(str(outcome.error))}"
+        case PolledElsewhere():
+            until = outcome.error.retry_at
+            lease = "" if until is None else f", lease until {format_clock(until)}"
+            yield f"[SKIP] {handle}: already being polled by {one_line(outcome.error.poller)}{lease}"
+
+
+def _success(outcome: PollSucceeded, handle: str, *, always: bool) -> Iterator[str]:
+    is_first = outcome.was_initial and (outcome.new_items > 0 or outcome.account.poll_count <= 1)
+    if outcome.is_high_volume:
+        yield f"[POLL] {handle}: High volume, {outcome.pages} pages were fetched"
+    if outcome.new_items or is_first or always:
+        label = "[INITIAL]" if outcome.was_initial else "[POLL]"
+        counts = f"{outcome.new_items} posts, {outcome.new_links} URLs across {outcome.pages} pages"
+        yield f"{label} {handle}: {counts}"
+    if outcome.invalid_records:
+        yield f"[POLL] {handle}: {plural(outcome.invalid_records, 'invalid record')} skipped"
+
+
+def preview(accounts: Sequence[AccountSummary]) -> Iterator[str]:
+    yield f"would poll {plural(len(accounts), 'account')} now"
+    for each in accounts[:MAX_NAMED]:
+        yield f"  {one_line(each.handle)}"
+    if len(accounts) > MAX_NAMED:
+        yield f"  and {len(accounts) - MAX_NAMED} more; use --json to see all"
+
+
+def backfill(report: BackfillReport, *, waited: bool) -> Iterator[str]:
+    handle, since = one_line(report.handle), f"{format_minute(report.since)} UTC"
+    if report.dry_run:
+        yield f"{handle}: would be read back to {since}"
+        return
+    if report.pages:
+        counts = f"{report.new_items} posts, {report.new_links} URLs across {report.pages} pages"
+        yield f"[POLL] {handle}: {counts}"
+    if report.is_done:
+        yield f"{handle}: read back to {since}"
+    elif waited:
+        yield f"[ERROR] {handle}: {one_line(report.reason)}; the next polls will continue"
+    else:
+        yield f"{handle}: the next polls will read back to {since}"
+
+
+def audit(report: AccountAudit, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
+    handle, found = one_line(report.handle), report.audit
+    if found is None:
+        yield f"[{'ERROR' if report.is_failure else 'SKIP'}] {handle}: {one_line(report.reason)}"
+        return
+    yield f"{handle}: {', '.join(_audit_counts(found, history=history, remove=remove, dry_run=dry_run))}"
+    for item in found.examples:
+        yield f"  missing: {format_minute(item.time)}  {truncate(item.text, 80) or one_line(item.uri)}"
+    if found.missing > len(found.examples):
+        yield f"  and {found.missing - len(found.examples)} more"
+
+
+def _audit_counts(found: AuditReport, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
+    yield f"{plural(found.source_records, 'record')} at the source"
+    if found.missing:
+        yield f"{found.missing} missing" if dry_run else f"{found.missing} were missing and are now stored"
+    elif found.source_records:
+        yield "none missing that polls should have found"
+    if found.history:
+        stored = f"{found.history_stored} of them stored" if history else "not stored (use --history)"
+        yield f"{found.history} from before the first poll, {stored}"
+    if found.hidden:
+        yield f"{found.hidden} not shown by the feed"
+    if found.removed:
+        yield f"{plural(found.removed, 'stored item')} removed: deleted at the source"
+    elif found.deleted:
+        why = "the source lists no record at all" if remove and not dry_run else "use --remove"
+        yield f"{plural(found.deleted, 'stored item')} deleted at the source, not removed ({why})"
+    if found.invalid_records:
+        yield f"{found.invalid_records} invalid"
+
+
+# Accounts
+
+
+def status(found: FeedStatus) -> Iterator[str]:
+    summary = found.summary
+    if not summary.accounts:
+        yield NO_ACCOUNTS
+        return
+    statuses = f"{summary.active} active, {summary.unavailable} unavailable, {summary.suspended} suspended"
+    yield from key_values(
+        ("accounts", f"{summary.accounts}: {statuses}"),
+        ("with watermark", f"{summary.with_watermark} ({found.watermark_share:.0%})"),
+        ("with gaps", str(summary.with_gaps)),
+        ("last polled", format_when(summary.last_polled_at, found.now)),
+        ("next poll", _next_poll(summary.next_poll_at, found.now)),
+        ("posts fetched", _fetched(summary.posts_fetched_count, summary.invalid_records)),
+        ("items stored", plural(found.items, "item")),
+        ("failing", str(len(found.failing))),
+    )
+    yield from _failing(found.failing)
+    for alarm in summary.alarms:
+        yield f"ALARM: {one_line(alarm.message)}"
+
+
+def _failing(failing: Sequence[FailingAccount]) -> Iterator[str]:
+    for each in failing[:MAX_NAMED]:
+        failures = plural(each.consecutive_failures, "failure")
+        yield f"  {one_line(each.handle)}: {failures}, {each.status}: {one_line(each.reason)}"
+    if len(failing) > MAX_NAMED:
+        yield f"  and {len(failing) - MAX_NAMED} more; use --json to see all"
+
+
+def _next_poll(at: Micros | None, now: Micros) -> str:
+    if at is None:
+        return "none"
+    return format_when(at, now) if at > now else f"overdue by {format_duration(now - at)}"
+
+
+def _fetched(posts: int, invalid: int) -> str:
+    return plural(posts, "post") + (f", {plural(invalid, 'invalid record')}" if invalid else "")
+
+
+def accounts(found: Sequence[AccountSummary]) -> Iterator[str]:
+    """Return a table with a row for each account."""
+    if not found:
+        return
+    width = max(len(one_line(each.handle)) for each in found)
+    yield f"{'account':<{width}}  {'status':<11}  {'last poll':<16}  {'watermark':<16}  note"
+    for each in found:
+        last, watermark = (
+            f"{'never' if time is None else format_minute(time):<16}"
+            for time in (each.last_polled_at, each.watermark)
+        )
+        gaps = f"{plural(each.gaps, 'gap')} " if each.gaps else ""
+        row = f"{one_line(each.handle):<{width}}  {each.status:<11}  {last}  {watermark}  {gaps}"
+        yield f"{row}{truncate(each.reason, 80)}".rstrip()
+
+
+def account(found: AccountDetail) -> Iterator[str]:
+    account, now = found.account, found.now
+    reason = f": {one_line(account.reason)}" if account.reason else ""
+    no_gaps = "none" if account.watermark is None else "none, complete"
+    stored = "nothing stored yet" if account.watermark is None else format_when(account.watermark, now)
+    failures = account.consecutive_failures
+    yield from key_values(
+        ("account", account.account_id),
+        ("handle", one_line(account.handle)),
+        ("status", f"{account.status}{reason}"),
+        ("added", format_when(account.added_at, now)),
+        ("added by", one_line(", ".join(account.origins)) or "no follow list any more"),
+        ("watermark", stored),
+        ("last polled", format_when(account.last_polled_at, now)),
+        ("next poll", _account_next_poll(found)),
+        ("interval", format_duration(account.poll_interval)),
+        ("polls", _polls(account)),
+        ("posts fetched", _fetched(account.posts_fetched_count, account.invalid_records)),
+        ("items stored", plural(found.items, "item")),
+        ("posts at source", _profile_posts(account)),
+        ("profile updated", format_when(account.profile_read_at, now)),
+        ("failures", f"{failures} consecutive" if failures else "none"),
+        ("gaps", str(len(account.gaps)) if account.gaps else no_gaps),
+    )
+    for gap in account.gaps:
+        start = "from the newest item" if gap.cursor is None else f"from cursor {truncate(gap.cursor, 60)}"
+        yield f"  {start} back to {format_when(gap.floor, now)}"
+
+
+def _polls(account: Account) -> str:
+    empty = f"; the last {account.empty_polls} found nothing new" if account.empty_polls else ""
+    return f"{account.poll_count} ({plural(account.pages_read, 'page')}){empty}"
+
+
+def _profile_posts(account: Account) -> str:
+    if account.profile_posts is None:
+        return "unknown"
+    unseen = f", {account.unseen_posts} not found by polling" if account.unseen_posts else ""
+    return f"{plural(account.profile_posts, 'post')}{unseen}"
+
+
+def _account_next_poll(found: AccountDetail) -> str:
+    account = found.account
+    if found.is_leased and account.lease is not None:
+        return f"in progress ({account.lease.poller})"
+    if account.status is AccountStatus.SUSPENDED:
+        return "none (suspended)"
+    return _next_poll(account.next_poll_at, found.now)
+
+
+# Items and links
+
+
+def item(found: FeedItem) -> Iterator[str]:
+    item = found.item
+    by = f" of {one_line(item.author_handle or item.author_id)}" if item.kind == "repost" else ""
+    kind = "" if item.kind == "post" else f" ({item.kind}{by})"
+    line = f"{format_minute(item.time)}  {one_line(found.account_handle)}{kind}: {truncate(item.text, 200)}"
+    yield line.rstrip(": ")
+    for link in item.links:
+        yield f"{'':16}  {one_line(link.shared_url)}"
+
+
+def link(link: RankedLink) -> Iterator[str]:
+    yield f"{link.sharers:>4}  {truncate(link.title, 100) or one_line(link.shared_url)}"
+    if link.title:
+        yield f"      {one_line(link.shared_url)}"
+    others = link.sharers - MAX_SHARERS
+    names = ", ".join(one_line(each) for each in link.handles[:MAX_SHARERS])
+    yield f"      {names}{f' and {others} more' if others > 0 else ''}"
+    first = f"first shared {format_minute(link.first_at)} by {one_line(link.handles[0])}"
+    yield f"      {first}; {link.today} in the last day, {link.day_before} in the day before"
