@@ -41,16 +41,7 @@ from .serve_process import (
 
 pytestmark = pytest.mark.anyio
 
-PLAN = ServeOptions(
-    host="127.0.0.1",
-    port=None,
-    allowed_hosts=("127.0.0.1",),
-    token=None,
-    dashboard_token=None,
-    read_only=False,
-    dashboard=True,
-    feeds=False,
-)
+OPTIONS = ServeOptions()
 
 
 @pytest.fixture(scope="module")
@@ -119,9 +110,9 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
     on_engine: str, tmp_path: Path
 ) -> None:
     url = await new_url(on_engine, tmp_path)
-    hosted = sample_server(url, PLAN.allowed_hosts, simulated=True, has_token=False)
+    hosted = sample_server(url, OPTIONS.allowed_hosts, simulated=True, has_token=False)
     async with await open_storage(url) as storage:
-        said = banner(PLAN, hosted, "http://127.0.0.1:8000", await storage_location(storage), {})
+        said = banner(OPTIONS, hosted, "http://127.0.0.1:8000", await storage_location(storage), {})
     place = str(tmp_path / "tasks.db") if on_engine == "sqlite" else on_engine
     assert (f"    storage     {place}   (durable)\n" in said) == (on_engine != "memory")
     assert ("(durable)" in said, "kill -9" in said) == ((on_engine != "memory"),) * 2
@@ -143,11 +134,11 @@ async def test_it_promises_that_tasks_survive_where_the_next_process_finds_them(
 def test_it_shows_every_durable_tool_and_the_first_of_the_others(
     durable: tuple[str, ...], others: tuple[str, ...], lines: str
 ) -> None:
-    hosted = sample_server("memory:", PLAN.allowed_hosts, simulated=True, has_token=False)
+    hosted = sample_server("memory:", OPTIONS.allowed_hosts, simulated=True, has_token=False)
     mark = Durable(name="a", function=print, mode="optional", poll_interval=5_000)
     tools = {**dict.fromkeys(durable, mark), **dict.fromkeys(others)}
     assert lines in banner(
-        PLAN, hosted, "http://127.0.0.1:8000", StorageLocation("memory", is_durable=False), tools
+        OPTIONS, hosted, "http://127.0.0.1:8000", StorageLocation("memory", is_durable=False), tools
     )
 
 

@@ -25,7 +25,7 @@ DEFAULT_SETTINGS_FILES = ("feeds.toml", "feeds.yaml", "feeds.yml")
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without user, password and options, or only its scheme if these cannot be told apart."""
+    """Return a URL without user, password and options, or only its scheme if these are ambiguous."""
     found = _URL.fullmatch(url)
     return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import anyio
 import typer
-from msgspec.structs import asdict
 
+from ..operating.errors import MaintenanceError
 from ..operating.maintenance import CopyReport, HealthReport, LiveClaims, check_storage, copy_storage
 from ..runtime import App
 from ..storage import migrate_storage
@@ -33,7 +33,7 @@ from .options import (
     refuse_options,
     storage_url,
 )
-from .output import configure_logging, plural, print_message, print_result, stderr
+from .output import configure_logging, plural, print_message, print_result, stderr, to_json
 from .serve import serve
 from .signals import stop_signals
 from .tasks import tasks
@@ -106,13 +106,13 @@ def _exit_despite_threads() -> None:
 
 @commands.command()
 @common_options
-def migrate(common: CommonOptions) -> None:
+def migrate(options: CommonOptions) -> None:
     """Create or upgrade the tables that a storage needs."""
     with report_errors():
-        url = storage_url(common.url)
+        url = storage_url(options.url)
         require_shared(url)
         anyio.run(migrate_storage, url)
-    common.print({"ready": True}, ["The storage is ready."])
+    options.print({"ready": True}, ["The storage is ready."])
 
 
 @commands.command()
@@ -128,7 +128,7 @@ def copy(
     merge: Annotated[
         bool, typer.Option("--merge", help="Allow a target that already contains other records.")
     ] = False,
-    common: CommonOptions,
+    options: CommonOptions,
 ) -> None:
     """Copy all records of the storage --url to another storage and verify the copy.
 
@@ -140,22 +140,23 @@ def copy(
         def show(progress: CopyProgress) -> None:
             status.update(f"{progress.space}: {progress.records} records {progress.step}")
 
-        source = storage_url(common.url)
+        source = storage_url(options.url)
         require_shared(target)
-        require_existing(source, hint="name the storage to copy with --url or PERDURE_URL")
+        require_existing(source)
         copied = _run_copy(source, target, merge=merge, on_progress=show)
     counts = [f"{count:>9}  {space}" for space, count in copied.records.items()]
-    result = {"identical": True, **asdict(copied)}
-    common.print(result, [*counts, "Copy verified: all records are identical."])
+    options.print(
+        {"identical": True, **to_json(copied)}, [*counts, "Copy verified: all records are identical."]
+    )
 
 
 def _run_copy(source: str, target: str, *, merge: bool, on_progress: ProgressCallback) -> CopyReport:
     copying = partial(copy_storage, merge=merge, on_progress=on_progress, on_live_claims=_warn_about_claims)
     try:
         return anyio.run(copying, source, target)
-    except TargetNotEmpty as error:
-        location = redact_url(target)
-        raise CommandError(f"cannot copy into {location}: {error} (--merge)") from error
+    except (MaintenanceError, TargetNotEmpty) as error:
+        hint = " (--merge)" if str(error).endswith("merge") else ""
+        raise CommandError(f"cannot copy into {redact_url(target)}: {error}{hint}") from error
 
 
 def _warn_about_claims(live: LiveClaims) -> None:
@@ -178,15 +179,15 @@ def doctor(
     repair: Annotated[
         bool, typer.Option("--repair", help="Repair wrong counters and quarantine damaged records.")
     ] = False,
-    common: CommonOptions,
+    options: CommonOptions,
 ) -> None:
     """Check a storage for damage and reclaim space. Exit with 1 if problems remain."""
     with report_errors():
-        url = storage_url(common.url)
+        url = storage_url(options.url)
         require_existing(url)
         health = anyio.run(partial(check_storage, url, repair=repair))
-    result = {"versions": _versions(), "ok": health.is_ok, **asdict(health)}
-    common.print(result, [_versions(), *_render_health(health, repair=repair)])
+    result = {"versions": _versions(), "ok": health.is_ok, **to_json(health)}
+    options.print(result, [_versions(), *_render_health(health, repair=repair)])
     if not health.is_ok:
         raise typer.Exit(1)
 

@@ -47,8 +47,13 @@ SettingsOption = Annotated[
 
 
 @dataclass(frozen=True, kw_only=True)
-class CommonOptions:
-    """Options that a command takes by a parameter of this class, or of a subclass. See `common_options`."""
+class OptionGroup:
+    """Options that a command takes as one parameter. See `common_options`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommonOptions(OptionGroup):
+    """The options of every command that prints a result."""
 
     url: UrlOption = None
     json: JsonOption = False
@@ -62,35 +67,34 @@ class CommonOptions:
 
 
 def common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Replace the parameter of a command that is a `CommonOptions` by one option for each field.
+    """Replace the parameter of a command that is an `OptionGroup` by one option for each field.
 
-    Typer only knows options of a command and of its group, and those of a group come before the command:
-    `feeds --json status`.
+    On the group of commands, Typer would want such options before the command: `feeds --json status`.
     """
-    hints = get_type_hints(command, include_extras=True)
     own: list[Parameter] = []
-    common: dict[str, type[CommonOptions]] = {}
+    groups: dict[str, type[OptionGroup]] = {}
+    hints = get_type_hints(command, include_extras=True)
     for parameter in signature(command).parameters.values():
         declared = hints[parameter.name]
-        if isinstance(declared, type) and issubclass(declared, CommonOptions):
-            common[parameter.name] = declared
+        if isinstance(declared, type) and issubclass(declared, OptionGroup):
+            groups[parameter.name] = declared
         else:
             own.append(parameter.replace(annotation=declared))
-    ((name, options),) = common.items()
-    annotations = get_type_hints(options, include_extras=True)
-    shared = [
-        Parameter(
-            field.name, Parameter.KEYWORD_ONLY, default=field.default, annotation=annotations[field.name]
-        )
-        for field in fields(options)
+    ((name, group),) = groups.items()
+    hints = get_type_hints(group, include_extras=True)
+    parameters = [
+        *own,
+        *(
+            Parameter(each.name, Parameter.KEYWORD_ONLY, default=each.default, annotation=hints[each.name])
+            for each in fields(group)
+        ),
     ]
 
     @wraps(command)
     def run(**given: Any) -> None:  # noqa: ANN401 - what Typer parsed
-        values = {field.name: given.pop(field.name) for field in fields(options)}
-        command(**given, **{name: options(**values)})
+        options = group(**{each.name: given.pop(each.name) for each in fields(group)})
+        command(**given, **{name: options})
 
-    parameters = [*own, *shared]
     run.__signature__ = Signature(parameters)  # pyright: ignore[reportAttributeAccessIssue]
     run.__annotations__ = {each.name: each.annotation for each in parameters}
     return run
@@ -119,7 +123,7 @@ def refuse_options(context: typer.Context, name: str, *options: str) -> None:
 
 
 def past_time(text: str, now: Micros) -> Micros:
-    """Return the time that an option names: `24h` or `7d` ago, or a date."""
+    """Return the time that an option gives: `24h` or `7d` ago, or a date."""
     try:
         return parse_time(text, now)
     except ValueError as error:

@@ -91,7 +91,8 @@ def print_json(value: object) -> None:
 def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON
     """Convert records to dictionaries with all fields, times to ISO 8601 and intervals to seconds.
 
-    The types of the fields declare which numbers are times (`Timestamp`) and intervals (`Interval`).
+    The types of the fields declare which numbers are times (`Timestamp`) and intervals (`Interval`), and
+    which fields to omit.
     """
     match value:
         case msgspec.Struct():
@@ -107,6 +108,8 @@ def to_json(value: object) -> Any:  # noqa: ANN401 - any JSON
 def _fields(record: msgspec.Struct) -> Iterator[tuple[str, object]]:
     for name, encoded_name, unit in _declared_fields(type(record)):
         value = getattr(record, name)
+        if unit == "omit":
+            continue
         if unit == "time":
             yield encoded_name, None if value is None else iso(value)
         elif unit == "interval":
@@ -123,7 +126,7 @@ def _declared_fields(record: type[msgspec.Struct]) -> tuple[tuple[str, str, str 
 
 
 def _unit(declared: object) -> str | None:
-    """Return `time` or `interval` for a type of storage/clock.py, also if it is optional."""
+    """Return the mark of a type: `time` or `interval` (see storage/clock.py), or `omit`."""
     if get_origin(declared) is Annotated:
         for mark in get_args(declared)[1:]:
             if isinstance(mark, msgspec.Meta) and mark.extra:

@@ -10,6 +10,7 @@ import msgspec
 from ..runtime.lease import HELD
 from ..storage import Micros, Position, Record, Storage, Tag, is_last_page
 from ..storage.body import FORMAT_FIELD
+from ..storage.clock import Interval, Timestamp
 from ..tasks import Snapshot, Status
 from ..tasks.record import TASK_FORMAT
 from ..tasks.snapshot import LEASES, TASKS
@@ -29,7 +30,7 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     claimed: int
     """Number of tasks that it has claimed."""
-    lease_until: Micros
+    lease_until: Timestamp
     """When the last of its leases expires unless the worker renews it."""
     expired_leases: int
     """Number of expired leases: the worker is slow, or lost."""
@@ -38,7 +39,7 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     """How many tasks finished in an interval of time."""
 
-    start: Micros
+    start: Timestamp
     completed: int = 0
     failed: int = 0
     cancelled: int = 0
@@ -55,11 +56,11 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     """The finished tasks of a time window, as far as they are still stored."""
 
-    since: Micros
-    until: Micros
+    since: Timestamp
+    until: Timestamp
     buckets: tuple[Bucket, ...]
     """The window in equal intervals, oldest first."""
-    median_duration: Micros | None
+    median_duration: Interval | None
     """The median time from creation to finish. None if no task finished."""
     is_complete: bool
     """False if there are more finished tasks than were read, so that some may be missing."""

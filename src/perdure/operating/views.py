@@ -6,13 +6,14 @@ Neither contains what users answered, or the name of the owner.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import UnsetType
 
 from ..runtime import lease as leases
 from ..storage import Micros, Record, Tag
+from ..storage.clock import Interval, Timestamp
 from ..storage.errors import NewerFormat
 from ..tasks import (
     Attempt,
@@ -38,11 +39,15 @@ TAGS: dict[Status, tuple[Tag, ...]] = {
 """Tags of the records in each status. Operators see a result that reports an error as a failure."""
 
 
+Locator: TypeAlias = Annotated[str, msgspec.Meta(extra={"json": "omit"})]
+"""A sealed partition. Commands do not print it: they find a task by its id."""
+
+
 class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of a task, as lists show it."""
 
     task_id: str
-    locator: str
+    locator: Locator
     """An opaque text that finds the task again: `Operator.get(summary.locator, summary.task_id)`."""
     owner: str
     """A digest of the owner, the same as in the logs."""
@@ -51,16 +56,16 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     """`failed` also if the task completed with a result that reports an error."""
     name: str
     """The function that workers run, or the tool, or the method."""
-    created_at: Micros
-    updated_at: Micros
-    finished_at: Micros | None
-    age: Micros
+    created_at: Timestamp
+    updated_at: Timestamp
+    finished_at: Timestamp | None
+    age: Interval
     """Time from the creation until the task finished, or until now."""
     progress: Progress | None
     attempts: int
-    is_claimed: bool
+    is_claimed: bool = msgspec.field(name="claimed")
     """Whether a worker has claimed it."""
-    is_cancelling: bool
+    is_cancelling: bool = msgspec.field(name="cancelling")
     """Whether a cancellation was requested and the task has not finished yet."""
     has_error: bool
     """Whether it failed with a result that reports an error (`isError`), not with a protocol error."""
@@ -90,11 +95,11 @@ class NewerTask(msgspec.Struct, frozen=True, kw_only=True):
     """The summary of a task that a newer version of perdure wrote. Its body cannot be read."""
 
     task_id: str
-    locator: str
+    locator: Locator
     status: str
     """The tag of its record, which may be a status that this version does not know."""
-    created_at: Micros
-    age: Micros
+    created_at: Timestamp
+    age: Interval
     """Time since the creation."""
 
     @property
@@ -186,8 +191,8 @@ EventKind: TypeAlias = Literal[
 class Event(msgspec.Struct, frozen=True, kw_only=True):
     """An event of a timeline. The kinds `next attempt` and `expires` are in the future."""
 
-    at: Micros
-    kind: EventKind
+    at: Timestamp
+    kind: EventKind = msgspec.field(name="event")
     note: str = ""
 
 
@@ -201,7 +206,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     """The JSON schema of the form. None if the question has no form."""
     params: Json
     """The complete request, as defined by the protocol."""
-    asked_at: Micros
+    asked_at: Timestamp
 
     @property
     def external_url(self) -> str | None:
@@ -215,9 +220,9 @@ class ClaimSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A claim of a worker on a task."""
 
     task_id: str
-    locator: str
+    locator: Locator
     claim_id: str
-    lease_until: Micros
+    lease_until: Timestamp
 
     @property
     def worker(self) -> str:
@@ -237,9 +242,9 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     last_failure: str | None
     history: tuple[Attempt, ...]
     """The newest attempts: when each started, and when and why it was released unfinished."""
-    ttl: int | None
+    ttl: int | None = msgspec.field(name="ttl_ms")
     """Milliseconds from the creation, as the client requested. None if the task never expires."""
-    expires_at: Micros | None
+    expires_at: Timestamp | None
     timeline: tuple[Event, ...]
     """Events by time. Future events are last."""
     questions: tuple[Question, ...]

@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw, UnsetType
 
+from ..storage.clock import Timestamp
 from ..storage.record import Micros
 from . import codec
 
@@ -23,8 +24,8 @@ MAX_REASON_CHARACTERS = 200
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
     """One time that a worker held the task. The last one ends with the task, or is still going on."""
 
-    started_at: Micros = msgspec.field(name="begun_at")
-    ended_at: Micros | None = None
+    started_at: Timestamp = msgspec.field(name="begun_at")
+    ended_at: Timestamp | None = None
     """When it was given back, or somebody found its worker gone."""
     reason: str | None = None
     """Why it did not end the task, in short; None where it let go until it is answered."""

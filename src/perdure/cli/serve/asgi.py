@@ -10,7 +10,7 @@ import hmac
 import logging
 import socket
 from collections.abc import AsyncGenerator, Callable, Generator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 
 import anyio
 import uvicorn
@@ -152,7 +152,8 @@ class ServeApp:
             is_protected = self._hosted.authenticates_clients and self._hosted.service.host.is_authenticated
             if self._options.token is not None and not is_protected:
                 self._server = BearerAuth(self._server, self._options.token)
-            async with self._run_dashboard(), self._run_poller():
+            poller = nullcontext() if self._poller is None else self._poller.running(self.storage)
+            async with self._run_dashboard(), poller:
                 self._health = Health(self.storage, self._poller)
                 try:
                     yield
@@ -176,14 +177,6 @@ class ServeApp:
         )
         self._dashboard = dashboard.app
         async with dashboard.running():
-            yield
-
-    @asynccontextmanager
-    async def _run_poller(self) -> AsyncGenerator[None]:
-        if self._poller is None:
-            yield
-            return
-        async with self._poller.running(self.storage):
             yield
 
     async def _has_feeds(self) -> bool:

@@ -2,125 +2,111 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, replace
+from typing import Annotated, Self
 
 import anyio
 import typer
 
 from ..errors import report_errors
-from ..options import UrlOption, VerboseOption, refuse_options, storage_url
+from ..options import OptionGroup, UrlOption, VerboseOption, common_options, refuse_options, storage_url
 from ..output import configure_logging
 from .network import allowed_hosts, require_token, validate_token
 
-_Server = Annotated[
-    str | None, typer.Argument(metavar="MODULE:SERVER", help="Your MCP server. Default: a sample server.")
-]
-_Host = Annotated[str, typer.Option("--host", help="Address to listen on.")]
-_AllowedHosts = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--allowed-host", help="Host name under which a reverse proxy serves this server. Repeatable."
-    ),
-]
-_Port = Annotated[
-    int | None,
-    typer.Option("--port", min=1, max=65535, help="Port. Default: the first free port from 8000."),
-]
-_Token = Annotated[
-    str | None,
-    typer.Option(
-        "--token",
-        envvar="PERDURE_TOKEN",
-        help="Bearer token that clients must send. Required unless the server listens on localhost only.",
-    ),
-]
-_DashboardToken = Annotated[
-    str | None,
-    typer.Option(
-        "--dashboard-token",
-        envvar="PERDURE_DASHBOARD_TOKEN",
-        help="Separate token for the dashboard. Default: same as --token.",
-    ),
-]
-_ReadOnly = Annotated[bool, typer.Option("--read-only", help="Make the dashboard read-only.")]
-_Dashboard = Annotated[bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard at /.")]
-_SampleFeeds = Annotated[
-    bool,
-    typer.Option(
-        "--sample-feeds/--no-sample-feeds", help="Use simulated feeds; --no-sample-feeds reads Bluesky."
-    ),
-]
-_Feeds = Annotated[
-    bool,
-    typer.Option("--feeds", help="Also poll the Bluesky accounts of the storage: see `perdure feeds`."),
-]
-
 
 @dataclass(frozen=True, kw_only=True)
-class ServeOptions:
+class ServeOptions(OptionGroup):
     """The options that apply to the sample server and to the user's own."""
 
-    host: str
-    port: int | None
-    allowed_hosts: tuple[str, ...] | None
-    """Host names that requests may use, or None for any."""
-    token: str | None
-    """The token that clients must send, or None if no token is needed."""
-    dashboard_token: str | None
-    """The token of the dashboard, if it has a separate one."""
-    read_only: bool
-    dashboard: bool
-    feeds: bool
-    """Whether to poll feeds too."""
+    host: Annotated[str, typer.Option("--host", help="Address to listen on.")] = "127.0.0.1"
+    allowed_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--allowed-host", help="Host name under which a reverse proxy serves this server. Repeatable."
+        ),
+    ] = None
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=1, max=65535, help="Port. Default: the first free port from 8000."),
+    ] = None
+    token: Annotated[
+        str | None,
+        typer.Option(
+            "--token",
+            envvar="PERDURE_TOKEN",
+            help="Bearer token that clients must send. Required unless the server listens on localhost only.",
+        ),
+    ] = None
+    dashboard_token: Annotated[
+        str | None,
+        typer.Option(
+            "--dashboard-token",
+            envvar="PERDURE_DASHBOARD_TOKEN",
+            help="Separate token for the dashboard. Default: same as --token.",
+        ),
+    ] = None
+    read_only: Annotated[bool, typer.Option("--read-only", help="Make the dashboard read-only.")] = False
+    dashboard: Annotated[
+        bool, typer.Option("--dashboard/--no-dashboard", help="Serve the dashboard at /.")
+    ] = True
+    feeds: Annotated[
+        bool,
+        typer.Option("--feeds", help="Also poll the Bluesky accounts of the storage: see `perdure feeds`."),
+    ] = False
+
+    def validated(self) -> Self:
+        """Return the options with valid tokens, an empty one as None. Raise CommandError for invalid ones."""
+        allowed_hosts(self.host, self.allowed_host or ())
+        return replace(
+            self,
+            token=require_token(self.host, self.allowed_host or (), self.token),
+            dashboard_token=validate_token("dashboard token", self.dashboard_token),
+        )
+
+    @property
+    def allowed_hosts(self) -> tuple[str, ...] | None:
+        """Host names that requests may use, or None for any."""
+        return allowed_hosts(self.host, self.allowed_host or ())
 
     @property
     def effective_dashboard_token(self) -> str | None:
         return self.token if self.dashboard_token is None else self.dashboard_token
 
 
+@common_options
 def serve(
     context: typer.Context,
-    server: _Server = None,
+    server: Annotated[
+        str | None, typer.Argument(metavar="MODULE:SERVER", help="Your MCP server. Default: a sample server.")
+    ] = None,
     *,
     url: UrlOption = None,
-    host: _Host = "127.0.0.1",
-    allowed_host: _AllowedHosts = None,
-    port: _Port = None,
-    token: _Token = None,
-    dashboard_token: _DashboardToken = None,
-    read_only: _ReadOnly = False,
-    dashboard: _Dashboard = True,
-    sample_feeds: _SampleFeeds = True,
-    feeds: _Feeds = False,
+    sample_feeds: Annotated[
+        bool,
+        typer.Option(
+            "--sample-feeds/--no-sample-feeds", help="Use simulated feeds; --no-sample-feeds reads Bluesky."
+        ),
+    ] = True,
     verbose: VerboseOption = False,
+    options: ServeOptions,
 ) -> None:
     """Serve an MCP server and its dashboard over HTTP until stopped (Ctrl+C or SIGTERM)."""
     configure_logging(verbose=verbose)
     with report_errors():
-        options = ServeOptions(
-            host=host,
-            port=port,
-            allowed_hosts=allowed_hosts(host, allowed_host or ()),
-            token=require_token(host, allowed_host or (), token),
-            dashboard_token=validate_token("dashboard token", dashboard_token),
-            read_only=read_only,
-            dashboard=dashboard,
-            feeds=feeds,
-        )
+        options = options.validated()
         if server is not None:
             refuse_options(context, server, "url", "sample_feeds")
-        _serve(options, server, storage_url(url), simulated=sample_feeds)
+        # MCP takes long to import, and the other commands do not need it
+        from .asgi import run  # noqa: PLC0415
+        from .servers import load_server, sample_server  # noqa: PLC0415
 
-
-def _serve(options: ServeOptions, server: str | None, url: str, *, simulated: bool) -> None:
-    # MCP takes long to import, and the other commands do not need it
-    from .asgi import run  # noqa: PLC0415
-    from .servers import load_server, sample_server  # noqa: PLC0415
-
-    hosts = options.allowed_hosts
-    if server is None:
-        hosted = sample_server(url, hosts, simulated=simulated, has_token=options.token is not None)
-    else:
-        hosted = load_server(server, hosts)
-    anyio.run(run, options, hosted)
+        if server is None:
+            hosted = sample_server(
+                storage_url(url),
+                options.allowed_hosts,
+                simulated=sample_feeds,
+                has_token=options.token is not None,
+            )
+        else:
+            hosted = load_server(server, options.allowed_hosts)
+        anyio.run(run, options, hosted)

@@ -1,10 +1,5 @@
-"""`perdure tasks ...`: everybody's tasks, for those who run the servers.
+"""`perdure tasks ...`: the tasks of all owners, for the operators of servers."""
 
-`commands` and `writes` are the commands as typer sees them; how tasks are told is in `shapes` (to programs),
-`render` and `showing` (to people); `prompt` makes answers of what was typed.
-"""
+from .commands import tasks
 
-from . import commands, writes
-from .options import tasks
-
-__all__ = ["commands", "tasks", "writes"]
+__all__ = ["tasks"]

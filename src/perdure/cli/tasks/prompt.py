@@ -16,9 +16,8 @@ from ..output import one_line, print_message
 
 
 class AnswerInput(msgspec.Struct, frozen=True, kw_only=True):
-    """The arguments of `perdure tasks answer`."""
+    """The answer on the command line, or nothing."""
 
-    key: str | None = None
     value: str | None = None
     fields: Sequence[str] = ()
     decline: bool = False
@@ -28,10 +27,10 @@ class AnswerInput(msgspec.Struct, frozen=True, kw_only=True):
         return self.value is None and not self.fields and not self.decline
 
 
-def choose_question(seen: TaskDetail, key: str | None) -> Question:
-    by_key = {question.key: question for question in seen.questions}
+def choose_question(detail: TaskDetail, key: str | None) -> Question:
+    by_key = {question.key: question for question in detail.questions}
     if key is None and len(by_key) == 1:
-        return seen.questions[0]
+        return detail.questions[0]
     if key in by_key:
         return by_key[key]
     names = ", ".join(one_line(each) for each in by_key)
@@ -77,11 +76,15 @@ def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
 
 
 def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
+    if field.control in ("text", "textarea"):
+        return texts[0]
     try:
         value = parse_field(field, texts)
     except ValueError as error:
         raise CommandError(f"{one_line(field.name)} {error}") from error
-    return texts[0] if value is None else value
+    if value is None or not any(texts):  # an unchecked box of a page is false; here nothing was typed
+        raise CommandError(f"{one_line(field.name)} is required")
+    return value
 
 
 def _check_names(question: Question, content: Mapping[str, Json]) -> None:
