@@ -10,11 +10,11 @@ from random import Random
 from statistics import median
 
 import msgspec
-from perdure.web.links import MAX_LINKS, MAX_READ
 
 from perdure.feeds import FeedStore, Item, Link, LinkIndex
 from perdure.storage import Micros, open_storage
 from perdure.storage.clock import DAY, HOUR
+from perdure.web.feeds import MAX_LINKS, MAX_RANKED_ITEMS
 
 from ..report import Line, at_most
 from ..timing import Contender, race, ratio
@@ -69,7 +69,7 @@ class _Clock:
 
 def _reading(index: LinkIndex, since: Micros) -> Contender:
     async def read() -> None:
-        ranking = await index.ranking(since, limit=MAX_LINKS, max_items=MAX_READ)
+        ranking = await index.ranking(since, limit=MAX_LINKS, max_items=MAX_RANKED_ITEMS)
         assert ranking.missing_hours == 0
         assert len(ranking.links) == MAX_LINKS
 
