@@ -24,6 +24,7 @@ from perdure.runtime.intake import AT_ONCE
 from perdure.storage import open_storage
 from perdure.tasks import NewTask, Snapshot, TaskId, TaskStore
 from perdure.tasks.edits import lane_of
+from tests import task_edits
 
 from .processes import Crew, Link, Mate
 from .report import Line, per_second
@@ -103,7 +104,7 @@ async def _hold_all(url: str, tasks: int) -> float:
         found = await storage.due(lane_of("nothing"), until=now, limit=tasks, now=now)
         waiting = map(Snapshot.from_record, found)
         began = monotonic()
-        await spread(lambda: store.hold(next(waiting)), tasks, AT_ONCE)
+        await spread(lambda: task_edits.claim(store, next(waiting)), tasks, AT_ONCE)
         return monotonic() - began
 
 

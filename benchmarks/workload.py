@@ -11,6 +11,7 @@ from perdure.tasks import NewTask, Owner, Progress, Snapshot, StoreConfig, Succe
 from perdure.tasks.edits import create
 from perdure.tasks.record import new_task_id
 from perdure.tasks.snapshot import new_snapshot
+from tests import task_edits
 
 ROOMY = StoreConfig(max_tasks=0, max_tasks_per_owner=10**6)
 """Quotas that are looked at, as in production, and refuse nothing here."""
@@ -52,7 +53,11 @@ def owners() -> Iterator[Owner]:
 async def live(store: TaskStore, owner: Owner) -> Snapshot:
     """A task from its creation to its end, and one look at it."""
     read = await store.create(owner, NEW)
-    read = await store.report(read, message="collecting", progress=Progress(done=3, total=12))
-    read = await store.set_variables(read, {"page": 3, "rows": [1, 2, 3], "cursor": "abcdef0123456789"})
-    read = await store.finish(read, Success.of({"content": [{"type": "text", "text": "12 pages"}]}))
+    read = await task_edits.report(store, read, message="collecting", progress=Progress(done=3, total=12))
+    read = await task_edits.set_variables(
+        store, read, {"page": 3, "rows": [1, 2, 3], "cursor": "abcdef0123456789"}
+    )
+    read = await task_edits.finish(
+        store, read, Success.of({"content": [{"type": "text", "text": "12 pages"}]})
+    )
     return await store.get(owner, read.task.task_id)

@@ -14,6 +14,7 @@ from perdure.runtime import Runtime
 from perdure.storage import open_storage
 from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore, edits
 
+from .. import task_edits
 from ..storage.subjects import new_url
 from ..tasks.samples import CALL
 from .command import HOSTILE, a_server, environment, folder_url, refused, run, terminal
@@ -52,7 +53,7 @@ async def test_tasks_are_listed_shown_and_counted_without_saying_whose_they_are(
         )
         first = await store.create(ANA, hostile)
         done = await store.create(Owner.local(), CALL)
-        await store.finish(done, Success.of({"pages": 12}))
+        await task_edits.finish(store, done, Success.of({"pages": 12}))
     listed = await run(url, "list")
     assert [line.split()[:2] for line in listed.out.splitlines()] == [
         [done.task.task_id, "completed"],
@@ -81,7 +82,7 @@ async def test_the_attempts_at_a_task_are_shown_and_what_they_say_is_harmless(tm
     url = folder_url(tmp_path)
     async with await open_storage(url) as storage:
         store = TaskStore(storage)
-        held = await store.hold(await store.create(ANA, CALL))
+        held = await task_edits.claim(store, await store.create(ANA, CALL))
         made = await store.edit(
             held,
             lambda task, now, config: edits.release(task, reason=f"lost{HOSTILE}", now=now, config=config),
@@ -123,7 +124,9 @@ async def test_a_task_whose_result_reports_an_error_is_listed_counted_coloured_a
     async with await open_storage(url) as storage:
         store = TaskStore(storage)
         printed = (await store.create(ANA, CALL)).task.task_id
-        await store.finish(await store.get(ANA, printed), Success.of(FAILED, error="out of paper"))
+        await task_edits.finish(
+            store, await store.get(ANA, printed), Success.of(FAILED, error="out of paper")
+        )
     listed = (await run(url, "list", "--status", "failed")).out
     assert re.fullmatch(rf"{printed}  failed  .*  build_report  out of paper\n", listed)
     assert (await run(url, "list", "--status", "completed")).out == ""
@@ -235,7 +238,7 @@ async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> Non
         store = TaskStore(storage)
         kept = await store.create(ANA, CALL)
         for _ in range(2):
-            await store.finish(await store.create(ANA, CALL), Success.of(1))
+            await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1))
         options = ("--older-than", "0s")
         told = await run(url, "purge", *options, "--dry-run")
         assert told.out == "0 expired tasks would be deleted\n2 finished tasks would be deleted\n"

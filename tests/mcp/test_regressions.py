@@ -28,6 +28,7 @@ from perdure.mcp.client import ClientTasks
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner
 
+from .. import task_edits
 from ..runtime.replicas import until
 from .raw_clients import Answer, Core, Json, Modern, serving
 from .tokens import ISSUER, CoreAs, ModernAs, Tokens, people
@@ -83,7 +84,7 @@ class Site:
 
     async def statuses(self) -> list[str]:
         """Of all tasks, in the order in which they were made; one that was told to end is cancelled."""
-        tasks = [each.task for each in (await self.tasks.runtime.store.list_all()).tasks]
+        tasks = [each.task for each in await task_edits.all_tasks(self.tasks.runtime.store)]
         return [each.status.value if each.cancel_requested_at is None else "cancelled" for each in tasks]
 
     async def have(self, *statuses: str) -> bool:
@@ -206,7 +207,7 @@ async def test_a_handler_that_refuses_after_it_called_the_function_has_refused()
         answers = [await modern.call("quick"), await core.call("quick"), await core.call("quick", task={})]
         for answer in answers:
             assert answer.error == {"code": -32042, "message": "not you", "data": {"because": "quota"}}
-        assert sum((await tasks.runtime.store.counts()).values()) == 0
+        assert sum((await task_edits.counts(tasks.runtime.store)).values()) == 0
 
 
 # Calls that wait

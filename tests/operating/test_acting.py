@@ -12,6 +12,7 @@ from perdure.storage.kit import Subject
 from perdure.tasks import Json, NewTask, Owner, Snapshot, Status, Success, TaskStore
 from perdure.tasks.errors import MalformedAnswer, NotFound, TerminalTask
 
+from .. import task_edits
 from ..markers import once, strong_memory
 from ..tasks.samples import ANA, BOB, Clock, created
 from .conftest import close
@@ -29,7 +30,7 @@ async def place_of(operator: Operator, snapshot: Snapshot) -> tuple[str, str]:
 
 async def asking(store: TaskStore, owner: Owner = ANA) -> Snapshot:
     (task,) = await created(store, 1, owner)
-    return await store.ask(task, {"q": QUESTION})
+    return await task_edits.ask(store, task, {"q": QUESTION})
 
 
 # Cancelling
@@ -147,8 +148,8 @@ async def test_only_tasks_that_ended_before_a_time_are_removed_by_it(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     early, failed, late, running = await created(store, 4)
-    await store.finish(early, Success.of(1))
-    await store.finish(failed, Success.of(1, error="no disk"))
+    await task_edits.finish(store, early, Success.of(1))
+    await task_edits.finish(store, failed, Success.of(1, error="no disk"))
     clock.advance(SECOND)
     time = clock.now
     clock.advance(SECOND)

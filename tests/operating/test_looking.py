@@ -28,6 +28,7 @@ from perdure.tasks import (
 from perdure.tasks.errors import InvalidCursor, InvalidValue, NotFound
 from perdure.tasks.snapshot import TASKS
 
+from .. import task_edits
 from ..markers import strong_memory
 from ..tasks.samples import ANA, BOB, CALL, Clock, created
 
@@ -92,7 +93,7 @@ async def test_several_statuses_make_one_list_in_the_order_of_creation(
         clock.advance(SECOND)
         (task,) = await created(store, 1)
         if number % 3 == 0:
-            await store.finish(task, Success.of(number))
+            await task_edits.finish(store, task, Success.of(number))
         elif number % 3 == 1:
             await store.cancel(task)
         if number % 3 < 2:
@@ -119,7 +120,7 @@ async def test_a_row_says_how_far_and_how_old_a_task_is(
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     (task,) = await created(store, 1)
-    task = await store.report(task, message="half", progress=Progress(done=6, total=12))
+    task = await task_edits.report(store, task, message="half", progress=Progress(done=6, total=12))
     clock.advance(3 * SECOND)
     (row,) = (await operator.tasks()).tasks
     assert (row.age, row.progress_fraction, row.message, row.display_status) == (
@@ -128,7 +129,7 @@ async def test_a_row_says_how_far_and_how_old_a_task_is(
         "half",
         "queued",
     )
-    await store.finish(task, Success.of(1))
+    await task_edits.finish(store, task, Success.of(1))
     clock.advance(9 * SECOND)
     (row,) = (await operator.tasks()).tasks
     assert (row.age, row.display_status) == (3 * SECOND, "completed")
@@ -145,7 +146,7 @@ async def test_a_task_whose_result_reports_an_error_failed_as_one_with_an_error_
     )
     for task, outcome in zip(await created(store, 4), outcomes, strict=True):
         clock.advance(SECOND)
-        await store.finish(task, outcome)
+        await task_edits.finish(store, task, outcome)
     counts = await operator.counts()
     assert (counts[Status.COMPLETED], counts[Status.FAILED]) == (1, 3)
     assert [row.has_error for row in await walked(operator, 1, statuses=[Status.COMPLETED])] == [False]
@@ -212,7 +213,7 @@ async def test_nothing_that_is_shown_says_whose_a_task_is(
             ),
             lease=lambda task: Holder("w#1", SECOND, clock).take(task, None),
         )
-        task = await store.ask(task, {"q": QUESTION})
+        task = await task_edits.ask(store, task, {"q": QUESTION})
         await store.answer(task, {"q": {"action": "accept", "content": {"name": SECRET}}})
     page = await operator.tasks(limit=2)
     seen = [page, await operator.stats(), await operator.claims()]
@@ -275,7 +276,7 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
         lease=lambda task: Holder("host-1-ab#7", SECOND, clock).take(task, None),
     )
     clock.advance(SECOND)
-    task = await store.ask(task, {"first": QUESTION, "second": QUESTION})
+    task = await task_edits.ask(store, task, {"first": QUESTION, "second": QUESTION})
     clock.advance(SECOND)
     task = await store.answer(task, {"first": {"action": "decline"}})
     (row,) = (await operator.tasks()).tasks
@@ -290,7 +291,7 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
     clock.advance(SECOND)
     task = await store.request_cancel(task)
     clock.advance(SECOND)
-    await store.finish(task, Success.of({"pages": 12}))
+    await task_edits.finish(store, task, Success.of({"pages": 12}))
     seen = await operator.get(row.locator, row.task_id)
     began = task.task.created_at
     assert [(event.kind, event.note, (event.at - began) // SECOND) for event in seen.timeline[:-1]] == [
@@ -311,7 +312,7 @@ async def test_one_task_is_told_from_its_creation_to_its_end(
 async def test_an_attempt_that_did_not_end_the_task_says_whether_it_wanted_to(
     store: TaskStore, operator: Operator, reason: str | None, told: str
 ) -> None:
-    held = await store.hold(await store.create(ANA, CALL))
+    held = await task_edits.claim(store, await store.create(ANA, CALL))
     await store.edit(
         held, lambda task, now, config: edits.release(task, reason=reason, now=now, config=config)
     )

@@ -28,6 +28,7 @@ from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import Owner, Status, Success, TaskStore
 from perdure.tasks.snapshot import LEASES, TASKS
 
+from .. import task_edits
 from ..cli.command import PATIENCE, Ended, environment
 from ..fork_server import PIPE, forged
 from ..markers import row, server
@@ -81,7 +82,7 @@ async def test_a_task_of_a_newer_version_is_a_row_of_its_own_and_no_action_chang
 async def test_a_purge_by_age_leaves_an_ended_task_of_a_newer_version(
     subject: Subject, store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
-    ended = [await store.finish(each, Success.of(1)) for each in await created(store, 2)]
+    ended = [await task_edits.finish(store, each, Success.of(1)) for each in await created(store, 2)]
     record = await put(store.storage, ended[0].record, newer(ended[0].record.body), now=clock.now)
     await subject.caught_up()
     clock.advance(HOUR // 2)
@@ -227,4 +228,4 @@ async def test_doctor_reports_both_and_quarantines_damage_with_repair(tmp_path: 
         assert (await ended_command("doctor", "--url", url)).code == 0
         assert (await stored(storage, damaged.record.address, now=store.clock())).tag == CORRUPT_TAG
         assert await stored(storage, record.address, now=store.clock()) == record
-        assert await store.counts() == {Status.WORKING: 1}
+        assert await task_edits.counts(store) == {Status.WORKING: 1}

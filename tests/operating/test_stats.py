@@ -9,6 +9,7 @@ from perdure.runtime.lease import Holder
 from perdure.storage.clock import SECOND
 from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
 
+from .. import task_edits
 from ..markers import strong_memory
 from ..tasks.samples import ANA, BOB, Clock, created
 from .test_looking import QUESTION
@@ -27,7 +28,7 @@ async def test_waiting_held_and_asking_tasks_are_told_apart(
         clock.advance(4 * SECOND)
     waits, _ = await created(store, 2, BOB, RUNS)
     (asks,) = await created(store, 1)
-    await store.ask(asks, {"q": QUESTION})
+    await task_edits.ask(store, asks, {"q": QUESTION})
     seen = await operator.stats()
     assert seen.counts == {
         Status.WORKING: 5,
@@ -51,13 +52,13 @@ async def test_what_ended_is_counted_in_the_part_of_the_window_in_which_it_ended
     store: TaskStore, operator: Operator, clock: Clock
 ) -> None:
     tasks = await created(store, 5)
-    await store.finish(tasks[0], Success.of(1))  # before the window
+    await task_edits.finish(store, tasks[0], Success.of(1))  # before the window
     clock.advance(30 * SECOND)
-    await store.finish(tasks[1], Success.of(1))
+    await task_edits.finish(store, tasks[1], Success.of(1))
     clock.advance(40 * SECOND)
-    await store.finish(tasks[2], Failure.of(-1, "no"))
+    await task_edits.finish(store, tasks[2], Failure.of(-1, "no"))
     await store.cancel(tasks[3])
-    await store.finish(tasks[4], Success.of(1, error="no disk"))
+    await task_edits.finish(store, tasks[4], Success.of(1, error="no disk"))
     clock.advance(10 * SECOND)
     seen = await operator.throughput(60 * SECOND, buckets=3)
     assert [(each.completed, each.failed, each.cancelled) for each in seen.buckets] == [
@@ -76,7 +77,7 @@ async def test_no_more_is_read_of_large_tasks_than_there_is_room_for(
     monkeypatch.setattr(listing, "FIRST_PAGE_SIZE", 2)
     monkeypatch.setattr(listing, "MAX_READ_CHARS", 40_000)
     for task in await created(store, 12):
-        await store.finish(task, Success.of("x" * 9_000))
+        await task_edits.finish(store, task, Success.of("x" * 9_000))
     seen = await operator.throughput(60 * SECOND, buckets=1)
     assert not seen.is_complete
     assert 2 <= seen.finished <= 5

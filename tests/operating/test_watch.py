@@ -13,6 +13,7 @@ from perdure.storage.kit import Subject
 from perdure.tasks import Progress, Status, Success, TaskStore
 from perdure.tasks.errors import NotFound
 
+from .. import task_edits
 from ..markers import strong_memory
 from ..tasks.samples import ANA, Clock, created
 from .conftest import close
@@ -41,7 +42,7 @@ async def test_only_what_changed_is_told_after_everything_was_told_once(
             == [row.task_id for row in everything.page.tasks]
             == ids
         )
-        await store.report(second, progress=Progress(done=1, total=2))
+        await task_edits.report(store, second, progress=Progress(done=1, total=2))
         changed = await anext(seen)
         assert [(row.task_id, row.progress_fraction) for row in changed.changed] == [(ids[0], 0.5)]
         assert changed.removed == ()
@@ -64,7 +65,7 @@ async def test_one_task_is_watched_to_its_end(subject: Subject, store: TaskStore
             async for detail in seen:
                 states.append(detail.summary.status)
                 if not detail.summary.status.is_terminal:
-                    await store.finish(await store.get(ANA, row.task_id), Success.of(1))
+                    await task_edits.finish(store, await store.get(ANA, row.task_id), Success.of(1))
     assert states == [Status.WORKING, Status.COMPLETED]
     await close(subject, other)
 

@@ -13,6 +13,7 @@ from perdure.storage.clock import MINUTE
 from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status
 from perdure.tasks.errors import MalformedAnswer
 
+from .. import task_edits
 from ..markers import row
 from .faulty_storage import (
     ME,
@@ -340,6 +341,6 @@ async def test_a_function_that_waits_sees_what_its_client_sets_meanwhile(replica
     runtime = await replicas.start(app)
     other = await replicas.start(app, work=False)
     made = await runtime.submit("ask")
-    await other.store.set_variables(await asked(other, made), {"colour": "blue"})
+    await task_edits.set_variables(other.store, await asked(other, made), {"colour": "blue"})
     await other.answer(ME, made.task.task_id, {"whose": YES})
     assert value_of(await other.wait(ME, made.task.task_id, 60)) == "blue"

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
+from .. import task_edits
 from ..markers import strong_memory
 from .faulty_storage import ME, Wire, wired
 from .replicas import UNHURRIED, Replicas, new_app, value_of
@@ -33,7 +34,7 @@ async def test_calls_on_a_cut_wire_hang_until_it_is_mended(replicas: Replicas) -
     wire = Wire()
     async with wired(replicas, wire, new_app(), work=False) as runtime:
         wire.cut()
-        counting = asyncio.create_task(runtime.store.counts())
+        counting = asyncio.create_task(task_edits.counts(runtime.store))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(asyncio.shield(counting), 0.05)
         wire.mend()

@@ -16,6 +16,7 @@ from perdure.storage.clock import SECOND
 from perdure.tasks import Status, StoreConfig, TaskStore
 from perdure.tasks.errors import InvalidValue
 
+from .. import task_edits
 from ..markers import row
 from .faulty_storage import (
     ME,
@@ -58,7 +59,7 @@ async def test_a_heartbeat_writes_the_lease_and_leaves_the_task_alone(replicas: 
     made = await runtime.submit("wait")
     full = {f"page {n}": "x" * 65_000 for n in range(16)}
     written = await runtime.store.update(
-        ME, made.task.task_id, lambda read: runtime.store.set_variables(read, full)
+        ME, made.task.task_id, lambda read: task_edits.set_variables(runtime.store, read, full)
     )
     await several_heartbeats(runtime, made, 2)
     assert await now(runtime, made) == written
@@ -81,7 +82,7 @@ async def test_heartbeats_are_in_nobodys_way(replicas: Replicas) -> None:
     before = await token_of(runtime, made)
     written = await now(other, made)
     while await token_of(runtime, made) < before + 5:
-        written = await other.store.set_variables(written, {"count": written.version})
+        written = await task_edits.set_variables(other.store, written, {"count": written.version})
         await asyncio.sleep(0)  # the memory engine never lets anybody else in
     await other.store.request_cancel(written)
     assert (await other.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED

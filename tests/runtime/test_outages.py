@@ -15,6 +15,7 @@ from perdure.storage import Change, Replace, Space, Watch
 from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, StorageFull
 from perdure.tasks import Status, TaskStore
 
+from .. import task_edits
 from ..markers import row
 from .apps import counted, hanging
 from .faulty_storage import (
@@ -231,7 +232,7 @@ async def test_a_result_is_not_lost_to_a_client_that_writes_all_the_time(replica
     async def be_quicker(changes: Sequence[Change]) -> None:
         if left and ends_a_task(changes):
             read = await other.store.get(ME, changes[0].address.key)
-            await other.store.set_variables(read, {"count": left.pop()})
+            await task_edits.set_variables(other.store, read, {"count": left.pop()})
 
     wire.before = be_quicker
     go_on.set()

@@ -13,6 +13,7 @@ from perdure.storage import Change
 from perdure.tasks import Progress, Status
 from perdure.tasks.errors import InvalidValue, LimitExceeded
 
+from .. import task_edits
 from ..markers import row
 from .faulty_storage import ME, Wire, busy, now, wired
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
@@ -193,7 +194,9 @@ async def test_reports_do_not_undo_what_others_write(replicas: Replicas) -> None
     made = await runtime.submit("work")
     for name in "abcdefghij":
         await other.store.update(
-            ME, made.task.task_id, lambda read, name=name: other.store.set_variables(read, {name: 1})
+            ME,
+            made.task.task_id,
+            lambda read, name=name: task_edits.set_variables(other.store, read, {name: 1}),
         )
     go_on.set()
     ended = await other.wait(ME, made.task.task_id, 60)

@@ -18,6 +18,7 @@ from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 
+from .. import task_edits
 from ..markers import row, strong_memory
 from .apps import run_all
 from .faulty_storage import ME, STEADY, MovedClock, Wire, now, wired
@@ -157,7 +158,7 @@ async def test_a_queue_may_be_bounded_and_what_is_refused_was_not_created(replic
     with pytest.raises(QueueFull, match="2 tasks wait") as caught:
         await runtime.submit("wait")
     assert (caught.value.retryable, caught.value.limit) == (True, 2)
-    assert await runtime.store.counts(ME) == {Status.WORKING: 3}
+    assert await task_edits.counts(runtime.store, ME) == {Status.WORKING: 3}
     go_on.set()
     for each in made:
         await runtime.wait(ME, each.task.task_id, 60)

@@ -11,6 +11,7 @@ from perdure.runtime import App, Runtime, RuntimeConfig, Task
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.errors import NotFound
 
+from .. import task_edits
 from ..markers import row, strong_memory
 from .faulty_storage import ME, Wire, now, several_heartbeats, wired
 from .replicas import QUICK, Replicas, new_app, until, value_of
@@ -167,7 +168,7 @@ async def test_each_change_is_pushed_to_who_watches_without_a_poll(replicas: Rep
         for page in range(3):
             coming = asyncio.create_task(anext(seen))
             await asyncio.sleep(0)
-            written = await runtime.store.set_variables(latest, {"page": page})
+            written = await task_edits.set_variables(runtime.store, latest, {"page": page})
             latest = await asyncio.wait_for(coming, 30)
             assert latest == written
 

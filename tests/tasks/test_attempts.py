@@ -10,20 +10,15 @@ from hypothesis import given
 from msgspec import UNSET, Raw, UnsetType
 
 from perdure.storage.clock import SECOND
-from perdure.tasks import Attempt, Json, Snapshot, TaskStore, attempts, edits
+from perdure.tasks import Attempt, Json, TaskStore, attempts
 from perdure.tasks.attempts import MAX_ATTEMPTS_KEPT, MAX_REASON_CHARACTERS
 from perdure.tasks.codec import encode_checked
 from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 
+from .. import task_edits
 from .samples import ANA, CALL, START, Clock, json_values
 
 pytestmark = pytest.mark.anyio
-
-
-async def given_back(store: TaskStore, task: Snapshot, reason: str | None) -> Snapshot:
-    return await store.edit(
-        task, lambda task, now, config: edits.release(task, reason=reason, now=now, config=config)
-    )
 
 
 async def test_each_attempt_is_told_with_its_beginning_its_end_and_its_reason(
@@ -32,11 +27,11 @@ async def test_each_attempt_is_told_with_its_beginning_its_end_and_its_reason(
     task = await store.create(ANA, CALL)
     assert task.task.attempt_history == ()
     for reason in ("the worker was lost", None):
-        task = await store.hold(task)
+        task = await task_edits.claim(store, task)
         clock.advance(SECOND)
-        task = await given_back(store, task, reason)
+        task = await task_edits.release(store, task, reason)
         clock.advance(SECOND)
-    task = await store.hold(task)
+    task = await task_edits.claim(store, task)
     assert (await store.get(ANA, task.task.task_id)).task.attempt_history == (
         Attempt(started_at=START, ended_at=START + SECOND, reason="the worker was lost"),
         Attempt(started_at=START + 2 * SECOND, ended_at=START + 3 * SECOND),
@@ -45,18 +40,20 @@ async def test_each_attempt_is_told_with_its_beginning_its_end_and_its_reason(
 
 
 async def test_what_nobody_holds_is_given_back_without_a_word(store: TaskStore, clock: Clock) -> None:
-    task = await given_back(store, await store.hold(await store.create(ANA, CALL)), "first")
+    task = await task_edits.release(
+        store, await task_edits.claim(store, await store.create(ANA, CALL)), "first"
+    )
     clock.advance(SECOND)
-    again = await given_back(store, task, "second")
+    again = await task_edits.release(store, task, "second")
     assert again.task.attempt_history == task.task.attempt_history
 
 
 async def test_times_of_attempts_do_not_run_backwards_though_clocks_do(
     store: TaskStore, clock: Clock
 ) -> None:
-    task = await store.hold(await store.create(ANA, CALL))
+    task = await task_edits.claim(store, await store.create(ANA, CALL))
     clock.advance(-SECOND)
-    task = await store.release(task)
+    task = await task_edits.release(store, task)
     assert task.task.attempt_history == (Attempt(started_at=START, ended_at=START),)
 
 

@@ -10,6 +10,7 @@ from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status, TaskS
 from perdure.tasks.errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
 from perdure.tasks.inputs import ElicitationAnswer, Root, RootsAnswer, SamplingAnswer
 
+from .. import task_edits
 from ..markers import once, row
 from .samples import ANA, CALL, START, Clock
 
@@ -23,7 +24,7 @@ YES: Json = {"action": "accept", "content": {"name": "Ana", "age": 40}}
 
 
 async def asking(store: TaskStore, **requests: InputRequest) -> Snapshot:
-    return await store.ask(await store.create(ANA, CALL), requests)
+    return await task_edits.ask(store, await store.create(ANA, CALL), requests)
 
 
 @row(74)
@@ -127,21 +128,21 @@ async def test_answers_are_decoded_by_the_kind_that_was_asked(store: TaskStore) 
 async def test_a_key_is_never_used_twice_in_a_tasks_life(store: TaskStore) -> None:
     answered = await store.answer(await asking(store, name=ELICIT), {"name": YES})
     with pytest.raises(InputKeyReused, match="'name'"):
-        await store.ask(answered, {"fresh": ELICIT, "name": ELICIT})
+        await task_edits.ask(store, answered, {"fresh": ELICIT, "name": ELICIT})
     assert await store.get(ANA, answered.task.task_id) == answered
-    asked = await store.ask(answered, {"fresh": ELICIT})
-    more = await store.ask(asked, {"another": ELICIT})  # while the first is still open
+    asked = await task_edits.ask(store, answered, {"fresh": ELICIT})
+    more = await task_edits.ask(store, asked, {"another": ELICIT})  # while the first is still open
     assert more.task.outstanding.keys() == {"fresh", "another"}
     with pytest.raises(InputKeyReused):
-        await store.ask(more, {"fresh": ELICIT})
+        await task_edits.ask(store, more, {"fresh": ELICIT})
 
 
 @row(79)
 async def test_a_call_asks_and_answers_64_entries_at_most(store: TaskStore) -> None:
     made = await store.create(ANA, CALL)
     with pytest.raises(LimitExceeded, match="65 entries"):
-        await store.ask(made, {str(n): ELICIT for n in range(65)})
-    asked = await store.ask(made, {str(n): ELICIT for n in range(64)})
+        await task_edits.ask(store, made, {str(n): ELICIT for n in range(65)})
+    asked = await task_edits.ask(store, made, {str(n): ELICIT for n in range(64)})
     with pytest.raises(LimitExceeded, match="65 entries"):
         await store.answer(asked, {str(n): YES for n in range(65)})
     assert (await store.answer(asked, {str(n): YES for n in range(64)})).task.status is Status.WORKING
@@ -170,4 +171,4 @@ async def test_answers_are_bounded_one_by_one_and_together_before_they_are_decod
 async def test_a_question_needs_a_key(store: TaskStore, requests: dict[str, InputRequest]) -> None:
     made = await store.create(ANA, CALL)
     with pytest.raises(InvalidValue, match="inputs"):
-        await store.ask(made, requests)
+        await task_edits.ask(store, made, requests)

@@ -31,6 +31,7 @@ from perdure.tasks.errors import InvalidCursor, InvalidValue, LimitExceeded, Not
 from perdure.tasks.owner import OwnerKind
 from perdure.tasks.variables import merge
 
+from .. import task_edits
 from ..markers import once, row
 from .samples import ANA, CALL, Clock, json_values, text
 
@@ -50,9 +51,11 @@ def nested(depth: int) -> Json:
 @row(48)
 async def test_variables_merge_shallowly_and_null_deletes(store: TaskStore) -> None:
     made = await store.create(ANA, NewTask(method="m", variables={"a": 1, "b": {"x": 1, "y": 2}}))
-    moved = await store.set_variables(made, {"b": {"x": 9}, "c": [None], "a": None, "absent": None})
+    moved = await task_edits.set_variables(
+        store, made, {"b": {"x": 9}, "c": [None], "a": None, "absent": None}
+    )
     assert (await store.get(ANA, made.task.task_id)).task.variables == {"b": {"x": 9}, "c": [None]}
-    empty = await store.set_variables(moved, {"b": None, "c": None})
+    empty = await task_edits.set_variables(store, moved, {"b": None, "c": None})
     assert empty.task.variables == {}
 
 
@@ -84,7 +87,7 @@ async def test_variables_beyond_a_limit_are_refused_without_change(
 ) -> None:
     made = await store.create(ANA, NewTask(method="m", variables={"keep": 1}))
     with pytest.raises(LimitExceeded, match="variables") as caught:
-        await store.set_variables(made, changes)
+        await task_edits.set_variables(store, made, changes)
     assert (caught.value.limit, caught.value.actual > limit) == (limit, True)
     with pytest.raises(LimitExceeded, match="variables"):
         await store.create(ANA, NewTask(method="m", variables={**changes, "one more": 1}))
@@ -94,18 +97,18 @@ async def test_variables_beyond_a_limit_are_refused_without_change(
 @row(49)
 async def test_variables_at_their_limits_are_taken(store: TaskStore) -> None:
     made = await store.create(ANA, CALL)
-    made = await store.set_variables(made, {"a": nested(10), "s": "x" * 64 * KIB, "n" * 256: 1})
-    await store.set_variables(made, {str(n): 1 for n in range(997)})
+    made = await task_edits.set_variables(store, made, {"a": nested(10), "s": "x" * 64 * KIB, "n" * 256: 1})
+    await task_edits.set_variables(store, made, {str(n): 1 for n in range(997)})
 
 
 @row(49)
 async def test_the_limit_is_of_the_merged_whole(store: TaskStore) -> None:
     made = await store.create(ANA, CALL)
     for n in range(15):
-        made = await store.set_variables(made, {str(n): "x" * 64 * KIB})
+        made = await task_edits.set_variables(store, made, {str(n): "x" * 64 * KIB})
     with pytest.raises(LimitExceeded):
-        await store.set_variables(made, {"last": "x" * 64 * KIB})
-    await store.set_variables(made, {"last": "x" * 64 * KIB, "0": None})
+        await task_edits.set_variables(store, made, {"last": "x" * 64 * KIB})
+    await task_edits.set_variables(store, made, {"last": "x" * 64 * KIB, "0": None})
 
 
 async def test_a_variable_needs_a_name(store: TaskStore) -> None:
@@ -156,24 +159,24 @@ async def test_what_a_task_is_created_from_is_bounded(store: TaskStore, new: New
         await store.create(ANA, new)
     assert caught.value.field == field
     assert caught.value.actual > caught.value.limit
-    assert await store.counts(ANA) == {}
+    assert await task_edits.counts(store, ANA) == {}
 
 
 @row(52)
 async def test_what_a_task_ends_with_is_bounded(store: TaskStore) -> None:
     made = await store.create(ANA, CALL)
     with pytest.raises(LimitExceeded) as caught:
-        await store.finish(made, Success.of("x" * 1024 * KIB))
+        await task_edits.finish(store, made, Success.of("x" * 1024 * KIB))
     assert (caught.value.field, caught.value.limit, caught.value.actual) == (
         "result",
         1024 * KIB,
         1024 * KIB + 2,
     )
     with pytest.raises(LimitExceeded) as caught:
-        await store.finish(made, Failure.of(1, "m", "x" * 64 * KIB))
+        await task_edits.finish(store, made, Failure.of(1, "m", "x" * 64 * KIB))
     assert caught.value.field == "error"
     with pytest.raises(LimitExceeded) as caught:
-        await store.report(made, message="x" * 4097)
+        await task_edits.report(store, made, message="x" * 4097)
     assert (caught.value.field, caught.value.limit, caught.value.actual) == ("status_message", 4096, 4097)
     assert await store.get(ANA, made.task.task_id) == made
 
@@ -182,7 +185,7 @@ async def test_what_a_task_ends_with_is_bounded(store: TaskStore) -> None:
 async def test_the_whole_record_is_bounded(store: TaskStore) -> None:
     made = await store.create(ANA, NewTask(method="m", params="x" * 1000 * KIB))
     with pytest.raises(LimitExceeded) as caught:
-        await store.finish(made, Success.of("x" * 1000 * KIB))
+        await task_edits.finish(store, made, Success.of("x" * 1000 * KIB))
     assert caught.value.field == "task"
     assert await store.get(ANA, made.task.task_id) == made
 
@@ -195,7 +198,7 @@ async def test_the_whole_record_is_bounded(store: TaskStore) -> None:
 async def test_a_question_is_bounded(store: TaskStore, params: Json, field: str) -> None:
     made = await store.create(ANA, CALL)
     with pytest.raises(InvalidValue) as caught:
-        await store.ask(made, {"k": InputRequest(kind=InputKind.ELICITATION, params=params)})
+        await task_edits.ask(store, made, {"k": InputRequest(kind=InputKind.ELICITATION, params=params)})
     assert caught.value.field == field
 
 
@@ -215,7 +218,7 @@ async def test_a_question_is_bounded(store: TaskStore, params: Json, field: str)
 async def test_what_cannot_be_is_refused_and_nothing_is_stored(store: TaskStore, new: NewTask) -> None:
     with pytest.raises(InvalidValue):
         await store.create(ANA, new)
-    assert await store.counts(ANA) == {}
+    assert await task_edits.counts(store, ANA) == {}
 
 
 async def test_limits_are_those_of_the_configuration(subject: Subject, clock: Clock) -> None:
@@ -227,12 +230,12 @@ async def test_limits_are_those_of_the_configuration(subject: Subject, clock: Cl
     made = await store.create(ANA, NewTask(method="m"))
     for changes in ({"a": [[1]]}, {"a": "x" * 6}, {"a": 1, "b": 2, "c": 3}):
         with pytest.raises(LimitExceeded):
-            await store.set_variables(made, changes)
+            await task_edits.set_variables(store, made, changes)
     for attempt in (
         store.create(ANA, NewTask(method="m", params="x" * 10)),
-        store.finish(made, Success.of("x" * 10)),
-        store.finish(made, Failure.of(1, "x" * 1100)),
-        store.report(made, message="x" * 65),
+        task_edits.finish(store, made, Success.of("x" * 10)),
+        task_edits.finish(store, made, Failure.of(1, "x" * 1100)),
+        task_edits.report(store, made, message="x" * 65),
     ):
         with pytest.raises(LimitExceeded):
             await attempt
@@ -309,17 +312,17 @@ async def test_a_value_of_the_wrong_kind_is_refused_by_name(
 
     with pytest.raises(InvalidValue):
         await create()
-    assert await store.counts() == {}
+    assert await task_edits.counts(store) == {}
 
 
 async def test_other_hostile_arguments_are_refused_by_name(store: TaskStore) -> None:
     made = await store.create(ANA, CALL)
     for attempt in (
-        store.report(made, message=cast("str", 5)),
-        store.finish(made, Success.of(1), message="x" * 4097),
+        task_edits.report(store, made, message=cast("str", 5)),
+        task_edits.finish(store, made, Success.of(1), message="x" * 4097),
         store.cancel(made, message="\ud800"),
-        store.ask(made, {"\ud800": InputRequest(kind=InputKind.ROOTS)}),
-        store.ask(made, {"k": InputRequest(kind=cast("InputKind", "foo"))}),
+        task_edits.ask(store, made, {"\ud800": InputRequest(kind=InputKind.ROOTS)}),
+        task_edits.ask(store, made, {"k": InputRequest(kind=cast("InputKind", "foo"))}),
         store.list(ANA, task_filter=TaskFilter(method="\ud800")),
         store.list(ANA, limit=cast("int", 1.5)),
     ):
@@ -355,7 +358,7 @@ async def test_an_id_that_could_not_be_found_again_is_refused(subject: Subject) 
 async def test_an_outcome_made_by_hand_must_be_readable_again(store: TaskStore, outcome: Outcome) -> None:
     made = await store.create(ANA, CALL)
     with pytest.raises(InvalidValue):
-        await store.finish(made, outcome)
+        await task_edits.finish(store, made, outcome)
     assert await store.get(ANA, made.task.task_id) == made
 
 

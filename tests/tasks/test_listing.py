@@ -10,15 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage import MAX_PAGE_BYTES, Address, Insert, Record, Space, Storage
+from perdure.storage import MAX_PAGE_BYTES, Address, Insert, Position, Record, Space, Storage
 from perdure.storage.clock import DAY, SECOND
 from perdure.storage.kit import Subject
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import NewTask, Owner, Status, StoreConfig, Success, TaskFilter, TaskStore
 from perdure.tasks.errors import CorruptRecord, InvalidCursor, InvalidValue
+from perdure.tasks.listing import page_of_tags
 from perdure.tasks.owner import partition_of
 from perdure.tasks.snapshot import TASKS
 
+from .. import task_edits
 from ..markers import once, row
 from .samples import ANA, BOB, CALL, START, Clock, created, ids_of
 
@@ -108,7 +110,6 @@ async def test_a_cursor_serves_only_its_own_listing(store: TaskStore) -> None:
         store.list(ANA, cursor=cursor, task_filter=TaskFilter(status=Status.WORKING)),
         store.list(ANA, cursor=cursor, task_filter=TaskFilter(method="tools/call")),
         store.list(ANA, cursor=cursor, task_filter=TaskFilter(session_id="s")),
-        store.list_all(cursor=cursor),
     ):
         with pytest.raises(InvalidCursor):
             await attempt
@@ -176,12 +177,15 @@ async def test_operators_list_all_owners_in_true_order(
         clock.advance(SECOND)
     await subject.caught_up()
     seen: list[str] = []
-    cursor: str | None = None
+    after: Position | None = None
+    is_last = False
     for _ in range(3):
-        page = await store.list_all(limit=5, cursor=cursor)
-        seen += [each.task.task_id for each in page.tasks]
-        cursor = page.next_cursor
-    assert (seen, cursor) == (made, None)
+        page, is_last = await page_of_tags(
+            store.storage, (None,), after=after, limit=5, descending=False, now=clock.now
+        )
+        seen += [each.key for each in page]
+        after = page[-1].position
+    assert (seen, is_last) == (made, True)
 
 
 @row(45)
@@ -190,7 +194,7 @@ async def test_a_listing_can_be_narrowed_by_status_method_and_session(store: Tas
         new = NewTask(method="ab"[n % 2], session_id="xyz"[n % 3])
         made = await store.create(ANA, new)
         if n % 4 == 0:
-            await store.finish(made, Success.of(n, error="no disk" if n == 4 else None))
+            await task_edits.finish(store, made, Success.of(n, error="no disk" if n == 4 else None))
     for wanted, count in (
         (TaskFilter(status=Status.COMPLETED), 3),
         (TaskFilter(status=Status.WORKING), 9),
@@ -241,16 +245,20 @@ async def test_a_page_of_large_tasks_has_fewer_and_a_walk_meets_all(store: TaskS
 @row(46)
 async def test_counts_are_exact(subject: Subject, store: TaskStore, clock: Clock) -> None:
     made = await created(store, 6) + await created(store, 3, BOB)
-    await store.finish(made[0], Success.of(1))
-    await store.finish(made[6], Success.of(1, error="no disk"))
+    await task_edits.finish(store, made[0], Success.of(1))
+    await task_edits.finish(store, made[6], Success.of(1, error="no disk"))
     await store.cancel(made[1])
     await store.delete(ANA, made[2].task.task_id)
-    await store.hold(made[3])
-    assert await store.counts(ANA) == {Status.WORKING: 3, Status.COMPLETED: 1, Status.CANCELLED: 1}
+    await task_edits.claim(store, made[3])
+    assert await task_edits.counts(store, ANA) == {
+        Status.WORKING: 3,
+        Status.COMPLETED: 1,
+        Status.CANCELLED: 1,
+    }
     await subject.caught_up()
-    assert await store.counts() == {Status.WORKING: 5, Status.COMPLETED: 2, Status.CANCELLED: 1}
+    assert await task_edits.counts(store) == {Status.WORKING: 5, Status.COMPLETED: 2, Status.CANCELLED: 1}
     clock.advance(8 * DAY)
-    assert await store.counts() == {Status.WORKING: 1}
+    assert await task_edits.counts(store) == {Status.WORKING: 1}
 
 
 @row(47)
@@ -266,12 +274,13 @@ async def test_a_corrupt_record_is_surfaced_and_quarantined(subject: Subject, st
         with pytest.raises(CorruptRecord):
             await store.get(ANA, task_id)
     await subject.caught_up()
-    upkeep = await store.maintain()
-    assert (set(upkeep.quarantined), upkeep.examined) == (bad, 4)
-    assert await store.counts(ANA) == {Status.WORKING: 2}  # out of the quota, and kept
+    found = await task_edits.quarantine_damaged(store)
+    assert ({each.key for each in found.damaged if each.is_quarantined}, found.examined) == (bad, 4)
+    assert await task_edits.counts(store, ANA) == {Status.WORKING: 2}  # out of the quota, and kept
     assert {each.task_id for each in (await store.list(ANA)).corrupt} == bad
     await subject.caught_up()
-    assert (await store.maintain()).quarantined == ()  # once is enough
+    again = await task_edits.quarantine_damaged(store)
+    assert (again.damaged, again.quarantined) == ((), 2)
     for task_id in bad:
         assert await store.delete(ANA, task_id) is True
 

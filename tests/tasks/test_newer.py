@@ -23,6 +23,7 @@ from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
 from perdure.tasks.record import decode_task, encode_task
 from perdure.tasks.snapshot import TASKS
 
+from .. import task_edits
 from ..markers import row
 from ..newer import FUTURE, changed, newer, put, stored
 from .samples import ANA, CALL, Clock, created, json_values, text
@@ -150,21 +151,21 @@ async def test_a_task_of_a_newer_version_is_left_as_it_is_by_every_operation(
         lambda: store.delete(ANA, task_id),
         lambda: store.update(ANA, task_id, store.cancel),
         lambda: store.update(ANA, task_id, store.request_cancel),
-        lambda: store.update(ANA, task_id, lambda read: store.finish(read, Success.of(1))),
+        lambda: store.update(ANA, task_id, lambda read: task_edits.finish(store, read, Success.of(1))),
         lambda: store.update(
-            ANA, task_id, lambda read: store.ask(read, {"a": InputRequest(kind=InputKind.ROOTS)})
+            ANA, task_id, lambda read: task_edits.ask(store, read, {"a": InputRequest(kind=InputKind.ROOTS)})
         ),
     ]
     for operation in operations:
         with pytest.raises(NewerFormat, match=task_id):
             await operation()
     await subject.caught_up()
-    for page in (await store.list(ANA), await store.list_all()):
-        assert [each.task.task_id for each in page.tasks] == [other.task.task_id]
-        assert ([each.key for each in page.newer], page.corrupt) == ([task_id], ())
+    page = await store.list(ANA)
+    assert [each.task.task_id for each in page.tasks] == [other.task.task_id]
+    assert ([each.key for each in page.newer], page.corrupt) == ([task_id], ())
     assert (await store.purge()).purged == ()
-    upkeep = await store.maintain()
-    assert (upkeep.newer, upkeep.quarantined, upkeep.examined) == (1, (), 2)
+    found = await task_edits.quarantine_damaged(store)
+    assert (found.newer, found.damaged, found.examined) == (1, (), 2)
     assert await stored(store.storage, record.address, now=clock.now) == record
 
 
@@ -228,6 +229,7 @@ async def test_a_damaged_task_is_still_quarantined(subject: Subject, store: Task
     [made] = await created(store, 1)
     await put(store.storage, made.record, changed(made.record.body, status=5), now=clock.now)
     await subject.caught_up()
-    assert (await store.maintain()).quarantined == (made.task.task_id,)
+    found = await task_edits.quarantine_damaged(store)
+    assert [(each.key, each.is_quarantined) for each in found.damaged] == [(made.task.task_id, True)]
     kept = await stored(store.storage, made.record.address, now=clock.now + HOUR)
     assert (kept.tag, kept.lane, kept.expires_at) == (CORRUPT_TAG, None, None)

@@ -22,6 +22,7 @@ from perdure.tasks import (
 from perdure.tasks.errors import InvalidValue, LimitExceeded, NotFound
 from perdure.tasks.record import new_task_id
 
+from .. import task_edits
 from ..markers import row
 from .samples import ANA, BOB, CALL, START, Clock, created, ids_of
 
@@ -50,7 +51,7 @@ async def test_null_is_for_ever_where_no_maximum_is_set(subject: Subject, clock:
     made = await store.create(ANA, NewTask(method="m", ttl_ms=None))
     default = await store.create(ANA, CALL)
     assert (made.task.ttl_ms, default.task.ttl_ms) == (None, None)
-    done = await store.finish(made, Success.of(1))
+    done = await task_edits.finish(store, made, Success.of(1))
     clock.advance(1_000_000 * HOUR)
     assert await store.get(ANA, made.task.task_id) == done
     with pytest.raises(LimitExceeded, match="ttl"):
@@ -69,22 +70,22 @@ async def test_an_expired_task_is_invisible_and_unchangeable_at_the_same_instant
 ) -> None:
     made = await store.create(ANA, NewTask(method="m", ttl_ms=5000))
     clock.advance(5000 * MS - 1)
-    moved = await store.report(made, message="just in time")
+    moved = await task_edits.report(store, made, message="just in time")
     assert await ids_of(store) == [made.task.task_id]
     clock.advance(1)
     with pytest.raises(NotFound):
         await store.get(ANA, made.task.task_id)
     for attempt in (
-        store.report(moved, message="late"),
-        store.finish(moved, Success.of(1)),
+        task_edits.report(store, moved, message="late"),
+        task_edits.finish(store, moved, Success.of(1)),
         store.cancel(moved),
-        store.set_variables(moved, {"a": 1}),
-        store.hold(moved),
+        task_edits.set_variables(store, moved, {"a": 1}),
+        task_edits.claim(store, moved),
     ):
         with pytest.raises(NotFound):
             await attempt
     assert await ids_of(store) == []
-    assert await store.counts() == {}
+    assert await task_edits.counts(store) == {}
     assert await store.delete(ANA, made.task.task_id) is False
 
 
@@ -102,7 +103,7 @@ async def test_a_result_stays_readable_for_its_retention_unless_the_client_named
 ) -> None:
     made = await store.create(ANA, new)
     clock.advance(4999 * MS)
-    done = await store.finish(made, Success.of("kept"))
+    done = await task_edits.finish(store, made, Success.of("kept"))
     clock.advance(readable - 1)
     assert await store.get(ANA, made.task.task_id) == done
     clock.advance(1)
@@ -113,7 +114,7 @@ async def test_a_result_stays_readable_for_its_retention_unless_the_client_named
 @row(57)
 async def test_a_longer_ttl_keeps_a_result_longer(store: TaskStore, clock: Clock) -> None:
     made = await store.create(ANA, NewTask(method="m", ttl_ms=10 * DAY // MS, is_ttl_named=True))
-    done = await store.finish(made, Failure.of(1, "kept"))
+    done = await task_edits.finish(store, made, Failure.of(1, "kept"))
     clock.advance(10 * DAY - 1)
     assert await store.get(ANA, made.task.task_id) == done
 
@@ -121,10 +122,10 @@ async def test_a_longer_ttl_keeps_a_result_longer(store: TaskStore, clock: Clock
 @row(57)
 async def test_held_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Clock) -> None:
     made = await store.create(ANA, NewTask(method="m", ttl_ms=5000))
-    held = await store.hold(made)
+    held = await task_edits.claim(store, made)
     clock.advance(100 * HOUR)
     await store.purge()
-    done = await store.finish(await store.get(ANA, made.task.task_id), Success.of("at last"))
+    done = await task_edits.finish(store, await store.get(ANA, made.task.task_id), Success.of("at last"))
     assert done.version == held.version + 1
     clock.advance(HOUR - 1)
     assert await store.get(ANA, made.task.task_id) == done
@@ -132,9 +133,11 @@ async def test_held_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Cl
 
 @row(57, 101)
 async def test_released_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Clock) -> None:
-    claimed = await store.hold(await store.create(ANA, NewTask(method="m", ttl_ms=5000, function="work")))
+    claimed = await task_edits.claim(
+        store, await store.create(ANA, NewTask(method="m", ttl_ms=5000, function="work"))
+    )
     clock.advance(HOUR)
-    released = await store.release(claimed)
+    released = await task_edits.release(store, claimed)
     clock.advance(100 * DAY)
     await store.purge()
     assert await store.get(ANA, claimed.task.task_id) == released
@@ -180,7 +183,7 @@ def assert_ahead(task: TaskRecord, now: int, shown: int) -> int:
 
 async def test_results_can_be_kept_for_ever(subject: Subject, clock: Clock) -> None:
     store = TaskStore(subject.storage, StoreConfig(result_retention_ms=None), clock=clock)
-    done = await store.finish(await store.create(ANA, CALL), Success.of(1))
+    done = await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1))
     clock.advance(100_000 * HOUR)
     assert await store.get(ANA, done.task.task_id) == done
 
@@ -206,8 +209,8 @@ async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(
 @row(60)
 async def test_a_sweep_changes_nothing_that_stays(subject: Subject, store: TaskStore, clock: Clock) -> None:
     ended = [
-        await store.finish(await store.create(ANA, CALL), Success.of(1)),
-        await store.finish(await store.create(ANA, CALL), Failure.of(1, "x")),
+        await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1)),
+        await task_edits.finish(store, await store.create(ANA, CALL), Failure.of(1, "x")),
         await store.cancel(await store.create(ANA, CALL)),
     ]
     await created(store, 2, new=NewTask(method="m", ttl_ms=1))
@@ -218,15 +221,18 @@ async def test_a_sweep_changes_nothing_that_stays(subject: Subject, store: TaskS
         assert await store.get(ANA, each.task.task_id) == each
 
 
-async def test_maintain_purges_everything_overdue_and_reports(
+async def test_a_purge_deletes_everything_expired_and_leaves_the_storage_consistent(
     subject: Subject, store: TaskStore, clock: Clock
 ) -> None:
     await created(store, 20)
-    stays = await store.hold(await store.create(ANA, CALL))
+    stays = await task_edits.claim(store, await store.create(ANA, CALL))
     clock.advance(2 * DAY)
     await subject.caught_up()
-    upkeep = await store.maintain()
-    assert (upkeep.swept, upkeep.examined, upkeep.quarantined, upkeep.findings) == (20, 1, (), ())
+    assert len((await store.purge()).purged) == 20
     await subject.caught_up()
-    assert await store.counts() == {Status.WORKING: 1}
+    found = await task_edits.quarantine_damaged(store)
+    assert (found.examined, found.damaged) == (1, ())
+    assert (await store.storage.maintain()).findings == ()
+    await subject.caught_up()
+    assert await task_edits.counts(store) == {Status.WORKING: 1}
     assert await store.get(ANA, stays.task.task_id) == stays

@@ -38,6 +38,7 @@ from perdure.tasks.errors import (
 from perdure.tasks.idempotency import IDEMPOTENCY_KEYS
 from perdure.tasks.owner import partition_of
 
+from .. import task_edits
 from ..markers import once, row
 from ..storage.subjects import sqlite
 from .samples import ANA, BOB, CALL, START, Clock, json_values
@@ -101,7 +102,7 @@ def test_parameters_and_results_come_back_as_they_went(params: Json, result: Jso
     async def round_trip() -> None:
         store = TaskStore(Storage(MemoryEngine()))
         made = await store.create(ANA, NewTask(method="m", params=params, meta=result))
-        await store.finish(made, Success.of(result))
+        await task_edits.finish(store, made, Success.of(result))
         task = (await store.get(ANA, made.task.task_id)).task
         assert (task.original_params, task.meta) == (params, result)
         assert isinstance(task.outcome, Success)
@@ -132,7 +133,7 @@ async def test_delete_is_idempotent(store: TaskStore) -> None:
 @row(17, 18)
 async def test_finish_is_one_write_of_status_outcome_and_message(store: TaskStore) -> None:
     made = await store.create(ANA, CALL)
-    done = await store.finish(made, Success.of({"content": []}), message="all done")
+    done = await task_edits.finish(store, made, Success.of({"content": []}), message="all done")
     assert done.version == made.version + 1
     task = (await store.get(ANA, made.task.task_id)).task
     assert (task.status, task.status_message) == (Status.COMPLETED, "all done")
@@ -142,8 +143,8 @@ async def test_finish_is_one_write_of_status_outcome_and_message(store: TaskStor
 
 @row(18)
 async def test_every_terminal_task_has_an_outcome(store: TaskStore) -> None:
-    completed = await store.finish(await store.create(ANA, CALL), Success.of(None))
-    failed = await store.finish(await store.create(ANA, CALL), Failure.of(-32603, "no disk"))
+    completed = await task_edits.finish(store, await store.create(ANA, CALL), Success.of(None))
+    failed = await task_edits.finish(store, await store.create(ANA, CALL), Failure.of(-32603, "no disk"))
     cancelled = await store.cancel(await store.create(ANA, CALL))
     for ended in (completed, failed, cancelled):
         task = (await store.get(ANA, ended.task.task_id)).task
@@ -155,18 +156,20 @@ async def test_every_terminal_task_has_an_outcome(store: TaskStore) -> None:
 @row(16, 19)
 async def test_an_error_result_completes_and_a_protocol_error_fails(store: TaskStore) -> None:
     made = await store.create(ANA, CALL)
-    made = await store.report(made, message="page 3 of 12")
+    made = await task_edits.report(store, made, message="page 3 of 12")
     outcome = Success.of(
         {"isError": True, "content": []}, error="\n no disk \nat all", cause="OSError: no disk"
     )
-    completed = (await store.finish(made, outcome)).task
+    completed = (await task_edits.finish(store, made, outcome)).task
     assert (completed.status, completed.is_error, completed.status_message) == (
         Status.COMPLETED,
         True,
         "no disk",
     )
     assert (await store.get(ANA, completed.task_id)).task == completed
-    failed = await store.finish(await store.create(ANA, CALL), Failure.of(-32001, "no disk", {"disk": "sda"}))
+    failed = await task_edits.finish(
+        store, await store.create(ANA, CALL), Failure.of(-32001, "no disk", {"disk": "sda"})
+    )
     task = (await store.get(ANA, failed.task.task_id)).task
     assert task.status is Status.FAILED
     assert task.status_message == "no disk"
@@ -182,20 +185,20 @@ async def test_an_error_result_completes_and_a_protocol_error_fails(store: TaskS
 @pytest.mark.parametrize("ending", ["completed", "failed", "cancelled"])
 async def test_terminal_freezes_everything(store: TaskStore, clock: Clock, ending: str) -> None:
     made = await store.create(ANA, CALL)
-    asked = await store.ask(made, {"name": QUESTION})
+    asked = await task_edits.ask(store, made, {"name": QUESTION})
     ended = await _end(store, asked, ending)
     clock.advance(SECOND)
     for attempt in (
-        store.report(ended, message="more"),
-        store.set_variables(ended, {"a": 1}),
-        store.finish(ended, Success.of(1)),
-        store.finish(ended, Failure.of(1, "x")),
+        task_edits.report(store, ended, message="more"),
+        task_edits.set_variables(store, ended, {"a": 1}),
+        task_edits.finish(store, ended, Success.of(1)),
+        task_edits.finish(store, ended, Failure.of(1, "x")),
         store.cancel(ended),
         store.request_cancel(ended),
-        store.ask(ended, {"other": QUESTION}),
+        task_edits.ask(store, ended, {"other": QUESTION}),
         store.answer(ended, {"name": {"action": "cancel"}}),
-        store.hold(ended),
-        store.release(ended),
+        task_edits.claim(store, ended),
+        task_edits.release(store, ended),
     ):
         with pytest.raises(TerminalTask, match=ending):
             await attempt
@@ -205,23 +208,25 @@ async def test_terminal_freezes_everything(store: TaskStore, clock: Clock, endin
 async def _end(store: TaskStore, snapshot: Snapshot, ending: str) -> Snapshot:
     if ending == "cancelled":
         return await store.cancel(snapshot)
-    return await store.finish(snapshot, Success.of(1) if ending == "completed" else Failure.of(1, "x"))
+    return await task_edits.finish(
+        store, snapshot, Success.of(1) if ending == "completed" else Failure.of(1, "x")
+    )
 
 
 @row(20, 21)
 async def test_every_write_is_refused_on_a_version_that_is_no_longer_true(store: TaskStore) -> None:
     stale = await store.create(ANA, CALL)
     task_id = stale.task.task_id
-    current = await store.ask(stale, {"name": QUESTION})
+    current = await task_edits.ask(store, stale, {"name": QUESTION})
     for attempt in (
-        store.report(stale, message="x"),
-        store.set_variables(stale, {"a": 1}),
-        store.finish(stale, Success.of(1)),
+        task_edits.report(store, stale, message="x"),
+        task_edits.set_variables(store, stale, {"a": 1}),
+        task_edits.finish(store, stale, Success.of(1)),
         store.cancel(stale),
         store.request_cancel(stale),
-        store.ask(stale, {"other": QUESTION}),
-        store.hold(stale),
-        store.release(stale),
+        task_edits.ask(store, stale, {"other": QUESTION}),
+        task_edits.claim(store, stale),
+        task_edits.release(store, stale),
     ):
         with pytest.raises(ConcurrentModification) as caught:
             await attempt
@@ -235,7 +240,7 @@ async def test_a_write_to_a_task_that_is_gone_is_not_found(store: TaskStore) -> 
     made = await store.create(ANA, CALL)
     await store.delete(ANA, made.task.task_id)
     with pytest.raises(NotFound):
-        await store.report(made, message="x")
+        await task_edits.report(store, made, message="x")
 
 
 @row(24, 25)
@@ -245,7 +250,7 @@ async def test_mutate_loses_no_update(store: TaskStore) -> None:
     async def add(read: Snapshot) -> Snapshot:
         count = read.task.variables.get_int("count", 0)
         await asyncio.sleep(0)  # let the others read the same version
-        return await store.set_variables(read, {"count": count + 1})
+        return await task_edits.set_variables(store, read, {"count": count + 1})
 
     await asyncio.gather(*[store.update(ANA, task_id, add, attempts=50) for _ in range(8)])
     assert (await store.get(ANA, task_id)).task.variables == {"count": 8}
@@ -259,8 +264,8 @@ async def test_mutate_gives_up_after_its_attempts(store: TaskStore) -> None:
     async def always_late(read: Snapshot) -> Snapshot:
         nonlocal tries
         tries += 1
-        await store.report(read, message="somebody else")
-        return await store.report(read, message="me")
+        await task_edits.report(store, read, message="somebody else")
+        return await task_edits.report(store, read, message="me")
 
     with pytest.raises(ConcurrentModification):
         await store.update(ANA, task_id, always_late, attempts=3)
@@ -272,7 +277,7 @@ async def test_delete_of_a_task_changed_in_between_is_a_conflict(subject: Subjec
         async def _find_record(self, owner: Owner, task_id: str, now: int) -> Record | None:
             found = await super()._find_record(owner, task_id, now)
             if found is not None:
-                await self.report(Snapshot.from_record(found), message="in between")
+                await task_edits.report(self, Snapshot.from_record(found), message="in between")
             return found
 
     made = await TaskStore(subject.storage, clock=clock).create(ANA, CALL)
@@ -284,10 +289,10 @@ async def test_delete_of_a_task_changed_in_between_is_a_conflict(subject: Subjec
 async def test_a_repeated_create_returns_the_first_task(store: TaskStore) -> None:
     new = msgspec.structs.replace(CALL, idempotency_key="order 66 é")
     first = await store.create(ANA, new)
-    moved = await store.report(first, message="on it")
+    moved = await task_edits.report(store, first, message="on it")
     assert await store.create(ANA, new) == moved
     assert (await store.create(BOB, new)).task.task_id != first.task.task_id
-    assert (await store.counts(ANA)) == {Status.WORKING: 1}
+    assert (await task_edits.counts(store, ANA)) == {Status.WORKING: 1}
 
 
 @row(8)
@@ -295,7 +300,7 @@ async def test_of_concurrent_creates_with_one_key_there_is_one_task(store: TaskS
     new = msgspec.structs.replace(CALL, idempotency_key="k")
     made = await asyncio.gather(*[store.create(ANA, new) for _ in range(10)])
     assert len({each.task.task_id for each in made}) == 1
-    assert await store.counts(ANA) == {Status.WORKING: 1}
+    assert await task_edits.counts(store, ANA) == {Status.WORKING: 1}
 
 
 @row(8)
@@ -327,7 +332,7 @@ async def test_a_key_is_free_again_when_its_task_is_gone_or_its_window_over(
     await store.delete(ANA, first.task.task_id)
     second = await store.create(ANA, new)
     assert second.task.task_id != first.task.task_id
-    await store.hold(second)
+    await task_edits.claim(store, second)
     clock.advance(25 * HOUR)
     third = await store.create(ANA, new)
     assert third.task.task_id != second.task.task_id
@@ -344,8 +349,8 @@ async def test_a_key_that_cannot_be_one_is_refused(store: TaskStore, key: str) -
 async def test_reports_change_only_what_they_say(store: TaskStore, clock: Clock) -> None:
     made = await store.create(ANA, CALL)
     clock.advance(SECOND)
-    first = await store.report(made, message="collecting", progress=Progress(done=3, total=12))
-    second = await store.report(first, progress=Progress(done=4))
+    first = await task_edits.report(store, made, message="collecting", progress=Progress(done=3, total=12))
+    second = await task_edits.report(store, first, progress=Progress(done=4))
     assert (second.task.status_message, second.task.progress) == ("collecting", Progress(done=4))
     assert second.task.last_updated_at == START + SECOND
 
@@ -359,7 +364,7 @@ def test_progress_is_a_number(done: float, total: float | None) -> None:
 async def test_the_time_of_a_change_never_runs_backwards(store: TaskStore, clock: Clock) -> None:
     made = await store.create(ANA, CALL)
     clock.advance(-10 * SECOND)
-    moved = await store.report(made, message="from a replica whose clock is behind")
+    moved = await task_edits.report(store, made, message="from a replica whose clock is behind")
     assert moved.task.last_updated_at == START
 
 

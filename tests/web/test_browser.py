@@ -18,6 +18,7 @@ from playwright.async_api import Browser, BrowserContext, Dialog, Page, expect
 from perdure.storage.kit.servers.process import free_port
 from perdure.web import Dashboard, live
 
+from .. import task_edits
 from ..test_examples import Served, sampled
 from .browser import Keep, be_seen, is_live, open_task
 from .tool_dashboard import ME, PAGES, Desk, served
@@ -85,7 +86,7 @@ async def test_what_is_typed_stays_while_the_page_is_kept_up_to_date(desk: Desk,
     await page.get_by_role("link", name="sign_report").click()
     await expect(page.locator("#live")).to_have_text("live")
     await page.get_by_label("Full name").fill("Ana")
-    await desk.runtime.store.set_variables(snapshot, {"seen": 1})
+    await task_edits.set_variables(desk.runtime.store, snapshot, {"seen": 1})
     await expect(page.locator("#variables")).to_contain_text('"seen": 1')
     await expect(page.get_by_label("Full name")).to_have_value("Ana")
     await expect(page.get_by_label("Full name")).to_be_focused()

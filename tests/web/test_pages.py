@@ -19,6 +19,7 @@ from perdure.tasks import InputKind, InputRequest, NewTask, Status, StoreConfig,
 from perdure.tasks.inputs import ElicitationAnswer
 from perdure.web import Dashboard
 
+from .. import task_edits
 from ..markers import row
 from ..newer import newer, put, stored
 from . import feed_data
@@ -171,7 +172,7 @@ async def asked_elsewhere(desk: Desk, url: str) -> str:
     store = TaskStore(desk.storage)
     made = await store.create(ME, NewTask(method="tools/call"))
     params = {"mode": "url", "message": "Pay", "url": url, "elicitationId": "1"}
-    await store.ask(made, {"pay": InputRequest(kind=InputKind.ELICITATION, params=params)})
+    await task_edits.ask(store, made, {"pay": InputRequest(kind=InputKind.ELICITATION, params=params)})
     return made.task.task_id
 
 
@@ -202,7 +203,7 @@ async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
     store = TaskStore(desk.storage)
     made = await store.create(ME, NewTask(method="tools/call"))
     question = InputRequest(kind=InputKind.ELICITATION, params={"message": "?", "requestedSchema": FORM})
-    await store.ask(made, {"first": question, "second": question})
+    await task_edits.ask(store, made, {"first": question, "second": question})
     page = await path_of(client, made.task.task_id)
     before = re.findall(r'<section id="(question-[^"]+)"', (await client.get(page)).text)
     await post(client, page, "/answer", key="first", action="decline")
@@ -228,7 +229,7 @@ async def test_what_cannot_be_stored_is_said_and_what_was_typed_stays(
     made = await store.create(ME, NewTask(method="tools/call"))
     schema = {"type": "object", "properties": {"more": {"type": "object"}}}
     params = {"message": "?", "requestedSchema": schema}
-    await store.ask(made, {"q": InputRequest(kind=InputKind.ELICITATION, params=params)})
+    await task_edits.ask(store, made, {"q": InputRequest(kind=InputKind.ELICITATION, params=params)})
     page = await path_of(client, made.task.task_id)
     typed = f'{{"a": {value}}}'
     refused = await post(client, page, "/answer", key="q", action="accept", **{"field.more": typed})

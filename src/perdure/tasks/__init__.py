@@ -1,6 +1,6 @@
-"""Tasks: what they are, the rules they keep, and a store for them on any storage.
+"""Tasks: their records, their rules, and a store for them on any storage.
 
-Read `lifecycle` and `record` (what a task is), `edits` (what may happen to it), then `store`.
+Read `lifecycle` and `record` first (the data of a task), then `edits` (its rules) and `store`.
 """
 
 from .attempts import Attempt
@@ -13,8 +13,7 @@ from .listing import TaskFilter, TaskPage
 from .owner import Owner
 from .record import Failure, Outcome, Progress, Success, TaskId, TaskRecord
 from .snapshot import Snapshot
-from .store import TaskStore
-from .upkeep import PurgeResult, Upkeep
+from .store import PurgeResult, TaskStore
 from .variables import Variables
 
 __all__ = [
@@ -37,6 +36,5 @@ __all__ = [
     "TaskPage",
     "TaskRecord",
     "TaskStore",
-    "Upkeep",
     "Variables",
 ]

@@ -23,7 +23,7 @@ _position = msgspec.json.Decoder(tuple[int, str, str])
 class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
     """Which listing a cursor belongs to."""
 
-    partition: str | None
+    partition: str
     status: str | None
     method: str | None
     session_id: str | None

@@ -115,7 +115,7 @@ class Listing:
 
     async def page(
         self,
-        partition: str | None,
+        partition: str,
         task_filter: TaskFilter,
         *,
         cursor: str | None,

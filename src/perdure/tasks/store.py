@@ -1,8 +1,8 @@
-"""`TaskStore`: tasks, kept in any storage.
+"""`TaskStore` creates, reads and writes tasks in any storage.
 
-Reading gives a `Snapshot`; every writing verb takes one and writes only if the task is still at that version,
-else it raises ConcurrentModification. Nothing retries by itself; `update` does, a bounded number of times,
-for edits that may be repeated on whatever is there. The rules are in `edits`, the pages in `listing`.
+A read returns a `Snapshot`. A write takes a snapshot and succeeds only if the task is still at that version;
+otherwise it raises ConcurrentModification. Only `update` tries again, a limited number of times. The rules of
+tasks are in `edits`.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from random import uniform
 from typing import TypeAlias, TypeVar
 
 import anyio
+import msgspec
 
 from ..storage import (
     Accepted,
@@ -23,13 +24,14 @@ from ..storage import (
     Guard,
     Micros,
     Missing,
+    Purged,
     Record,
     Refused,
     Storage,
 )
 from ..storage.body import check_number
 from ..storage.clock import system_clock
-from . import edits, idempotency, upkeep
+from . import edits, idempotency
 from .codec import JsonLike
 from .config import StoreConfig
 from .edits import NewTask
@@ -43,37 +45,46 @@ from .errors import (
     QuotaExceeded,
     TaskError,
 )
-from .inputs import InputRequest
-from .lifecycle import ACTIVE_STATUSES, Status
+from .lifecycle import ACTIVE_STATUSES
 from .listing import DEFAULT_PAGE_SIZE, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
 from .quota import ActiveTaskQuota
-from .record import Outcome, Progress, TaskId, TaskRecord, is_task_id, new_task_id
+from .record import TaskId, TaskRecord, is_task_id, new_task_id
 from .snapshot import (
     LEASE_FORMAT,
     TASKS,
     Snapshot,
     lease_address,
     new_snapshot,
-    tags_of,
     task_address,
 )
-from .upkeep import PurgeResult, Upkeep
 
 T = TypeVar("T")
 
 Edit: TypeAlias = Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]
-"""What makes a task of a task, at a time and within limits: one of `edits`, with its arguments."""
+"""A function of `edits` with its arguments: it returns the changed task, given the time and the limits."""
 
 LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
-"""What becomes of the lease, where there is one, when the task becomes this."""
+"""A function that returns the change of the task's lease, if any, given the task after the edit."""
 
 MAX_UPDATE_ATTEMPTS = 10
-"""How often `update` tries before it gives up."""
+PURGE_BATCH_SIZE = 500
+
+
+class PurgeResult(msgspec.Struct, frozen=True):
+    """The records that one purge deleted."""
+
+    purged: tuple[Purged, ...]
+    more: bool
+    """Whether another purge with the same time may find more."""
+
+    @property
+    def task_ids(self) -> tuple[str, ...]:
+        return tuple(each.key for each in self.purged if each.space == TASKS)
 
 
 class TaskStore:
-    """Durable tasks. Owners see their own, and cannot learn of others'."""
+    """A store of durable tasks. An owner sees only its own tasks, and cannot find out which others exist."""
 
     def __init__(
         self,
@@ -104,14 +115,12 @@ class TaskStore:
     def clock(self) -> Callable[[], Micros]:
         return self._clock
 
-    # Creating and reading
-
     async def create(
         self, owner: Owner, new: NewTask, *, lease: Callable[[Snapshot], Change] | None = None
     ) -> Snapshot:
-        """A new task, readable before this returns; or the first one of the same idempotency key.
+        """Create a task, or return the task that was created before with the same idempotency key.
 
-        With a lease the task is born in work: `lease` makes the change that says who works on it.
+        With `lease` the task is created as claimed; `lease` returns the change that stores the lease.
         """
         self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
@@ -121,16 +130,16 @@ class TaskStore:
         if lease is not None:
             task = edits.claim(task, now=now)
         snapshot = new_snapshot(task, self._config)
-        also = () if lease is None else (lease(snapshot),)
+        extra_changes = () if lease is None else (lease(snapshot),)
         if new.idempotency_key is not None:
-            return await self._create_idempotent(snapshot, new.idempotency_key, also, now)
-        refused = await self._insert(snapshot, also, now)
+            return await self._create_idempotent(snapshot, new.idempotency_key, extra_changes, now)
+        refused = await self._insert(snapshot, extra_changes, now)
         if refused is not None:
             raise AlreadyExists
         return snapshot
 
     async def get(self, owner: Owner, task_id: str) -> Snapshot:
-        """The task, if this owner has such a one."""
+        """Return the task. NotFound if this owner has no task with this id."""
         self._check_owner_allowed(owner)
         snapshot = await self._find(owner, task_id, self._clock())
         if snapshot is None:
@@ -146,7 +155,7 @@ class TaskStore:
         task_filter: TaskFilter = TaskFilter(),
         newest_first: bool = False,
     ) -> TaskPage:
-        """A page of the owner's tasks, by creation. Anonymous callers are shown none."""
+        """Return a page of the owner's tasks in order of creation; an empty one if the owner is anonymous."""
         self._check_owner_allowed(owner)
         if owner.is_anonymous:
             return TaskPage(tasks=())
@@ -159,77 +168,28 @@ class TaskStore:
             now=self._clock(),
         )
 
-    async def list_all(
-        self,
-        *,
-        cursor: str | None = None,
-        limit: int = DEFAULT_PAGE_SIZE,
-        wanted: TaskFilter = TaskFilter(),
-        newest_first: bool = False,
-    ) -> TaskPage:
-        """A page of everybody's tasks. For operators: nothing is checked here."""
-        return await self._listing.page(
-            None, wanted, cursor=cursor, limit=limit, newest_first=newest_first, now=self._clock()
-        )
-
-    async def counts(self, owner: Owner | None = None) -> dict[Status, int]:
-        """How many tasks there are of each status: of an owner, or (for operators) of all."""
-        if owner is not None:
-            self._check_owner_allowed(owner)
-            if owner.is_anonymous:
-                return {}
-        partition = None if owner is None else partition_of(owner, "")
-        counts = await self._storage.counts(TASKS, partition, now=self._clock())
-        summed = {status: sum(counts.get(tag, 0) for tag in tags_of(status)) for status in Status}
-        return {status: count for status, count in summed.items() if count}
-
-    # Writing. Each takes what was read, and raises ConcurrentModification if that is no longer true.
-
     async def edit(self, snapshot: Snapshot, edit: Edit, *, lease: LeaseChange | None = None) -> Snapshot:
-        """Write what an edit makes of the task. The verbs below are the edits that there are.
+        """Apply an edit to the task and store the result.
 
-        A worker gives the change of its lease, which is committed together with the task or not at all:
-        ClaimLost where the lease is no longer what the worker thinks.
+        A worker passes the change of its lease, which is committed in the same transaction. ClaimLost if the
+        stored lease is no longer the worker's.
         """
         now = self._clock()
         edited = edit(snapshot.task, now, self._config)
         if edited is snapshot.task:
             return snapshot
-        following, change = snapshot.replace_with(edited, self._config)
-        also = None if lease is None else lease(following)
-        result = await self._storage.commit([change] if also is None else [change, also], now=now)
+        next_snapshot, change = snapshot.replace_with(edited, self._config)
+        lease_change = None if lease is None else lease(next_snapshot)
+        changes = [change] if lease_change is None else [change, lease_change]
+        result = await self._storage.commit(changes, now=now)
         if isinstance(result, Refused):
             raise _error_for(result, snapshot)
-        return following
-
-    async def report(
-        self, snapshot: Snapshot, *, message: str | None = None, progress: Progress | None = None
-    ) -> Snapshot:
-        """Say what is going on."""
-        return await self.edit(
-            snapshot,
-            lambda task, now, config: edits.report(
-                task, message=message, progress=progress, now=now, config=config
-            ),
-        )
-
-    async def set_variables(self, snapshot: Snapshot, changes: Mapping[str, JsonLike]) -> Snapshot:
-        """Merge into the variables: each name as a whole, null takes it away."""
-        return await self.edit(
-            snapshot, lambda task, now, config: edits.set_variables(task, changes, now=now, config=config)
-        )
-
-    async def finish(self, snapshot: Snapshot, outcome: Outcome, *, message: str | None = None) -> Snapshot:
-        """End the task: a success completes it, a failure fails it."""
-        return await self.edit(
-            snapshot,
-            lambda task, now, config: edits.finish(task, outcome, message=message, now=now, config=config),
-        )
+        return next_snapshot
 
     async def cancel(
         self, snapshot: Snapshot, *, message: str | None = None, lease: LeaseChange | None = None
     ) -> Snapshot:
-        """End the task as cancelled."""
+        """Finish the task as cancelled."""
         return await self.edit(
             snapshot,
             lambda task, now, config: edits.cancel(task, message=message, now=now, config=config),
@@ -237,33 +197,17 @@ class TaskStore:
         )
 
     async def request_cancel(self, snapshot: Snapshot) -> Snapshot:
-        """Leave word that the task should end; whoever works on it ends it."""
+        """Record that the task should be cancelled. The worker that runs it then finishes it."""
         return await self.edit(snapshot, lambda task, now, _: edits.request_cancel(task, now=now))
 
-    async def ask(self, snapshot: Snapshot, requests: Mapping[str, InputRequest]) -> Snapshot:
-        """Ask the client, under keys that this task never used before."""
-        return await self.edit(
-            snapshot, lambda task, now, config: edits.ask(task, requests, now=now, config=config)
-        )
-
     async def answer(self, snapshot: Snapshot, answers: Mapping[str, JsonLike]) -> Snapshot:
-        """Answer what is outstanding; other keys are passed over. When all is answered, work goes on."""
+        """Answer outstanding questions; other keys are ignored. After the last answer the task can resume."""
         return await self.edit(
             snapshot, lambda task, now, config: edits.answer(task, answers, now=now, config=config)
         )
 
-    async def hold(self, snapshot: Snapshot) -> Snapshot:
-        """Claim the task: from now on its ttl does not end it."""
-        return await self.edit(snapshot, lambda task, now, _: edits.claim(task, now=now))
-
-    async def release(self, snapshot: Snapshot) -> Snapshot:
-        """Give the task back unfinished."""
-        return await self.edit(
-            snapshot, lambda task, now, config: edits.release(task, now=now, config=config)
-        )
-
     async def delete(self, owner: Owner, task_id: str) -> bool:
-        """Remove a task, whatever its status. False where there is none.
+        """Delete a task, whatever its status. Return False if it does not exist.
 
         Raises NewerFormat if a newer version wrote the task or its lease.
         """
@@ -272,7 +216,7 @@ class TaskStore:
         record = await self._find_record(owner, task_id, now)
         if record is None:
             return False
-        with suppress(CorruptRecord):  # what is damaged can be deleted too
+        with suppress(CorruptRecord):  # a damaged task can be deleted too
             Snapshot.from_record(record)
         lease = await self._storage.get(lease_address(record), now=now)
         if lease is not None:
@@ -281,7 +225,7 @@ class TaskStore:
         match await self._storage.commit([Delete(before=each) for each in found], now=now):
             case Refused(results=(Conflict(actual=actual), *_)):
                 raise ConcurrentModification(record.version, actual)
-            case Refused(results=(Accepted(), *_)):  # the lease was extended meanwhile
+            case Refused(results=(Accepted(), *_)):  # the lease was renewed meanwhile
                 return await self.delete(owner, task_id)
             case result:
                 return isinstance(result, Committed)
@@ -294,7 +238,10 @@ class TaskStore:
         *,
         attempts: int = MAX_UPDATE_ATTEMPTS,
     ) -> T:
-        """Read and edit, again if somebody wrote in between: for edits that commute with others'."""
+        """Read the task and call `edit` with it, again if the task was changed in between.
+
+        Use it for edits that are right whatever was written in between.
+        """
         for attempt in range(1, attempts):
             snapshot = await self.get(owner, task_id)
             try:
@@ -304,17 +251,10 @@ class TaskStore:
                 await anyio.sleep(uniform(0, pause))
         return await edit(await self.get(owner, task_id))
 
-    # Upkeep
-
-    async def purge(self, *, now: Micros | None = None, limit: int = upkeep.BATCH) -> PurgeResult:
-        """Remove up to `limit` of what had expired by then, and tell which."""
-        return await upkeep.sweep(self._storage, now=self._clock() if now is None else now, limit=limit)
-
-    async def maintain(self) -> Upkeep:
-        """Purge, compact and check. Quarantine what is damaged."""
-        return await upkeep.maintain(self._storage, now=self._clock())
-
-    # Within
+    async def purge(self, *, now: Micros | None = None, limit: int = PURGE_BATCH_SIZE) -> PurgeResult:
+        """Delete up to `limit` records that have expired: now, or at the given time."""
+        purged = await self._storage.purge(until=self._clock() if now is None else now, limit=limit)
+        return PurgeResult(tuple(purged), more=len(purged) == limit)
 
     def _check_owner_allowed(self, owner: Owner) -> None:
         if owner.is_anonymous and not self._config.allow_anonymous:
@@ -326,57 +266,59 @@ class TaskStore:
 
     async def _find_record(self, owner: Owner, task_id: str, now: Micros) -> Record | None:
         if not is_task_id(task_id):
-            return None  # as absent as any other
+            return None  # it cannot be the id of a task
         return await self._storage.get(task_address(partition_of(owner, task_id), task_id), now=now)
 
-    async def _insert(self, snapshot: Snapshot, also: Sequence[Change], now: Micros) -> Refused | None:
-        """Store a new task within the quotas; the refusal, where another record is in the way."""
-        await self._check_total(now)
+    async def _insert(
+        self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
+    ) -> Refused | None:
+        """Store a new task within the quotas. Return the refusal if one of the addresses is taken."""
+        await self._check_active_quota(now)
         guard = None if snapshot.task.owner.is_anonymous else self._owner_guard
-        result = await self._storage.commit([snapshot.to_insert(), *also], guard=guard, now=now)
+        result = await self._storage.commit([snapshot.to_insert(), *extra_changes], guard=guard, now=now)
         if isinstance(result, Committed):
             return None
         if result.guard_count is not None:
             raise QuotaExceeded("owner", self._config.max_tasks_per_owner)
         return result
 
-    async def _check_total(self, now: Micros) -> None:
-        most = self._config.max_tasks
-        if most and not await self._active_quota.try_admit(most, now):
-            raise QuotaExceeded("server", most)
+    async def _check_active_quota(self, now: Micros) -> None:
+        maximum = self._config.max_tasks
+        if maximum and not await self._active_quota.try_admit(maximum, now):
+            raise QuotaExceeded("server", maximum)
 
     async def _create_idempotent(
-        self, snapshot: Snapshot, key: str, also: Sequence[Change], now: Micros
+        self, snapshot: Snapshot, key: str, extra_changes: Sequence[Change], now: Micros
     ) -> Snapshot:
         address = idempotency.key_address(snapshot.record.partition, key)
-        while True:  # ends: a round fails only when another create with this key has just succeeded
-            pointer = await self._storage.get(address, now=now)
-            first = await self._existing_task(snapshot, pointer, now)
-            if first is not None:
-                return first
-            change = idempotency.bind_key(address, snapshot.task, pointer, self._config)
-            refused = await self._insert(snapshot, [*also, change], now)
+        while True:  # ends: a round fails only if another create with this key has just succeeded
+            key_record = await self._storage.get(address, now=now)
+            existing = await self._existing_task(snapshot, key_record, now)
+            if existing is not None:
+                return existing
+            change = idempotency.bind_key(address, snapshot.task, key_record, self._config)
+            refused = await self._insert(snapshot, [*extra_changes, change], now)
             if refused is None:
                 return snapshot
             if isinstance(refused.results[0], Conflict):
                 raise AlreadyExists
 
-    async def _existing_task(self, again: Snapshot, pointer: Record | None, now: Micros) -> Snapshot | None:
-        """The task that an idempotency key stands for, if it still exists."""
-        if pointer is None:
+    async def _existing_task(self, new: Snapshot, key_record: Record | None, now: Micros) -> Snapshot | None:
+        """Return the task that was created with this idempotency key, if it still exists."""
+        if key_record is None:
             return None
-        task_id = idempotency.decode_task_id(pointer)
-        first = None if task_id is None else await self._find(again.task.owner, task_id, now)
-        if first is not None:
-            idempotency.check_same_call(first.task, again.task)
-        return first
+        task_id = idempotency.decode_task_id(key_record)
+        existing = None if task_id is None else await self._find(new.task.owner, task_id, now)
+        if existing is not None:
+            idempotency.check_same_call(existing.task, new.task)
+        return existing
 
 
 def _error_for(result: Refused, snapshot: Snapshot) -> TaskError:
-    met, *lease = result.results
-    if any(isinstance(answer, (Conflict, Missing)) for answer in lease):
+    task_result, *lease_results = result.results
+    if any(isinstance(each, (Conflict, Missing)) for each in lease_results):
         return ClaimLost()
-    match met:
+    match task_result:
         case Conflict(actual=actual):
             return ConcurrentModification(snapshot.version, actual)
         case _:

@@ -34,6 +34,7 @@ from perdure.mcp.client import ClientTask, ClientTasks
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
+from ... import task_edits
 from ...runtime.replicas import until
 from ..raw_clients import Json, serving
 
@@ -126,8 +127,8 @@ class Shop:
 
     async def statuses(self) -> list[str]:
         """Of all tasks that there are, in the order in which they were made."""
-        page = await self.tasks.runtime.store.list_all()
-        return [snapshot.task.status.value for snapshot in page.tasks]
+        snapshots = await task_edits.all_tasks(self.tasks.runtime.store)
+        return [snapshot.task.status.value for snapshot in snapshots]
 
     async def until_statuses(self, *statuses: str) -> None:
         async def met() -> bool:

@@ -9,6 +9,7 @@ from fastmcp.server.middleware import CallNext, Middleware, MiddlewareContext
 from fastmcp.server.middleware.caching import ResponseCachingMiddleware
 from fastmcp.tools.base import ToolResult
 
+from ... import task_edits
 from ...markers import row
 from ..raw_clients import Core, Modern
 from .tool_server import ADA, BOB, NAMING_ADA, Shop, authenticated, opened, text_of
@@ -122,7 +123,7 @@ async def test_a_task_belongs_to_whom_the_token_names(anyio_backend: str) -> Non
         ):
             assert answer.code == -32602
         assert (await ada.get(task_id))["status"] == "working"
-        (found,) = (await shop.tasks.runtime.store.list_all()).tasks
+        (found,) = await task_edits.all_tasks(shop.tasks.runtime.store)
         assert (found.task.owner.kind, found.task.owner.subject) == ("user", ADA)
         assert found.task.owner.issuer == "https://issuer.test"
 

@@ -20,6 +20,7 @@ from perdure.mcp.fastmcp import attach
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
+from ... import task_edits
 from ..raw_clients import Core, Json, serving
 
 BRISK = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
@@ -48,7 +49,7 @@ class Shop:
         add_failing_pairs(self)
 
     async def count(self) -> int:
-        return sum((await self.tasks.runtime.store.counts()).values())
+        return sum((await task_edits.counts(self.tasks.runtime.store)).values())
 
 
 def add_tools(shop: Shop) -> None:

@@ -12,6 +12,7 @@ from perdure.mcp import Anonymous, Identify
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner, StoreConfig
 
+from ... import task_edits
 from ..raw_clients import Json, serving
 from ..tokens import Caller, CoreAs, ModernAs, Tokens, about, make_server
 
@@ -42,8 +43,8 @@ async def served(
 
 async def owners(tasks: Tasks) -> dict[str, Owner]:
     """Whose every stored task is."""
-    page = await tasks.runtime.store.list_all(limit=200)
-    return {snapshot.task.task_id: snapshot.task.owner for snapshot in page.tasks}
+    snapshots = await task_edits.all_tasks(tasks.runtime.store)
+    return {snapshot.task.task_id: snapshot.task.owner for snapshot in snapshots}
 
 
 async def listed(caller: CoreAs) -> set[str]:

@@ -8,6 +8,7 @@ import pytest
 
 from perdure.tasks import Status
 
+from ... import task_edits
 from ..raw_clients import MODERN
 from .tool_server import ANYBODY, EVERY_VERSION, HANDSHAKES, calling, hosting, texts_of
 
@@ -40,7 +41,7 @@ async def test_arguments_that_the_tool_does_not_take_are_refused_as_for_a_plain_
     async with hosting() as site, calling(site.url, version) as client:
         durable = await client.call("add", {"one": "x", "two": 2})
         plain = await client.call("plain_add", {"one": "x", "two": 2})
-        counts = await site.tasks.runtime.store.counts()
+        counts = await task_edits.counts(site.tasks.runtime.store)
 
     plainly = str(plain.result).replace("plain_add", "add").replace("add_plainly", "add")
     assert str(durable.result) == plainly

@@ -10,9 +10,10 @@ from random import Random
 import msgspec
 
 from perdure.runtime import Runtime
-from perdure.tasks import Owner, Snapshot, Status, TaskFilter
+from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.errors import QuotaExceeded, TaskError, TerminalTask
 
+from ... import task_edits
 from .functions import choose
 from .journal import Answered, Cancelled, Cancelling, Complained, Created, Journal
 
@@ -97,8 +98,7 @@ class Client:
             await self.answer_all()
 
     async def answer_all(self) -> None:
-        wanted = TaskFilter(status=Status.INPUT_REQUIRED)
-        for asked in (await self._runtime.store.list_all(wanted=wanted)).tasks:
+        for asked in await task_edits.all_tasks(self._runtime.store, Status.INPUT_REQUIRED):
             await self._answer(asked)
 
     async def _answer(self, asked: Snapshot) -> None:
