@@ -229,7 +229,9 @@ async def test_a_task_is_cancelled_once(tmp_path: Path) -> None:
         made = await store.create(ANA, CALL)
         assert "Cancelled." in (await run(url, "cancel", made.task.task_id[:6])).out
         assert (await store.get(ANA, made.task.task_id)).task.status is Status.CANCELLED
-    assert "the task is cancelled, which is final" in await refused(url, "cancel", made.task.task_id, code=1)
+    assert "the task is cancelled and can no longer change" in await refused(
+        url, "cancel", made.task.task_id, code=1
+    )
 
 
 async def test_what_would_be_removed_is_told_before_it_is(tmp_path: Path) -> None:

@@ -215,7 +215,7 @@ async def test_cancelling_again_while_it_runs_changes_nothing_and_when_it_has_en
     assert await runtime.cancel(ME, made.task.task_id) == once == await now(runtime, made)
     go_on.set()
     assert (await runtime.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
-    with pytest.raises(TerminalTask, match="cancelled, which is final"):
+    with pytest.raises(TerminalTask, match="cancelled and can no longer change"):
         await runtime.cancel(ME, made.task.task_id)
 
 

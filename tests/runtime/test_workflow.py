@@ -370,4 +370,4 @@ async def test_a_step_that_returns_what_is_not_json_has_failed(replicas: Replica
     state = state_of(seen.task.checkpoint)
     assert state.paused is not None
     assert isinstance(state.paused.why, ToolError)
-    assert "not JSON" in state.paused.why.error
+    assert "cannot be encoded as JSON" in state.paused.why.error

@@ -1,12 +1,12 @@
-"""The attempts at a task: when a worker took it, and when and why it was given back unfinished.
+"""The attempts at a task: when a worker claimed it, and when and why the worker released it unfinished.
 
-They are held as canonical JSON, which a later version may tell more in. What is no history is read as none:
-it is there to be looked at, and decides nothing.
+They are stored as JSON, to which a later version may add fields. A list that cannot be read counts as empty,
+because it is only shown to people and decides nothing.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, UnsetType
@@ -16,51 +16,51 @@ from ..storage.record import Micros
 from . import codec
 
 MAX_ATTEMPTS_KEPT = 10
-"""The newest are kept."""
 MAX_REASON_CHARACTERS = 200
-"""Letters: attempts share the room of a record with what the task carries."""
+"""Attempts share the size limit of the record with the contents of the task."""
+
+T = TypeVar("T")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One time that a worker held the task. The last one ends with the task, or is still going on."""
+    """One claim on the task. The last attempt is still running, or finished the task."""
 
     started_at: Timestamp = msgspec.field(name="begun_at")
     ended_at: Timestamp | None = None
-    """When it was given back, or somebody found its worker gone."""
+    """When the worker released the task, or another worker released it for a lost one."""
     reason: str | None = None
-    """Why it did not end the task, in short; None where it let go until it is answered."""
+    """Why the attempt did not finish the task; None if it released the task to wait for answers."""
 
 
-_attempts = msgspec.json.Decoder(tuple[Attempt, ...])
-_entries = msgspec.json.Decoder(list[dict[str, Any]])
+_attempts_decoder = msgspec.json.Decoder(tuple[Attempt, ...])
+_entries_decoder = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
-    """The newest attempts, those too that were not counted."""
-    try:
-        return () if isinstance(raw, UnsetType) else _attempts.decode(raw)
-    except msgspec.MsgspecError:
-        return ()
+    """Return the newest attempts, including those that were not counted."""
+    return _decode(raw, _attempts_decoder) or ()
 
 
 def start_attempt(raw: Raw | UnsetType, at: Micros) -> Raw:
-    """The history with one more attempt."""
-    return Raw(codec.encode([*_decode_entries(raw), {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
+    """Return the list with a new attempt, without the oldest if it is full."""
+    entries = _decode(raw, _entries_decoder) or []
+    return Raw(codec.encode([*entries, {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
 
 
 def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:
-    """The history when its last attempt is over, and the task is not."""
-    entries = _decode_entries(raw)
-    if not entries:  # an earlier version began it
+    """Return the list after its last attempt ended without finishing the task."""
+    entries = _decode(raw, _entries_decoder)
+    if not entries:  # an earlier version, which kept no list, started the attempt
         return raw
-    entries[-1] |= (
-        {"ended_at": at} if reason is None else {"ended_at": at, "reason": reason[:MAX_REASON_CHARACTERS]}
-    )
+    end: dict[str, Any] = {"ended_at": at}
+    if reason is not None:
+        end["reason"] = reason[:MAX_REASON_CHARACTERS]
+    entries[-1] |= end
     return Raw(codec.encode(entries))
 
 
-def _decode_entries(raw: Raw | UnsetType) -> list[dict[str, Any]]:
+def _decode(raw: Raw | UnsetType, decoder: msgspec.json.Decoder[T]) -> T | None:
     try:
-        return [] if isinstance(raw, UnsetType) else _entries.decode(raw)
+        return None if isinstance(raw, UnsetType) else decoder.decode(raw)
     except msgspec.MsgspecError:
-        return []
+        return None

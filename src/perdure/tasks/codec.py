@@ -1,8 +1,8 @@
 """Canonical JSON: equal values have equal bytes, on every engine and in every version.
 
-Keys are sorted by code point, nothing is spaced, floats and integers (of up to 4300 digits, Python's own
-bound) come back as they were.
-What JSON cannot express (NaN, infinities, dates, keys that are not strings) is refused, never bent.
+Keys are sorted by code point and there is no white space. Floats are read as they were written, and so are
+integers of up to 4300 digits (Python's limit). A value that JSON cannot express (NaN, infinity, a date, a key
+that is not a string) is an error; it is never converted.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from msgspec import Raw, UnsetType
 from .errors import InvalidValue, LimitExceeded
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
-"""What is read: plain JSON."""
+"""A decoded JSON value."""
 
 JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[str, JsonLike] | None"
-"""What may be given: lists, tuples and dicts, in types that do not mind what exactly is in them."""
+"""A value that can be encoded: covariant, so that a `list[str]` is accepted too."""
 
 MAX_DEPTH = 100
-"""How deep any document may be nested, so that it can be read again from any stack."""
+"""Maximum levels of nesting, low enough that decoding never exhausts the stack."""
 
 _SCALARS = frozenset({str, int, bool, type(None)})
 _encoder = msgspec.json.Encoder(order="sorted")
@@ -32,12 +32,12 @@ _decoder = msgspec.json.Decoder()
 
 
 def encode(value: object) -> bytes:
-    """The canonical bytes of a checked value, or of a struct."""
+    """Return the canonical bytes of a checked value or a struct."""
     return _encoder.encode(value)
 
 
 def decode(raw: Raw | bytes | UnsetType) -> Json:
-    """The value of canonical bytes; null where there are none."""
+    """Return the decoded value, or None if there is none."""
     return None if isinstance(raw, UnsetType) else cast("Json", _decoder.decode(raw))
 
 
@@ -49,15 +49,17 @@ def encode_checked(
     max_depth: int = MAX_DEPTH,
     keep_order: bool = False,
 ) -> Raw:
-    """Canonical bytes of a value from outside, or an error that names the place and the limit.
+    """Return the canonical bytes of a value from outside. Raise InvalidValue if it is not JSON or too large.
 
-    With `keep_order` the keys stay in the order in which they came.
+    With `keep_order` the keys keep their order.
     """
     check_json(field, value, max_depth=max_depth)
     try:
         raw = (_unsorted_encoder if keep_order else _encoder).encode(value)
     except UnicodeEncodeError as error:
-        raise InvalidValue(field, "holds a lone surrogate, which UTF-8 cannot express") from error
+        raise InvalidValue(
+            field, "contains an unpaired surrogate, which cannot be encoded as UTF-8"
+        ) from error
     except (TypeError, ValueError) as error:  # a subclass of a plain type, an integer of thousands of digits
         raise InvalidValue(field, str(error)) from error
     if max_bytes is not None:
@@ -66,13 +68,13 @@ def encode_checked(
 
 
 def check_canonical(field: str, raw: object) -> None:
-    """Raise unless these are bytes that `document` could have made."""
+    """Raise unless `encode_checked` can have returned these bytes."""
     try:
         canonical = isinstance(raw, Raw) and _encoder.encode(_decoder.decode(raw)) == bytes(raw)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidValue(field, str(error)) from error
     if not canonical:
-        raise InvalidValue(field, "is not canonical JSON; make the outcome with `of`")
+        raise InvalidValue(field, "is not canonical JSON; use Success.of or Failure.of")
 
 
 def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:
@@ -82,36 +84,38 @@ def check_size(field: str, raw: Raw | bytes, max_bytes: int) -> None:
 
 
 def check_integer(field: str, number: int) -> None:
-    """Raise unless this is an integer of at most 64 bits."""
+    """Raise unless this is a signed 64-bit integer."""
     if type(number) is not int or number.bit_length() > 63:
-        raise InvalidValue(field, f"must be an integer of at most 64 bits, not {number!r:.40}")
+        raise InvalidValue(field, f"must be a signed 64-bit integer, not {number!r:.40}")
 
 
 def check_text(field: str, text: object, max_length: int | None = None) -> str:
-    """The same text, or an error where it cannot be written or is too long."""
+    """Return the text. Raise if it is not `str`, cannot be encoded as UTF-8, or is too long."""
     if not isinstance(text, str):
-        raise InvalidValue(field, f"must be text, not {type(text).__name__}")
+        raise InvalidValue(field, f"must be str, not {type(text).__name__}")
     _check_length(field, text, max_length)
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidValue(field, "holds a lone surrogate, which UTF-8 cannot express") from error
+            raise InvalidValue(
+                field, "contains an unpaired surrogate, which cannot be encoded as UTF-8"
+            ) from error
     return text
 
 
 def check_name(field: str, name: object, max_bytes: int) -> None:
-    """Raise unless this is text that is not empty and not too long."""
+    """Raise unless this is text of at least one character and at most `max_bytes` bytes."""
     text = check_text(field, name)
     if not text:
-        raise InvalidValue(field, "is empty")
+        raise InvalidValue(field, "must not be empty")
     check_size(field, text.encode(), max_bytes)
 
 
 def check_json(
     field: str, value: object, *, max_depth: int, max_string: int | None = None, depth: int = 0
 ) -> None:
-    """Raise unless this is JSON, nested no deeper than allowed."""
+    """Raise unless this is JSON within the limits on nesting and on the length of strings."""
     match value:
         case str():
             _check_length(field, value, max_string)
@@ -119,14 +123,14 @@ def check_json(
             pass
         case float():
             if not isfinite(value):
-                raise InvalidValue(field, f"{value} is not JSON")
+                raise InvalidValue(field, f"{value} is not allowed in JSON")
         case dict() | list() | tuple():
             if depth == max_depth:
                 raise LimitExceeded(field, max_depth, depth + 1, "levels of nesting")
             for item in _children(field, cast("dict[object, object] | Sequence[object]", value), max_string):
                 check_json(field, item, max_depth=max_depth, max_string=max_string, depth=depth + 1)
         case _:
-            raise InvalidValue(field, f"a value of type {type(value).__name__} is not JSON")
+            raise InvalidValue(field, f"type {type(value).__name__} cannot be encoded as JSON")
 
 
 def _check_length(field: str, text: str, maximum: int | None) -> None:
@@ -137,10 +141,10 @@ def _check_length(field: str, text: str, maximum: int | None) -> None:
 def _children(
     field: str, value: dict[object, object] | Sequence[object], max_string: int | None
 ) -> Iterable[object]:
-    """What is in a container and must be checked: not the most of it, where strings may have any length."""
+    """Return the values in a container that need a check. If strings have no limit, scalars need none."""
     if isinstance(value, dict):
         for key in value:
             if not isinstance(key, str):
-                raise InvalidValue(field, f"the key {key!r} is not a string")
+                raise InvalidValue(field, f"object keys must be str, not {key!r}")
         value = [*value.values()]
     return value if max_string is not None else [item for item in value if type(item) not in _SCALARS]

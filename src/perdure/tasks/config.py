@@ -1,4 +1,4 @@
-"""How a task store is set up. Every limit has a name, a default and a check at construction."""
+"""The settings of a task store. Each has a default, and is checked when the settings are created."""
 
 from __future__ import annotations
 
@@ -15,58 +15,58 @@ HOUR_MS = 3600 * SECOND_MS
 DAY_MS = 24 * HOUR_MS
 
 MAX_TTL_MS = 100 * 365 * DAY_MS
-"""A hundred years: more is for ever, and is asked for with null."""
+"""A hundred years. A task that never expires has the ttl null."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
 
 
 class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a store. Sizes are of UTF-8 JSON; times are in milliseconds, as in the protocol."""
+    """The limits of a store. Sizes are bytes of UTF-8 JSON; times are in milliseconds, as in the protocol."""
 
-    # Who, and how many
+    # Owners and quotas
     allow_anonymous: bool = False
-    """Serve callers that cannot be told apart: the unguessable id is then the key to a task."""
+    """Allow callers without an identity. Only the unguessable task id protects their tasks."""
     max_tasks_per_owner: int = 100
-    """Active tasks of one owner. Holds exactly."""
+    """Maximum number of active tasks of one owner. Never exceeded."""
     max_tasks: int = 10_000
-    """Active tasks altogether; 0: no maximum. May be exceeded by the creates in flight."""
+    """Maximum number of active tasks of all owners; 0: no limit. Concurrent creates can exceed it."""
 
-    # How long
+    # Times
     default_ttl_ms: int | None = DAY_MS
-    """How long a task waits for its first start, and a question for its answer; None: forever."""
+    """How long a task may stay queued before its first start, and a question unanswered; None: forever."""
     max_ttl_ms: int | None = 30 * DAY_MS
-    """The longest ttl that a client may name; None: any, forever included."""
+    """Maximum ttl that a client may request; None: no limit, and a task may never expire."""
     result_retention_ms: int | None = 7 * DAY_MS
-    """How long a result stays readable, unless the client named a shorter ttl; None: forever."""
+    """How long a result is kept, unless the client requested a shorter ttl; None: forever."""
     idempotency_window_ms: int = DAY_MS
-    """How long an idempotency key is remembered."""
+    """How long an idempotency key is kept."""
     default_poll_interval_ms: int = SECOND_MS
-    """What clients are told to wait between two looks, where the task says nothing else."""
+    """The poll interval that clients are advised to use if the task has none."""
 
-    # How large
+    # Sizes
     max_variable_size_bytes: int = MIB
-    """All variables of a task together, and all of its checkpoint together."""
+    """Maximum size of all variables of a task; the same limit applies to its checkpoint."""
     max_variable_depth: int = 10
     max_variables: int = 1000
     max_variable_name_length: int = 256
     max_string_length: int = 64 * KIB
-    """Of a string within a variable, in characters."""
+    """Maximum characters of a string in a variable."""
     max_params_size_bytes: int = MIB
     max_result_size_bytes: int = MIB
     max_error_size_bytes: int = 64 * KIB
     max_meta_size_bytes: int = 64 * KIB
     max_message_length: int = 4 * KIB
-    """Of a status message, in characters."""
+    """Maximum characters of a status message."""
     max_name_length: int = 256
-    """Of a method, a session id and an idempotency key, in bytes."""
+    """Maximum bytes of a method, a session id, an idempotency key and an input key."""
     max_inputs: int = 64
-    """Requests that one call asks, or answers that one call gives."""
+    """Maximum number of questions, or of answers, in one call."""
     max_input_size_bytes: int = 64 * KIB
     max_inputs_size_bytes: int = 256 * KIB
-    """All requests, or answers, of one call together."""
+    """Maximum size of all questions, or of all answers, in one call."""
     max_input_depth: int = 32
     max_record_size_bytes: int = MAX_COMMIT_BYTES - 64 * KIB
-    """The whole task. Leaves room for bookkeeping, and for what else is committed together with it."""
+    """Maximum size of the stored task. Leaves room for bookkeeping and for records in the same commit."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -89,11 +89,11 @@ _MAXIMA = {
     "max_record_size_bytes": MAX_COMMIT_BYTES - 64 * KIB,
     "max_name_length": MAX_KEY_BYTES,
 }
-"""What the storage and the codec can bear; of the others, any number that a storage can."""
+"""Limits of the storage and of the codec. All other settings can have any integer that a storage accepts."""
 
 
 _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}
-"""What a task needs to end with a reason."""
+"""The room that a task needs to finish with an error message."""
 
 
 def _check_field(name: str, value: object) -> None:

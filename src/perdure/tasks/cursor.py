@@ -1,7 +1,7 @@
-"""Cursors: where a listing goes on, sealed so that only the store that gave it out accepts it.
+"""Cursors: the position where a list continues, signed so that a client cannot forge it.
 
-A cursor holds the position itself, not the name of a task, so deleting that task changes nothing. The seal
-covers the owner and the filter too: a cursor of another listing is as invalid as a forged one.
+A cursor contains a position, not a task id, so it stays valid if a task is deleted. The signature covers the
+owner and the filter too: a cursor from another list is as invalid as a forged one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _position = msgspec.json.Decoder(tuple[int, str, str])
 
 
 class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
-    """Which listing a cursor belongs to."""
+    """The list that a cursor belongs to."""
 
     partition: str
     status: str | None
@@ -37,11 +37,11 @@ def encode_cursor(position: Position, scope: CursorScope, key: bytes) -> str:
 
 def decode_cursor(cursor: str, scope: CursorScope, key: bytes) -> Position:
     try:
-        sealed = urlsafe_b64decode(cursor.encode("ascii"))
+        signed = urlsafe_b64decode(cursor.encode("ascii"))
     except (AttributeError, ValueError) as error:
         raise InvalidCursor from error
-    given, payload = sealed[:_SIGNATURE_BYTES], sealed[_SIGNATURE_BYTES:]
-    if not hmac.compare_digest(given, _signature(payload, scope, key)):
+    signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, _signature(payload, scope, key)):
         raise InvalidCursor
     return Position(*_position.decode(payload))
 

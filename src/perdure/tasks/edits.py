@@ -1,7 +1,7 @@
-"""Every edit of a task, as a pure function from one record to the next. The rules of tasks live here.
+"""The edits of a task: pure functions that return the task after a change. They contain the rules of tasks.
 
-Each raises and changes nothing where the lifecycle, a limit or the task's end forbids it. A cancel that was
-asked for before, and answers that nobody waits for, give back the very record, and then nothing is written.
+An edit raises if the lifecycle or a limit forbids it. An edit that changes nothing, such as a second request
+to cancel, returns the same object, and then nothing is written.
 """
 
 from __future__ import annotations
@@ -38,49 +38,49 @@ from .variables import Variables, merge
 MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run/")
 
 DEADLINE_LANE = "deadline"
-"""The lane in which unclaimed tasks wait for the deadline of their questions."""
+"""The lane of unclaimed tasks that have a deadline for their questions."""
 
 CANCELLED_OUTCOME = Failure.of(-32800, "The task was cancelled")
-"""The outcome of a task that was cancelled and left none of its own."""
+"""The outcome of every cancelled task."""
 
 
 class AttemptEnd(Enum):
-    """How an attempt ended that was counted and did not end its task."""
+    """The end of an attempt that is counted and did not finish the task."""
 
     FAILED = auto()
-    """The work raised `Again`, or took too long."""
+    """The function raised `Again`, or exceeded its timeout."""
     INTERRUPTED = auto()
     """The worker was lost or stopped, or the storage failed."""
 
 
 class NewTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What a task is created from."""
+    """The arguments for a new task."""
 
     method: str
-    """The request that becomes a task, for example `tools/call`."""
+    """The method of the request that becomes a task, for example `tools/call`."""
     params: JsonLike | UnsetType = UNSET
     meta: JsonLike | UnsetType = UNSET
     ttl_ms: int | UnsetType | None = UNSET
-    """Milliseconds; None: forever; not given: the store's default."""
+    """None: the task never expires. If unset, the store's default."""
     is_ttl_named: bool = False
-    """Whether the client named the ttl. It then bounds how long the result stays readable."""
+    """Whether the client requested the ttl. It then also limits how long the result is kept."""
     poll_interval_ms: int | None = None
     session_id: str | None = None
     variables: Mapping[str, JsonLike] = {}
     client_can: tuple[Capability, ...] | None = None
-    """What the client declared that it can be asked; None: no client creates the task."""
+    """The capabilities that the client declared; None if no client creates the task."""
     operators_answer: bool = False
-    """Whether the task may ask what its client did not declare."""
+    """Whether the task can ask questions that its client does not support."""
     function: str | None = None
-    """What a worker is to run; None where the creator itself sees to the end of the task."""
+    """The name of the function that a worker runs; None if the creator finishes the task itself."""
     idempotency_key: str | None = None
     """A repeated create with the same key returns the first task."""
 
 
 def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
-    """The first record of a task."""
+    """Return a new task."""
     if not is_task_id(task_id):
-        raise InvalidValue("task_id", "must be letters and digits, at most 128")
+        raise InvalidValue("task_id", "must be 1 to 128 ASCII letters or digits")
     codec.check_name("method", new.method, config.max_name_length)
     if new.session_id is not None:
         codec.check_name("session_id", new.session_id, config.max_name_length)
@@ -118,7 +118,7 @@ def report(
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """Say what is going on. What is not given stays as it was."""
+    """Set the status message, the progress, or both."""
     check_active(task.status)
     if message is not None:
         codec.check_text("status_message", message, config.max_message_length)
@@ -135,7 +135,7 @@ def report(
 def set_variables(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set, or with null take away, some variables."""
+    """Set variables. A value of null removes the variable."""
     check_active(task.status)
     return _updated(task, now, variables_json=merge(task.variables, changes, config))
 
@@ -143,7 +143,7 @@ def set_variables(
 def save_checkpoint(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set, or with null remove, some values of the checkpoint."""
+    """Set values of the checkpoint. A value of null removes it."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
     saved = _updated(task, now, checkpoint_json=merged)
@@ -155,9 +155,9 @@ def save_checkpoint(
 def finish(
     task: TaskRecord, outcome: Outcome, *, message: str | None = None, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """End with a result (completed) or an error (failed): status, outcome and message in one.
+    """Finish the task with a result (completed) or an error (failed).
 
-    Without a message, an error is the message, also one that a result reports.
+    The default message is the error, or the error that the result reports.
     """
     check_outcome(outcome)
     error = outcome.error if isinstance(outcome, Success) else outcome.message
@@ -171,7 +171,7 @@ def finish(
 
 
 def cancel(task: TaskRecord, *, message: str | None = None, now: Micros, config: StoreConfig) -> TaskRecord:
-    """End as cancelled."""
+    """Finish the task as cancelled."""
     return _finish_as(
         task, Status.CANCELLED, CANCELLED_OUTCOME, message or CANCELLED_OUTCOME.message, now, config
     )
@@ -201,7 +201,7 @@ def _finish_as(
 
 
 def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """Leave word that the task should end. Asking again changes nothing."""
+    """Record that a cancellation was requested. A second request changes nothing."""
     if task.is_terminal:
         check_transition(task.status, Status.CANCELLED)
     if task.cancel_requested_at is not None:
@@ -212,7 +212,7 @@ def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
 def ask(
     task: TaskRecord, requests: Mapping[str, InputRequest], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Ask the client. More may be asked while earlier questions are open; no key is used twice."""
+    """Ask the client. Other questions can still be open. Each key can be used only once."""
     check_active(task.status)
     if task.status is not Status.INPUT_REQUIRED:
         check_transition(task.status, Status.INPUT_REQUIRED)
@@ -223,7 +223,7 @@ def ask(
 def answer(
     task: TaskRecord, answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Take answers to outstanding questions; when none is left open, the work may go on."""
+    """Store answers to outstanding questions. After the last one, the task can resume."""
     check_active(task.status)
     return _answered(task, inputs.answer(task.inputs, answers, now=now, config=config), now)
 
@@ -231,17 +231,17 @@ def answer(
 def fail_question(
     task: TaskRecord, key: str, error: InputError, *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Take a JSON-RPC error as the answer to an outstanding question. A long message is cut."""
+    """Store a JSON-RPC error as the answer to an outstanding question. A long message is cut."""
     check_active(task.status)
     codec.check_integer("error.code", error.code)
     cut = replace(error, message=error.message[: config.max_message_length])
     return _answered(task, inputs.fail(task.inputs, key, cut, now=now), now)
 
 
-def _answered(task: TaskRecord, settled: Mapping[str, Input], now: Micros) -> TaskRecord:
-    if not settled:
+def _answered(task: TaskRecord, new_answers: Mapping[str, Input], now: Micros) -> TaskRecord:
+    if not new_answers:
         return task
-    answered = _updated(task, now, inputs={**task.inputs, **settled})
+    answered = _updated(task, now, inputs={**task.inputs, **new_answers})
     if answered.outstanding:
         return answered
     check_transition(task.status, Status.WORKING)
@@ -249,7 +249,7 @@ def _answered(task: TaskRecord, settled: Mapping[str, Input], now: Micros) -> Ta
 
 
 def claim(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """Claim the task for one more attempt. From now on its ttl does not end it."""
+    """Claim the task for one more attempt. After the first claim, the ttl no longer expires the task."""
     check_active(task.status)
     at = _edit_time(task, now)
     attempt_history = attempts.start_attempt(task.attempt_history_json, at)
@@ -272,13 +272,13 @@ def release(
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """Release the task unfinished, as its worker or for a lost worker.
+    """Release the task unfinished, as its worker or for a lost one.
 
-    Without an `end` the attempt is not counted: the work paused, or was never started.
+    Without `end` the attempt is not counted: the task waits for answers, or its function was never started.
     """
     check_active(task.status)
     at = _edit_time(task, now)
-    is_waiting = task.status is Status.INPUT_REQUIRED  # the work was not running, so nothing was interrupted
+    is_waiting = task.status is Status.INPUT_REQUIRED  # nothing was running, so nothing was interrupted
     return _updated(
         task,
         at,
@@ -296,10 +296,10 @@ def release(
 
 
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
-    """Return the lane in which an unclaimed task waits, and when it is due; none if it waits for no worker.
+    """Return the lane of an unclaimed task and the time when it is due; None if it needs no worker.
 
-    There is one lane per function, so that a worker sees only tasks that it can run, and one in which the
-    questions of all tasks wait for their deadline.
+    Each function has a lane, so that a worker reads only tasks that it can run. One more lane is for the
+    deadlines of questions.
     """
     if task.is_claimed or task.is_terminal:
         return None, None
@@ -316,7 +316,7 @@ def lane_of(function: str) -> str:
 
 
 def _updated(task: TaskRecord, now: Micros, **changes: object) -> TaskRecord:
-    """The task with these changes and their time."""
+    """Return the task with these changes and the time of the edit."""
     return replace(task, **changes, last_updated_at=_edit_time(task, now))
 
 
@@ -325,30 +325,30 @@ def _progressed(task: TaskRecord) -> TaskRecord:
 
 
 def _edit_time(task: TaskRecord, now: Micros) -> Micros:
-    """The time of an edit, which never runs backwards though clocks may."""
+    """Return the time of an edit: never before the last one, even if the clock was set back."""
     return max(now, task.last_updated_at)
 
 
 def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
-    """What was asked for, refused (never bent) where it is more than allowed."""
+    """Return the requested ttl, or the default. A ttl above the maximum is an error; it is not reduced."""
     if isinstance(ttl, UnsetType):
         return config.default_ttl_ms
     if ttl is None:
         if config.max_ttl_ms is not None:
-            raise InvalidValue("ttl", f"null asks for ever, at most {config.max_ttl_ms} ms allowed")
+            raise InvalidValue("ttl", f"null means no expiry; the maximum is {config.max_ttl_ms} ms")
         return None
     codec.check_integer("ttl", ttl)
     if ttl < 1:
         raise InvalidValue("ttl", f"must be at least 1 ms, not {ttl}")
-    most = MAX_TTL_MS if config.max_ttl_ms is None else config.max_ttl_ms
-    if ttl > most:
-        raise LimitExceeded("ttl", most, ttl, "ms")
+    maximum = MAX_TTL_MS if config.max_ttl_ms is None else config.max_ttl_ms
+    if ttl > maximum:
+        raise LimitExceeded("ttl", maximum, ttl, "ms")
     return ttl
 
 
-def _resolve_retention(named_ttl: int | None, config: StoreConfig) -> int | None:
-    bounds = [each for each in (config.result_retention_ms, named_ttl) if each is not None]
-    return min(bounds, default=None)
+def _resolve_retention(requested_ttl: int | None, config: StoreConfig) -> int | None:
+    limits = [each for each in (config.result_retention_ms, requested_ttl) if each is not None]
+    return min(limits, default=None)
 
 
 def _encode_optional(field: str, value: JsonLike | UnsetType, max_bytes: int) -> OptionalJson:

@@ -1,26 +1,26 @@
-"""What can go wrong with a task, as one tree.
+"""The errors of tasks, as one tree.
 
     PerdureError
     └── TaskError
-        ├── NotFound                   no such task for this owner: absent, foreign or expired alike
-        ├── AlreadyExists              create met a task of the same id
-        ├── ConcurrentModification     somebody wrote in between (retryable)
-        ├── ClaimLost                  the worker no longer holds the task; what it wrote was dropped
-        ├── IllegalTransition          the lifecycle has no such move
-        │   └── TerminalTask           the task has ended, and nothing about it moves any more
-        ├── InvalidValue               a field that cannot be what it is
-        │   └── LimitExceeded          a field larger than allowed
-        ├── QuotaExceeded              too many active tasks (retryable: others end)
-        ├── IdempotencyKeyReused       the key was used for another call
-        ├── InvalidCursor              not a cursor of this listing
-        ├── AuthenticationRequired     this store serves only callers that it can tell apart
-        ├── InputKeyReused             a task asks under each key once
-        ├── MalformedAnswer            an answer that is not of the kind that was asked
-        ├── WrongVariableType          a variable of another type than the getter's
-        └── CorruptRecord              what is stored is not a task
+        ├── NotFound                   this owner has no such task (absent, expired, or another's)
+        ├── AlreadyExists              a task with this id already exists
+        ├── ConcurrentModification     the task was changed after it was read (retryable)
+        ├── ClaimLost                  the worker's claim on the task was lost; nothing was written
+        ├── IllegalTransition          the lifecycle does not allow this change of status
+        │   └── TerminalTask           the task has finished and can no longer change
+        ├── InvalidValue               a field has an invalid value
+        │   └── LimitExceeded          a field is larger than allowed
+        ├── QuotaExceeded              too many tasks are active (retryable: tasks finish)
+        ├── IdempotencyKeyReused       the idempotency key was used for a different call
+        ├── InvalidCursor              the cursor does not belong to this list
+        ├── AuthenticationRequired     anonymous access is disabled
+        ├── InputKeyReused             the task has already used this input key
+        ├── MalformedAnswer            an answer does not fit its question
+        ├── WrongVariableType          a variable has another type than the one requested
+        └── CorruptRecord              the stored record is not a valid task
 
-The storage's own errors (`perdure.storage.errors`) pass through as they are. NewerFormat is one of them: a
-newer version of perdure wrote the task.
+Errors of the storage (`perdure.storage.errors`) are passed on unchanged. One of them is NewerFormat: a newer
+version of perdure wrote the task.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from ..storage.errors import PerdureError
 
 
 class TaskError(PerdureError):
-    """Something that cannot be done with a task. Nothing was changed."""
+    """The base class of errors of tasks. Nothing was changed."""
 
 
 class NotFound(TaskError):
-    """No such task for this owner. The text is one for all reasons, and names no id."""
+    """Raised when the owner has no such task. The message is the same for every reason and has no id."""
 
     def __init__(self) -> None:
         super().__init__("Task not found")
 
 
 class AlreadyExists(TaskError):
-    """Create met a task of the same id, and left it alone."""
+    """Raised when a task with the id of a new task already exists."""
 
     def __init__(self) -> None:
-        super().__init__("a task with this id exists already")
+        super().__init__("a task with this id already exists")
 
 
 class ConcurrentModification(TaskError):
-    """Somebody wrote the task after it was read here. Read it again and decide anew, or use `update`."""
+    """Raised when the task was changed after it was read. Read it again, or use `TaskStore.update`."""
 
     retryable = True
 
@@ -60,31 +60,31 @@ class ConcurrentModification(TaskError):
 
 
 class ClaimLost(TaskError):
-    """The worker's lease ran out and was taken, or the task was ended over its head. Nothing was written."""
+    """Raised when a worker writes a task after it lost its lease, or after the task was finished."""
 
     def __init__(self) -> None:
-        super().__init__("this worker no longer holds the task; what it meant to write was dropped")
+        super().__init__("this worker's claim on the task was lost; nothing was written")
 
 
 class IllegalTransition(TaskError):
-    """The lifecycle has no such move."""
+    """Raised when the lifecycle does not allow a change of status."""
 
     def __init__(self, source: str, target: str) -> None:
-        super().__init__(f"a task cannot go from {source} to {target}")
+        super().__init__(f"a task cannot change from {source} to {target}")
         self.source = source
         self.target = target
 
 
 class TerminalTask(IllegalTransition):
-    """The task has ended: status, outcome, variables and inputs are final."""
+    """Raised when a finished task would be changed. Its status, outcome, variables and inputs are final."""
 
     def __init__(self, source: str, target: str) -> None:
         super().__init__(source, target)
-        self.args = (f"the task is {source}, which is final",)
+        self.args = (f"the task is {source} and can no longer change",)
 
 
 class InvalidValue(TaskError):
-    """A field that cannot be what it is."""
+    """Raised when a field has an invalid value."""
 
     def __init__(self, field: str, reason: str) -> None:
         super().__init__(f"{field}: {reason}")
@@ -93,17 +93,17 @@ class InvalidValue(TaskError):
 
 
 class LimitExceeded(InvalidValue):
-    """A field larger than allowed."""
+    """Raised when a field is larger than allowed."""
 
     def __init__(self, field: str, limit: int, actual: int, unit: str = "bytes") -> None:
-        super().__init__(field, f"{actual} {unit}, at most {limit} allowed")
+        super().__init__(field, f"{actual} {unit} exceed the limit of {limit}")
         self.limit = limit
         self.actual = actual
         self.unit = unit
 
 
 class QuotaExceeded(TaskError):
-    """Too many active tasks, of this owner or altogether."""
+    """Raised when a new task would exceed the limit on active tasks, of its owner or of the server."""
 
     retryable = True
 
@@ -116,39 +116,38 @@ class QuotaExceeded(TaskError):
 
 
 class IdempotencyKeyReused(TaskError):
-    """The idempotency key already stands for a call with another method or other parameters."""
+    """Raised when the idempotency key was used for a call with another method or other parameters."""
 
     def __init__(self) -> None:
-        super().__init__("this idempotency key was used for another call; choose a new one")
+        super().__init__("this idempotency key was used for a different call; use a new key")
 
 
 class InvalidCursor(TaskError):
-    """Not a cursor of this listing: forged, damaged, or made for another owner or filter."""
+    """Raised for a cursor that is forged, damaged, or from the list of another owner or filter."""
 
     def __init__(self) -> None:
-        super().__init__("invalid cursor; begin the listing anew")
+        super().__init__("invalid cursor; list again without one")
 
 
 class AuthenticationRequired(TaskError):
-    """The store serves only callers that it can tell apart."""
+    """Raised when an anonymous caller uses a store that does not allow them."""
 
     def __init__(self) -> None:
-        super().__init__("anonymous callers are not served here; authenticate first")
+        super().__init__("anonymous access is disabled; authenticate first")
 
 
 class InputKeyReused(TaskError):
-    """The task asked something else under this key before."""
+    """Raised when the task has already asked a question with this key."""
 
     def __init__(self, key: str) -> None:
         super().__init__(
-            f"the task has already asked another question under the key {key!r}; "
-            "give each question a key of its own"
+            f"the task has already used the input key {key!r} for another question; use a different key"
         )
         self.key = key
 
 
 class MalformedAnswer(TaskError):
-    """An answer that is not of the kind that was asked."""
+    """Raised when an answer does not fit the question: another kind, or not what its form allows."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the answer to {key!r} is malformed: {reason}")
@@ -157,17 +156,17 @@ class MalformedAnswer(TaskError):
 
 
 class WrongVariableType(TaskError):
-    """A variable of another type than the getter's."""
+    """Raised when a variable has another type than the one requested."""
 
     def __init__(self, name: str, expected: str, actual: str) -> None:
-        super().__init__(f"the variable {name!r} is of type {actual}, not {expected}")
+        super().__init__(f"the variable {name!r} has type {actual}, not {expected}")
         self.name = name
         self.expected = expected
         self.actual = actual
 
 
 class CorruptRecord(TaskError):
-    """What is stored under a task's address is not a task."""
+    """Raised when the stored record is not a valid task."""
 
     def __init__(self, task_id: str, reason: str) -> None:
         super().__init__(f"the record of task {task_id} cannot be read: {reason}")

@@ -1,4 +1,4 @@
-"""Whether what somebody filled in is what the form asks for, by its JSON schema."""
+"""The check of a submitted form against its JSON schema."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .errors import MalformedAnswer
 from .inputs import Input, InputKind
 
 MAX_REASON_CHARACTERS = 200
-"""Characters of a reason in which a client may find its own words again."""
+"""The reason can quote the client's own input, which has any length."""
 
 
 def check_form(key: str, asked: Input, answer: JsonLike) -> None:
-    """Raise where an accepted form does not fit its schema."""
+    """Raise MalformedAnswer if an accepted form does not match its schema."""
     if asked.kind is not InputKind.ELICITATION or not isinstance(answer, Mapping):
         return
     params = asked.params
@@ -31,4 +31,4 @@ def check_form(key: str, asked: Input, answer: JsonLike) -> None:
         reason = f"{where}: {error.message}" if where else error.message
         raise MalformedAnswer(key, reason[:MAX_REASON_CHARACTERS]) from error
     except (SchemaError, Unresolvable, RecursionError):
-        return  # the tool's own fault, and no reason to refuse an answer
+        return  # the tool's own schema is invalid, which is no reason to refuse an answer

@@ -1,7 +1,7 @@
-"""Idempotency keys: a create that is repeated, because its answer was lost, finds the first task.
+"""Idempotency keys: a create that is repeated, because its response was lost, returns the first task.
 
-A key is a small record in the owner's partition, committed together with the task, and forgotten after its
-window. It is not tied to the task's end: a task that is gone leaves its key free for a new one.
+A key is a small record in the owner's partition. It is committed with the task and expires after a window of
+time. If the task is deleted before that, the key can be bound to a new task.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _format = BodyFormat(_KeyRecord)
 
 def check_key(key: str, owner: Owner, config: StoreConfig) -> None:
     if owner.is_anonymous:
-        raise InvalidValue("idempotency_key", "needs an owner; anonymous callers share no keys")
+        raise InvalidValue("idempotency_key", "requires an authenticated owner")
     codec.check_name("idempotency_key", key, config.max_name_length)
     if "\0" in key:
-        raise InvalidValue("idempotency_key", "must be text without NUL")
+        raise InvalidValue("idempotency_key", "must not contain NUL")
 
 
 def key_address(partition: str, key: str) -> Address:
@@ -41,7 +41,7 @@ def key_address(partition: str, key: str) -> Address:
 
 
 def decode_task_id(record: Record) -> TaskId | None:
-    """The task that a key stands for; none if the record is damaged, so that it is replaced.
+    """Return the id of the task that a key is bound to; None if the record is damaged and can be replaced.
 
     Raises NewerFormat if a newer version wrote it.
     """
@@ -52,7 +52,7 @@ def decode_task_id(record: Record) -> TaskId | None:
 
 
 def bind_key(address: Address, task: TaskRecord, before: Record | None, config: StoreConfig) -> Change:
-    """Let a key stand for this task: for the first time, or in the place of one that is gone."""
+    """Return the change that binds a key to this task: a new key, or one whose task no longer exists."""
     body = _format.encode(_KeyRecord(task.task_id))
     expires_at: Micros = task.created_at + config.idempotency_window_ms * 1000
     if before is not None:
@@ -70,13 +70,14 @@ def bind_key(address: Address, task: TaskRecord, before: Record | None, config: 
     )
 
 
-def check_same_call(first: TaskRecord, again: TaskRecord) -> None:
-    """Raise where a key is used for something else than the first time."""
-    if _call_identity(first) != _call_identity(again):
+def check_same_call(existing: TaskRecord, new: TaskRecord) -> None:
+    """Raise IdempotencyKeyReused if the two tasks are from different calls."""
+    if _call_identity(existing) != _call_identity(new):
         raise IdempotencyKeyReused
 
 
 def _call_identity(task: TaskRecord) -> tuple[str, bytes | None]:
-    """By canonical bytes: 1, 1.0 and true are equal in Python, and are not the same call."""
-    params = task.params_json
+    params = (
+        task.params_json
+    )  # compared as bytes: 1, 1.0 and True are equal in Python, but are different calls
     return task.original_method, None if isinstance(params, UnsetType) else bytes(params)

@@ -1,7 +1,7 @@
-"""Input rounds: what the work asks its client, what the client answers, and when the work may go on.
+"""Questions that a task asks its client, and the answers.
 
-An answer is judged by the kind that was asked. One that is malformed is named and nothing is taken; a key
-that nobody asked, or that is answered already, is passed over.
+An answer is checked against the kind of its question. If one is malformed, none is stored. An answer to an
+unknown key, or to a question that is already answered, is ignored.
 """
 
 from __future__ import annotations
@@ -20,11 +20,10 @@ from .config import MAX_TTL_MS, StoreConfig
 from .errors import InputKeyReused, InvalidValue, LimitExceeded, MalformedAnswer
 
 MAX_DEADLINE_SECONDS = MAX_TTL_MS // 1000
-"""Seconds."""
 
 
 class InputKind(StrEnum):
-    """What can be asked of a client, spelled as the protocol's methods."""
+    """The kind of a question, spelled as the method of the protocol."""
 
     ELICITATION = "elicitation/create"
     SAMPLING = "sampling/createMessage"
@@ -32,7 +31,7 @@ class InputKind(StrEnum):
 
 
 class Capability(StrEnum):
-    """What a client must have declared to be asked something."""
+    """A capability that a client declares: a kind of question that it can answer."""
 
     FORM = "elicitation.form"
     URL = "elicitation.url"
@@ -42,7 +41,7 @@ class Capability(StrEnum):
 
 
 def capability_of(kind: InputKind, params: JsonLike) -> Capability:
-    """Return what a client must have declared to be asked this."""
+    """Return the capability that a client needs to answer this question."""
     fields: Mapping[str, JsonLike] = params if isinstance(params, Mapping) else {}
     match kind:
         case InputKind.ELICITATION:
@@ -55,24 +54,24 @@ def capability_of(kind: InputKind, params: JsonLike) -> Capability:
 
 
 class ElicitationAnswer(msgspec.Struct, frozen=True):
-    """What the person said, or that they would not."""
+    """The answer to an elicitation: the submitted form, or a refusal."""
 
     action: Literal["accept", "decline", "cancel"]
     content: dict[str, Any] | None = None
-    """What they filled in, by field, as plain values."""
+    """The values of the form by field."""
 
     @property
     def values(self) -> dict[str, Any]:
-        """The same; empty if they filled in nothing."""
+        """The values of the form by field; empty if there are none."""
         return self.content or {}
 
 
 class SamplingAnswer(msgspec.Struct, frozen=True):
-    """What the client's model said."""
+    """The message of the client's model."""
 
     role: Literal["user", "assistant"]
     content: Any
-    """One content block of the protocol, or a list of them, as plain values."""
+    """A content block of the protocol, or a list of them, as plain values."""
     model: str
 
 
@@ -82,7 +81,7 @@ class Root(msgspec.Struct, frozen=True):
 
 
 class RootsAnswer(msgspec.Struct, frozen=True):
-    """Where the client lets the server look."""
+    """The directories to which the client gives access."""
 
     roots: list[Root]
 
@@ -97,29 +96,29 @@ _ANSWER_TYPES: dict[InputKind, type[InputAnswer]] = {
 
 
 class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A question, as the work puts it."""
+    """A question as a task asks it."""
 
     kind: InputKind
     params: JsonLike = None
     deadline: float | None = None
-    """Seconds in which it must be answered; None: the ttl of the task."""
+    """Seconds within which it must be answered; None: the ttl of the task."""
 
 
 class InputError(msgspec.Struct, frozen=True, kw_only=True):
-    """A JSON-RPC error that a client gave as its answer."""
+    """A JSON-RPC error with which a client answered."""
 
     code: int
     message: str
 
 
 class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A question as it is stored, and its answer once there is one."""
+    """A stored question, with its answer if there is one."""
 
     kind: InputKind
     params_json: Raw | UnsetType = msgspec.field(default=UNSET, name="params")
     asked_at: Micros
     deadline_at: Micros | None = None
-    """When the task fails if there is no answer; None: never."""
+    """When the task fails without an answer; None: never."""
     answer_json: Raw | UnsetType = msgspec.field(default=UNSET, name="answer")
     answered_at: Micros | None = None
     error: InputError | None = None
@@ -131,7 +130,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def capability(self) -> Capability:
-        """What a client must have declared to be asked this."""
+        """The capability that a client needs to answer."""
         return capability_of(self.kind, self.params)
 
     @property
@@ -140,13 +139,13 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def answer(self) -> InputAnswer | None:
-        """The answer, decoded by the kind that was asked."""
+        """The decoded answer; None if there is none, or if it is an error."""
         if isinstance(self.answer_json, UnsetType):
             return None
         return msgspec.convert(codec.decode(self.answer_json), _ANSWER_TYPES[self.kind])
 
     def is_question(self, request: InputRequest) -> bool:
-        """Whether this is what the request asks, word for word."""
+        """Return whether the request asks exactly this question."""
         return self.kind is request.kind and self.params == codec.decode(
             codec.encode_checked("inputs", request.params)
         )
@@ -160,12 +159,12 @@ def ask(
     now: Micros,
     config: StoreConfig,
 ) -> dict[str, Input]:
-    """The inputs of a task with new questions, none under a key that it ever used."""
+    """Return the inputs with new questions added. Raise InputKeyReused if a key was used before."""
     _check_entry_count(requests, config)
     for key in requests:
         codec.check_name("inputs", key, config.max_name_length)
         if requests[key].kind not in _ANSWER_TYPES:
-            raise InvalidValue("inputs", f"{requests[key].kind!r} cannot be asked")
+            raise InvalidValue("inputs", f"unknown kind of input {requests[key].kind!r}")
         if key in inputs:
             raise InputKeyReused(key)
     params = {key: request.params for key, request in requests.items()}
@@ -194,7 +193,7 @@ def _deadline(request: InputRequest, ttl_ms: int | None, now: Micros) -> Micros 
 
 
 def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequest]) -> None:
-    """Raise if one of these asks something else under a key that the task has used."""
+    """Raise InputKeyReused if a key was used before for a different question."""
     for key, request in requests.items():
         if key in inputs and not inputs[key].is_question(request):
             raise InputKeyReused(key)
@@ -203,12 +202,12 @@ def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequ
 def answer(
     inputs: Mapping[str, Input], answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> dict[str, Input]:
-    """The outstanding inputs that these answers settle, with their answers. Maybe none."""
+    """Return the outstanding inputs that have one of these answers, with the answer. There may be none."""
     _check_entry_count(answers, config)
     outstanding = {
         key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered
     }
-    raws = _encode_all(outstanding, config)  # bounds first: nothing larger than allowed is ever decoded
+    raws = _encode_all(outstanding, config)  # checks sizes first: nothing too large is decoded
     for key, raw in raws.items():
         _check_answer(key, inputs[key].kind, raw)
     return {
@@ -218,7 +217,7 @@ def answer(
 
 
 def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micros) -> dict[str, Input]:
-    """Return the outstanding input of this key, answered with an error; nothing if it is answered already."""
+    """Return the outstanding input of this key with an error as its answer; nothing if it is answered."""
     if key not in inputs or inputs[key].is_answered:
         return {}
     return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}
@@ -228,7 +227,7 @@ def _check_entry_count(entries: Mapping[str, object], config: StoreConfig) -> No
     if len(entries) > config.max_inputs:
         raise LimitExceeded("inputs", config.max_inputs, len(entries), "entries")
     if not entries:
-        raise InvalidValue("inputs", "are empty")
+        raise InvalidValue("inputs", "must not be empty")
 
 
 def _encode_all(

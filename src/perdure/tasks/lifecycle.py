@@ -1,7 +1,7 @@
-"""Every move that a task can make, in one table. Nothing else in perdure decides about a status.
+"""Every change of status that a task can make, in one table. Nothing else in perdure decides this.
 
-`input_required` and `working` alternate while the work asks and is answered; the three others are final.
-The diagram in the docs is drawn from this table by `diagram`.
+A task alternates between `working` and `input_required` while it asks and is answered; the other statuses are
+final. The diagram in the documentation is generated from this table.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from .errors import IllegalTransition, TerminalTask
 
 
 class Status(StrEnum):
-    """The five statuses, spelled as on the wire."""
+    """The status of a task, spelled as in the protocol."""
 
     WORKING = "working"
-    """Waiting for a worker, or being worked on. The worker moves it next."""
+    """Queued or running. The worker changes it next."""
     INPUT_REQUIRED = "input_required"
-    """The work has asked something. The client's answers, or a cancel, move it next."""
+    """Waiting for answers. The client's answers, or a cancellation, change it next."""
     COMPLETED = "completed"
-    """Ended with a result, which may itself speak of an error."""
+    """Finished with a result, which may itself report an error."""
     FAILED = "failed"
-    """Ended with a JSON-RPC error."""
+    """Finished with a JSON-RPC error."""
     CANCELLED = "cancelled"
-    """Ended because somebody asked for it."""
+    """Finished by a cancellation."""
 
     @property
     def is_terminal(self) -> bool:
@@ -39,11 +39,11 @@ TRANSITIONS: dict[Status, frozenset[Status]] = {
 }
 
 ACTIVE_STATUSES = frozenset(status for status in Status if TRANSITIONS[status])
-"""The statuses that quotas count."""
+"""The statuses that are not final. Quotas count tasks with one of these."""
 
 
 def check_transition(source: Status, target: Status) -> None:
-    """Raise unless the table has this move. No status moves to itself."""
+    """Raise IllegalTransition unless the table has this change. No status changes to itself."""
     if target in TRANSITIONS[source]:
         return
     if source.is_terminal:
@@ -52,18 +52,18 @@ def check_transition(source: Status, target: Status) -> None:
 
 
 def check_active(status: Status) -> None:
-    """Raise where the task has ended: terminal freezes everything."""
+    """Raise TerminalTask if the status is final."""
     if status.is_terminal:
         raise TerminalTask(status, Status.WORKING)
 
 
 def diagram() -> str:
-    """The table as a Mermaid diagram."""
-    moves = [
+    """Return the table as a Mermaid diagram."""
+    transitions = [
         f"    {source} --> {target}"
         for source in Status
         for target in Status
         if target in TRANSITIONS[source]
     ]
     ends = [f"    {status} --> [*]" for status in Status if status.is_terminal]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {Status.WORKING}", *moves, *ends])
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {Status.WORKING}", *transitions, *ends])

@@ -1,4 +1,4 @@
-"""Listing tasks, a page at a time, for their owner or for an operator."""
+"""Lists of tasks, page by page."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ from .snapshot import TASKS, Snapshot, tags_of
 DEFAULT_PAGE_SIZE = 50
 MAX_PAGE_SIZE = 200
 MAX_RECORDS_EXAMINED = 1000
-"""Records that one call looks at, so that a filter without an index cannot hold up the server."""
+"""Maximum number of records that one call reads: a filter without an index must not block the server."""
 
 SETTINGS = Space("settings")
 CURSOR_KEY_ADDRESS = Address(SETTINGS, "perdure", "cursor-key")
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """Which tasks to list. Status has an index; for the others a page may be short and still have a next."""
+    """A filter for lists. Only the status is indexed; with other fields, a short page can have a next one."""
 
     status: Status | None = None
     method: str | None = None
@@ -65,13 +65,13 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
-    """Some tasks, and the cursor to go on with, if there may be more."""
+    """A page of tasks, with a cursor for the next page if there may be more."""
 
     tasks: tuple[Snapshot, ...]
     corrupt: tuple[CorruptRecord, ...] = ()
-    """What stands among them and cannot be read."""
+    """Records among them that cannot be read."""
     newer: tuple[NewerFormat, ...] = ()
-    """What stands among them and was written by a newer version."""
+    """Records among them that a newer version wrote."""
     next_cursor: str | None = None
 
 
@@ -85,9 +85,9 @@ async def page_of_tags(
     descending: bool,
     now: Micros,
 ) -> tuple[list[Record], bool]:
-    """Return a page of the tasks that have one of these tags, and whether it is the last.
+    """Return a page of the records that have one of these tags, and whether it is the last.
 
-    It takes one seek for each tag. If one of these pages ends early, the others must not run ahead of it.
+    Each tag is read separately. If the page of one tag ends early, the others are cut at the same position.
     """
     pages = await asyncio.gather(
         *(
@@ -107,7 +107,7 @@ async def page_of_tags(
 
 
 class Listing:
-    """Pages through a storage. Keeps the key that seals cursors, which all replicas share."""
+    """Reads pages of tasks, and keeps the key that signs cursors, which all replicas share."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -156,7 +156,7 @@ class Listing:
         )
 
     async def _cursor_key(self, now: Micros) -> bytes:
-        """The key, made by whoever is first and kept in the storage itself."""
+        """Return the key. The first replica that needs it creates it in the storage."""
         if self._key is None:
             space, partition, key = CURSOR_KEY_ADDRESS
             body = KEY_FORMAT.encode(StoredKey(secrets.token_hex(32)))
@@ -168,7 +168,7 @@ class Listing:
 
 
 class StoredKey(msgspec.Struct, frozen=True, tag_field=FORMAT_FIELD, tag=1):
-    """A secret key that all replicas share, as it is stored among the settings."""
+    """A secret key that all replicas share, as it is stored."""
 
     key: str
 
@@ -177,15 +177,17 @@ KEY_FORMAT = BodyFormat(StoredKey)
 
 
 def decode_key(record: Record) -> bytes:
-    """The key; CorruptRecord if the record is damaged, NewerFormat if a newer version wrote it."""
+    """Return the key. Raises CorruptRecord or NewerFormat."""
     try:
         return bytes.fromhex(KEY_FORMAT.decode(record.key, record.body).key)
     except (StorageCorrupt, ValueError) as error:
-        raise CorruptRecord(record.key, "it is not a key; delete it, and a new one is made") from error
+        raise CorruptRecord(
+            record.key, "it is not a valid key; delete it to have a new one created"
+        ) from error
 
 
 class _PageBuilder:
-    """A page being filled: it takes records until it is full, has looked at enough, or none are left."""
+    """A page under construction. It needs records until it is full, a limit is reached, or none is left."""
 
     def __init__(self, task_filter: TaskFilter, limit: int) -> None:
         self._task_filter = task_filter
@@ -195,7 +197,7 @@ class _PageBuilder:
         self._exhausted = False
         self._overflowing = False
         self.position: Position | None = None
-        """Of the last record that was looked at and either taken or passed over."""
+        """The position of the last record that was added or skipped."""
         self.found: list[Snapshot] = []
         self.corrupt: list[CorruptRecord] = []
         self.newer: list[NewerFormat] = []
@@ -207,7 +209,10 @@ class _PageBuilder:
 
     @property
     def next_size(self) -> int:
-        """One more than fits: if it comes, there is a next page. Where most may be passed over, many."""
+        """The number of records to read: one more than fits, which shows whether there is a next page.
+
+        A filter without an index may skip most records, so it reads many.
+        """
         left = self._limit + 1 - self._taken
         return min(
             left if self._task_filter.is_indexed else MAX_PAGE_SIZE, MAX_RECORDS_EXAMINED - self._examined

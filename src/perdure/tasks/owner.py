@@ -1,7 +1,7 @@
-"""Who a task belongs to, and the storage partition that follows from it.
+"""The owner of a task, and the storage partition that is derived from it.
 
-An owner comes from the authenticated request alone. Any character is legal in it: the encoding escapes what
-it uses itself, so that no two owners share a partition and none is a prefix of another's.
+An owner is taken only from the authenticated request. It can contain any character: separators are escaped,
+so that no two owners share a partition and no partition is a prefix of another.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ESCAPES = str.maketrans({"%": "%25", ":": "%3A", "\0": "%00"})
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """Use the constructors below."""
+    """The owner of a task. Create one with `user`, `client`, `session`, `local` or `anonymous`."""
 
     kind: OwnerKind
     issuer: str = ""
@@ -30,34 +30,34 @@ class Owner(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.kind not in get_args(OwnerKind):
-            raise InvalidValue("owner", f"is of no kind that there is: {self.kind!r}")
+            raise InvalidValue("owner", f"unknown kind {self.kind!r}; use {', '.join(get_args(OwnerKind))}")
         for name in (self.issuer, self.subject):
             codec.check_text("owner", name)
         _partition_name(self)
 
     @classmethod
     def user(cls, issuer: str, subject: str) -> Owner:
-        """The subject of a verified token."""
+        """Return the owner for the subject of a verified token."""
         return cls("user", issuer, _required("subject", subject))
 
     @classmethod
     def client(cls, issuer: str, client_id: str) -> Owner:
-        """The client of a verified token that has no subject."""
+        """Return the owner for the client of a verified token without a subject."""
         return cls("client", issuer, _required("client_id", client_id))
 
     @classmethod
     def session(cls, session_id: str) -> Owner:
-        """A session, where a server without authentication chose to bind tasks to it."""
+        """Return the owner for a session, on a server without authentication that binds tasks to sessions."""
         return cls("session", "", _required("session_id", session_id))
 
     @classmethod
     def local(cls) -> Owner:
-        """The one user of a stdio server."""
+        """Return the owner for the only user of a stdio server."""
         return cls("local")
 
     @classmethod
     def anonymous(cls) -> Owner:
-        """Anybody. Each task is a partition of its own, and its id the key to it."""
+        """Return the anonymous owner. Each of its tasks is in its own partition, protected by the task id."""
         return cls("anonymous")
 
     @property
@@ -66,18 +66,18 @@ class Owner(msgspec.Struct, frozen=True):
 
     @property
     def digest(self) -> str:
-        """Names the owner in logs and traces without saying who it is."""
+        """A hash that identifies the owner in logs and traces without revealing it."""
         return hashlib.blake2b(_partition_name(self).encode(), digest_size=6).hexdigest()
 
 
 def partition_of(owner: Owner, task_id: str) -> str:
-    """Where this owner's task of this id stands."""
+    """Return the partition that stores this task of this owner."""
     return f"anonymous::{task_id}" if owner.is_anonymous else _partition_name(owner)
 
 
-@lru_cache(maxsize=4096)  # an owner is encoded whenever one of its tasks is read
+@lru_cache(maxsize=4096)  # needed whenever a task is read
 def _partition_name(owner: Owner) -> str:
-    """The owner as a name of at most 512 bytes, or an error that says why not."""
+    """Return the partition of a named owner. Raise LimitExceeded if it is longer than 512 bytes."""
     name = f"{owner.kind}:{owner.issuer.translate(_ESCAPES)}:{owner.subject.translate(_ESCAPES)}"
     codec.check_size("owner", name.encode(), MAX_PARTITION_BYTES)
     return name
@@ -85,5 +85,5 @@ def _partition_name(owner: Owner) -> str:
 
 def _required(field: str, name: str) -> str:
     if not name:
-        raise InvalidValue(field, "is empty, so it tells nobody apart")
+        raise InvalidValue(field, "must not be empty")
     return name

@@ -1,7 +1,8 @@
-"""How many tasks are active in the whole storage, asked no more often than the answer can have changed.
+"""The limit on the active tasks of the whole storage.
 
-A storage that lags answers with what was true so many seconds ago. There an answer is kept for as long, with
-what was created here since; it is only ever used to admit. Before anybody is refused, the storage is asked.
+A storage with a lag returns counts that are some seconds old. Such a count is reused for the time of the lag,
+increased by the tasks created here since then. It only serves to admit tasks: before one is refused, the
+storage is asked again.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from .snapshot import TASKS
 
 
 class ActiveTaskQuota:
-    """Knows the number for one storage."""
+    """The number of active tasks in a storage, estimated between two counts."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -24,11 +25,11 @@ class ActiveTaskQuota:
         self._fresh_until = 0.0
 
     async def try_admit(self, maximum: int, now: Micros) -> bool:
-        """Whether one more may be created. If so, it is counted."""
+        """Return whether one more task is within the maximum. If it is, the task is counted."""
         if not self._storage.lag:
             return await self._count_active(now) < maximum
         if not self._estimate_admits(maximum):
-            async with self._refresh_lock:  # who waited here need not ask again
+            async with self._refresh_lock:  # a caller that waited here may find a fresh count
                 if not self._estimate_admits(maximum):
                     self._estimate = await self._count_active(now)
                     self._fresh_until = time.monotonic() + self._storage.lag

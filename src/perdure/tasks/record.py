@@ -1,7 +1,7 @@
-"""The task as it is stored: one frozen struct, every field with the one who writes it.
+"""The stored task: one frozen struct.
 
-What came as JSON from outside (parameters, results, variables, ...) is held as canonical bytes and decoded
-where somebody looks at it, so that carrying a task about costs nothing for what it carries.
+JSON from outside (parameters, results, variables) is kept as canonical bytes and decoded only when it is
+needed, so that most reads and writes of a task do not decode its contents.
 """
 
 from __future__ import annotations
@@ -30,31 +30,31 @@ TASK_FORMAT = 1
 TaskId = NewType("TaskId", str)
 
 OptionalJson: TypeAlias = Raw | UnsetType
-"""Canonical JSON, or nothing at all (which is not null)."""
+"""Canonical JSON, or nothing, which is different from null."""
 
 MAX_HEADLINE_LENGTH = 500
-"""Characters of the short text of an error."""
+"""Maximum characters of the one-line text of an error."""
 
 
 def new_task_id() -> TaskId:
-    """128 random bits: an id may serve as a bearer token, and tells nothing of when it was made."""
+    """Return an id of 128 random bits, because an id can serve as a bearer token."""
     return TaskId(secrets.token_hex(16))
 
 
 def is_task_id(text: object) -> TypeGuard[TaskId]:
-    """Whether this can be an id: letters and digits of ASCII. Anything else is the id of no task."""
+    """Return whether this can be a task id: 1 to 128 ASCII letters and digits."""
     return isinstance(text, str) and text.isascii() and text.isalnum() and len(text) <= 128
 
 
 class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag="success", tag_field="kind"):
-    """What the original request would have returned; a tool's `isError` result is one of these."""
+    """The result that the original request would have returned. It can report an error (`isError`)."""
 
     result: Raw
-    """Canonical JSON: make it with `of`."""
+    """Canonical JSON. Use `Success.of` to create it."""
     error: str | None = None
-    """What went wrong, in one line, if the result reports an error. Clients may read it."""
+    """The error in one line, if the result reports one. Clients can read it."""
     cause: str | None = None
-    """The exception behind that error, in one line. For operators: no client can read it."""
+    """The exception that caused the error, in one line. Only operators can read it."""
 
     @classmethod
     def of(cls, value: JsonLike, *, error: str | None = None, cause: str | None = None) -> Success:
@@ -88,7 +88,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
     @property
     def data(self) -> Json:
-        """What came with the error; null also where nothing did."""
+        """The data of the error; None if there is none."""
         return codec.decode(self.data_json)
 
     def __repr__(self) -> str:
@@ -100,13 +100,13 @@ Outcome: TypeAlias = Success | Failure
 
 
 def headline(text: str) -> str:
-    """Return the first line of a text that is not blank, cut to a length that fits into any list."""
+    """Return the first line of a text that is not blank, cut to `MAX_HEADLINE_LENGTH`."""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line), "")[:MAX_HEADLINE_LENGTH]
 
 
 def check_outcome(outcome: object) -> None:
-    """Raise unless this is an outcome that can be read again, though it may not have been made by `of`."""
+    """Raise unless this is a valid outcome. It may have been created without `of`."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
             codec.check_canonical("result", result)
@@ -126,7 +126,7 @@ MAX_PROGRESS = 1e15
 
 
 class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """How far the work says it is."""
+    """The progress that the worker reported."""
 
     done: int | float
     total: int | float | None = None
@@ -134,72 +134,75 @@ class Progress(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         for number in (self.done, self.total):
             if number is not None and (type(number) not in (int, float) or not abs(number) < MAX_PROGRESS):
-                raise InvalidValue("progress", f"must be a number below {MAX_PROGRESS:g}, not {number!r}")
+                raise InvalidValue(
+                    "progress",
+                    f"must be a number with an absolute value below {MAX_PROGRESS:g}, not {number!r}",
+                )
 
 
 class TaskRecord(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=TASK_FORMAT
 ):
-    """A task. Only the functions in `edits` make a new one of an old one."""
+    """A task. Only the functions of `edits` change it."""
 
     task_id: TaskId
     owner: Owner
-    """Fixed at creation, from the authenticated request."""
+    """Taken from the authenticated request, and never changed."""
     session_id: str | None = None
-    """In which session it was created. A listing can be narrowed to it; it grants nothing."""
+    """The session that created the task. A list can be filtered by it; it gives no access."""
     status: Status
     status_message: str | None = None
     created_at: Micros
     last_updated_at: Micros
-    """Moves when the task changes, not when it is read."""
+    """When the task last changed. A read does not change it."""
     ttl_ms: int | None = msgspec.field(name="ttl")
-    """Milliseconds in which the task must be started, as the client asked; None: forever."""
+    """Milliseconds within which the task must be started; None: no limit."""
     retention_ms: int | None = msgspec.field(default=None, name="retention")
-    """Milliseconds for which the result stays readable; None: forever."""
+    """Milliseconds for which the finished task is kept; None: forever."""
     poll_interval_ms: int = msgspec.field(name="poll_interval")
-    """Milliseconds that clients are told to wait between two looks."""
+    """Milliseconds that clients are advised to wait between two polls."""
     original_method: str
     params_json: OptionalJson = msgspec.field(default=UNSET, name="original_params")
-    """The request that became this task, to be run again from."""
+    """The parameters of the request that created the task."""
     outcome: Outcome | None = None
-    """Written once, together with the terminal status."""
+    """The result or error, written once, with the final status."""
     finished_at: Micros | None = None
     meta_json: OptionalJson = msgspec.field(default=UNSET, name="meta")
     """The `_meta` of the original request."""
     variables_json: OptionalJson = msgspec.field(default=UNSET, name="variables")
-    """State that work and client share: either may read and set it."""
+    """State that worker and client share: both can read and set it."""
     checkpoint_json: OptionalJson = msgspec.field(default=UNSET, name="checkpoint")
-    """State of the work alone: no client reads or writes it."""
+    """State of the worker alone: no client reads or writes it."""
     client_can: tuple[str, ...] | None = None
-    """What its client declared that it can be asked; None: no client created the task."""
+    """The capabilities that its client declared; None if no client created the task."""
     operators_answer: bool = False
-    """Whether it may ask what its client did not declare, because operators answer."""
+    """Whether it can ask questions that its client does not support, because operators answer them."""
     inputs: dict[str, Input] = {}
-    """Everything that was ever asked, by key, with its answer where there is one."""
+    """All questions of the task by key, each with its answer if there is one."""
     progress: Progress | None = None
     cancel_requested_at: Micros | None = None
-    """Somebody wants it to end. The worker, or whoever finds no worker, ends it."""
+    """When a cancellation was requested. The worker then finishes the task."""
     function: str | None = None
-    """What is to be run, by the name that workers know it under; None: its creator sees to it."""
+    """The name of the function that a worker runs; None if its creator finishes the task itself."""
     is_claimed: bool = msgspec.field(default=False, name="held")
-    """Whether a worker holds a lease on it."""
+    """Whether a worker has claimed it."""
     run_at: Micros | None = None
-    """Not to be run before this, after an attempt that failed."""
+    """The earliest time of the next attempt, after one that failed."""
     released_at: Micros | None = None
-    """When a worker last released it unfinished, or another did for a lost worker."""
+    """When it was last released unfinished, by its worker or for a lost one."""
     attempts: int = 0
-    """How often a worker has started it. Counted before the work starts, so that a crash counts."""
+    """How many attempts were started. Counted at the start, so that a crash counts."""
     failures: int = 0
-    """How many of the attempts raised `Again` or took too long. The function's `retries` bound them."""
+    """How many attempts raised `Again` or exceeded the timeout. The function's `retries` limits them."""
     interruptions: int = 0
-    """How often its worker was lost or stopped, or the storage failed, since the work last made progress."""
+    """How often its worker was lost or stopped, or the storage failed, since the last progress."""
     last_failure: str | None = None
-    """Why the last attempt did not end the task."""
+    """Why the last attempt did not finish the task."""
     attempt_history_json: OptionalJson = msgspec.field(default=UNSET, name="history")
-    """The newest attempts, to be looked at."""
+    """The newest attempts, to be shown to people."""
     idempotency_key: str | None = None
     unknown_fields: OptionalJson = msgspec.field(default=UNSET, name="unknown")
-    """Fields that a later version wrote and this one does not know, to be written back as they were."""
+    """Fields of a later version that this version does not know. They are written back unchanged."""
 
     @property
     def is_terminal(self) -> bool:
@@ -236,19 +239,19 @@ class TaskRecord(
         return decode_attempts(self.attempt_history_json)
 
     def can_ask(self, capability: Capability) -> bool:
-        """Return whether its client can be asked what needs this."""
+        """Return whether its client declared this capability."""
         return self.client_can is None or capability.value in self.client_can
 
     @property
     def questions(self) -> dict[str, Input]:
-        """The outstanding questions that its client can be asked; operators see all of them."""
+        """The outstanding questions that its client can answer. Operators see all of them."""
         if self.client_can is None:
             return self.outstanding
         return {key: asked for key, asked in self.outstanding.items() if self.can_ask(asked.capability)}
 
     @property
     def outstanding(self) -> dict[str, Input]:
-        """What was asked and not yet answered."""
+        """The questions without an answer."""
         return {key: asked for key, asked in self.inputs.items() if not asked.is_answered}
 
 
@@ -257,7 +260,7 @@ _decoder = msgspec.json.Decoder(TaskRecord)
 
 
 def encode_task(task: TaskRecord) -> bytes:
-    """The canonical bytes of a task."""
+    """Return the canonical bytes of a task."""
     if isinstance(task.unknown_fields, UnsetType):
         return codec.encode(task)
     known = codec.decode(codec.encode(msgspec.structs.replace(task, unknown_fields=UNSET)))
@@ -265,7 +268,7 @@ def encode_task(task: TaskRecord) -> bytes:
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
-    """The task of such bytes. NewerFormat: a newer version wrote it. CorruptRecord: it is damaged."""
+    """Decode a task. Raises NewerFormat if a newer version wrote it, CorruptRecord if it is damaged."""
     try:
         task = _decoder.decode(body)
         known = codec.encode(task)
@@ -286,7 +289,7 @@ def _error(task_id: str, body: str, reason: str) -> NewerFormat | CorruptRecord:
 
 
 def _difference(stored: Json, known: Json) -> dict[str, Json]:
-    """What the objects of `stored` have and those of `known` lack."""
+    """Return the fields of `stored`, at any depth, that `known` does not have."""
     if not (isinstance(stored, dict) and isinstance(known, dict)):
         return {}
     missing = {key: value for key, value in stored.items() if key not in known}
@@ -295,8 +298,8 @@ def _difference(stored: Json, known: Json) -> dict[str, Json]:
 
 
 def _overlay(known: Json, unknown: Json) -> Json:
-    """`known`, with what its objects lack put back."""
+    """Return `known` with the fields of `unknown` added, at any depth."""
     if not (isinstance(known, dict) and isinstance(unknown, dict)):
         return known
-    put_back = {key: _overlay(known[key], value) if key in known else value for key, value in unknown.items()}
-    return {**known, **put_back}
+    added = {key: _overlay(known[key], value) if key in known else value for key, value in unknown.items()}
+    return {**known, **added}

@@ -1,8 +1,8 @@
-"""How long a task is kept. Pure functions of the record and the time.
+"""How long a task is kept, as pure functions of the record and the time.
 
-A task that was never started expires when its ttl has passed. A started one has no expiry until it has ended,
-so that no work is discarded; if no worker starts it again for `ABANDONED_AFTER`, a worker ends it visibly. A
-result stays readable for the task's retention.
+A task that was never started expires after its ttl. A started task does not expire before it has finished, so
+that no work is lost; if no worker starts it again for `ABANDONED_AFTER`, a worker finishes it as failed. A
+finished task is kept for its retention.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from .config import DAY_MS
 from .record import TaskRecord
 
 ABANDONED_AFTER: Micros = 30 * DAY_MS * 1000
-"""How long a released task may be due without being started again."""
+"""How long a released task stays queued before it is given up."""
 
 
 def is_started(task: TaskRecord) -> bool:
@@ -21,7 +21,7 @@ def is_started(task: TaskRecord) -> bool:
 
 
 def expires_at(task: TaskRecord) -> Micros | None:
-    """Return when the storage may delete the task; None: not before it has ended, or never."""
+    """Return when the storage may delete the task; None: not before it has finished, or never."""
     if task.finished_at is not None:
         return _result_expires_at(task, task.finished_at)
     if task.ttl_ms is None or is_started(task):
@@ -32,12 +32,12 @@ def expires_at(task: TaskRecord) -> Micros | None:
 def _result_expires_at(task: TaskRecord, finished_at: Micros) -> Micros | None:
     if task.ttl_ms is None or task.retention_ms is None:
         return None
-    shown = _extended_ttl(task, task.ttl_ms, finished_at)  # a client may have been shown this ttl
-    return max(task.created_at + shown * 1000, finished_at + task.retention_ms * 1000)
+    reported = _extended_ttl(task, task.ttl_ms, finished_at)  # a client may have received this ttl
+    return max(task.created_at + reported * 1000, finished_at + task.retention_ms * 1000)
 
 
 def is_abandoned(task: TaskRecord, now: Micros) -> bool:
-    """Return whether a started task has been due for so long that it is to be ended as expired."""
+    """Return whether a started task has been queued for so long that a worker should finish it as failed."""
     if task.is_terminal or task.is_claimed or task.released_at is None or task.ttl_ms is None:
         return False
     answered_at = max((asked.answered_at or 0 for asked in task.inputs.values()), default=0)
@@ -46,21 +46,22 @@ def is_abandoned(task: TaskRecord, now: Micros) -> bool:
 
 
 def question_deadline(task: TaskRecord) -> Micros | None:
-    """Return when the first unanswered question of the task must be answered; None: there is no such time."""
+    """Return the earliest deadline of the unanswered questions; None if they have none."""
     deadlines = (asked.deadline_at for asked in task.outstanding.values())
     return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
 
 def is_past_deadline(task: TaskRecord, now: Micros) -> bool:
-    """Return whether a question of the task is past its deadline."""
+    """Return whether the deadline of an unanswered question has passed."""
     deadline = None if task.is_terminal else question_deadline(task)
     return deadline is not None and deadline <= now
 
 
 def client_ttl_ms(task: TaskRecord, now: Micros) -> int | None:
-    """Return the ttl in milliseconds that clients are shown, counted from the creation of the task.
+    """Return the ttl that is reported to clients, in milliseconds since the creation of the task.
 
-    A client may give up when it has passed, so it is always at least one ttl ahead of a started task.
+    A client may give up when it has passed. For a started task it is therefore extended, one ttl at a time,
+    and always ends in the future.
     """
     if task.finished_at is not None:
         expires = expires_at(task)

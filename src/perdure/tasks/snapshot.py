@@ -1,4 +1,4 @@
-"""A task as it was read, with the storage record that the next write must find unchanged."""
+"""A task as it was read, with the storage record that must be unchanged when it is written."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from .record import Success, TaskId, TaskRecord, decode_task, encode_task
 
 TASKS = Space("tasks")
 LEASES = Space("leases")
-"""Where it says who works on a task: a record beside the task, under the same key."""
+"""The space of leases. A lease is stored in the task's partition, under the same key."""
 COMPLETED_WITH_ERROR = "completed_with_error"
 """The tag of completed tasks whose result reports an error. The tag of every other task is its status."""
 LEASE_FORMAT = 1
 """The newest format of leases."""
 BOOKKEEPING_RESERVE_BYTES = 48 * 1024
-"""By how much attempts, messages and a short error may take a record beyond its limit."""
+"""How far attempts, messages and a short error can exceed the size limit of a record."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
-    """What was read. `task` is the task; the rest is needed to write it."""
+    """A task as it was read, and the storage record that is needed to write it."""
 
     task: TaskRecord
     record: Record
@@ -35,17 +35,17 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_record(cls, record: Record) -> Snapshot:
-        """The task of a storage record. Raises NewerFormat or CorruptRecord."""
+        """Decode a storage record. Raises NewerFormat or CorruptRecord."""
         task = decode_task(record.key, record.body)
         if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
-            raise CorruptRecord(record.key, "it names another task or owner than the one it is stored for")
+            raise CorruptRecord(record.key, "its task id or owner does not match its address")
         return cls(task, record)
 
     def to_insert(self) -> Insert:
         return Insert(record=self.record)
 
     def replace_with(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
-        """The next snapshot, and the change that makes it true."""
+        """Return the snapshot after a change of the task, and the storage change to commit."""
         lane, wake_at = edits.timer(task)
         reserve_bytes = 0 if _adds_content(self.task, task) else BOOKKEEPING_RESERVE_BYTES
         change = self.record.replace_with(
@@ -59,7 +59,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
 
 def new_snapshot(task: TaskRecord, config: StoreConfig) -> Snapshot:
-    """A new task, not yet stored."""
+    """Return the snapshot of a new task, which is not stored yet."""
     lane, wake_at = edits.timer(task)
     record = Record(
         space=TASKS,
@@ -80,9 +80,8 @@ def _tag(task: TaskRecord) -> Tag:
 
 
 def tags_of(status: Status) -> tuple[Tag, ...]:
-    """The tags of all tasks of a status."""
-    also = (COMPLETED_WITH_ERROR,) if status is Status.COMPLETED else ()
-    return (status.value, *also)
+    """Return the tags under which tasks with this status are stored."""
+    return (status.value, COMPLETED_WITH_ERROR) if status is Status.COMPLETED else (status.value,)
 
 
 def task_address(partition: str, task_id: TaskId) -> Address:
@@ -94,7 +93,7 @@ def lease_address(task: Record) -> Address:
 
 
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
-    """Whether the work or the client put something in. A task that is full can still be held and ended."""
+    """Return whether the worker or the client added content. Otherwise a full task can still be written."""
     return (
         after.variables_json is not before.variables_json
         or after.checkpoint_json is not before.checkpoint_json

@@ -1,6 +1,6 @@
-"""Named values that survive: merged shallowly, checked before they are stored.
+"""Named values of a task, stored with it.
 
-A task has two sets of them. Its *variables* are shared with the client, which may read and set them. Its
+A task has two sets of them. Its *variables* are shared with the client, which can read and set them. Its
 *checkpoint* belongs to the worker alone: no client reads or writes it.
 """
 
@@ -20,9 +20,9 @@ D = TypeVar("D")
 
 
 class Variables(Mapping[str, Json]):
-    """Variables, or a checkpoint, as they were when the task was read.
+    """The variables, or the checkpoint, of a task as it was read.
 
-    The typed getters refuse a value of another type.
+    The typed getters raise WrongVariableType if the value has another type.
     """
 
     def __init__(self, values: dict[str, Json]) -> None:
@@ -63,9 +63,9 @@ class Variables(Mapping[str, Json]):
     @overload
     def get_float(self, name: str, default: D) -> float | D: ...
     def get_float(self, name: str, default: object = None) -> object:
-        """A number; an integer counts as one, because JSON does not tell 1 from 1.0."""
+        """Return a number. Integers are accepted, because JSON does not distinguish 1 from 1.0."""
         value = self._values.get(name)
-        if type(value) is int and value.bit_length() < 1024:  # what a float can hold
+        if type(value) is int and value.bit_length() < 1024:  # the range of a float
             return float(value)
         return self._typed(name, float, default)
 
@@ -100,22 +100,22 @@ class Variables(Mapping[str, Json]):
 
 
 RESERVED_PREFIXES = ("workflow.", "perdure.")
-"""Prefixes of names that no client may set: what perdure itself keeps about a task is named so."""
+"""Prefixes of the names that perdure itself uses. Clients cannot set them."""
 
 
 def check_from_client(changes: Mapping[str, JsonLike]) -> None:
-    """Raise if a client sets a variable whose name is reserved."""
+    """Raise if a client sets a variable with a reserved name."""
     for name in changes:
         if name.startswith(RESERVED_PREFIXES):
             raise InvalidValue(
-                "variables", f"names that begin with {' or '.join(RESERVED_PREFIXES)} are reserved"
+                "variables", f"names that start with {' or '.join(RESERVED_PREFIXES)} are reserved"
             )
 
 
 def merge(
     current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig, field: str = "variables"
 ) -> Raw:
-    """The values after a change: each name is set as a whole, and null removes it."""
+    """Return the values after a change: each name is replaced as a whole, and null removes it."""
     for name, value in changes.items():
         _check_name(name, config, field)
         codec.check_json(
@@ -139,6 +139,6 @@ def merge(
 
 def _check_name(name: str, config: StoreConfig, field: str) -> None:
     if not codec.check_text(field, name):
-        raise InvalidValue(field, "a name must not be empty")
+        raise InvalidValue(field, "a variable name must not be empty")
     if len(name) > config.max_variable_name_length:
-        raise LimitExceeded(field, config.max_variable_name_length, len(name), "characters of a name")
+        raise LimitExceeded(field, config.max_variable_name_length, len(name), "characters in a name")

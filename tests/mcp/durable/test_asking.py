@@ -187,7 +187,7 @@ async def test_another_question_under_the_same_key_is_an_error_and_not_the_first
         assert text_of(ended) == "accept, accept"
     else:
         assert ended["result"]["isError"]
-        assert "another question under the key 'go'" in caplog.text
+        assert "the input key 'go' for another question" in caplog.text
 
 
 # Resolvers

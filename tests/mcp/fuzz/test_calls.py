@@ -111,5 +111,5 @@ def test_what_is_too_large_is_refused_with_its_limit(server: Server, version: st
     reply = send_call(server, version, arguments={"label": "x" * 3_000_000})
 
     assert_answers(version, reply, {INVALID_PARAMS})
-    assert "at most" in reply.message["error"]["message"]
+    assert "exceed the limit of" in reply.message["error"]["message"]
     assert len(reply.message["error"]["message"]) < 1000
