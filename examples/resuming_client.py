@@ -1,4 +1,4 @@
-"""A client that may be stopped at any time: it keeps the handle of its task in a file, and resumes it.
+"""A client that can be stopped at any time: it saves its task in a file, and resumes it.
 
     python examples/resuming_client.py [ENDPOINT [SECONDS]]
 
@@ -17,29 +17,29 @@ from mcp_types import CallToolResult, TextContent
 
 from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 
-KEPT = Path("report.handle")
+SAVED = Path("report.task")
 
 
 async def main(endpoint: str, seconds: float) -> None:
     tasks = ClientTasks(push=True)
     async with Client(endpoint, extensions=[tasks]) as client:
-        if KEPT.exists():
-            print(f"resuming the task in {KEPT}")
-            handle = tasks.resume(client, KEPT.read_text())
+        if SAVED.exists():
+            print(f"resuming the task in {SAVED}")
+            task = tasks.resume(client, SAVED.read_text())
         else:
-            handle = await start(tasks, client, seconds)
-        result = await handle.wait(on_state=Show())
-        KEPT.unlink()
+            task = await start(tasks, client, seconds)
+        result = await task.wait(on_state=Show())
+        SAVED.unlink()
         print(text_of(result))
 
 
 async def start(tasks: ClientTasks, client: Client, seconds: float) -> ClientTask:
-    handle = await tasks.start(client, "build_report", {"year": 2026, "seconds": seconds})
-    if isinstance(handle, CallToolResult):
-        raise SystemExit(text_of(handle))
-    KEPT.write_text(handle.save())
-    print(f"the task is kept in {KEPT}; stop me with Ctrl-C and start me again")
-    return handle
+    task = await tasks.start(client, "build_report", {"year": 2026, "seconds": seconds})
+    if isinstance(task, CallToolResult):
+        raise SystemExit(text_of(task))
+    SAVED.write_text(task.save())
+    print(f"the task is saved in {SAVED}; stop me with Ctrl-C and start me again")
+    return task
 
 
 class Show:

@@ -148,9 +148,9 @@ async def visiting(
 
 
 async def started(client: Client, tasks: ClientTasks, tool: str, arguments: Mapping[str, Any]) -> ClientTask:
-    handle = await tasks.start(client, tool, arguments)
-    assert isinstance(handle, ClientTask), handle
-    return handle
+    task = await tasks.start(client, tool, arguments)
+    assert isinstance(task, ClientTask), task
+    return task
 
 
 def text_of(result: CallToolResult) -> str:
@@ -193,8 +193,8 @@ async def test_minimal_brews_over_stdin_and_stdout(tmp_path: Path, mode: Mode) -
     async with visiting(server, mode=mode) as (client, tasks):
         many = await started(client, tasks, "brew", {"cups": 600})
         assert text_of(await client.call_tool("brew", {"cups": 1})) == "1 cups of coffee"
-        handle = await started(client, tasks, "brew", {"cups": 2})
-        assert text_of(await handle.wait(30, on_state=seen.append)) == "2 cups of coffee"
+        task = await started(client, tasks, "brew", {"cups": 2})
+        assert text_of(await task.wait(30, on_state=seen.append)) == "2 cups of coffee"
         await until(lambda: _has_brewed(many, 2), seconds=30)
         await many.cancel()
 
@@ -202,8 +202,8 @@ async def test_minimal_brews_over_stdin_and_stdout(tmp_path: Path, mode: Mode) -
     assert (tmp_path / "minimal.db").exists()
 
 
-async def _has_brewed(handle: ClientTask, cups: int) -> bool:
-    said = re.fullmatch(r"brewing cup (\d+)", (await handle.status()).status_message or "")
+async def _has_brewed(task: ClientTask, cups: int) -> bool:
+    said = re.fullmatch(r"brewing cup (\d+)", (await task.status()).status_message or "")
     return said is not None and int(said[1]) >= cups
 
 
@@ -260,9 +260,9 @@ async def test_elicitation_is_answered_after_a_restart(tmp_path: Path) -> None:
     asked, answers = Person(name="Ada"), Person(book=False)
     async with served(tmp_path, "elicitation") as server:
         async with visiting(server.url, asked) as (client, tasks):
-            handle = await started(client, tasks, "book_trip", {"city": "Rome"})
-            await until(lambda: _waits(handle), seconds=30)
-            kept = handle.save()
+            task = await started(client, tasks, "book_trip", {"city": "Rome"})
+            await until(lambda: _waits(task), seconds=30)
+            kept = task.save()
         await server.program.end(signal.SIGKILL)
     async with served(tmp_path, "elicitation") as server, visiting(server.url, answers) as (client, tasks):
         result = await tasks.resume(client, kept).wait(60)
@@ -271,8 +271,8 @@ async def test_elicitation_is_answered_after_a_restart(tmp_path: Path) -> None:
     assert (asked.asked, len(answers.asked)) == (["Who travels?"], 1)
 
 
-async def _waits(handle: ClientTask) -> bool:
-    return (await handle.status()).status == "input_required"
+async def _waits(task: ClientTask) -> bool:
+    return (await task.status()).status == "input_required"
 
 
 # workflow.py
@@ -302,9 +302,9 @@ async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: 
 
     async with served(tmp_path, "checkpoint") as server:
         async with visiting(server.url) as (client, tasks):
-            handle = await started(client, tasks, "count_words", {"chapters": 4})
-            kept = handle.save()
-            await until(lambda: _has_counted(handle, 2), seconds=30)
+            task = await started(client, tasks, "count_words", {"chapters": 4})
+            kept = task.save()
+            await until(lambda: _has_counted(task, 2), seconds=30)
         await server.program.end(signal.SIGKILL)
     async with served(tmp_path, "checkpoint") as server, visiting(server.url) as (client, tasks):
         result = await tasks.resume(client, kept).wait(60, on_state=note)
@@ -313,8 +313,8 @@ async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: 
     assert min(chapters) >= 2
 
 
-async def _has_counted(handle: ClientTask, chapters: int) -> bool:
-    return ((await handle.status()).progress or {}).get("done", 0) >= chapters
+async def _has_counted(task: ClientTask, chapters: int) -> bool:
+    return ((await task.status()).progress or {}).get("done", 0) >= chapters
 
 
 # feeds.py
@@ -328,8 +328,8 @@ async def test_feeds_reads_goes_on_when_its_server_was_killed_and_tells_what_peo
         (tmp_path / "feeds.toml").write_text(f'[bluesky]\nservice = "{fake.url}"\npds = "{fake.url}"\n')
         async with served(tmp_path, "feeds") as server:
             async with visiting(server.url) as (client, tasks):
-                handle = await started(client, tasks, "ingest", {"accounts": dids})
-                kept = handle.save()
+                task = await started(client, tasks, "ingest", {"accounts": dids})
+                kept = task.save()
                 await until(lambda: _has_read(fake, 2), seconds=30)
             await server.program.end(signal.SIGKILL)
         async with served(tmp_path, "feeds") as server, visiting(server.url) as (client, tasks):
@@ -379,20 +379,20 @@ def _page(client: Program) -> int:
 
 
 async def test_resuming_client_is_stopped_and_goes_on_waiting_for_the_same_report(tmp_path: Path) -> None:
-    kept = tmp_path / "report.handle"
+    kept = tmp_path / "report.task"
     async with sampled(tmp_path, "--no-dashboard") as server:
         async with running(tmp_path, CLIENT, server.url, "5") as client:
             await until(lambda: _page(client) >= 2, seconds=60)
             code = await client.end(signal.SIGINT)
             assert (code, "Traceback" in client.said) == (0, False), client.said
             assert "stopped; the task goes on" in client.said
-        handle, same = kept.read_text(), tmp_path / "same.handle"
+        task, same = kept.read_text(), tmp_path / "same.task"
         same.hardlink_to(kept)  # stays when the client is done with it
         async with running(tmp_path, CLIENT, server.url) as again:
             assert await again.ended() == 0, again.said
 
     assert "resuming the task" in again.said
-    assert same.read_text() == handle
+    assert same.read_text() == task
     assert "2026 report: 12 pages, finished by attempt 1" in again.said
     assert "writing page 1 of 12" not in again.said
     assert not kept.exists()

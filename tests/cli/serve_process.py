@@ -97,18 +97,18 @@ async def anyone(token: str | None = None) -> AsyncGenerator[httpx2.AsyncClient]
 # Tasks
 
 
-async def has_page(handle: ClientTask, page: int) -> bool:
-    return ((await handle.status()).progress or {}).get("done", 0) >= page
+async def has_page(task: ClientTask, page: int) -> bool:
+    return ((await task.status()).progress or {}).get("done", 0) >= page
 
 
-async def is_writing(handle: ClientTask) -> bool:
-    state = await handle.status()
+async def is_writing(task: ClientTask) -> bool:
+    state = await task.status()
     said = re.fullmatch(r"writing page \d+ of 12, attempt 1", state.status_message or "")
     return said is not None and state.progress is not None
 
 
-async def has_read(handle: ClientTask, accounts: int) -> bool:
-    progress = (await handle.status()).progress
+async def has_read(task: ClientTask, accounts: int) -> bool:
+    progress = (await task.status()).progress
     return progress is not None and progress["done"] >= accounts
 
 

@@ -115,5 +115,5 @@ async def test_told_twice_it_stops_dead_and_the_next_start_finishes_the_task(tmp
     assert re.fullmatch(r"coffee, in attempt [2-4]", text_of(result))  # a slow worker is lost like a dead one
 
 
-async def _has_begun(handle: ClientTask) -> bool:
-    return (await handle.status()).variables.get("begun") is True
+async def _has_begun(task: ClientTask) -> bool:
+    return (await task.status()).variables.get("begun") is True

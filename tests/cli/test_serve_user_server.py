@@ -43,8 +43,8 @@ async def test_a_server_of_ones_own_is_served_where_it_is_asked_to_with_a_dashbo
         await program.until_said("Press Ctrl+C to stop.")
         root = f"http://{ELSEWHERE}:{port}"
         async with visiting(f"{root}/mcp") as (client, tasks), anyone() as browser:
-            handle = await started(client, tasks, "brew", {"cups": 2})
-            assert text_of(await handle.wait(30)) == "2 cups of coffee"
+            task = await started(client, tasks, "brew", {"cups": 2})
+            assert text_of(await task.wait(30)) == "2 cups of coffee"
             page = await browser.get(f"{root}/tasks")
             rebound = {"Host": f"evil.example:{port}"}
             assert (await browser.post(f"{root}/mcp", json={}, headers=rebound)).status_code == 421
@@ -109,16 +109,16 @@ async def test_what_the_dashboard_cancels_is_kept_for_as_long_as_the_server_keep
     (tmp_path / "own.py").write_text(PAUSING)
     ada = Person(name="Ada")  # who can be asked, and is not there to answer
     async with sampled(tmp_path, "own:server") as server, visiting(server.url, ada) as (client, tasks):
-        handle = await started(client, tasks, "brew", {})
+        client_task = await started(client, tasks, "brew", {})
 
         async def asks() -> bool:
-            return (await handle.status()).status == "input_required"
+            return (await client_task.status()).status == "input_required"
 
         await until(asks, seconds=30)
         async with anyone() as browser:
             browser.base_url = root_of(server)
             browser.headers["accept"] = "text/html"
-            page = await path_of(browser, handle.task_id)
+            page = await path_of(browser, client_task.task_id)
             key = csrf_token_in((await browser.get(page)).text)
             await browser.post(f"{page}/cancel", data={"form_key": key})
     async with await open_storage(f"sqlite:///{tmp_path / 'own.db'}") as storage:

@@ -96,8 +96,8 @@ async def test_a_server_over_stdin_and_stdout_is_served_too(mode: Mode) -> None:
     person = Answering({"confirm": True})
     async with visiting(cast("Any", server), mode, person=person) as visitor:
         assert text_of(await visitor.client.call_tool("confirm_delete", {"filename": "a"})) == "deleted a"
-        handle = await visitor.start("slow_compute", {"seconds": 0.1, "label": "it"})
-        assert text_of(await handle.wait(30)) == "computed it in 0.1 seconds"
+        task = await visitor.start("slow_compute", {"seconds": 0.1, "label": "it"})
+        assert text_of(await task.wait(30)) == "computed it in 0.1 seconds"
 
 
 class Answering(Person):
@@ -137,9 +137,9 @@ async def test_a_result_of_a_handle_must_fit_the_schema_of_its_tool(
 ) -> None:
     shop.answers.changing["tasks/get" if mode == "auto" else "tasks/result"] = spoiled
     async with visiting(target, mode) as visitor:
-        handle = await visitor.start("add", {"left": 2, "right": 3})
+        task = await visitor.start("add", {"left": 2, "right": 3})
         with pytest.raises(RuntimeError, match="Invalid structured content"):
-            await handle.wait(10)
+            await task.wait(10)
 
 
 # Giving up

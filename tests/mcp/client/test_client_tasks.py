@@ -1,4 +1,4 @@
-"""A handle shows its task, waits for it, cancels it, and can be kept and resumed by another client."""
+"""A task at its client shows its state, waits, cancels, and can be saved and resumed by another client."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ async def test_a_handle_shows_its_task_and_waits_for_its_result(
     shop: Shop, target: Target, mode: Mode
 ) -> None:
     async with visiting(target, mode) as visitor:
-        handle = await visitor.start("hold", {"label": "it"})
-        assert handle.tool == "hold"
-        assert (await handle.status()).status == "working"
-        assert (await handle.status()).task_id == handle.task_id
+        task = await visitor.start("hold", {"label": "it"})
+        assert task.tool == "hold"
+        assert (await task.status()).status == "working"
+        assert (await task.status()).task_id == task.task_id
         shop.gate.set()
-        assert text_of(await handle.wait(20)) == "held it"
-        assert (await handle.status()).status == "completed"
+        assert text_of(await task.wait(20)) == "held it"
+        assert (await task.status()).status == "completed"
 
 
 @BOTH
 async def test_a_wait_that_times_out_leaves_the_task_as_it_is(shop: Shop, target: Target, mode: Mode) -> None:
     async with visiting(target, mode) as visitor:
-        handle = await visitor.start("hold")
+        task = await visitor.start("hold")
         with pytest.raises(TimeoutError):
-            await handle.wait(0.3)
-        assert (await handle.status()).status == "working"
+            await task.wait(0.3)
+        assert (await task.status()).status == "working"
         shop.gate.set()
-        assert text_of(await handle.wait(20)) == "held "
+        assert text_of(await task.wait(20)) == "held "
 
 
 @BOTH
@@ -62,22 +62,22 @@ async def test_a_wait_that_is_cancelled_leaves_the_task_as_it_is(
     shop: Shop, target: Target, mode: Mode
 ) -> None:
     async with visiting(target, mode) as visitor:
-        handle = await visitor.start("hold")
-        waiting = asyncio.create_task(handle.wait())
+        task = await visitor.start("hold")
+        waiting = asyncio.create_task(task.wait())
         await until(lambda: len(shop.watch.of("tasks/get")) > 0)
         await cancelled(waiting)
         shop.gate.set()
-        assert text_of(await handle.wait(20)) == "held "
+        assert text_of(await task.wait(20)) == "held "
 
 
 @BOTH
 async def test_a_cancelled_task_is_told_apart_from_one_that_failed(target: Target, mode: Mode) -> None:
     async with visiting(target, mode) as visitor:
-        handle = await visitor.start("hold")
-        await handle.cancel()
+        task = await visitor.start("hold")
+        await task.cancel()
         with pytest.raises(WasCancelled) as raised:
-            await handle.wait(10)
-        assert raised.value.task_id == handle.task_id
+            await task.wait(10)
+        assert raised.value.task_id == task.task_id
         broken = await visitor.start("break_off")
         assert told_by(await raised_by(broken.wait(10)))[0] == -32042
 
@@ -87,10 +87,10 @@ async def test_a_task_that_is_cancelled_by_another_while_it_is_waited_for_is_tol
     shop: Shop, url: str, mode: Mode
 ) -> None:
     async with visiting(url, mode) as one, visiting(url, mode) as other:
-        handle = await one.start("hold")
-        waiting = asyncio.create_task(handle.wait(20))
-        await until(lambda: len(shop.watch.of("tasks/get", handle.task_id)) > 0)
-        await other.resume(handle.save()).cancel()
+        task = await one.start("hold")
+        waiting = asyncio.create_task(task.wait(20))
+        await until(lambda: len(shop.watch.of("tasks/get", task.task_id)) > 0)
+        await other.resume(task.save()).cancel()
         with pytest.raises(WasCancelled):
             await waiting
 
@@ -99,14 +99,14 @@ async def test_a_task_that_is_cancelled_by_another_while_it_is_waited_for_is_tol
 async def test_every_state_in_which_a_task_is_seen_is_shown(shop: Shop, target: Target, mode: Mode) -> None:
     states: list[TaskState] = []
     async with visiting(target, mode) as visitor:
-        handle = await visitor.start("hold")
-        waiting = asyncio.create_task(handle.wait(20, on_state=states.append))
+        task = await visitor.start("hold")
+        waiting = asyncio.create_task(task.wait(20, on_state=states.append))
         await until(lambda: len(states) > 0)
         shop.gate.set()
         await waiting
 
     assert (states[0].status, states[-1].status) == ("working", "completed")
-    assert {state.task_id for state in states} == {handle.task_id}
+    assert {state.task_id for state in states} == {task.task_id}
 
 
 @BOTH
@@ -156,8 +156,8 @@ async def test_what_a_caller_says_in_meta_reaches_the_server_beside_the_key(shop
 
 async def test_at_2025_11_25_a_caller_says_how_long_its_task_is_kept(target: Target) -> None:
     async with visiting(target, "legacy") as visitor:
-        handle = await visitor.start("hold", ttl=123_000)
-        assert (await handle.status()).ttl_ms == 2 * 123_000  # at least that long from now on
+        task = await visitor.start("hold", ttl=123_000)
+        assert (await task.status()).ttl_ms == 2 * 123_000  # at least that long from now on
 
 
 # Handles that are kept
@@ -170,10 +170,10 @@ async def test_a_handle_is_resumed_by_another_client_when_the_first_is_gone(
     async with visiting(url, mode) as first:
         kept = (await first.start("hold", {"label": "it"})).save()
     async with visiting(url, mode) as second:
-        handle = second.resume(kept)
-        assert (handle.tool, (await handle.status()).status) == ("hold", "working")
+        task = second.resume(kept)
+        assert (task.tool, (await task.status()).status) == ("hold", "working")
         shop.gate.set()
-        assert text_of(await handle.wait(20)) == "held it"
+        assert text_of(await task.wait(20)) == "held it"
 
 
 async def test_a_handle_is_resumed_at_another_version_of_the_protocol(shop: Shop, url: str) -> None:
@@ -188,9 +188,9 @@ async def test_a_handle_is_resumed_at_another_version_of_the_protocol(shop: Shop
 async def test_a_handle_is_resumed_when_the_server_was_restarted(tmp_path: Path, mode: Mode) -> None:
     storage = f"sqlite:///{tmp_path / 'tasks.db'}"
     async with opened(storage) as (_, url), visiting(url, mode) as visitor:
-        handle = await visitor.start("ask_two")
-        await until(lambda: _is_asking(handle))
-        kept = handle.save()
+        task = await visitor.start("ask_two")
+        await until(lambda: _is_asking(task))
+        kept = task.save()
     person = Person("Bob")
     async with opened(storage) as (_, url), visiting(url, mode, person=person) as visitor:
         assert text_of(await visitor.resume(kept).wait(30)) == "first: Bob, second: Bob"
@@ -198,8 +198,8 @@ async def test_a_handle_is_resumed_when_the_server_was_restarted(tmp_path: Path,
     assert person.asked == ["Who?", "Who?"]
 
 
-async def _is_asking(handle: ClientTask) -> bool:
-    return (await handle.status()).status == "input_required"
+async def _is_asking(task: ClientTask) -> bool:
+    return (await task.status()).status == "input_required"
 
 
 @pytest.mark.parametrize(
@@ -207,13 +207,13 @@ async def _is_asking(handle: ClientTask) -> bool:
 )
 async def test_what_is_no_kept_handle_is_refused_by_name(url: str, kept: str) -> None:
     async with visiting(url) as visitor:
-        with pytest.raises(MalformedTask, match="no saved handle"):
+        with pytest.raises(MalformedTask, match="not a saved task"):
             visitor.resume(kept)
 
 
 @BOTH
 async def test_a_handle_of_a_task_that_there_is_not_raises_what_the_server_says(url: str, mode: Mode) -> None:
     async with visiting(url, mode) as visitor:
-        handle = visitor.resume(f'{{"task_id": "{"0" * 32}", "tool": "hold"}}')
-        for awaitable in (handle.status(), handle.wait(10), handle.cancel()):
+        task = visitor.resume(f'{{"task_id": "{"0" * 32}", "tool": "hold"}}')
+        for awaitable in (task.status(), task.wait(10), task.cancel()):
             assert (await raised_by(awaitable)).code == -32602

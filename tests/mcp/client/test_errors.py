@@ -50,18 +50,18 @@ async def test_a_client_without_the_extension_is_told_how_to_build_it(shop: Shop
 async def test_an_answer_that_is_no_task_is_called_so(shop: Shop, url: str, broken: Json) -> None:
     shop.answers.changing["tasks/get"] = lambda task: {**task, **broken}
     async with visiting(url) as visitor:
-        handle = await visitor.start("hold")
+        task = await visitor.start("hold")
         with pytest.raises(MalformedTask):
-            await handle.wait(10)
+            await task.wait(10)
 
 
 async def test_a_question_that_is_none_is_no_question(shop: Shop, url: str) -> None:
     asked = {"status": "input_required", "inputRequests": {"first": {"method": "no/such"}}}
     shop.answers.changing["tasks/get"] = lambda task: {**task, **asked}
     async with visiting(url) as visitor:
-        handle = await visitor.start("hold")
+        task = await visitor.start("hold")
         with pytest.raises(MalformedTask):
-            await handle.wait(10)
+            await task.wait(10)
 
 
 async def test_every_error_of_a_client_is_one_of_ours() -> None:
@@ -84,9 +84,9 @@ async def test_a_server_of_a_protocol_without_tasks_is_called_as_any(shop: Shop,
 async def test_a_handle_says_where_there_are_no_tasks(shop: Shop) -> None:
     shop.answers.changing["initialize"] = lambda answer: {**answer, "protocolVersion": "2025-06-18"}
     async with visiting(shop.server, "legacy") as visitor:
-        handle = visitor.tasks.resume(visitor.client, '{"task_id": "abc", "tool": "greet"}')
-        for asking in (handle.status, handle.cancel, handle.wait):
+        task = visitor.tasks.resume(visitor.client, '{"task_id": "abc", "tool": "greet"}')
+        for asking in (task.status, task.cancel, task.wait):
             with pytest.raises(NoTasks, match="2025-06-18 has no tasks"):
                 await asking()
         with pytest.raises(NoTasks):
-            await handle.answer({"key": {"action": "decline"}})
+            await task.answer({"key": {"action": "decline"}})

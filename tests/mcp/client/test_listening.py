@@ -23,10 +23,10 @@ pytestmark = pytest.mark.anyio
 async def test_a_client_that_is_told_hardly_asks(shop: Shop, target: Target, url: str) -> None:
     async with visiting(url) as asks, visiting(target, push=True) as is_told:
         asked, told = await asks.start("hold"), await is_told.start("hold")
-        waiting = [asyncio.create_task(handle.wait(90)) for handle in (asked, told)]
+        waiting = [asyncio.create_task(task.wait(90)) for task in (asked, told)]
 
-        def looks(handle: ClientTask) -> int:
-            return len(shop.watch.of("tasks/get", handle.task_id))
+        def looks(task: ClientTask) -> int:
+            return len(shop.watch.of("tasks/get", task.task_id))
 
         async def rests() -> bool:
             """Whether the one who is told does not ask while the other asks four times."""
@@ -64,8 +64,8 @@ async def test_a_client_that_is_told_hears_of_a_question_that_comes_later(shop: 
 
 async def test_several_tasks_are_heard_of_at_once(shop: Shop, target: Target) -> None:
     async with visiting(target, push=True) as visitor:
-        handles = [await visitor.start("hold", {"label": f"{number}"}) for number in range(5)]
-        waiting = [asyncio.create_task(handle.wait(30)) for handle in handles]
+        started = [await visitor.start("hold", {"label": f"{number}"}) for number in range(5)]
+        waiting = [asyncio.create_task(task.wait(30)) for task in started]
         await until(lambda: len(shop.watch.of("subscriptions/listen")) == 5)
         shop.gate.set()
         results = await asyncio.gather(*waiting)
@@ -75,9 +75,9 @@ async def test_several_tasks_are_heard_of_at_once(shop: Shop, target: Target) ->
 
 async def test_two_may_wait_for_one_task_at_once(shop: Shop, target: Target) -> None:
     async with visiting(target, push=True) as visitor:
-        handle = await visitor.start("hold", {"label": "it"})
-        short = asyncio.create_task(handle.wait(0.3))
-        long = asyncio.create_task(visitor.resume(handle.save()).wait(30))
+        task = await visitor.start("hold", {"label": "it"})
+        short = asyncio.create_task(task.wait(0.3))
+        long = asyncio.create_task(visitor.resume(task.save()).wait(30))
         with pytest.raises(TimeoutError):
             await short
         shop.gate.set()
@@ -138,8 +138,8 @@ async def test_a_stream_that_breaks_is_made_up_for_by_asking(anyio_backend: str)
     shop = Shop("memory:")
     cut = Cut(shop.server.streamable_http_app())
     async with serving(cut) as url, visiting(url, push=True) as visitor:
-        handle = await visitor.start("hold")
-        waiting = asyncio.create_task(handle.wait(25))
+        task = await visitor.start("hold")
+        waiting = asyncio.create_task(task.wait(25))
         await until(lambda: len(shop.watch.of("subscriptions/listen")) == 1)
         await until(lambda: len(shop.watch.of("tasks/get")) > 0)
         cut.breaks.set()
@@ -152,20 +152,20 @@ async def test_a_stream_that_breaks_is_made_up_for_by_asking(anyio_backend: str)
 
 async def test_a_client_that_leaves_ends_the_stream(shop: Shop, url: str) -> None:
     async with visiting(url, push=True) as visitor:
-        handle = await visitor.start("hold")
-        waiting = asyncio.create_task(handle.wait())
+        task = await visitor.start("hold")
+        waiting = asyncio.create_task(task.wait())
         await until(lambda: len(shop.watch.of("subscriptions/listen")) > 0)
         await cancelled(waiting)
         (listening,) = shop.watch.of("subscriptions/listen")
-        assert listening.params["notifications"] == {"taskIds": [handle.task_id]}
+        assert listening.params["notifications"] == {"taskIds": [task.task_id]}
         shop.gate.set()
-        assert text_of(await handle.wait(20)) == "held "
+        assert text_of(await task.wait(20)) == "held "
 
 
 async def test_at_2025_11_25_a_client_that_would_be_told_asks(shop: Shop, url: str) -> None:
     async with visiting(url, "legacy", push=True) as visitor:
-        handle = await visitor.start("hold")
+        task = await visitor.start("hold")
         shop.gate.set()
-        assert text_of(await handle.wait(20)) == "held "
+        assert text_of(await task.wait(20)) == "held "
 
     assert shop.watch.of("subscriptions/listen") == []

@@ -37,14 +37,14 @@ class Shy(Person):
         return ErrorData(code=-32077, message="I would rather not", data={"because": "shy"})
 
 
-async def asking(handle: ClientTask, *keys: str) -> TaskState:
+async def asking(task: ClientTask, *keys: str) -> TaskState:
     """The task once it asks these things."""
 
     async def met() -> bool:
-        return set((await handle.status()).input_requests) == set(keys)
+        return set((await task.status()).input_requests) == set(keys)
 
     await until(met)
-    return await handle.status()
+    return await task.status()
 
 
 @BOTH
@@ -117,41 +117,41 @@ async def test_a_handle_whose_callback_refuses_is_told_so_and_can_still_be_cance
     shop: Shop, target: Target, mode: Mode
 ) -> None:
     async with visiting(target, mode, person=Shy()) as visitor:
-        handle = await visitor.start("ask_two")
-        error = await raised_by(handle.wait(20))
+        task = await visitor.start("ask_two")
+        error = await raised_by(task.wait(20))
         assert "I would rather not" in error.message
         if mode == "legacy":  # there the server hears of it, and the tool did not catch it
-            assert (await handle.status()).status == "failed"
+            assert (await task.status()).status == "failed"
             return
-        assert (await handle.status()).status == "input_required"
-        await handle.cancel()
+        assert (await task.status()).status == "input_required"
+        await task.cancel()
         await shop.until_statuses("cancelled")
         with pytest.raises(WasCancelled):
-            await handle.wait(10)
+            await task.wait(10)
 
 
 async def test_questions_can_be_answered_by_hand_and_one_by_one(target: Target) -> None:
     person = Person()
     async with visiting(target, person=person) as visitor:
-        handle = await visitor.start("ask_two")
-        state = await asking(handle, "first", "second")
+        task = await visitor.start("ask_two")
+        state = await asking(task, "first", "second")
         assert {key: cast("Any", asked.params).message for key, asked in state.questions.items()} == {
             "first": "Who?",
             "second": "Who?",
         }
-        await handle.answer({"first": {"action": "accept", "content": {"name": "Bob"}}})
-        assert set((await handle.status()).input_requests) == {"second"}
-        assert text_of(await handle.wait(20)) == "first: Bob, second: Ada"
+        await task.answer({"first": {"action": "accept", "content": {"name": "Bob"}}})
+        assert set((await task.status()).input_requests) == {"second"}
+        assert text_of(await task.wait(20)) == "first: Bob, second: Ada"
 
     assert person.asked == ["Who?"]
 
 
 async def test_at_2025_11_25_questions_cannot_be_answered_by_hand(target: Target) -> None:
     async with visiting(target, "legacy") as visitor:
-        handle = await visitor.start("ask_two")
+        task = await visitor.start("ask_two")
         with pytest.raises(CannotAnswer, match="callbacks"):
-            await handle.answer({"first": {"action": "decline"}})
-        assert text_of(await handle.wait(20)) == "first: Ada, second: Ada"
+            await task.answer({"first": {"action": "decline"}})
+        assert text_of(await task.wait(20)) == "first: Ada, second: Ada"
 
 
 async def test_a_tool_that_asks_before_there_is_a_task_is_answered_and_then_started(
@@ -159,5 +159,5 @@ async def test_a_tool_that_asks_before_there_is_a_task_is_answered_and_then_star
 ) -> None:
     server, _ = make_server("memory:")
     async with serving(server.streamable_http_app()) as url, visiting(url) as visitor:
-        handle = await visitor.start("test_tool_with_task")
-        assert text_of(await handle.wait(20)) == "done for Ada"
+        task = await visitor.start("test_tool_with_task")
+        assert text_of(await task.wait(20)) == "done for Ada"

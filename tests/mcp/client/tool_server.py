@@ -238,9 +238,9 @@ class Visitor:
     tasks: ClientTasks
 
     async def start(self, tool: str, arguments: Mapping[str, Any] = {}, **options: Any) -> ClientTask:
-        handle = await self.tasks.start(self.client, tool, arguments, **options)
-        assert isinstance(handle, ClientTask), handle
-        return handle
+        task = await self.tasks.start(self.client, tool, arguments, **options)
+        assert isinstance(task, ClientTask), task
+        return task
 
     def resume(self, saved: str) -> ClientTask:
         return self.tasks.resume(self.client, saved)

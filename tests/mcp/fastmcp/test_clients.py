@@ -96,9 +96,9 @@ async def test_our_client_uses_our_tasks_on_fastmcp(shop: Shop, url: str, *, pus
     tasks = ClientTasks(push=push)
     async with Client(url, extensions=[tasks]) as client:
         result = await client.call_tool("hold", {"label": "it"})
-        handle = await tasks.start(client, "add", {"left": 2, "right": 3})
-        assert isinstance(handle, ClientTask)
-        assert (await handle.wait(20)).structured_content == {"total": 5}
+        task = await tasks.start(client, "add", {"left": 2, "right": 3})
+        assert isinstance(task, ClientTask)
+        assert (await task.wait(20)).structured_content == {"total": 5}
 
     assert result.structured_content == {"result": "held it"}
 
@@ -116,8 +116,8 @@ async def test_our_client_uses_the_tasks_of_fastmcp(anyio_backend: str, *, push:
     async with serving(theirs.http_app(path="/mcp")) as url, Client(url, extensions=[tasks]) as client:
         async with asyncio.timeout(20):
             result = await client.call_tool("triple", {"number": 14})
-        handle = await tasks.start(client, "triple", {"number": 2})
-        assert isinstance(handle, ClientTask)
-        assert (await handle.wait(20)).structured_content == {"result": 6}
+        task = await tasks.start(client, "triple", {"number": 2})
+        assert isinstance(task, ClientTask)
+        assert (await task.wait(20)).structured_content == {"result": 6}
 
     assert result.structured_content == {"result": 42}

@@ -1,6 +1,6 @@
-"""Tasks for clients of the official SDK: calls that wait by themselves, and handles that can be kept.
+"""Tasks for clients of the official SDK: calls that wait by themselves, and tasks that can be saved.
 
-Read `extension` (what a client's author writes), `handle` (one task), `dialects` (how each protocol asks).
+Read `extension` (what a client's author writes), `client_task`, `dialects` (how each protocol asks).
 """
 
 from .client_task import ClientTask

@@ -1,6 +1,6 @@
 """`ClientTask`: one task on a server, to be looked at, waited for, answered and cancelled.
 
-A handle can be saved as text and resumed by another client, after a restart.
+It can be saved as text and resumed by another client, after a restart.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BUSY_PAUSE = 1.0
 
 
 class SavedTask(msgspec.Struct, frozen=True, kw_only=True):
-    """What of a handle is kept."""
+    """The part of a `ClientTask` that is saved."""
 
     task_id: str
     tool: str
@@ -49,7 +49,7 @@ class ClientTask:
         return self._saved.tool
 
     def save(self) -> str:
-        """The handle as text. Who has it can follow the task as you can: keep it as you keep a password."""
+        """Return the task as text, which gives access to the task: keep it as you keep a password."""
         return msgspec.json.encode(self._saved).decode()
 
     async def status(self) -> TaskState:

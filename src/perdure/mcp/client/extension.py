@@ -4,10 +4,10 @@ tasks = ClientTasks()
 async with Client(url, extensions=[tasks]) as client:
     result = await client.call_tool("build_report", {"year": 2026})  # waits, however long it takes
 
-    handle = await tasks.start(client, "build_report", {"year": 2026})
-    kept = handle.save()
+    task = await tasks.start(client, "build_report", {"year": 2026})
+    saved = task.save()
     ...
-    result = await tasks.resume(client, kept).wait()
+    result = await tasks.resume(client, saved).wait()
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class ClientTasks(ClientExtension):
         idempotency_key: str | None = None,
         meta: Wire | None = None,
     ) -> ClientTask | CallToolResult:
-        """Call a tool and do not wait for it: a handle of the task, or the result where it is there at once.
+        """Call a tool without waiting. Return a `ClientTask`, or the result if the server returned that.
 
         `ttl`, in milliseconds, is heard only at 2025-11-25. A repeated call with the same `idempotency_key`
         is, on a server of perdure that knows who calls, the same task.
@@ -65,11 +65,11 @@ class ClientTasks(ClientExtension):
         return self._client_task(dialect, SavedTask(task_id=started.task_id, tool=tool))
 
     def resume(self, client: Client, saved: str) -> ClientTask:
-        """The handle that was saved as this text."""
+        """Return the task that was saved as this text."""
         try:
             kept = msgspec.json.decode(saved, type=SavedTask)
         except (msgspec.MsgspecError, UnicodeError) as error:
-            raise MalformedTask(f"this is no saved handle: {error}") from error
+            raise MalformedTask(f"this is not a saved task: {error}") from error
         return self._client_task(self._dialect(client), kept)
 
     def _dialect(self, client: Client) -> Dialect:
@@ -104,21 +104,21 @@ class ClientTasks(ClientExtension):
     async def _finish(self, created: CreatedTask, context: ClaimContext) -> CallToolResult:
         """Wait for the task of a `call_tool`. Nobody else knows of it: who gives up waiting cancels it."""
         dialect = dialect_of(context.session)
-        handle = self._client_task(dialect, SavedTask(task_id=created.task_id, tool=context.tool_name))
+        task = self._client_task(dialect, SavedTask(task_id=created.task_id, tool=context.tool_name))
         seconds = context.read_timeout_seconds
         try:
             with anyio.move_on_after(seconds):
-                return await handle.wait()
+                return await task.wait()
         except (CallbackRefused, anyio.get_cancelled_exc_class()):
-            await _give_up(handle)
+            await _give_up(task)
             raise
-        await _give_up(handle)
+        await _give_up(task)
         raise MCPError(REQUEST_TIMEOUT, f"the task did not end within {seconds} seconds")
 
 
-async def _give_up(handle: ClientTask) -> None:
+async def _give_up(task: ClientTask) -> None:
     with anyio.move_on_after(FAREWELL, shield=True):
         try:
-            await handle.cancel()
+            await task.cancel()
         except MCPError:
             return  # it cannot be helped, and the caller has its own reason to go
