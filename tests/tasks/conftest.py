@@ -1,4 +1,4 @@
-"""A task store on each engine, with a clock that stands still until a test moves it."""
+"""A task store on each engine, with a clock that only a test advances."""
 
 from __future__ import annotations
 

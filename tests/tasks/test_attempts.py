@@ -1,4 +1,4 @@
-"""The attempts at a task: each is told, the newest are kept, and nothing of them is in the way."""
+"""The attempts at a task: the newest are stored, and they never prevent a write."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from .samples import ANA, CALL, START, Clock, json_values
 pytestmark = pytest.mark.anyio
 
 
-async def test_each_attempt_is_told_with_its_beginning_its_end_and_its_reason(
-    store: TaskStore, clock: Clock
-) -> None:
+async def test_each_attempt_has_its_start_its_end_and_its_reason(store: TaskStore, clock: Clock) -> None:
     task = await store.create(ANA, CALL)
     assert task.task.attempt_history == ()
     for reason in ("the worker was lost", None):
@@ -39,7 +37,7 @@ async def test_each_attempt_is_told_with_its_beginning_its_end_and_its_reason(
     )
 
 
-async def test_what_nobody_holds_is_given_back_without_a_word(store: TaskStore, clock: Clock) -> None:
+async def test_a_release_of_an_unclaimed_task_adds_no_attempt(store: TaskStore, clock: Clock) -> None:
     task = await task_edits.release(
         store, await task_edits.claim(store, await store.create(ANA, CALL)), "first"
     )
@@ -79,7 +77,7 @@ def test_the_longest_reasons_fit_into_the_room_for_bookkeeping() -> None:
     assert len(memoryview(raw)) < BOOKKEEPING_RESERVE_BYTES / 3
 
 
-def test_what_a_later_version_tells_of_an_attempt_is_kept() -> None:
+def test_fields_of_a_later_version_are_kept() -> None:
     stored = encode_checked("history", [{"begun_at": 1, "worker": "a"}])
     raw = attempts.start_attempt(attempts.end_attempt(stored, 2, "lost"), 3)
     assert json.loads(bytes(raw)) == [
@@ -93,7 +91,7 @@ def test_a_task_that_an_earlier_version_began_is_given_back_all_the_same() -> No
 
 
 @given(json_values)
-def test_what_is_no_history_is_read_as_none_and_begun_anew(value: Json) -> None:
+def test_an_unreadable_list_counts_as_empty_and_is_replaced(value: Json) -> None:
     raw = Raw(json.dumps(value).encode())
     assert len(attempts.decode_attempts(raw)) <= (len(value) if isinstance(value, list) else 0)
     assert json.loads(bytes(attempts.start_attempt(raw, 1)))[-1] == {"begun_at": 1}

@@ -74,8 +74,8 @@ def test_a_record_comes_back_whole() -> None:
 
 @row(11)
 def test_a_record_of_an_older_version_loads() -> None:
-    """The least that the first version wrote: every field that came later has a default."""
-    body = (GOLDEN / "task-v1-least.json").read_text(encoding="utf-8").rstrip("\n")
+    """The minimum that the first version wrote: every later field has a default."""
+    body = (GOLDEN / "task-v1-minimal.json").read_text(encoding="utf-8").rstrip("\n")
     task = decode_task("0123456789abcdef0123456789abcdef", body)
     assert task.status is Status.WORKING
     assert task.variables == {}

@@ -110,12 +110,12 @@ async def test_a_malformed_answer_is_named_and_nothing_is_taken(
 async def test_answers_are_decoded_by_the_kind_that_was_asked(store: TaskStore) -> None:
     asked = await asking(store, name=ELICIT, text=SAMPLE, roots=ROOTS)
     assert asked.task.inputs["name"].answer is None
-    said: dict[str, Json] = {
+    answers: dict[str, Json] = {
         "name": YES,
         "text": {"role": "assistant", "content": {"type": "text", "text": "hi"}, "model": "m", "extra": 1},
         "roots": {"roots": [{"uri": "file:///a", "name": "a"}, {"uri": "file:///b"}]},
     }
-    inputs = (await store.answer(asked, said)).task.inputs
+    inputs = (await store.answer(asked, answers)).task.inputs
     name, text = inputs["name"].answer, inputs["text"].answer
     assert isinstance(name, ElicitationAnswer)
     assert (name.action, name.content) == ("accept", {"age": 40, "name": "Ana"})
@@ -152,7 +152,7 @@ async def test_a_call_asks_and_answers_64_entries_at_most(store: TaskStore) -> N
 async def test_answers_are_bounded_one_by_one_and_together_before_they_are_decoded(store: TaskStore) -> None:
     asked = await asking(store, **{f"k{n}": ELICIT for n in range(5)})
     with pytest.raises(LimitExceeded) as caught:
-        await store.answer(asked, {"k0": "x" * 64 * KIB})  # malformed too, but not looked into
+        await store.answer(asked, {"k0": "x" * 64 * KIB})  # malformed too, but too large to be decoded
     assert (caught.value.field, caught.value.limit) == ("inputs.k0", 64 * KIB)
     deep: Json = {"action": "accept"}
     for _ in range(33):

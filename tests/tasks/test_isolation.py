@@ -1,4 +1,4 @@
-"""Owners do not see, change, list or count each other's tasks, and cannot tell that they exist."""
+"""Owners do not see, change, list or count each other's tasks, and cannot find out that they exist."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .samples import ANA, BOB, CALL, Clock, created, ids_of
 
 pytestmark = pytest.mark.anyio
 
-NOBODY = Owner.anonymous()
+ANONYMOUS = Owner.anonymous()
 
 
 async def touch(store: TaskStore, owner: Owner, task_id: str) -> None:
@@ -36,7 +36,7 @@ async def touch(store: TaskStore, owner: Owner, task_id: str) -> None:
 @row(26)
 async def test_a_foreign_task_is_as_absent_as_none(store: TaskStore) -> None:
     mine = await store.create(ANA, CALL)
-    others = (BOB, Owner.user("https://other.example", "ana"), Owner.client(ANA.issuer, "ana"), NOBODY)
+    others = (BOB, Owner.user("https://other.example", "ana"), Owner.client(ANA.issuer, "ana"), ANONYMOUS)
     for other in (*others, Owner.local(), Owner.session("ana")):
         await touch(store, other, mine.task.task_id)
         assert await ids_of(store, other) == []
@@ -58,7 +58,7 @@ async def test_absent_foreign_and_expired_are_one_text_without_the_id(store: Tas
 
 
 @row(29)
-async def test_no_parameter_makes_somebody_else_the_owner(store: TaskStore) -> None:
+async def test_no_parameter_changes_the_owner(store: TaskStore) -> None:
     bob = {"kind": "user", "issuer": BOB.issuer, "subject": BOB.subject}
     new = NewTask(
         method="tools/call",
@@ -91,42 +91,42 @@ async def test_anonymous_callers_are_refused_on_every_operation_unless_allowed(
 ) -> None:
     store = TaskStore(subject.storage, clock=clock)
     for attempt in (
-        store.create(NOBODY, CALL),
-        store.get(NOBODY, "0" * 32),
-        store.list(NOBODY),
-        store.delete(NOBODY, "0" * 32),
-        store.update(NOBODY, "0" * 32, store.request_cancel),
+        store.create(ANONYMOUS, CALL),
+        store.get(ANONYMOUS, "0" * 32),
+        store.list(ANONYMOUS),
+        store.delete(ANONYMOUS, "0" * 32),
+        store.update(ANONYMOUS, "0" * 32, store.request_cancel),
     ):
         with pytest.raises(AuthenticationRequired):
             await attempt
 
 
 @row(30)
-async def test_where_anonymous_is_allowed_the_id_is_the_key_and_nothing_is_listed(store: TaskStore) -> None:
-    made = await store.create(NOBODY, CALL)
+async def test_if_anonymous_is_allowed_the_id_is_the_key_and_nothing_is_listed(store: TaskStore) -> None:
+    made = await store.create(ANONYMOUS, CALL)
     task_id = made.task.task_id
-    assert await store.get(NOBODY, task_id) == made
-    assert (await store.update(NOBODY, task_id, store.request_cancel)).task.cancel_requested_at
-    assert (await store.list(NOBODY)).tasks == ()
-    assert await task_edits.counts(store, NOBODY) == {}
+    assert await store.get(ANONYMOUS, task_id) == made
+    assert (await store.update(ANONYMOUS, task_id, store.request_cancel)).task.cancel_requested_at
+    assert (await store.list(ANONYMOUS)).tasks == ()
+    assert await task_edits.counts(store, ANONYMOUS) == {}
     await touch(store, ANA, task_id)
-    assert await store.delete(NOBODY, task_id) is True
+    assert await store.delete(ANONYMOUS, task_id) is True
 
 
 @row(30)
 async def test_only_the_global_maximum_applies_to_anonymous_tasks(subject: Subject, clock: Clock) -> None:
     config = StoreConfig(allow_anonymous=True, max_tasks_per_owner=1, max_tasks=3)
     store = TaskStore(subject.storage, config, clock=clock)
-    await created(store, 3, NOBODY)
+    await created(store, 3, ANONYMOUS)
     await subject.caught_up()
     with pytest.raises(QuotaExceeded) as caught:
-        await store.create(NOBODY, CALL)
+        await store.create(ANONYMOUS, CALL)
     assert caught.value.scope == "server"
 
 
 async def test_anonymous_callers_share_no_idempotency_keys(store: TaskStore) -> None:
     with pytest.raises(InvalidValue, match="idempotency_key"):
-        await store.create(NOBODY, NewTask(method="m", idempotency_key="1"))
+        await store.create(ANONYMOUS, NewTask(method="m", idempotency_key="1"))
 
 
 @row(34, 36)
@@ -140,7 +140,7 @@ async def test_the_owner_quota_is_refused_with_a_hint(store: TaskStore, clock: C
     await store.create(ANA, CALL)
     with pytest.raises(QuotaExceeded):
         await store.create(ANA, CALL)
-    clock.advance(8 * DAY)  # and so does one that expires, though nobody swept
+    clock.advance(8 * DAY)  # and so does one that expires, purged or not
     await created(store, 100)
 
 

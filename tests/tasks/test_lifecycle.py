@@ -54,7 +54,7 @@ def test_active_is_what_can_still_move() -> None:
 
 
 @row(5)
-def test_the_rules_are_in_one_pure_module_and_engines_hold_none() -> None:
+def test_the_rules_are_in_one_pure_module_and_engines_contain_none() -> None:
     """No engine, and nothing else in the storage package, speaks of owners, leases, feeds or a status."""
     source = Path(storage.__file__).parent
     files = [path for path in source.rglob("*") if path.suffix in (".py", ".sql", ".lua")]

@@ -274,7 +274,7 @@ def test_a_configuration_that_cannot_be_is_refused_with_its_name(wrong: dict[str
 
 
 @row(61)
-def test_the_defaults_are_what_the_documentation_says() -> None:
+def test_the_defaults_are_those_of_the_documentation() -> None:
     assert (CONFIG.max_tasks_per_owner, CONFIG.max_tasks, CONFIG.allow_anonymous) == (100, 10_000, False)
     assert (CONFIG.default_ttl_ms, CONFIG.max_ttl_ms) == (86_400_000, 30 * 86_400_000)
     assert CONFIG.result_retention_ms == 7 * 86_400_000
@@ -362,6 +362,6 @@ async def test_an_outcome_made_by_hand_must_be_readable_again(store: TaskStore, 
     assert await store.get(ANA, made.task.task_id) == made
 
 
-def test_a_number_that_no_float_can_hold_is_no_float() -> None:
+def test_a_number_beyond_the_range_of_floats_is_not_a_float() -> None:
     with pytest.raises(WrongVariableType):
         Variables({"n": 10**400}).get_float("n")

@@ -216,9 +216,7 @@ async def _walk(store: TaskStore, wanted: TaskFilter, limit: int) -> list[str]:
 
 
 @row(45)
-async def test_a_filter_looks_at_a_thousand_records_a_call_and_goes_on(
-    subject: Subject, clock: Clock
-) -> None:
+async def test_a_filter_reads_a_thousand_records_a_call_and_continues(subject: Subject, clock: Clock) -> None:
     config = StoreConfig(max_tasks_per_owner=5000)
     store = TaskStore(subject.storage, config, clock=clock)
     await asyncio.gather(*[store.create(ANA, NewTask(method="common")) for _ in range(1200)])
@@ -292,7 +290,7 @@ async def _damage(storage: Storage, task_id: str, body: str) -> None:
     await storage.commit([record.replace_with(body=body, tag=record.tag)], now=START)
 
 
-async def test_a_damaged_cursor_key_is_told(subject: Subject, store: TaskStore) -> None:
+async def test_a_damaged_cursor_key_is_reported(subject: Subject, store: TaskStore) -> None:
     key = Record(space=Space("settings"), partition="perdure", key="cursor-key", order=1, body="nonsense")
     await subject.storage.commit([Insert(record=key)], now=START)
     with pytest.raises(CorruptRecord, match="cursor-key"):

@@ -46,7 +46,7 @@ def read(body: str) -> TaskRecord:
 
 @row(105)
 @given(st.integers(FUTURE, 2**60), st.dictionaries(text, json_values, max_size=4))
-def test_a_higher_format_number_is_newer_whatever_else_the_body_holds(
+def test_a_higher_format_number_is_newer_whatever_else_the_body_contains(
     number: int, rest: dict[str, Json]
 ) -> None:
     body = msgspec.json.encode({**rest, "format": number}).decode()
@@ -170,7 +170,7 @@ async def test_a_task_of_a_newer_version_is_left_as_it_is_by_every_operation(
 
 
 @row(105)
-async def test_a_task_of_a_newer_version_expires_when_its_own_record_says_so(
+async def test_a_task_of_a_newer_version_expires_at_the_time_in_its_record(
     subject: Subject, store: TaskStore, clock: Clock
 ) -> None:
     [made] = await created(store, 1)

@@ -32,7 +32,7 @@ def test_owners_cannot_be_made_to_look_like_each_other() -> None:
     assert len({partition_of(owner, "") for owner in made}) == len(made)
 
 
-def test_an_empty_name_tells_nobody_apart() -> None:
+def test_an_empty_name_is_refused() -> None:
     for make in (
         lambda: Owner.user("issuer", ""),
         lambda: Owner.client("issuer", ""),

@@ -1,4 +1,4 @@
-"""How long a task is remembered, and how it is swept away."""
+"""How long a task is kept, and how it is purged."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ FOREVER = StoreConfig(max_ttl_ms=None, default_ttl_ms=None)
 
 @row(53)
 async def test_a_ttl_is_a_day_by_default_and_thirty_at_most(store: TaskStore) -> None:
-    most = 30 * DAY // MS
+    maximum = 30 * DAY // MS
     assert (await store.create(ANA, CALL)).task.ttl_ms == DAY // MS
-    assert (await store.create(ANA, NewTask(method="m", ttl_ms=most))).task.ttl_ms == most
+    assert (await store.create(ANA, NewTask(method="m", ttl_ms=maximum))).task.ttl_ms == maximum
     with pytest.raises(LimitExceeded) as caught:
-        await store.create(ANA, NewTask(method="m", ttl_ms=most + 1))
-    assert (caught.value.field, caught.value.limit, caught.value.actual) == ("ttl", most, most + 1)
+        await store.create(ANA, NewTask(method="m", ttl_ms=maximum + 1))
+    assert (caught.value.field, caught.value.limit, caught.value.actual) == ("ttl", maximum, maximum + 1)
     for ttl in (0, -1):
         with pytest.raises(InvalidValue, match="at least 1"):
             await store.create(ANA, NewTask(method="m", ttl_ms=ttl))
 
 
 @row(54)
-async def test_null_is_for_ever_where_no_maximum_is_set(subject: Subject, clock: Clock) -> None:
+async def test_null_never_expires_if_no_maximum_is_set(subject: Subject, clock: Clock) -> None:
     store = TaskStore(subject.storage, FOREVER, clock=clock)
     made = await store.create(ANA, NewTask(method="m", ttl_ms=None))
     default = await store.create(ANA, CALL)
@@ -120,13 +120,13 @@ async def test_a_longer_ttl_keeps_a_result_longer(store: TaskStore, clock: Clock
 
 
 @row(57)
-async def test_held_work_is_not_discarded_by_its_ttl(store: TaskStore, clock: Clock) -> None:
+async def test_a_claimed_task_is_not_discarded_by_its_ttl(store: TaskStore, clock: Clock) -> None:
     made = await store.create(ANA, NewTask(method="m", ttl_ms=5000))
-    held = await task_edits.claim(store, made)
+    claimed = await task_edits.claim(store, made)
     clock.advance(100 * HOUR)
     await store.purge()
     done = await task_edits.finish(store, await store.get(ANA, made.task.task_id), Success.of("at last"))
-    assert done.version == held.version + 1
+    assert done.version == claimed.version + 1
     clock.advance(HOUR - 1)
     assert await store.get(ANA, made.task.task_id) == done
 
@@ -189,7 +189,7 @@ async def test_results_can_be_kept_for_ever(subject: Subject, clock: Clock) -> N
 
 
 @row(58)
-async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(
+async def test_a_purge_takes_the_time_works_in_batches_and_returns_ids(
     subject: Subject, store: TaskStore, clock: Clock
 ) -> None:
     old = {each.task.task_id for each in await created(store, 5)}
@@ -207,7 +207,7 @@ async def test_a_sweep_takes_the_time_works_in_batches_and_tells_ids(
 
 
 @row(60)
-async def test_a_sweep_changes_nothing_that_stays(subject: Subject, store: TaskStore, clock: Clock) -> None:
+async def test_a_purge_changes_nothing_that_stays(subject: Subject, store: TaskStore, clock: Clock) -> None:
     ended = [
         await task_edits.finish(store, await store.create(ANA, CALL), Success.of(1)),
         await task_edits.finish(store, await store.create(ANA, CALL), Failure.of(1, "x")),

@@ -115,7 +115,7 @@ def test_parameters_and_results_come_back_as_they_went(params: Json, result: Jso
 @pytest.mark.parametrize(
     "task_id", ["0" * 32, "", "x", "a b", "\0", "\ud800", "é", "a" * 5000, "../x", "{a}"]
 )
-async def test_an_unknown_id_is_not_found_whatever_it_looks_like(store: TaskStore, task_id: str) -> None:
+async def test_an_unknown_id_is_not_found_whatever_its_form(store: TaskStore, task_id: str) -> None:
     with pytest.raises(NotFound) as caught:
         await store.get(ANA, task_id)
     assert str(caught.value) == "Task not found"
@@ -264,7 +264,7 @@ async def test_mutate_gives_up_after_its_attempts(store: TaskStore) -> None:
     async def always_late(read: Snapshot) -> Snapshot:
         nonlocal tries
         tries += 1
-        await task_edits.report(store, read, message="somebody else")
+        await task_edits.report(store, read, message="another writer")
         return await task_edits.report(store, read, message="me")
 
     with pytest.raises(ConcurrentModification):
