@@ -94,7 +94,7 @@ async def test_an_expired_task_is_invisible_and_unchangeable_at_the_same_instant
     ("new", "readable"),
     [
         (NewTask(method="m", ttl_ms=5000), 7 * DAY),
-        (NewTask(method="m", ttl_ms=5000, is_ttl_named=True), 5000 * MS),
+        (NewTask(method="m", ttl_ms=5000, is_ttl_requested=True), 5000 * MS),
     ],
     ids=["default", "named"],
 )
@@ -113,7 +113,7 @@ async def test_a_result_stays_readable_for_its_retention_unless_the_client_named
 
 @row(57)
 async def test_a_longer_ttl_keeps_a_result_longer(store: TaskStore, clock: Clock) -> None:
-    made = await store.create(ANA, NewTask(method="m", ttl_ms=10 * DAY // MS, is_ttl_named=True))
+    made = await store.create(ANA, NewTask(method="m", ttl_ms=10 * DAY // MS, is_ttl_requested=True))
     done = await task_edits.finish(store, made, Failure.of(1, "kept"))
     clock.advance(10 * DAY - 1)
     assert await store.get(ANA, made.task.task_id) == done

@@ -220,7 +220,7 @@ class Calls:
             meta={name: value for name, value in meta.items() if name not in ENVELOPE},
             session_id=session_of(request),
             ttl_ms=durable.ttl if isinstance(ttl, UnsetType) else ttl,
-            is_ttl_named=not isinstance(ttl, UnsetType),
+            is_ttl_requested=not isinstance(ttl, UnsetType),
             poll_interval_ms=durable.poll_interval,
             client_can=declared(request),
             operators_answer=durable.operators_answer,

@@ -62,7 +62,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     meta: JsonLike | UnsetType = UNSET
     ttl_ms: int | UnsetType | None = UNSET
     """None: the task never expires. If unset, the store's default."""
-    is_ttl_named: bool = False
+    is_ttl_requested: bool = False
     """Whether the client requested the ttl. It then also limits how long the result is kept."""
     poll_interval_ms: int | None = None
     session_id: str | None = None
@@ -97,7 +97,7 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
         created_at=now,
         last_updated_at=now,
         ttl_ms=ttl,
-        retention_ms=_resolve_retention(ttl if new.is_ttl_named else None, config),
+        retention_ms=_resolve_retention(ttl if new.is_ttl_requested else None, config),
         poll_interval_ms=new.poll_interval_ms or config.default_poll_interval_ms,
         original_method=new.method,
         params_json=_encode_optional("params", new.params, config.max_params_size_bytes),

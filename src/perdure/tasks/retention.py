@@ -7,11 +7,11 @@ finished task is kept for its retention.
 
 from __future__ import annotations
 
+from ..storage.clock import DAY
 from ..storage.record import Micros
-from .config import DAY_MS
 from .record import TaskRecord
 
-ABANDONED_AFTER: Micros = 30 * DAY_MS * 1000
+ABANDONED_AFTER: Micros = 30 * DAY
 """How long a released task stays queued before it is given up."""
 
 
