@@ -15,7 +15,7 @@ from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStu
 from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeStubs]
 
 from perdure.storage import Record
-from perdure.storage.dynamodb.location import parse
+from perdure.storage.dynamodb.location import parse_url
 
 from .copies import Life
 from .floor import Floor
@@ -32,7 +32,7 @@ class BareDynamoDb(Floor):
 
     def __init__(self, url: str, lives: Iterator[Life]) -> None:
         super().__init__(lives)
-        self._location = parse(url)
+        self._location = parse_url(url)
         self._table = self._location.table
 
     async def open(self) -> None:

@@ -13,10 +13,10 @@ from uuid import uuid4
 from aiobotocore.session import get_session  # pyright: ignore[reportMissingTypeStubs, reportUnknownVariableType]
 
 from perdure.storage import Storage, migrate_storage, open_storage
-from perdure.storage.dynamodb.schema import description
+from perdure.storage.dynamodb.schema import table_definition
 from perdure.storage.kit.servers.dynamodb import REGION
 
-PATIENCE = 60.0
+TEST_TIMEOUT = 60.0
 """Seconds after which something that never comes fails the test instead of hanging it."""
 
 _INDEXES = {
@@ -44,8 +44,8 @@ async def storage_on(server: DynamoDb, options: str = "") -> AsyncGenerator[Stor
 
 async def make_without_end(db: Any, table: str) -> None:  # noqa: ANN401
     """A table without time to live: the kit's records ended years ago, and a strict server acts on it."""
-    await db.create_table(TableName=table, **description())
-    async with asyncio.timeout(PATIENCE):
+    await db.create_table(TableName=table, **table_definition())
+    async with asyncio.timeout(TEST_TIMEOUT):
         while (await db.describe_table(TableName=table))["Table"]["TableStatus"] != "ACTIVE":  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -72,7 +72,7 @@ async def settle(db: Any, table: str) -> None:  # noqa: ANN401 - see client_of
     mark = {"S": uuid4().hex}
     item = {"pk": mark, "sk": mark, "place": mark, "timer_place": mark, "expires_at": {"N": "0"}}
     await db.put_item(TableName=table, Item=item | dict.fromkeys(_INDEXES.values(), mark))
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TEST_TIMEOUT):
         await asyncio.gather(*[_seen(db, table, index, mark) for index in _INDEXES])
     await db.delete_item(TableName=table, Key={"pk": mark, "sk": mark})
 

@@ -16,12 +16,12 @@ from aiobotocore.credentials import AioRefreshableCredentials  # pyright: ignore
 from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeStubs]
 from botocore.loaders import Loader  # pyright: ignore[reportMissingTypeStubs]
 
-from perdure.storage.dynamodb.errors import DriverError
+from perdure.storage.dynamodb.errors import DRIVER_ERRORS
 from perdure.storage.dynamodb.signer import Sender
 from perdure.storage.kit.servers import CREDENTIALS
 from perdure.storage.kit.servers.dynamodb import REGION
 
-from .dynamodb_helpers import PATIENCE, client_of
+from .dynamodb_helpers import TEST_TIMEOUT, client_of
 
 TABLE = "perdure-sending"
 MODELS = Loader()
@@ -48,13 +48,13 @@ class Pair:
     async def by_sender(self, operation: str, question: Mapping[str, Any]) -> object:
         """Fails if it went the long way."""
         before = self.driven
-        outcome = await outcome_of(self.sender.ask(operation, question))
+        outcome = await outcome_of(self.sender.send(operation, question))
         assert self.driven == before
         return outcome
 
     async def put(self, key: str = "k") -> object:
         question = {"TableName": self.table, "Item": item(key)}
-        return await self.sender.ask("put_item", question)
+        return await self.sender.send("put_item", question)
 
     async def learn_to_put(self) -> None:
         await self.put()
@@ -72,7 +72,7 @@ async def outcome_of(asking: Any) -> object:  # noqa: ANN401 - an awaitable of t
     """An answer, or an error of DynamoDB, without what was only of this request."""
     try:
         answer = await asking
-    except DriverError as error:
+    except DRIVER_ERRORS as error:
         response = cast("Any", error).response
         said = {name: value for name, value in response.items() if name != "ResponseMetadata"}
         status = response["ResponseMetadata"]["HTTPStatusCode"]
@@ -102,13 +102,17 @@ class Rotating:
 
 @asynccontextmanager
 async def pair_on(
-    endpoint: str, *, source: Rotating | None = None, patience: float = PATIENCE, connections: int = 10
+    endpoint: str,
+    *,
+    source: Rotating | None = None,
+    driver_timeout: float = TEST_TIMEOUT,
+    connections: int = 10,
 ) -> AsyncGenerator[Pair]:
     """Set up as the engine does it, on a table of its own."""
     sender = Sender()
     config = AioConfig(
-        connect_timeout=patience,
-        read_timeout=patience,
+        connect_timeout=driver_timeout,
+        read_timeout=driver_timeout,
         max_pool_connections=connections,
         parameter_validation=False,
         retries={"total_max_attempts": 1, "mode": "standard"},
@@ -121,8 +125,8 @@ async def pair_on(
     async with session.create_client(
         "dynamodb", region_name=REGION, endpoint_url=endpoint, config=config
     ) as db:
-        sender.begin(db, await session.get_credentials())
-        async with client_of(endpoint) if patience < PATIENCE else nullcontext(db) as maker:
+        sender.start(db, await session.get_credentials())
+        async with client_of(endpoint) if driver_timeout < TEST_TIMEOUT else nullcontext(db) as maker:
             table = await new_table(maker)
         yield Pair(db, sender, table)
 
@@ -138,18 +142,18 @@ async def new_table(db: Any) -> str:  # noqa: ANN401
             {"AttributeName": "sk", "KeyType": "RANGE"},
         ],
     )
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TEST_TIMEOUT):
         while (await db.describe_table(TableName=name))["Table"]["TableStatus"] != "ACTIVE":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     return name
 
 
-def key_of(key: str) -> dict[str, Any]:
+def item_key(key: str) -> dict[str, Any]:
     return {"pk": {"S": "p"}, "sk": {"S": key}}
 
 
 def item(key: str, body: str = "{}") -> dict[str, Any]:
-    return {**key_of(key), "body": {"S": body}, "version": {"N": "1"}}
+    return {**item_key(key), "body": {"S": body}, "version": {"N": "1"}}
 
 
 # A front: a server before the server

@@ -13,7 +13,7 @@ import pytest
 
 from perdure.storage import Address, Insert, Storage, open_storage
 from perdure.storage.copy import copy_records
-from perdure.storage.dynamodb.items import MOST_INLINE
+from perdure.storage.dynamodb.items import MAX_INLINE_BODY_BYTES
 from perdure.storage.errors import CopyMismatch, StorageCorrupt
 from perdure.storage.kit import CHECKS, Check
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
@@ -25,9 +25,9 @@ from .. import servers
 from ..markers import row, server
 from .damage import damage_dynamodb, damage_postgres, damage_redis, damage_sqlite
 from .dynamodb_helpers import client_of, items_of, table_of
+from .engines import ENGINES
 from .postgres_helpers import session
 from .redis_helpers import client_of as redis_client_of
-from .subjects import ENGINES
 
 pytestmark = pytest.mark.anyio
 
@@ -171,7 +171,9 @@ async def test_redis_tag_that_is_not_utf8() -> None:
 async def test_dynamodb_lacks_a_part_of_a_large_body() -> None:
     async with ENGINES["dynamodb"]() as subject:
         url = subject.url or ""
-        large = make_record("bad", order=5, tag="t", lane="l", wake_at=5, body="x" * (MOST_INLINE + 1))
+        large = make_record(
+            "bad", order=5, tag="t", lane="l", wake_at=5, body="x" * (MAX_INLINE_BODY_BYTES + 1)
+        )
         await insert_each(subject.storage, large, OTHER)
         async with client_of(servers.dynoxide().endpoint) as db:
             [part, _] = await items_of(db, table_of(url), "body")
@@ -184,7 +186,7 @@ async def test_dynamodb_lacks_a_part_of_a_large_body() -> None:
 async def test_maintenance_keeps_the_parts_of_a_damaged_record() -> None:
     async with ENGINES["dynamodb"]() as subject:
         url = subject.url or ""
-        await insert_each(subject.storage, make_record("bad", body="x" * (MOST_INLINE + 1)))
+        await insert_each(subject.storage, make_record("bad", body="x" * (MAX_INLINE_BODY_BYTES + 1)))
         await damage_dynamodb(url, RECORD.address, "REMOVE body_id")
         assert (await subject.storage.maintain(repair=True)).reclaimed_bytes == 0
         async with client_of(servers.dynoxide().endpoint) as db:

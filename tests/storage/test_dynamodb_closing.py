@@ -13,7 +13,7 @@ from perdure.storage.errors import StorageClosed
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
 from .. import servers
-from .dynamodb_helpers import PATIENCE, storage_on
+from .dynamodb_helpers import TEST_TIMEOUT, storage_on
 from .dynamodb_proxy import Proxy, proxy_to
 
 pytestmark = pytest.mark.anyio
@@ -28,7 +28,7 @@ async def through_proxy() -> AsyncGenerator[tuple[str, Storage, Proxy]]:
             yield url, storage, proxy
 
 
-async def test_what_is_under_way_is_finished_and_the_rest_refused() -> None:
+async def test_calls_in_flight_finish_and_later_calls_are_refused() -> None:
     async with through_proxy() as (url, storage, _):
         records = [make_record(f"k{n}", partition=f"p{n % 5}") for n in range(40)]
         writing = [asyncio.create_task(insert_each(storage, record)) for record in records]
@@ -64,7 +64,7 @@ async def test_callers_that_stop_waiting_leave_the_client_usable() -> None:
             await asyncio.sleep(n / 2000)
             task.cancel()
             await asyncio.wait([task])
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_TIMEOUT):
             assert await storage.page(SPACE, PARTITION, limit=9, now=NOW) == [make_record()]
 
 
@@ -72,7 +72,7 @@ async def test_watches_of_others_are_woken_within_a_while_and_no_task_is_left() 
     async with through_proxy() as (url, storage, _):
         async with await open_storage(url) as other, storage.watch(SPACE, PARTITION, "k") as watch:
             await insert_each(other, make_record("k"))
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TEST_TIMEOUT):
                 await watch.changed()
         await asyncio.sleep(0)
         assert not [task for task in asyncio.all_tasks() if "wake_all" in repr(task)]

@@ -18,29 +18,29 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from perdure.storage.dynamodb.errors import DriverError, is_lost, is_passing
+from perdure.storage.dynamodb.errors import DRIVER_ERRORS, is_transient, may_have_been_applied
 from perdure.storage.kit.servers import Dynoxide
 
 from .. import servers
-from .dynamodb_helpers import PATIENCE
+from .dynamodb_helpers import TEST_TIMEOUT
 from .dynamodb_proxy import Loss, proxy_to
 from .dynamodb_signing import Bend, Pair, front_of, item, pair_on
 
 pytestmark = pytest.mark.anyio
 
 
-class Told(NamedTuple):
+class Outcome(NamedTuple):
     kind: str
-    is_lost: bool
-    is_passing: bool
+    may_have_been_applied: bool
+    is_transient: bool
 
 
-async def failure_of(asking: Any) -> Told:  # noqa: ANN401
-    async with asyncio.timeout(PATIENCE):
-        with pytest.raises(DriverError) as raised:
+async def failure_of(asking: Any) -> Outcome:  # noqa: ANN401
+    async with asyncio.timeout(TEST_TIMEOUT):
+        with pytest.raises(DRIVER_ERRORS) as raised:
             await asking
     error = raised.value
-    return Told(type(error).__name__, is_lost(error), is_passing(error))
+    return Outcome(type(error).__name__, may_have_been_applied(error), is_transient(error))
 
 
 # Certificates and proxies
@@ -74,7 +74,7 @@ async def test_the_certificates_of_the_environment_are_believed_and_no_others(
     with certified(tmp_path) as (tls, file):
         async with front_of(servers.extenddb().port, tls) as front:
             endpoint = f"https://localhost:{front.port}"
-            with pytest.raises(DriverError, match="CERTIFICATE_VERIFY_FAILED"):
+            with pytest.raises(DRIVER_ERRORS, match="CERTIFICATE_VERIFY_FAILED"):
                 async with pair_on(endpoint):
                     pass
             monkeypatch.setenv("AWS_CA_BUNDLE", str(file))
@@ -119,16 +119,16 @@ async def test_a_damaged_answer_is_a_lost_answer(damage: str) -> None:
     async with front_of(servers.dynoxide().port) as front, pair_on(f"http://127.0.0.1:{front.port}") as pair:
         await pair.learn_to_put()
         front.bend = DAMAGES[damage]
-        with pytest.raises(DriverError) as raised:
+        with pytest.raises(DRIVER_ERRORS) as raised:
             await pair.put()
-        assert is_lost(raised.value)
+        assert may_have_been_applied(raised.value)
 
 
 async def test_the_drivers_own_requests_have_their_checksums_compared_too() -> None:
     async with front_of(servers.dynoxide().port) as front, pair_on(f"http://127.0.0.1:{front.port}") as pair:
         front.bend = DAMAGES["checksum"]
         told = await failure_of(pair.db.put_item(TableName=pair.table, Item=item("k")))
-        assert told == Told("ResponseParserError", is_lost=True, is_passing=True)
+        assert told == Outcome("ResponseParserError", may_have_been_applied=True, is_transient=True)
 
 
 async def test_a_checksum_that_is_right_is_accepted() -> None:
@@ -142,20 +142,20 @@ async def test_a_checksum_that_is_right_is_accepted() -> None:
 
 
 async def learned_at_last(pair: Pair) -> None:
-    """With little patience it may take more than one try."""
-    async with asyncio.timeout(PATIENCE):
+    """With a short timeout this may take more than one attempt."""
+    async with asyncio.timeout(TEST_TIMEOUT):
         while True:
-            with suppress(*DriverError):
+            with suppress(*DRIVER_ERRORS):
                 await pair.put()
                 return
 
 
-async def both_fail(pair: Pair) -> Told:
+async def both_fail(pair: Pair) -> Outcome:
     """How a request fails by the driver; the short way fails alike."""
     question = {"TableName": pair.table, "Item": item("k")}
     told = await failure_of(pair.db.put_item(**question))
     driven = pair.driven
-    assert await failure_of(pair.sender.ask("put_item", question)) == told
+    assert await failure_of(pair.sender.send("put_item", question)) == told
     assert pair.driven == driven
     return told
 
@@ -165,37 +165,39 @@ async def test_a_cut_connection_is_a_lost_answer(loss: Loss) -> None:
     async with proxy_to(servers.dynoxide().port) as proxy, pair_on(proxy.endpoint) as pair:
         await pair.learn_to_put()
         proxy.fail("PutItem", loss, loss)
-        assert await both_fail(pair) == Told("ConnectionClosedError", is_lost=True, is_passing=True)
+        assert await both_fail(pair) == Outcome(
+            "ConnectionClosedError", may_have_been_applied=True, is_transient=True
+        )
 
 
 async def test_a_server_that_stalls_has_lost_the_answer_and_one_that_is_gone_was_sent_nothing() -> None:
     with Dynoxide() as server:
         servers.dynoxide()  # for the credentials
-        async with pair_on(server.endpoint, patience=1) as pair:
+        async with pair_on(server.endpoint, driver_timeout=1) as pair:
             await learned_at_last(pair)
             server.pause()
             stalled = await both_fail(pair)
             server.resume()
-            assert stalled == Told("ReadTimeoutError", is_lost=True, is_passing=True)
+            assert stalled == Outcome("ReadTimeoutError", may_have_been_applied=True, is_transient=True)
             server.kill()
             await failure_of(pair.put())  # on a connection that it had
             gone = await both_fail(pair)
-            assert gone == Told("EndpointConnectionError", is_lost=False, is_passing=True)
+            assert gone == Outcome("EndpointConnectionError", may_have_been_applied=False, is_transient=True)
             with full(server.port):
                 full_up = await both_fail(pair)
-            assert full_up == Told("ConnectTimeoutError", is_lost=False, is_passing=True)
+            assert full_up == Outcome("ConnectTimeoutError", may_have_been_applied=False, is_transient=True)
 
 
 async def test_a_server_that_takes_no_more_of_a_large_request_has_lost_the_answer() -> None:
     with Dynoxide() as server:
         servers.dynoxide()  # for the credentials
-        async with pair_on(server.endpoint, patience=1) as pair:
+        async with pair_on(server.endpoint, driver_timeout=1) as pair:
             await learned_at_last(pair)
             server.pause()
             more_than_the_system_buffers = {"TableName": pair.table, "Item": item("k", "x" * 30_000_000)}
-            told = await failure_of(pair.sender.ask("put_item", more_than_the_system_buffers))
+            told = await failure_of(pair.sender.send("put_item", more_than_the_system_buffers))
             server.kill()
-            assert told == Told("ReadTimeoutError", is_lost=True, is_passing=True)
+            assert told == Outcome("ReadTimeoutError", may_have_been_applied=True, is_transient=True)
 
 
 @contextmanager
@@ -225,7 +227,7 @@ async def test_a_caller_that_stops_waiting_leaves_the_only_connection_usable() -
                 await asyncio.sleep(0)
             task.cancel()
             await asyncio.wait([task])
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TEST_TIMEOUT):
                 assert await pair.put() == {}
 
 
@@ -235,7 +237,7 @@ async def test_closing_the_client_ends_every_connection() -> None:
             await pair.learn_to_put()
             await asyncio.gather(*[pair.put(str(number)) for number in range(20)])
             assert 0 < front.open <= 5
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_TIMEOUT):
             while front.open:  # noqa: ASYNC110 - a server tells nobody
                 await asyncio.sleep(0.01)
         with pytest.raises(HTTPClientError):

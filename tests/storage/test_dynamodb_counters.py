@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perdure.storage.dynamodb.counters import living
+from perdure.storage.dynamodb.counters import subtract_expired
 
 
 @pytest.mark.parametrize(
@@ -16,5 +16,5 @@ from perdure.storage.dynamodb.counters import living
         ({}, ["gone"], {}),
     ],
 )
-def test_no_count_is_negative(counts: dict[str, int], overdue: list[str], expected: dict[str, int]) -> None:
-    assert living(counts, overdue) == expected
+def test_no_count_is_negative(counts: dict[str, int], expired: list[str], expected: dict[str, int]) -> None:
+    assert subtract_expired(counts, expired) == expected

@@ -25,9 +25,9 @@ from perdure.storage import (
     open_storage,
 )
 from perdure.storage.dynamodb import engine, table
-from perdure.storage.dynamodb.items import MOST_INLINE
-from perdure.storage.dynamodb.purge import MOST_REMOVED
-from perdure.storage.dynamodb.schema import description
+from perdure.storage.dynamodb.items import MAX_INLINE_BODY_BYTES
+from perdure.storage.dynamodb.purge import MAX_PURGED_PER_TRANSACTION
+from perdure.storage.dynamodb.schema import table_definition
 from perdure.storage.errors import (
     OutcomeUnknown,
     StorageBusy,
@@ -48,7 +48,7 @@ from perdure.storage.kit.sample_records import (
 
 from .. import servers
 from ..markers import row
-from .dynamodb_helpers import PATIENCE, client_of, storage_on, table_of
+from .dynamodb_helpers import TEST_TIMEOUT, client_of, storage_on, table_of
 from .dynamodb_proxy import Error, Fault, Loss, Proxy, conflict, proxy_to
 
 pytestmark = pytest.mark.anyio
@@ -128,7 +128,7 @@ async def test_reads_get_over_what_passes(fault: Fault) -> None:
     ],
     ids=str,
 )
-async def test_what_does_not_pass_is_told_by_its_type(fault: Fault, kind: type[Exception]) -> None:
+async def test_permanent_errors_have_their_type(fault: Fault, kind: type[Exception]) -> None:
     async with through_proxy("&attempts=2") as (storage, proxy):
         proxy.fail("TransactWriteItems", fault, fault)
         with pytest.raises(kind) as raised:
@@ -150,7 +150,7 @@ async def test_an_unreachable_server_is_unavailable_and_nothing_is_written() -> 
 
 
 @row(95)
-async def test_a_failed_condition_names_what_stands_there() -> None:
+async def test_a_failed_condition_returns_the_stored_item() -> None:
     async with through_proxy() as (storage, _):
         first = make_record(tag="t")
         await insert_each(storage, first)
@@ -269,7 +269,7 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
     server = servers.extenddb()
     url = server.new_url()
     few = {"ProvisionedThroughput": {"ReadCapacityUnits": 100, "WriteCapacityUnits": 1}}
-    made: dict[str, Any] = {**description(), "BillingMode": "PROVISIONED", **few}
+    made: dict[str, Any] = {**table_definition(), "BillingMode": "PROVISIONED", **few}
     made["GlobalSecondaryIndexes"] = [{**index, **few} for index in made["GlobalSecondaryIndexes"]]
     async with client_of(server.endpoint) as db:
         await db.create_table(TableName=table_of(url), **made)
@@ -281,7 +281,7 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
         await open_storage(f"{url}&attempts=1") as storage,
     ):
         await insert_many(patient, records)
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_TIMEOUT):
             while StorageUnavailable not in map(type, told):  # it lets some time pass before it counts
                 changes = [record.replace_with(body="2" * 1000, tag="") for record in records]
                 told = await asyncio.gather(
@@ -314,7 +314,7 @@ async def test_a_look_up_that_finds_nothing_is_an_answer(attempts: int) -> None:
         assert proxy.asked["BatchGetItem"] == 2
 
 
-async def test_what_dynamodb_did_not_look_at_is_read_before_a_refusal_is_told() -> None:
+async def test_items_that_dynamodb_did_not_check_are_read_before_a_refusal() -> None:
     """Of a refused transaction, some items may have met their condition, and others only other writers."""
     async with through_proxy() as (storage, proxy):
         gone, changed = make_record("gone", tag="a"), make_record("changed", tag="a")
@@ -334,13 +334,16 @@ async def test_what_dynamodb_did_not_look_at_is_read_before_a_refusal_is_told() 
         assert await storage.commit(changes, now=NOW) == Refused((Missing(), Conflict(2)))
 
 
-async def test_a_purge_that_fails_half_way_does_not_say_that_nothing_was_done(
+async def test_a_purge_that_fails_halfway_does_not_report_that_nothing_was_done(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(engine, "POLL_SECONDS", 3600.0)
     async with through_proxy("&attempts=2") as (storage, proxy):
-        records = [make_record(f"k{n:02}", tag="t", expires_at=NOW + 1) for n in range(MOST_REMOVED + 1)]
-        large = make_record("k00-large", body="x" * (MOST_INLINE + 1), expires_at=NOW + 1)
+        records = [
+            make_record(f"k{n:02}", tag="t", expires_at=NOW + 1)
+            for n in range(MAX_PURGED_PER_TRANSACTION + 1)
+        ]
+        large = make_record("k00-large", body="x" * (MAX_INLINE_BODY_BYTES + 1), expires_at=NOW + 1)
         await insert_each(storage, large)
         await insert_many(storage, records)
         async with storage.watch(SPACE, PARTITION, large.key) as watch:
@@ -348,7 +351,7 @@ async def test_a_purge_that_fails_half_way_does_not_say_that_nothing_was_done(
             with pytest.raises(OutcomeUnknown) as raised:
                 await storage.purge(until=NOW + 1, limit=100)
             assert isinstance(raised.value.__cause__, StorageUnavailable)
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TEST_TIMEOUT):
                 await watch.changed()
         assert proxy.asked["BatchWriteItem"] == 1
         rest = await storage.purge(until=NOW + 1, limit=100)
@@ -356,7 +359,7 @@ async def test_a_purge_that_fails_half_way_does_not_say_that_nothing_was_done(
         assert (await storage.maintain()).findings == ()
 
 
-async def test_a_purge_that_fails_at_once_says_that_nothing_was_done() -> None:
+async def test_a_purge_that_fails_first_reports_that_nothing_was_done() -> None:
     async with through_proxy("&attempts=1") as (storage, proxy):
         await insert_each(storage, make_record(expires_at=NOW + 1))
         proxy.fail("TransactWriteItems", THROTTLED)
@@ -368,7 +371,7 @@ async def test_a_purge_that_fails_at_once_says_that_nothing_was_done() -> None:
 async def test_a_token_is_not_used_for_longer_than_dynamodb_remembers_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(table, "SAFE_TO_REPEAT", 0.0)
+    monkeypatch.setattr(table, "MAX_RETRY_SECONDS", 0.0)
     async with through_proxy() as (storage, proxy):
         proxy.fail("TransactWriteItems", Loss.ANSWER)
         with pytest.raises(OutcomeUnknown):

@@ -24,7 +24,7 @@ from perdure.storage import (
     migrate_storage,
     open_storage,
 )
-from perdure.storage.dynamodb.items import MOST_INLINE, split
+from perdure.storage.dynamodb.items import MAX_INLINE_BODY_BYTES, split_body
 from perdure.storage.kit.sample_records import (
     NOW,
     PARTITION,
@@ -51,7 +51,7 @@ from .dynamodb_proxy import proxy_to
 pytestmark = pytest.mark.anyio
 
 WEEK = 7 * 86_400
-SIZES = [1, MOST_INLINE, MOST_INLINE + 1, 2 * MOST_INLINE, MAX_COMMIT_BYTES]
+SIZES = [1, MAX_INLINE_BODY_BYTES, MAX_INLINE_BODY_BYTES + 1, 2 * MAX_INLINE_BODY_BYTES, MAX_COMMIT_BYTES]
 
 
 class Table:
@@ -94,7 +94,7 @@ async def test_dynamodb_itself_would_remove_a_record_a_week_after_its_end() -> N
         end = NOW + 1_500_000
         await insert_each(
             table.storage,
-            make_record("ends", expires_at=end, body="x" * (MOST_INLINE + 1)),
+            make_record("ends", expires_at=end, body="x" * (MAX_INLINE_BODY_BYTES + 1)),
             make_record("stays"),
         )
         ends, stays = await table.items("record")
@@ -117,27 +117,34 @@ async def test_a_body_of_any_size_takes_the_place_of_another(before: int, after:
         change = record.replace_with(body="b" * after, tag="")
         await commit_changes(table.storage, change)
         assert await table.storage.get(record.address, now=NOW) == change.after
-        assert len(await table.items("body")) == (len(split(change.after.body)) if after > MOST_INLINE else 0)
+        assert len(await table.items("body")) == (
+            len(split_body(change.after.body)) if after > MAX_INLINE_BODY_BYTES else 0
+        )
         await commit_changes(table.storage, Delete(before=change.after))
         assert await table.items("body") == []
 
 
 async def test_a_large_body_that_is_no_longer_there_is_a_conflict_or_missing() -> None:
     async with opened() as table:
-        record = make_record(body="a" * (MOST_INLINE + 1))
+        record = make_record(body="a" * (MAX_INLINE_BODY_BYTES + 1))
         for change in (record.replace_with(body="b", tag=""), Delete(before=record)):
             assert await table.storage.commit([change], now=NOW) == Refused((Missing(),))
         await insert_each(table.storage, record)
-        await commit_changes(table.storage, record.replace_with(body="c" * (MOST_INLINE + 1), tag=""))
+        await commit_changes(
+            table.storage, record.replace_with(body="c" * (MAX_INLINE_BODY_BYTES + 1), tag="")
+        )
         for change in (record.replace_with(body="b", tag=""), Delete(before=record)):
             assert await table.storage.commit([change], now=NOW) == Refused((Conflict(2),))
 
 
-async def test_a_record_born_again_with_another_size_is_still_the_same_to_its_writer() -> None:
+async def test_a_record_inserted_again_with_another_size_is_still_the_same_to_its_writer() -> None:
     async with opened() as table:
-        for read, stands in (("a", "b" * (MOST_INLINE + 1)), ("a" * (MOST_INLINE + 1), "b")):
+        for read, stored in (
+            ("a", "b" * (MAX_INLINE_BODY_BYTES + 1)),
+            ("a" * (MAX_INLINE_BODY_BYTES + 1), "b"),
+        ):
             record = make_record(body=read)
-            await insert_each(table.storage, make_record(body=stands))
+            await insert_each(table.storage, make_record(body=stored))
             change = record.replace_with(body="c", tag="")
             assert await commit_changes(table.storage, change) == Committed((Accepted(2),))
             assert await table.storage.get(record.address, now=NOW) == change.after
@@ -146,15 +153,15 @@ async def test_a_record_born_again_with_another_size_is_still_the_same_to_its_wr
 
 
 async def test_no_character_is_cut() -> None:
-    body = "x" + "é" * MOST_INLINE + "😀" * MOST_INLINE
-    parts = split(body)
+    body = "x" + "é" * MAX_INLINE_BODY_BYTES + "😀" * MAX_INLINE_BODY_BYTES
+    parts = split_body(body)
     assert "".join(parts) == body
-    assert max(len(part.encode()) for part in parts) <= MOST_INLINE
+    assert max(len(part.encode()) for part in parts) <= MAX_INLINE_BODY_BYTES
 
 
 async def test_large_bodies_are_purged_with_their_records() -> None:
     async with opened() as table:
-        body = "x" * (MOST_INLINE + 1)
+        body = "x" * (MAX_INLINE_BODY_BYTES + 1)
         await insert_each(
             table.storage, *[make_record(f"k{n}", body=body, expires_at=NOW + 1) for n in range(3)]
         )
@@ -162,9 +169,9 @@ async def test_large_bodies_are_purged_with_their_records() -> None:
         assert await table.items("body") == await table.items("record") == []
 
 
-async def test_a_large_body_born_over_an_expired_one_leaves_no_parts_behind() -> None:
+async def test_a_large_body_inserted_over_an_expired_one_leaves_no_parts_behind() -> None:
     async with opened() as table:
-        body = "x" * (MOST_INLINE + 1)
+        body = "x" * (MAX_INLINE_BODY_BYTES + 1)
         await insert_each(table.storage, make_record(body=body, expires_at=NOW + 1))
         await commit_changes(table.storage, Insert(record=make_record(body="y" + body)), now=NOW + 1)
         assert len(await table.items("body")) == 2
@@ -173,7 +180,7 @@ async def test_a_large_body_born_over_an_expired_one_leaves_no_parts_behind() ->
 async def test_readers_never_see_half_of_one_body_and_half_of_another() -> None:
     async with opened() as table:
         storage = table.storage
-        record = make_record(body="0" * (2 * MOST_INLINE))
+        record = make_record(body="0" * (2 * MAX_INLINE_BODY_BYTES))
         await insert_each(storage, record)
         ended = False
 
@@ -188,7 +195,7 @@ async def test_readers_never_see_half_of_one_body_and_half_of_another() -> None:
 
         readers = [asyncio.create_task(read()) for _ in range(3)]
         for n in range(1, 10):
-            change = record.replace_with(body=str(n) * (2 * MOST_INLINE), tag="")
+            change = record.replace_with(body=str(n) * (2 * MAX_INLINE_BODY_BYTES), tag="")
             await commit_changes(storage, change)
             record = change.after
         ended = True
@@ -220,7 +227,7 @@ async def test_the_largest_commit_fits_into_one_transaction(start: Any) -> None:
 
 
 def _largest(letter: str) -> list[Record]:
-    just_split = MOST_INLINE + 1
+    just_split = MAX_INLINE_BODY_BYTES + 1
     sizes = [just_split] * (MAX_COMMIT_BYTES // just_split)
     rest = (MAX_COMMIT_BYTES - sum(sizes)) // (25 - len(sizes))
     sizes += [rest] * (25 - len(sizes))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perdure.storage import Delete, Insert, Storage, migrate_storage, open_storage
-from perdure.storage.dynamodb.items import MOST_INLINE, record_key
+from perdure.storage.dynamodb.items import MAX_INLINE_BODY_BYTES, record_key
 from perdure.storage.errors import StorageCorrupt
 from perdure.storage.kit.sample_records import (
     NOW,
@@ -28,7 +28,7 @@ from .dynamodb_helpers import client_of, items_of, settle, table_of
 
 pytestmark = pytest.mark.anyio
 
-LARGE = "x" * (MOST_INLINE + 1)
+LARGE = "x" * (MAX_INLINE_BODY_BYTES + 1)
 
 
 class Behind:
@@ -38,9 +38,9 @@ class Behind:
         self.db = db
         self.name = name
 
-    async def remove(self, record_of: str) -> None:
+    async def remove(self, owner: str) -> None:
         """As DynamoDB's time to live does: the record goes, its counters stay."""
-        key = record_key(make_record(record_of).address).item
+        key = record_key(make_record(owner).address).item
         await self.db.delete_item(TableName=self.name, Key=key)
 
     async def miscount(self, pk: str, sk: str, tag: str, by: int) -> None:
@@ -73,7 +73,7 @@ async def test_a_sound_table_has_no_findings() -> None:
         assert (done.findings, done.reclaimed_bytes) == ((), 0)
 
 
-async def test_what_the_time_to_live_removed_is_told_and_set_right() -> None:
+async def test_records_deleted_by_the_time_to_live_are_reported_and_repaired() -> None:
     async with opened() as (storage, behind):
         await insert_each(
             storage, make_record("k1", tag="a"), make_record("k2", tag="a"), make_record("k3", tag="b")
@@ -81,8 +81,8 @@ async def test_what_the_time_to_live_removed_is_told_and_set_right() -> None:
         await behind.remove("k1")
         await behind.remove("k3")
         wanted = (
-            f"the counter of {PARTITION}/{SPACE} tagged 'a' says 2, there are 1",
-            f"the counter of {PARTITION}/{SPACE} tagged 'b' says 1, there are 0",
+            f"counter {PARTITION}/{SPACE}, tag 'a': stored 2, actual 1",
+            f"counter {PARTITION}/{SPACE}, tag 'b': stored 1, actual 0",
         )
         assert (await storage.maintain()).findings == wanted
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"a": 2, "b": 1}
@@ -102,12 +102,12 @@ async def test_a_partition_of_nothing_but_a_counter_is_set_right() -> None:
         assert (await storage.maintain()).findings == ()
 
 
-async def test_a_total_that_is_not_the_sum_is_told_and_set_right() -> None:
+async def test_a_wrong_total_is_reported_and_repaired() -> None:
     async with opened() as (storage, behind):
         await insert_each(storage, make_record("k1", tag="a"))
         shard = shard_of(PARTITION)
         await behind.miscount(f"total#{shard:02}#{SPACE}", "total", "a", 4)
-        wanted = (f"the counter of {SPACE}, shard {shard}, tagged 'a' says 5, there are 1",)
+        wanted = (f"counter {SPACE}, shard {shard}, tag 'a': stored 5, actual 1",)
         assert (await storage.maintain(repair=True)).findings == wanted
         assert (await storage.maintain()).findings == ()
         assert dict(await storage.counts(SPACE, now=NOW)) == {"a": 1}
@@ -156,7 +156,7 @@ async def test_parts_that_nothing_refers_to_are_removed() -> None:
         assert (await storage.maintain()).reclaimed_bytes == 0
 
 
-async def test_a_body_that_lacks_a_part_is_told() -> None:
+async def test_a_body_without_one_of_its_parts_is_reported() -> None:
     async with opened() as (storage, behind):
         await insert_each(storage, make_record(body=LARGE))
         [part, _] = await items_of(behind.db, behind.name, "body")

@@ -10,10 +10,10 @@ import pytest
 
 from perdure.storage import Accepted, Committed, Delete, Guard, Insert, Storage, migrate_storage, open_storage
 from perdure.storage.dynamodb import counters, maintenance
-from perdure.storage.dynamodb.items import MOST_INLINE, Overdue, total_key
-from perdure.storage.dynamodb.location import parse
-from perdure.storage.dynamodb.purge import MOST_REMOVED, remove
-from perdure.storage.dynamodb.table import EVERYTHING, RECORDS, Table
+from perdure.storage.dynamodb.items import MAX_INLINE_BODY_BYTES, ExpiredRecord, total_key
+from perdure.storage.dynamodb.location import parse_url
+from perdure.storage.dynamodb.purge import MAX_PURGED_PER_TRANSACTION, purge_expired
+from perdure.storage.dynamodb.table import ALL_ATTRIBUTES, RECORD_PROJECTION, Table
 from perdure.storage.dynamodb.transaction import Transaction
 from perdure.storage.errors import StorageBusy
 from perdure.storage.kit.sample_records import (
@@ -51,7 +51,7 @@ async def shared(options: str = "") -> AsyncGenerator[Shared]:
     server = servers.dynoxide()
     url = server.new_url(options)
     await migrate_storage(url)
-    table = Table(parse(url))
+    table = Table(parse_url(url))
     await table.connect()
     try:
         async with (
@@ -88,18 +88,18 @@ async def test_a_counter_that_was_removed_and_made_again_meanwhile_is_not_remove
         await insert_each(table.ours, first)
         await commit_changes(table.ours, Delete(before=first))
 
-        async def begin_again() -> None:
+        async def start_again() -> None:
             await table.theirs.maintain()
             for key in ("k1", "k2"):
                 await insert_each(table.theirs, make_record(key, tag="t"))
 
-        once_after(monkeypatch, maintenance, "survey", begin_again)
+        once_after(monkeypatch, maintenance, "scan_table", start_again)
         await table.ours.maintain()
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW)) == {"t": 2}
         assert (await table.ours.maintain()).findings == ()
 
 
-async def test_a_counter_that_begins_again_while_it_is_looked_at_is_looked_at_again(
+async def test_a_counter_that_is_created_again_while_it_is_read_is_read_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shared() as table:
@@ -108,18 +108,18 @@ async def test_a_counter_that_begins_again_while_it_is_looked_at_is_looked_at_ag
         await insert_each(table.ours, other)
         await commit_changes(table.ours, Delete(before=other))
 
-        async def begin_again() -> None:
+        async def start_again() -> None:
             await table.theirs.purge(until=NOW + 10, limit=9)
             await table.theirs.maintain()
             await insert_each(
                 table.theirs, make_record("new", tag="t", expires_at=NOW + 20)
             )  # `expiries` is 1 once more
 
-        once_after(monkeypatch, counters, "find_overdue", begin_again)
+        once_after(monkeypatch, counters, "find_expired", start_again)
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 10)) == {"t": 1}
 
 
-async def test_a_total_tells_that_its_counters_moved_even_if_it_did_not() -> None:
+async def test_a_total_changes_its_revision_even_if_its_counts_stay() -> None:
     async with shared() as table:
         one = PARTITION
         other = next(name for name in map(str, range(10_000)) if shard_of(name) == shard_of(one))
@@ -130,12 +130,12 @@ async def test_a_total_tells_that_its_counters_moved_even_if_it_did_not() -> Non
         async def total() -> Any:  # noqa: ANN401
             return (await table.db.get_item(TableName=table.name, Key=key, ConsistentRead=True))["Item"]
 
-        before = counters.stored_in(await total())
+        before = counters.decode_counter(await total())
         transaction = Transaction(table.table)
-        transaction.count(SPACE, one, "t", -1)
-        transaction.count(SPACE, other, "t", 1)
+        transaction.add_count(SPACE, one, "t", -1)
+        transaction.add_count(SPACE, other, "t", 1)
         assert await transaction.commit()
-        after = counters.stored_in(await total())
+        after = counters.decode_counter(await total())
         assert after.counts == before.counts
         assert after.revision == before.revision + 1
 
@@ -158,14 +158,16 @@ async def test_a_record_that_ends_just_before_it_expires_is_subtracted_once(
             )
             assert isinstance(await table.theirs.commit([change], now=later - 1), Committed)
 
-        once_after(monkeypatch, counters, "find_overdue", end)
+        once_after(monkeypatch, counters, "find_expired", end)
         wanted = {"t": 1} if kind == "delete" else {"t": 1, "u": 1}
         assert dict(await table.ours.counts(SPACE, PARTITION, now=later)) == wanted
 
 
 async def test_an_expired_record_whose_body_is_half_gone_is_only_expired() -> None:
     async with shared() as table:
-        record = make_record(body="x" * (MOST_INLINE + 1), expires_at=NOW + 1, lane="l", wake_at=NOW)
+        record = make_record(
+            body="x" * (MAX_INLINE_BODY_BYTES + 1), expires_at=NOW + 1, lane="l", wake_at=NOW
+        )
         await insert_each(table.ours, record)
         [part, _] = await items_of(table.db, table.name, "body")
         await table.db.delete_item(TableName=table.name, Key={"pk": part["pk"], "sk": part["sk"]})
@@ -177,13 +179,13 @@ async def test_an_expired_record_whose_body_is_half_gone_is_only_expired() -> No
 
 async def test_a_guard_makes_no_more_room_than_a_transaction_does() -> None:
     async with shared() as table:
-        full = Guard(space=SPACE, tags=frozenset({"t"}), max_count=MOST_REMOVED * 3)
+        full = Guard(space=SPACE, tags=frozenset({"t"}), max_count=MAX_PURGED_PER_TRANSACTION * 3)
         await insert_many(
             table.ours, [make_record(f"k{n}", tag="t", expires_at=NOW + 1) for n in range(full.max_count)]
         )
         change = Insert(record=make_record("new", tag="t"))
         assert await table.ours.commit([change], guard=full, now=NOW + 1) == Committed((Accepted(1),))
-        assert len(await items_of(table.db, table.name, "record")) == MOST_REMOVED * 2 + 1
+        assert len(await items_of(table.db, table.name, "record")) == MAX_PURGED_PER_TRANSACTION * 2 + 1
 
 
 async def test_a_guard_makes_as_much_room_as_it_takes() -> None:
@@ -202,12 +204,12 @@ async def test_a_purge_gets_over_an_index_that_is_behind() -> None:
         retagged = make_record("retagged", tag="new", expires_at=NOW + 2)
         await insert_each(table.ours, twice, retagged)
         shown = [
-            Overdue(NOW + 1, twice.address, "t", None, 0),
-            Overdue(NOW + 2, twice.address, "t", None, 0),
-            Overdue(NOW + 2, retagged.address, "old", None, 0),
+            ExpiredRecord(NOW + 1, twice.address, "t", None, 0),
+            ExpiredRecord(NOW + 2, twice.address, "t", None, 0),
+            ExpiredRecord(NOW + 2, retagged.address, "old", None, 0),
         ]
-        removed: list[Overdue] = []
-        await remove(table.table, shown, NOW + 2, removed.extend)
+        removed: list[ExpiredRecord] = []
+        await purge_expired(table.table, shown, NOW + 2, removed.extend)
         assert sorted(each.address.key for each in removed) == ["retagged", "twice"]
         assert (await table.ours.maintain()).findings == ()
 
@@ -223,7 +225,7 @@ async def test_a_count_gets_over_a_purge_though_requests_are_made_once(
         async def purge() -> None:
             assert len(await table.theirs.purge(until=NOW + 1, limit=9)) == 1
 
-        once_after(monkeypatch, counters, "find_overdue", purge)
+        once_after(monkeypatch, counters, "find_expired", purge)
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 1)) == {"t": 1}
 
 
@@ -231,14 +233,14 @@ async def test_a_large_body_that_is_replaced_each_time_it_is_read_is_busy_and_no
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async with shared() as table:
-        newest = make_record(body="0" * (MOST_INLINE + 1))
+        newest = make_record(body="0" * (MAX_INLINE_BODY_BYTES + 1))
         await insert_each(table.ours, newest)
         get = Table.get
 
-        async def replaced_after(of: Table, keys: Any, only: Any = EVERYTHING) -> Any:  # noqa: ANN401
+        async def replaced_after(of: Table, keys: Any, projection: Any = ALL_ATTRIBUTES) -> Any:  # noqa: ANN401
             nonlocal newest
-            found = await get(of, keys, only)
-            if only is RECORDS:
+            found = await get(of, keys, projection)
+            if projection is RECORD_PROJECTION:
                 change = newest.replace_with(body=newest.body, tag="")
                 await commit_changes(table.theirs, change)
                 newest = change.after
@@ -246,7 +248,7 @@ async def test_a_large_body_that_is_replaced_each_time_it_is_read_is_busy_and_no
 
         with monkeypatch.context() as patch:
             patch.setattr(Table, "get", replaced_after)
-            with pytest.raises(StorageBusy, match="was replaced each time"):
+            with pytest.raises(StorageBusy, match="was replaced during each attempt"):
                 await table.ours.get(newest.address, now=NOW)
         assert newest.version > 2
         assert await table.ours.get(newest.address, now=NOW) == newest

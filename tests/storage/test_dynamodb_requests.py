@@ -30,7 +30,7 @@ from .dynamodb_proxy import Proxy, proxy_to
 pytestmark = pytest.mark.anyio
 
 TWO = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=2)
-TIMER_SHARDS = 8
+TIMER_SHARD_COUNT = 8
 LARGE = "x" * 1_000_000
 TRANSACTION = {"TransactWriteItems": 1}
 
@@ -53,7 +53,7 @@ async def test_opening_takes_one() -> None:
         async with storage_on(proxy):
             assert proxy.asked["CreateTable"] == proxy.asked["UpdateTimeToLive"] == 1
         before = proxy.asked["DescribeTable"]
-        with pytest.raises(Exception, match="no such table"):
+        with pytest.raises(Exception, match="the table does not exist"):
             await open_storage(url)
         assert proxy.asked["DescribeTable"] == before + 1
 
@@ -90,7 +90,7 @@ async def test_a_refusal_takes_no_more() -> None:
         assert await asked(proxy, full) == {**TRANSACTION, "Query": 1, "TransactGetItems": 1}
 
 
-async def test_what_stands_in_the_way_costs_another_try() -> None:
+async def test_a_failed_condition_costs_another_attempt() -> None:
     async with counted() as (storage, proxy):
         await insert_each(storage, make_record("kept"), make_record("expired", expires_at=NOW + 1))
         beside_kept = commit_changes(
@@ -161,15 +161,15 @@ async def test_verbs_across_partitions_ask_every_shard() -> None:
 async def test_a_look_at_a_lane_asks_eight() -> None:
     async with counted() as (storage, proxy):
         idle = storage.due("l", until=NOW, limit=10, now=NOW)
-        assert await asked(proxy, idle) == {"Query": TIMER_SHARDS}
+        assert await asked(proxy, idle) == {"Query": TIMER_SHARD_COUNT}
         await insert_each(
             storage, *[make_record("k", partition=f"p{n}", lane="l", wake_at=n) for n in range(20)]
         )
         busy = storage.due("l", until=NOW, limit=10, now=NOW)
-        assert await asked(proxy, busy) == {"Query": TIMER_SHARDS, "BatchGetItem": 1}
+        assert await asked(proxy, busy) == {"Query": TIMER_SHARD_COUNT, "BatchGetItem": 1}
 
 
-async def test_look_ups_that_come_together_go_together() -> None:
+async def test_concurrent_reads_share_a_request() -> None:
     async with counted() as (storage, proxy):
         records = [make_record(f"k{n}") for n in range(64)]
         await insert_many(storage, records)
@@ -177,7 +177,7 @@ async def test_look_ups_that_come_together_go_together() -> None:
         assert await asked(proxy, reads) == {"BatchGetItem": 1}
 
 
-async def test_commits_of_a_partition_that_come_together_go_together() -> None:
+async def test_concurrent_commits_of_a_partition_share_a_transaction() -> None:
     async with counted() as (storage, proxy):
         inserts = asyncio.gather(*[insert_each(storage, make_record(f"k{n}")) for n in range(20)])
         assert await asked(proxy, inserts) == {"TransactWriteItems": 1}

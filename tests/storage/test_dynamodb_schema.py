@@ -14,8 +14,8 @@ import pytest
 from perdure.storage import Insert, migrate_storage, open_storage
 from perdure.storage.dynamodb import schema
 from perdure.storage.dynamodb.items import FORMAT, FORMAT_KEY
-from perdure.storage.dynamodb.location import parse
-from perdure.storage.dynamodb.schema import TIME_TO_LIVE, description
+from perdure.storage.dynamodb.location import parse_url
+from perdure.storage.dynamodb.schema import TTL_ATTRIBUTE, table_definition
 from perdure.storage.errors import (
     CannotOpen,
     ForeignStorage,
@@ -27,7 +27,7 @@ from perdure.storage.kit.sample_records import NOW, insert_each, make_record
 from perdure.storage.kit.servers.process import free_port
 
 from .. import servers
-from .dynamodb_helpers import PATIENCE, client_of, items_of, table_of
+from .dynamodb_helpers import TEST_TIMEOUT, client_of, items_of, table_of
 from .dynamodb_proxy import Answer, Error, Fault, Loss, proxy_to
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "dynamodb.md"
 
 def test_a_url_names_a_table_and_says_how_to_reach_it() -> None:
     url = "dynamodb://tasks?endpoint_url=http%3A%2F%2Flocalhost%3A8000&region_name=eu-west-1"
-    location = parse(f"{url}&profile_name=work&attempts=3&timeout=2.5&connections=10")
+    location = parse_url(f"{url}&profile_name=work&attempts=3&timeout=2.5&connections=10")
     options = location.options
     assert location.table == "tasks"
     assert options.endpoint_url == "http://localhost:8000"
@@ -64,7 +64,7 @@ def test_a_url_names_a_table_and_says_how_to_reach_it() -> None:
         "dynamodb://tasks?nonsense",
     ],
 )
-async def test_a_url_that_says_something_else_is_refused(url: str) -> None:
+async def test_an_invalid_url_is_refused(url: str) -> None:
     with pytest.raises(CannotOpen):
         await open_storage(url)
 
@@ -88,12 +88,12 @@ async def test_a_url_that_says_something_else_is_refused(url: str) -> None:
 )
 def test_a_url_that_is_refused_is_not_repeated(url: str) -> None:
     with pytest.raises(CannotOpen) as raised:
-        parse(url)
+        parse_url(url)
     told = "".join(traceback.format_exception(raised.value, limit=0))
     assert "SECRET" not in told
 
 
-async def test_a_missing_table_is_told_without_the_options_of_the_url() -> None:
+async def test_a_missing_table_is_reported_without_the_options_of_the_url() -> None:
     with pytest.raises(MissingSchema) as raised:
         await open_storage(servers.dynoxide().new_url("&timeout=7.25"))
     assert "7.25" not in str(raised.value)
@@ -111,15 +111,15 @@ async def test_migrate_makes_the_table_once_and_opening_never_does(start: Any) -
     await migrate_storage(url)
     async with client_of(server.endpoint) as db:
         answer = await db.describe_time_to_live(TableName=table_of(url))
-        stands = (await db.describe_table(TableName=table_of(url)))["Table"]
-    assert answer["TimeToLiveDescription"]["AttributeName"] == TIME_TO_LIVE
+        stored = (await db.describe_table(TableName=table_of(url)))["Table"]
+    assert answer["TimeToLiveDescription"]["AttributeName"] == TTL_ATTRIBUTE
     assert answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "ENABLED"
-    assert stands["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
+    assert stored["BillingModeSummary"]["BillingMode"] == "PAY_PER_REQUEST"
     async with await open_storage(url) as storage:
         await insert_each(storage, make_record())
 
 
-async def test_two_who_migrate_at_once_both_succeed() -> None:
+async def test_two_concurrent_migrations_both_succeed() -> None:
     url = servers.dynoxide().new_url()
     async with proxy_to(servers.dynoxide().port) as proxy:
         through = url.replace(str(servers.dynoxide().port), str(proxy.port))
@@ -132,18 +132,18 @@ async def test_a_table_that_is_being_deleted_is_waited_for_and_made_again() -> N
     async with proxy_to(servers.dynoxide().port) as proxy:
         proxy.fail("DescribeTable", GOING, GOING)
         url = proxy.new_url()
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TEST_TIMEOUT):
             await migrate_storage(url)
         async with await open_storage(url) as storage:
             await insert_each(storage, make_record())
 
 
 async def test_a_table_that_never_comes_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(schema, "MOST_WAITED", 0.0)
+    monkeypatch.setattr(schema, "MAX_CREATE_SECONDS", 0.0)
     async with proxy_to(servers.dynoxide().port) as proxy:
         proxy.rule = lambda operation, _: GOING if operation == "DescribeTable" else None
         with pytest.raises(CannotOpen, match="DELETING"):
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(TEST_TIMEOUT):
                 await migrate_storage(proxy.new_url())
 
 
@@ -169,7 +169,7 @@ async def test_migrating_gets_over_what_passes(operation: str, fault: Fault) -> 
     assert answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "ENABLED"
 
 
-async def test_who_finds_time_to_live_set_by_another_has_migrated() -> None:
+async def test_a_migration_succeeds_if_another_enabled_the_time_to_live() -> None:
     """AWS refuses to enable it twice."""
     async with proxy_to(servers.dynoxide().port) as proxy:
         proxy.fail("UpdateTimeToLive", Error("ValidationException"))
@@ -186,7 +186,7 @@ async def test_opening_gets_over_what_passes() -> None:
             await insert_each(storage, make_record())
 
 
-async def test_a_table_of_somebody_else_is_refused_and_left_alone() -> None:
+async def test_a_table_of_another_application_is_refused_and_left_alone() -> None:
     server = servers.dynoxide()
     url = server.new_url()
     async with client_of(server.endpoint) as db:
@@ -207,7 +207,7 @@ async def test_a_table_of_somebody_else_is_refused_and_left_alone() -> None:
 async def test_a_table_that_lacks_an_index_is_refused(lacking: str) -> None:
     server = servers.dynoxide()
     url = server.new_url()
-    made = description()
+    made = table_definition()
     gone = made[lacking].pop()
     used = {key["AttributeName"] for kind in ("LocalSecondaryIndexes", "GlobalSecondaryIndexes")
             for index in made[kind] for key in index["KeySchema"]} | {"pk", "sk"}  # fmt: skip
@@ -259,7 +259,7 @@ async def test_several_clients_may_be_the_first_to_open_a_table_made_by_other_me
     server = servers.dynoxide()
     url = server.new_url()
     async with client_of(server.endpoint) as db:
-        await db.create_table(TableName=table_of(url), **description())
+        await db.create_table(TableName=table_of(url), **table_definition())
         storages = await asyncio.gather(*[open_storage(url) for _ in range(4)])
         await asyncio.gather(*[insert_each(each, make_record(f"k{n}")) for n, each in enumerate(storages)])
         for storage in storages:
@@ -314,9 +314,9 @@ async def test_the_template_in_the_docs_makes_the_same_table() -> None:
     table = json.loads(template)["Resources"]["PerdureTable"]
     properties = table["Properties"]
     assert table["Type"] == "AWS::DynamoDB::Table"
-    assert properties.pop("TimeToLiveSpecification") == {"AttributeName": TIME_TO_LIVE, "Enabled": True}
+    assert properties.pop("TimeToLiveSpecification") == {"AttributeName": TTL_ATTRIBUTE, "Enabled": True}
     assert properties.pop("TableName") == "tasks"
-    assert properties == description()
+    assert properties == table_definition()
     server = servers.dynoxide()
     url = server.new_url()
     async with client_of(server.endpoint) as db:

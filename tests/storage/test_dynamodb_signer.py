@@ -10,7 +10,7 @@ import pytest
 
 from .. import servers
 from .dynamodb_proxy import Error, Fault, conflict, proxy_to
-from .dynamodb_signing import Refusal, item, key_of, pair_on
+from .dynamodb_signing import Refusal, item, item_key, pair_on
 
 pytestmark = pytest.mark.anyio
 
@@ -48,7 +48,7 @@ def questions(table: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "transact_write_items", puts(table, item("new"), item("k"), **MISSING)
     yield "transact_write_items", puts(table, item("same"), item("same"))
     for keys in (["k"], ["absent"], ["k", ODD, "large", "absent"]):
-        asked = {"ConsistentRead": True, "Keys": [key_of(key) for key in keys]}
+        asked = {"ConsistentRead": True, "Keys": [item_key(key) for key in keys]}
         yield "batch_get_item", {"RequestItems": {table: asked}}
     yield "query", {**named, **OF_PARTITION}
     yield "query", {**named, **OF_PARTITION, "Limit": 2, "ProjectionExpression": "sk"}
@@ -57,21 +57,21 @@ def questions(table: str) -> Iterator[tuple[str, dict[str, Any]]]:
     yield "query", {**named, "KeyConditionExpression": "nonsense"}
     yield "scan", {**named, "ConsistentRead": True}
     yield "scan", {**named, "Limit": 1}
-    yield "get_item", {**named, "Key": key_of(ODD)}
-    yield "get_item", {**named, "Key": key_of("absent")}
-    deletes = [{"DeleteRequest": {"Key": key_of(key)}} for key in ("t1", "absent")]
+    yield "get_item", {**named, "Key": item_key(ODD)}
+    yield "get_item", {**named, "Key": item_key("absent")}
+    deletes = [{"DeleteRequest": {"Key": item_key(key)}} for key in ("t1", "absent")]
     yield "batch_write_item", {"RequestItems": {table: deletes}}
     yield (
         "update_item",
         {
             **named,
-            "Key": key_of("k"),
+            "Key": item_key("k"),
             "UpdateExpression": "SET version = :two",
             "ExpressionAttributeValues": {":two": {"N": "2"}},
             "ReturnValues": "ALL_NEW",
         },
     )
-    yield "delete_item", {**named, "Key": key_of("t3")}
+    yield "delete_item", {**named, "Key": item_key("t3")}
 
 
 @SERVERS
@@ -88,7 +88,7 @@ async def test_every_request_is_answered_as_the_driver_is(start: Callable[[], An
 async def test_binary_values_go_in_and_come_back_in_base_64() -> None:
     async with pair_on(servers.extenddb().endpoint) as pair:
         put = {"TableName": pair.table, "Item": {**item("k"), "raw": {"B": b"\x00\xff"}}}
-        get = {"TableName": pair.table, "Key": key_of("k")}
+        get = {"TableName": pair.table, "Key": item_key("k")}
         await pair.learn_to_put()
         assert await pair.by_sender("put_item", put) == {}
         assert cast("Any", await pair.by_driver("get_item", get))["Item"]["raw"] == {"B": b"\x00\xff"}
@@ -120,7 +120,7 @@ async def test_errors_that_only_aws_gives_are_the_drivers(fault: Fault) -> None:
         assert await pair.by_sender("put_item", question) == told
 
 
-async def test_a_transaction_that_met_another_is_told_as_the_driver_does() -> None:
+async def test_a_transaction_conflict_raises_the_error_of_the_driver() -> None:
     async with proxy_to(servers.dynoxide().port) as proxy, pair_on(proxy.endpoint) as pair:
         question = puts(pair.table, item("a"), item("b"))
         await pair.by_driver("transact_write_items", question)
@@ -130,11 +130,11 @@ async def test_a_transaction_that_met_another_is_told_as_the_driver_does() -> No
         assert await pair.by_sender("transact_write_items", question) == told
 
 
-async def test_many_requests_at_once_get_each_its_own_answer() -> None:
+async def test_concurrent_requests_get_their_own_responses() -> None:
     async with pair_on(servers.extenddb().endpoint) as pair:
         await pair.learn_to_put()
         keys = [f"k{number}" for number in range(100)]
         await asyncio.gather(*[pair.put(key) for key in keys])
-        asked = [{"TableName": pair.table, "Key": key_of(key)} for key in keys]
-        answers = await asyncio.gather(*[pair.sender.ask("get_item", question) for question in asked])
+        asked = [{"TableName": pair.table, "Key": item_key(key)} for key in keys]
+        answers = await asyncio.gather(*[pair.sender.send("get_item", question) for question in asked])
         assert [answer["Item"]["sk"]["S"] for answer in answers] == keys

@@ -13,7 +13,7 @@ from botocore.credentials import ReadOnlyCredentials  # pyright: ignore[reportMi
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perdure.storage.dynamodb.signer import Keys, Way, learned
+from perdure.storage.dynamodb.signer import FrozenCredentials, SigningContext, signing_context_from
 from perdure.storage.kit.servers.dynamodb import REGION
 
 from .. import servers
@@ -66,15 +66,15 @@ def by_driver(url: str, keys: Any, region: str, body: bytes, stamp: str) -> Any:
 
 @given(URLS, KEYS, REGIONS, BODIES, TIMES, st.lists(st.tuples(BODIES, TIMES), min_size=1))
 def test_a_signature_is_the_drivers(
-    url: str, keys: Keys, region: str, body: bytes, stamp: str, more: list[tuple[bytes, str]]
+    url: str, keys: FrozenCredentials, region: str, body: bytes, stamp: str, more: list[tuple[bytes, str]]
 ) -> None:
     """Learned from one request, and right for others at other times."""
-    way = learned(by_driver(url, keys, region, body, stamp), keys)
-    assert isinstance(way, Way)
-    assert (way.url, way.operation) == (url, "PutItem")
+    context = signing_context_from(by_driver(url, keys, region, body, stamp), keys)
+    assert isinstance(context, SigningContext)
+    assert (context.url, context.operation) == (url, "PutItem")
     for another, time in more:
         wanted = by_driver(url, keys, region, another, time).headers
-        headers = way.headers(another, time)
+        headers = context.headers(another, time)
         assert headers["authorization"] == wanted["Authorization"]
         assert headers.get("x-amz-security-token") == (keys.token or None)
         assert {name.lower() for name in wanted} - headers.keys() == {"content-length"}
@@ -83,14 +83,14 @@ def test_a_signature_is_the_drivers(
 @pytest.mark.parametrize("url", ["http://h/?x=1", "http://h/a//b/../c"])
 def test_an_address_that_is_not_understood_is_left_to_the_driver(url: str) -> None:
     keys: Any = cast("Any", ReadOnlyCredentials)("key", "secret", None, None)
-    assert learned(by_driver(url, keys, REGION, b"{}", "20261116T060647Z"), keys) is None
+    assert signing_context_from(by_driver(url, keys, REGION, b"{}", "20261116T060647Z"), keys) is None
 
 
 def test_a_request_that_was_signed_with_other_keys_teaches_nothing() -> None:
     make = cast("Any", ReadOnlyCredentials)
     for others in (make("key", "other", None, None), make("other", "secret", None, None)):
         request = by_driver("http://h/", make("key", "secret", None, None), REGION, b"{}", "20261116T060647Z")
-        assert learned(request, others) is None
+        assert signing_context_from(request, others) is None
 
 
 def add_before_signing(params: Any, **_: object) -> None:  # noqa: ANN401

@@ -10,8 +10,15 @@ from typing import Any
 import pytest
 
 from perdure.storage import Accepted, Change, Committed, Insert, Record, Storage
-from perdure.storage.dynamodb.items import MOST_INLINE, Key, count_key, part_keys, record_key, total_key
-from perdure.storage.dynamodb.writer import LINES
+from perdure.storage.dynamodb.items import (
+    MAX_INLINE_BODY_BYTES,
+    Key,
+    count_key,
+    part_keys,
+    record_key,
+    total_key,
+)
+from perdure.storage.dynamodb.writer import QUEUE_COUNT
 from perdure.storage.errors import StorageBusy, StorageError, StorageUnavailable
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.shards import shard_of
@@ -23,7 +30,7 @@ from .dynamodb_proxy import Error, Fault, Proxy, proxy_to
 
 pytestmark = pytest.mark.anyio
 
-BUSY, *OTHERS = [name for name in map(str, range(2000)) if shard_of(name) % LINES == 0][:6]
+BUSY, *OTHERS = [name for name in map(str, range(2000)) if shard_of(name) % QUEUE_COUNT == 0][:6]
 """Tenants whose commits go together."""
 NEIGHBOUR = next(
     name for name in map(str, range(10_000)) if name != BUSY and shard_of(name) == shard_of(BUSY)
@@ -118,7 +125,7 @@ async def test_a_tenant_that_also_shares_the_total_of_the_shard_does_not_fail() 
         assert neighbour == Committed((Accepted(1),))
 
 
-async def test_a_total_that_is_contended_for_a_moment_is_tried_again_together() -> None:
+async def test_a_temporary_conflict_on_a_total_is_retried_in_one_transaction() -> None:
     async with through_proxy() as (storage, proxy):
         contend(proxy, total_key(SPACE, shard_of(BUSY)).pk, times=2)
         assert await together(storage, *inserting(BUSY, NEIGHBOUR)) == [Committed((Accepted(1),))] * 2
@@ -135,14 +142,14 @@ async def test_a_total_that_stays_contended_is_tried_for_each_tenant_alone() -> 
 async def test_a_contended_part_of_a_body_concerns_its_record() -> None:
     async with through_proxy() as (storage, proxy):
         contend(proxy, part_keys("", 1)[0].pk)
-        large: Record = make_record("large", partition=BUSY, body="x" * (MOST_INLINE + 1))
+        large: Record = make_record("large", partition=BUSY, body="x" * (MAX_INLINE_BODY_BYTES + 1))
         changes: list[Change] = [Insert(record=large)]
         busy, *others = await together(storage, changes, *inserting(*OTHERS))
         assert isinstance(busy, StorageBusy)
         assert others == [Committed((Accepted(1),))] * len(OTHERS)
 
 
-async def test_a_conflict_that_passes_fails_nobody() -> None:
+async def test_a_temporary_conflict_fails_no_commit() -> None:
     async with through_proxy() as (storage, proxy):
         contend(proxy, count_key(SPACE, BUSY).pk, times=2)
         results = await together(storage, *inserting(BUSY, *OTHERS))

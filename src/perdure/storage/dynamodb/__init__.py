@@ -1,4 +1,4 @@
-"""Records in a DynamoDB table: the engine that needs no server of one's own."""
+"""The DynamoDB engine, which stores all records in one table."""
 
 from .engine import DynamoEngine, migrate, open_engine
 

@@ -1,10 +1,11 @@
-"""Counters: how many records of each tag there are, stored beside the records and moved with them.
+"""Counters: the number of records of each tag, stored as items that change in the records' transactions.
 
-A counter is an item with an attribute for each tag. It counts expired records until they are purged; who
-wants the living subtracts those that an index shows as overdue. `expiries` is a number that grows whenever
-an expired record is removed: if it is the same before and after, none was counted twice or not at all.
-`revision` grows with every change, for who would set a counter right. As a counter that was removed begins
-again, who would remove one asks that `records`, the sum of its counts, is nothing as well.
+A counter is an item with an attribute for each tag. It includes expired records until they are purged; the
+number of live records is the count minus the expired records that an index returns. `expiries` increases
+whenever an expired record is deleted: if it is the same before and after that query, no record was subtracted
+twice or missed. `revision` increases with every change, so that a repair can detect concurrent changes. It
+restarts when a counter is deleted and created again; therefore a counter is deleted only if `records`, the
+sum of its counts, is also 0.
 """
 
 from __future__ import annotations
@@ -15,93 +16,100 @@ from typing import Any, NamedTuple
 
 from ..errors import StorageBusy
 from ..record import Micros, Space, Tag
-from .items import Item, Overdue, count_key, number, overdue_in, records_of
+from .items import ExpiredRecord, Item, count_key, decode_expired, int_attribute, partition_pk
 from .schema import EXPIRY
-from .table import Parameters, Table, pause
+from .table import Parameters, Table, backoff
 
-_COUNT = "count:"
-MOST_LOOKS = 20
-"""How often a counter may move under the eyes of who looks at it."""
+_COUNT_PREFIX = "count:"
+MAX_READ_ATTEMPTS = 20
+"""Attempts to read a counter that changes concurrently."""
 
 
-class Stored(NamedTuple):
-    """A counter as it is stored."""
+class StoredCounter(NamedTuple):
+    """A counter as it is stored, with the expired records."""
 
     counts: Mapping[Tag, int]
     expiries: int
     revision: int
 
 
-def stored_in(item: Item | None) -> Stored:
+def decode_counter(item: Item | None) -> StoredCounter:
     if not item:
-        return Stored({}, 0, 0)
-    counts = {name[len(_COUNT) :]: int(each["N"]) for name, each in item.items() if name.startswith(_COUNT)}
-    return Stored(
+        return StoredCounter({}, 0, 0)
+    counts = {
+        name[len(_COUNT_PREFIX) :]: int(each["N"])
+        for name, each in item.items()
+        if name.startswith(_COUNT_PREFIX)
+    }
+    return StoredCounter(
         {tag: count for tag, count in counts.items() if count},
-        number(item, "expiries") or 0,
-        number(item, "revision") or 0,
+        int_attribute(item, "expiries") or 0,
+        int_attribute(item, "revision") or 0,
     )
 
 
-def living(counts: Mapping[Tag, int], overdue: Iterable[Tag]) -> dict[Tag, int]:
-    """Stored counts, less what has expired.
+def subtract_expired(counts: Mapping[Tag, int], expired: Iterable[Tag]) -> dict[Tag, int]:
+    """Return the counts of live records.
 
-    A lagging index may still show expired records that the counter no longer counts.
+    An index that lags may still return expired records that the counter no longer includes.
     """
-    dead = Counter(overdue)
-    return {tag: count - dead[tag] for tag, count in counts.items() if count > dead[tag]}
+    subtracted = Counter(expired)
+    return {tag: count - subtracted[tag] for tag, count in counts.items() if count > subtracted[tag]}
 
 
-async def look(
-    table: Table, space: Space, partition: str, now: Micros, before: Stored | None = None
-) -> tuple[Stored, list[Overdue]]:
-    """A partition's counter, and the overdue records that it counts. `before` is what was just read of it."""
-    before = before or await read(table, space, partition)
-    for tries in range(MOST_LOOKS):
-        overdue = await find_overdue(table, space, partition, now)
-        after = await read_settled(table, space, partition)
+async def read_with_expired(
+    table: Table, space: Space, partition: str, now: Micros, before: StoredCounter | None = None
+) -> tuple[StoredCounter, list[ExpiredRecord]]:
+    """Return a partition's counter and the expired records that it includes.
+
+    `before` is the counter if it was just read.
+    """
+    before = before or await read_counter(table, space, partition)
+    for attempts in range(MAX_READ_ATTEMPTS):
+        expired = await find_expired(table, space, partition, now)
+        after = await read_counter_transactional(table, space, partition)
         if after.expiries == before.expiries and after.revision >= before.revision:
-            return after, overdue
+            return after, expired
         before = after
-        await pause(tries)
-    raise StorageBusy(f"{table.location.name}: others kept purging the same partition")
+        await backoff(attempts)
+    raise StorageBusy(f"{table.location.display_name}: too many concurrent writes to the same partition")
 
 
-async def read(table: Table, space: Space, partition: str) -> Stored:
+async def read_counter(table: Table, space: Space, partition: str) -> StoredCounter:
     key = count_key(space, partition)
-    return stored_in((await table.get([key])).get(key))
+    return decode_counter((await table.get([key])).get(key))
 
 
-async def read_settled(table: Table, space: Space, partition: str) -> Stored:
-    """The counter as it is now that everything read before has been counted."""
+async def read_counter_transactional(table: Table, space: Space, partition: str) -> StoredCounter:
+    """Return the counter, including every transaction that an earlier read has seen."""
     key = count_key(space, partition)
-    return stored_in((await table.get_settled([key])).get(key))
+    return decode_counter((await table.get_transactional([key])).get(key))
 
 
-async def find_overdue(table: Table, space: Space, partition: str, until: Micros) -> list[Overdue]:
-    """What had expired by then in a partition, earliest first."""
-    question: Parameters = {
+async def find_expired(table: Table, space: Space, partition: str, until: Micros) -> list[ExpiredRecord]:
+    """Return the records of a partition that have expired, earliest first."""
+    query: Parameters = {
         "IndexName": EXPIRY,
         "ConsistentRead": True,
         "KeyConditionExpression": "pk = :pk AND expires_at <= :until",
         "ExpressionAttributeValues": {
-            ":pk": {"S": records_of(space, partition)},
+            ":pk": {"S": partition_pk(space, partition)},
             ":until": {"N": str(until)},
         },
     }
-    return [each async for item in table.query_all(question) if (each := overdue_in(item)) is not None]
+    return [each async for item in table.query_all(query) if (each := decode_expired(item)) is not None]
 
 
-# What moves a counter, and what holds it
+# Updates and conditions
 
 
-def addition(moved: Mapping[Tag, int], *, expiry: bool = False) -> dict[str, Any]:
-    """An update that moves a counter by so much."""
+def counter_update(deltas: Mapping[Tag, int], *, expiry: bool = False) -> dict[str, Any]:
+    """Return an update that adds these deltas to a counter."""
     names = {"#revision": "revision", "#records": "records"}
-    values = {":one": {"N": "1"}, ":records": {"N": str(sum(moved.values()))}}
+    values = {":one": {"N": "1"}, ":records": {"N": str(sum(deltas.values()))}}
     parts = ["#revision :one", "#records :records"]
-    for n, (tag, by) in enumerate(moved.items()):
-        names[f"#t{n}"], values[f":t{n}"] = f"{_COUNT}{tag}", {"N": str(by)}
+    for n, (tag, delta) in enumerate(deltas.items()):
+        names[f"#t{n}"], values[f":t{n}"] = f"{_COUNT_PREFIX}{tag}", {"N": str(delta)}
         parts.append(f"#t{n} :t{n}")
     if expiry:
         parts.append("expiries :one")
@@ -112,12 +120,12 @@ def addition(moved: Mapping[Tag, int], *, expiry: bool = False) -> dict[str, Any
     }
 
 
-def below(bounds: Mapping[Tag, int]) -> dict[str, Any]:
-    """A condition that no count is above its bound."""
+def limit_condition(limits: Mapping[Tag, int]) -> dict[str, Any]:
+    """Return the condition that no count exceeds its limit."""
     names, values, parts = dict[str, str](), dict[str, dict[str, str]](), list[str]()
-    for n, (tag, bound) in enumerate(bounds.items()):
-        names[f"#b{n}"], values[f":b{n}"] = f"{_COUNT}{tag}", {"N": str(bound)}
-        absent = f"attribute_not_exists(#b{n}) OR " if bound >= 0 else ""
+    for n, (tag, limit) in enumerate(limits.items()):
+        names[f"#b{n}"], values[f":b{n}"] = f"{_COUNT_PREFIX}{tag}", {"N": str(limit)}
+        absent = f"attribute_not_exists(#b{n}) OR " if limit >= 0 else ""
         parts.append(f"({absent}#b{n} <= :b{n})")
     return {
         "ConditionExpression": " AND ".join(parts),
@@ -126,8 +134,8 @@ def below(bounds: Mapping[Tag, int]) -> dict[str, Any]:
     }
 
 
-def unchanged(revision: int) -> dict[str, Any]:
-    """A condition that a counter is as it was read."""
+def revision_condition(revision: int) -> dict[str, Any]:
+    """Return the condition that a counter has not changed since it was read."""
     if not revision:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     return {
@@ -137,8 +145,8 @@ def unchanged(revision: int) -> dict[str, Any]:
     }
 
 
-def unchanged_and_empty(revision: int) -> dict[str, Any]:
-    """A condition that a counter is as it was read, and counts nothing."""
+def empty_condition(revision: int) -> dict[str, Any]:
+    """Return the condition that a counter has not changed since it was read, and is empty."""
     return {
         "ConditionExpression": "#revision = :revision AND #records = :none",
         "ExpressionAttributeNames": {"#revision": "revision", "#records": "records"},
@@ -146,8 +154,8 @@ def unchanged_and_empty(revision: int) -> dict[str, Any]:
     }
 
 
-def joined(update: dict[str, Any], condition: dict[str, Any]) -> dict[str, Any]:
-    """An update and its condition, which share their names and values."""
+def with_condition(update: dict[str, Any], condition: dict[str, Any]) -> dict[str, Any]:
+    """Return an update with a condition, with the attribute names and values of both."""
     if not condition:
         return update
     shared = ("ExpressionAttributeNames", "ExpressionAttributeValues")

@@ -1,7 +1,7 @@
 """The DynamoDB engine: the seven verbs on one table, shared by any number of processes.
 
-Within a partition every answer is the newest; across partitions it may be `lag` behind, as the table's global
-indexes are. What is written is in `writing`, what is read in `reading` and `across`.
+Reads within a partition return the newest records; across partitions they may be `lag` seconds behind, as the
+table's global indexes are. Commits are in `writer`, reads in `reader` and `global_index`.
 """
 
 from __future__ import annotations
@@ -25,25 +25,25 @@ from ..record import (
     Tag,
 )
 from ..watch import Watch, WatchRegistry
-from .counters import living, look
-from .global_index import Across
-from .location import parse
+from .counters import read_with_expired, subtract_expired
+from .global_index import GlobalIndexes
+from .location import parse_url
 from .maintenance import maintain
 from .reader import Reader
-from .schema import check, connect, make
+from .schema import check_table, connect_table, create_table
 from .table import Table
 from .writer import Writer
 
 POLL_SECONDS = 1.0
-"""Seconds between two wake-ups of everybody who watches: others may have committed something."""
+"""Seconds between two wake-ups of all watches, because another client may have committed something."""
 
 
 async def open_engine(url: str) -> DynamoEngine:
-    """Open the table that the URL names; it must be there."""
-    table = Table(parse(url))
+    """Open the table at this URL, which must exist."""
+    table = Table(parse_url(url))
     try:
-        await connect(table)
-        await check(table)
+        await connect_table(table)
+        await check_table(table)
     except BaseException:
         await table.close()
         raise
@@ -51,11 +51,11 @@ async def open_engine(url: str) -> DynamoEngine:
 
 
 async def migrate(url: str) -> None:
-    """Make the table that the URL names, if it is not there."""
-    table = Table(parse(url))
+    """Create the table at this URL if it does not exist."""
+    table = Table(parse_url(url))
     try:
-        await connect(table)
-        await make(table)
+        await connect_table(table)
+        await create_table(table)
     finally:
         await table.close()
 
@@ -68,77 +68,75 @@ class DynamoEngine(Engine):
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._watches = WatchRegistry(on_watched_changed=self._look_for_others)
+        self._watches = WatchRegistry(on_watched_changed=self._update_waker)
         self._reader = Reader(table)
-        self._across = Across(table, self._reader, self._watches.wake)
+        self._global_indexes = GlobalIndexes(table, self._reader, self._watches.wake)
         self._writer = Writer(table, self._watches.wake)
-        self._looking: asyncio.Task[None] | None = None
-        self._verbs = _Verbs()
+        self._waker: asyncio.Task[None] | None = None
+        self._calls = _CallTracker()
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
-        with self._verbs:
+        with self._calls:
             return await self._reader.get(addresses, now)
 
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        with self._verbs:
+        with self._calls:
             return await self._writer.commit(changes, guard, now)
 
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
-        with self._verbs:
+        with self._calls:
             if request.partition is None:
-                return await self._across.page(request, now)
+                return await self._global_indexes.page(request, now)
             return await self._reader.page(request, request.partition, now)
 
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
-        with self._verbs:
-            return await self._across.due(lane, until, limit, now)
+        with self._calls:
+            return await self._global_indexes.due(lane, until, limit, now)
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
-        with self._verbs:
+        with self._calls:
             if partition is None:
-                return await self._across.counts(space, now)
-            stored, overdue = await look(self._table, space, partition, now)
-            return living(stored.counts, [each.tag for each in overdue])
+                return await self._global_indexes.counts(space, now)
+            stored, expired = await read_with_expired(self._table, space, partition, now)
+            return subtract_expired(stored.counts, [each.tag for each in expired])
 
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
-        with self._verbs:
-            return await self._across.purge(until, limit)
+        with self._calls:
+            return await self._global_indexes.purge(until, limit)
 
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return self._watches.watch((space, partition, key))
 
     async def maintain(self, *, repair: bool) -> MaintenanceReport:
-        with self._verbs:
+        with self._calls:
             return await maintain(self._table, self._reader, repair=repair)
 
     async def close(self) -> None:
         self._watches.close()
-        if self._looking is not None:
-            self._looking.cancel()
-        await self._verbs.finished()
+        if self._waker is not None:
+            self._waker.cancel()
+        await self._calls.drain()
         await self._writer.close()
         await self._reader.close()
         await self._table.close()
 
-    def _look_for_others(self) -> None:
-        if self._looking is not None:
-            self._looking.cancel()
+    def _update_waker(self) -> None:
+        if self._waker is not None:
+            self._waker.cancel()
         is_needed = self._watches.is_watched and not self._watches.is_closed
-        self._looking = asyncio.get_running_loop().create_task(self._wake_all()) if is_needed else None
+        self._waker = asyncio.get_running_loop().create_task(self._wake_all()) if is_needed else None
 
     async def _wake_all(self) -> None:
-        """Wake everybody now and then. It costs no request: who is woken reads what it wants to know, and
-        those reads go together.
-        """
+        """Wake all watches regularly. The reads that follow share requests."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             self._watches.wake_all()
 
 
-class _Verbs:
-    """The verbs under way, which `close` waits for."""
+class _CallTracker:
+    """Counts the calls in flight, which `close` waits for."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -148,7 +146,7 @@ class _Verbs:
 
     def __enter__(self) -> None:
         if self._closed:
-            raise StorageClosed("this storage was closed")
+            raise StorageClosed("this storage is closed")
         self._count += 1
         self._none.clear()
 
@@ -157,7 +155,7 @@ class _Verbs:
         if not self._count:
             self._none.set()
 
-    async def finished(self) -> None:
-        """Refuse further verbs, and wait for these."""
+    async def drain(self) -> None:
+        """Refuse further calls, and wait for those in flight."""
         self._closed = True
         await self._none.wait()

@@ -1,7 +1,7 @@
-"""What went wrong with a request: by code and type, never by message.
+"""Translation of AWS errors to storage errors, by code and type, never by message.
 
-Three questions decide what happens next. Did the server refuse it, so that nothing was done? Is its answer
-lost, so that nobody knows? May the same request work a moment later?
+Three questions decide what happens next. Did the server reject the request, so that nothing was done? Was the
+response lost, so that the outcome is unknown? Can the same request succeed later?
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from ..errors import (
     StorageUnavailable,
 )
 
-DriverError = (ClientError, BotoCoreError, ResponseParserError)
-"""What a request may raise: DynamoDB's refusals, and whatever happened on the way to it."""
-Failure: TypeAlias = ClientError | BotoCoreError | ResponseParserError
+DRIVER_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
+"""The errors that a request can raise: DynamoDB's own, and those of the connection."""
+DriverFailure: TypeAlias = ClientError | BotoCoreError | ResponseParserError
 
 CONDITION_FAILED = "ConditionalCheckFailed"
 NO_REASON = "None"
-"""The code of an item that stood in nobody's way."""
+"""The code of an item that did not cause the cancellation."""
 _CONDITION_FAILED_ALONE = "ConditionalCheckFailedException"
 _CANCELED = "TransactionCanceledException"
 _CONFLICT = {"TransactionConflict", "TransactionConflictException", "ReplicatedWriteConflictException"}
@@ -59,7 +59,7 @@ _THROTTLED = {
     "ThrottlingException",
 }
 _FULL = {"ItemCollectionSizeLimitExceeded", "ItemCollectionSizeLimitExceededException"}
-_BROKEN_SERVER = {"InternalServerError", "InternalFailure", "ServiceUnavailable"}
+_SERVER_ERRORS = {"InternalServerError", "InternalFailure", "ServiceUnavailable"}
 _DENIED = {"AccessDenied", "AccessDeniedException"}
 _BAD_CREDENTIALS = {
     "ExpiredTokenException",
@@ -77,98 +77,99 @@ _NO_CREDENTIALS = (
     SSOError,
     TokenRetrievalError,
 )
-_NEVER_SENT = (ConnectTimeoutError, ProxyConnectionError, SSLError)
+_CONNECT_ERRORS = (ConnectTimeoutError, ProxyConnectionError, SSLError)
 
 
-class Reason(TypedDict, total=False):
-    """Why one item of a transaction stood in its way."""
+class CancellationReason(TypedDict, total=False):
+    """Why an item caused the cancellation of its transaction."""
 
     Code: str
     Item: Mapping[str, Mapping[str, str]]
 
 
-def code_of(error: Failure) -> str:
-    """DynamoDB's own, or none where the request did not get there."""
+def error_code(error: DriverFailure) -> str:
+    """Return DynamoDB's error code, or an empty string if there was no response."""
     return _response(error).get("Error", {}).get("Code", "")
 
 
-def reasons_of(error: Failure) -> Sequence[Reason]:
-    """One for each item of the write, in their order."""
+def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
+    """Return the reasons, one for each item of the write, in their order."""
     response = _response(error)
-    if code_of(error) == _CONDITION_FAILED_ALONE:
+    if error_code(error) == _CONDITION_FAILED_ALONE:
         return [{"Code": CONDITION_FAILED, "Item": response.get("Item", {})}]
     return response.get("CancellationReasons", ())
 
 
-def is_condition_failed(error: Failure) -> bool:
-    """Whether what stands there is not what the write expected: an answer rather than a failure."""
-    return any(reason.get("Code") == CONDITION_FAILED for reason in reasons_of(error))
+def is_condition_failed(error: DriverFailure) -> bool:
+    """Whether a condition of the write failed: a result rather than a failure."""
+    return any(reason.get("Code") == CONDITION_FAILED for reason in cancellation_reasons(error))
 
 
-def is_contended(error: Failure) -> bool:
-    """Whether a transaction was canceled, for now, because of the items that its reasons name."""
-    codes = {reason.get("Code", NO_REASON) for reason in reasons_of(error)} - {NO_REASON}
+def is_contended(error: DriverFailure) -> bool:
+    """Whether a transaction was canceled only because of conflicts or throttling on some items."""
+    codes = {reason.get("Code", NO_REASON) for reason in cancellation_reasons(error)} - {NO_REASON}
     return bool(codes) and codes <= _CONFLICT | _THROTTLED
 
 
-def is_lost(error: Failure) -> bool:
-    """Whether the request may have been carried out though it failed."""
+def may_have_been_applied(error: DriverFailure) -> bool:
+    """Whether the request may have been applied although it failed."""
     if isinstance(error, ClientError):
-        return code_of(error) in _BROKEN_SERVER or _status_of(error) >= 500
+        return error_code(error) in _SERVER_ERRORS or _status_of(error) >= 500
     if isinstance(error, EndpointConnectionError):
         cause = cast("Any", error).kwargs.get("error")
         return not isinstance(cause, (ClientConnectorError, socket.gaierror))
     return isinstance(error, (HTTPClientError, IncompleteReadError, ResponseParserError))
 
 
-def is_passing(error: Failure) -> bool:
-    """Whether the same request may work a moment later."""
+def is_transient(error: DriverFailure) -> bool:
+    """Whether the same request can succeed later."""
     if not isinstance(error, ClientError):
-        return is_lost(error) or isinstance(error, (EndpointConnectionError, *_NEVER_SENT))
-    return is_lost(error) or bool(_codes_of(error) & (_CONFLICT | _THROTTLED | _IN_PROGRESS))
+        return may_have_been_applied(error) or isinstance(error, (EndpointConnectionError, *_CONNECT_ERRORS))
+    return may_have_been_applied(error) or bool(_codes_of(error) & (_CONFLICT | _THROTTLED | _IN_PROGRESS))
 
 
-def is_bad_credentials(error: Failure) -> bool:
-    return isinstance(error, _NO_CREDENTIALS) or code_of(error) in _BAD_CREDENTIALS
+def is_bad_credentials(error: DriverFailure) -> bool:
+    return isinstance(error, _NO_CREDENTIALS) or error_code(error) in _BAD_CREDENTIALS
 
 
-def is_denied(error: Failure) -> bool:
-    return code_of(error) in _DENIED
+def is_access_denied(error: DriverFailure) -> bool:
+    return error_code(error) in _DENIED
 
 
-def as_storage_error(error: Failure, name: str, *, writes: bool, lost: bool) -> StorageError:
-    """The contract's error for one of the driver's, which the caller sets as its cause.
+def as_storage_error(error: DriverFailure, name: str, *, writes: bool, maybe_applied: bool) -> StorageError:
+    """Return the storage error for an error of the driver, which the caller sets as its cause.
 
-    `lost`: this write, or an earlier try of it, may have been carried out.
+    `maybe_applied`: this attempt of a write, or an earlier one, may have been applied.
     """
-    if writes and lost:
-        return OutcomeUnknown(f"{name}: the answer to a write was lost; read before writing again ({error})")
-    kind, what = _kind_of(error, writes=writes)
+    if writes and maybe_applied:
+        what = "no response to a write; it may have been applied, read before writing again"
+        return OutcomeUnknown(f"{name}: {what} ({error})")
+    kind, what = _classify(error, writes=writes)
     return kind(f"{name}: {what} ({error})")
 
 
-def _kind_of(error: Failure, *, writes: bool) -> tuple[type[StorageError], str]:
+def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError], str]:
     codes = _codes_of(error) if isinstance(error, ClientError) else set[str]()
     if codes & (_CONFLICT | _IN_PROGRESS):
-        return StorageBusy, "others kept changing the same items"
+        return StorageBusy, "conflicting writes to the same items"
     if codes & _FULL:
-        return StorageFull, "a partition holds 10 GB, which is all that it can"
-    if writes and is_denied(error):
-        return StorageReadOnly, "these credentials may not write"
-    if is_passing(error) or is_bad_credentials(error):
-        return StorageUnavailable, "it cannot be reached, or takes no more for now"
+        return StorageFull, "the partition has reached DynamoDB's limit of 10 GB"
+    if writes and is_access_denied(error):
+        return StorageReadOnly, "the credentials do not allow writes"
+    if is_transient(error) or is_bad_credentials(error):
+        return StorageUnavailable, "unreachable or throttled"
     return StorageFailed, "DynamoDB failed"
 
 
 def _codes_of(error: ClientError) -> set[str]:
-    code = code_of(error)
-    return {reason.get("Code", "") for reason in reasons_of(error)} if code == _CANCELED else {code}
+    code = error_code(error)
+    return {reason.get("Code", "") for reason in cancellation_reasons(error)} if code == _CANCELED else {code}
 
 
 def _status_of(error: ClientError) -> int:
     return _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
 
 
-def _response(error: Failure) -> Mapping[str, Any]:
-    """What DynamoDB said, if it said anything."""
+def _response(error: DriverFailure) -> Mapping[str, Any]:
+    """Return DynamoDB's response, or an empty mapping if there was none."""
     return cast("Any", error).response if isinstance(error, ClientError) else {}

@@ -1,7 +1,7 @@
-"""Verbs across partitions: every shard of an index is asked, and their answers are merged.
+"""Verbs across partitions, which merge all shards of a global index.
 
-The indexes follow the table after a moment. So what they show is only where to look: the records are then
-read from the table, and one that no longer stands where the index had it is passed over.
+The global indexes lag behind the table. Therefore the records that they list are read from the table, and a
+record that no longer has the sort key in the index is skipped.
 """
 
 from __future__ import annotations
@@ -15,106 +15,104 @@ from ..errors import OutcomeUnknown, StorageError
 from ..page import Page
 from ..record import Address, Micros, PageRequest, Purged, Record, Space, Tag
 from ..shards import SHARD_COUNT
-from .counters import living, stored_in
+from .counters import decode_counter, subtract_expired
 from .items import (
-    TIMER_SHARDS,
+    TIMER_SHARD_COUNT,
+    ExpiredRecord,
     Item,
-    Overdue,
+    decode_expired,
     expiry_shard,
-    key_of,
-    overdue_in,
-    place,
+    item_key,
+    sort_key,
     space_shard,
     tag_shard,
-    timer_place,
     timer_shard,
+    timer_sort_key,
     total_key,
 )
-from .purge import earliest, remove
+from .purge import by_expiry, purge_expired
 from .reader import Reader
 from .schema import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 from .table import Parameters, Table
 
-FEWEST = 8
-"""Entries that a shard is asked for at first. Each time that was not enough it is asked for twice as many."""
+MIN_READ_SIZE = 8
+"""Minimum entries that are first read from a shard. Each further read is twice as large."""
+SCAN_SIZE = 1000
+"""Entries taken together if all are needed."""
 
 
-class Entry(NamedTuple):
-    place: str
+class IndexEntry(NamedTuple):
+    sort_key: str
     item: Item
 
 
-class _Shard:
-    """What one shard has shown and nobody has taken yet."""
+class ShardScan:
+    """The entries of one shard that are read but not yet taken."""
 
-    def __init__(self, table: Table, question: Parameters, attribute: str, chunk: int) -> None:
-        self.entries: list[Entry] = []
+    def __init__(self, table: Table, query: Parameters, attribute: str, chunk: int) -> None:
+        self.entries: list[IndexEntry] = []
         self.has_more = True
         self._table = table
-        self._question = question
+        self._query = query
         self._attribute = attribute
         self._chunk = chunk
 
     async def read(self) -> None:
-        items, start = await self._table.query({**self._question, "Limit": self._chunk})
-        self.entries += [Entry(_place_in(item[self._attribute]), item) for item in items]
+        items, start = await self._table.query({**self._query, "Limit": self._chunk})
+        self.entries += [IndexEntry(_sort_key_of(item[self._attribute]), item) for item in items]
         self.has_more = start is not None
-        self._question = {**self._question, "ExclusiveStartKey": start}
+        self._query = {**self._query, "ExclusiveStartKey": start}
         self._chunk *= 2
 
 
-class Merge:
-    """An index, asked by one question for each of its shards, in the order of one attribute."""
+class MergedScan:
+    """A scan over all shards of an index, with one query for each, in the order of one attribute."""
 
     def __init__(
         self,
         table: Table,
-        questions: Sequence[Parameters],
+        queries: Sequence[Parameters],
         attribute: str,
         *,
         limit: int,
         descending: bool = False,
     ) -> None:
-        chunk = max(FEWEST, 2 * limit // len(questions))
-        self._shards = [_Shard(table, question, attribute, chunk) for question in questions]
+        chunk = max(MIN_READ_SIZE, 2 * limit // len(queries))
+        self._shards = [ShardScan(table, query, attribute, chunk) for query in queries]
         self._descending = descending
 
-    async def take(self, count: int) -> list[Entry]:
-        """The next entries; fewer than asked for only at the end."""
+    async def take(self, count: int) -> list[IndexEntry]:
+        """Return the next `count` entries; fewer only at the end."""
         while True:
-            shown = [entry for shard in self._shards for entry in shard.entries]
-            shown.sort(key=lambda entry: entry.place, reverse=self._descending)
-            last = shown[count - 1] if len(shown) >= count else None
-            lacking = [shard for shard in self._shards if shard.has_more and self._may_precede(shard, last)]
-            if not lacking:
-                self._drop(shown[:count])
-                return shown[:count]
-            await asyncio.gather(*[shard.read() for shard in lacking])
+            entries = [entry for shard in self._shards for entry in shard.entries]
+            entries.sort(key=lambda entry: entry.sort_key, reverse=self._descending)
+            last = entries[count - 1] if len(entries) >= count else None
+            unread = [shard for shard in self._shards if shard.has_more and self._may_precede(shard, last)]
+            if not unread:
+                self._discard(entries[:count])
+                return entries[:count]
+            await asyncio.gather(*[shard.read() for shard in unread])
 
-    def _may_precede(self, shard: _Shard, last: Entry | None) -> bool:
-        """Whether what this shard has not shown may come before that."""
+    def _may_precede(self, shard: ShardScan, last: IndexEntry | None) -> bool:
+        """Whether entries of this shard that are not read yet may precede `last`."""
         if last is None or not shard.entries:
             return True
-        reached = shard.entries[-1].place
-        return reached > last.place if self._descending else reached < last.place
+        reached = shard.entries[-1].sort_key
+        return reached > last.sort_key if self._descending else reached < last.sort_key
 
-    def _drop(self, taken: Sequence[Entry]) -> None:
-        gone = {id(entry) for entry in taken}
+    def _discard(self, taken: Sequence[IndexEntry]) -> None:
+        discarded = {id(entry) for entry in taken}
         for shard in self._shards:
-            shard.entries = [entry for entry in shard.entries if id(entry) not in gone]
+            shard.entries = [entry for entry in shard.entries if id(entry) not in discarded]
 
 
-def _place_in(value: Mapping[str, str]) -> str:
-    """Numbers get all their digits, so that they sort as text."""
+def _sort_key_of(value: Mapping[str, str]) -> str:
+    """Return the value as text; numbers are padded, so that they sort as text."""
     return f"{int(value['N']):016}" if "N" in value else value["S"]
 
 
-MANY = 1000
-"""Entries that are taken at once where all are wanted."""
-
-
-class Across:
-    """The verbs that know no partition. `on_commit` is called for everything that was purged."""
+class GlobalIndexes:
+    """The verbs across all partitions. `on_commit` is called for all purged records."""
 
     def __init__(self, table: Table, reader: Reader, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -123,93 +121,95 @@ class Across:
 
     async def page(self, request: PageRequest, now: Micros) -> list[Record]:
         space, tag = request.space, request.tag
-        questions = [
-            _question(ALL_LISTING, "space_shard", space_shard(shard, space))
+        queries = [
+            _shard_query(ALL_LISTING, "space_shard", space_shard(shard, space))
             if tag is None
-            else _question(ALL_LISTING_OF_TAG, "tag_shard", tag_shard(shard, space, tag))
+            else _shard_query(ALL_LISTING_OF_TAG, "tag_shard", tag_shard(shard, space, tag))
             for shard in range(SHARD_COUNT)
         ]
         if request.after is not None:
             sign = "<" if request.descending else ">"
-            questions = [_bounded(each, f"place {sign}", {"S": place(request.after)}) for each in questions]
-        questions = [{**each, "ScanIndexForward": not request.descending} for each in questions]
+            queries = [_with_bound(each, f"place {sign}", {"S": sort_key(request.after)}) for each in queries]
+        queries = [{**each, "ScanIndexForward": not request.descending} for each in queries]
 
-        def is_there(record: Record, at: str) -> bool:
-            return place(record.position) == at and tag in (None, record.tag)
+        def is_current(record: Record, listed: str) -> bool:
+            return sort_key(record.position) == listed and tag in (None, record.tag)
 
-        merge = Merge(self._table, questions, "place", limit=request.limit, descending=request.descending)
-        return await self._records(merge, request.limit, now, is_there)
+        scan = MergedScan(self._table, queries, "place", limit=request.limit, descending=request.descending)
+        return await self._records(scan, request.limit, now, is_current)
 
     async def due(self, lane: str, until: Micros, limit: int, now: Micros) -> list[Record]:
-        questions = [
-            _bounded(
-                _question(ALL_TIMERS, "timer_shard", timer_shard(shard, lane)),
+        queries = [
+            _with_bound(
+                _shard_query(ALL_TIMERS, "timer_shard", timer_shard(shard, lane)),
                 "timer_place <",
                 {"S": f"{until + 1:016}"},
             )
-            for shard in range(TIMER_SHARDS)
+            for shard in range(TIMER_SHARD_COUNT)
         ]
 
-        def is_there(record: Record, at: str) -> bool:
-            return record.lane == lane and timer_place(record) == at
+        def is_current(record: Record, listed: str) -> bool:
+            return record.lane == lane and timer_sort_key(record) == listed
 
-        merge = Merge(self._table, questions, "timer_place", limit=limit)
-        return await self._records(merge, limit, now, is_there)
+        scan = MergedScan(self._table, queries, "timer_place", limit=limit)
+        return await self._records(scan, limit, now, is_current)
 
     async def counts(self, space: Space, now: Micros) -> Mapping[Tag, int]:
         totals: Counter[Tag] = Counter()
         for item in (
             await self._table.get([total_key(space, shard) for shard in range(SHARD_COUNT)])
         ).values():
-            totals.update(stored_in(item).counts)
-        merge = self._expired(now, MANY)
-        dead: list[Tag] = []
-        while entries := await merge.take(MANY):
-            dead += [each.tag for each in _overdue_in(entries) if each.address.space == space]
-        return living(totals, dead)
+            totals.update(decode_counter(item).counts)
+        scan = self._expired(now, SCAN_SIZE)
+        expired: list[Tag] = []
+        while entries := await scan.take(SCAN_SIZE):
+            expired += [each.tag for each in _decode_entries(entries) if each.address.space == space]
+        return subtract_expired(totals, expired)
 
     async def purge(self, until: Micros, limit: int) -> list[Purged]:
-        merge = self._expired(until, limit)
-        removed: list[Overdue] = []
+        scan = self._expired(until, limit)
+        purged: list[ExpiredRecord] = []
 
-        def note(gone: Sequence[Overdue]) -> None:
-            removed.extend(gone)
-            self._on_commit(each.address for each in gone)
+        def on_purged(batch: Sequence[ExpiredRecord]) -> None:
+            purged.extend(batch)
+            self._on_commit(each.address for each in batch)
 
         try:
-            while len(removed) < limit and (entries := await merge.take(limit - len(removed))):
-                await remove(self._table, _overdue_in(entries), until, note)
+            while len(purged) < limit and (entries := await scan.take(limit - len(purged))):
+                await purge_expired(self._table, _decode_entries(entries), until, on_purged)
         except StorageError as error:
-            if not removed:
+            if not purged:
                 raise
-            what = f"{len(removed)} records were purged before it failed"
-            raise OutcomeUnknown(f"{self._table.location.name}: {what} ({error})") from error
-        return [Purged(*each.address, each.tag) for each in sorted(removed, key=earliest)]
+            what = f"{len(purged)} records were purged, perhaps more"
+            raise OutcomeUnknown(f"{self._table.location.display_name}: {what} ({error})") from error
+        return [Purged(*each.address, each.tag) for each in sorted(purged, key=by_expiry)]
 
-    def _expired(self, until: Micros, limit: int) -> Merge:
-        questions = [
-            _bounded(
-                _question(ALL_EXPIRY, "expiry_shard", expiry_shard(shard)), "expires_at <=", {"N": str(until)}
+    def _expired(self, until: Micros, limit: int) -> MergedScan:
+        queries = [
+            _with_bound(
+                _shard_query(ALL_EXPIRY, "expiry_shard", expiry_shard(shard)),
+                "expires_at <=",
+                {"N": str(until)},
             )
             for shard in range(SHARD_COUNT)
         ]
-        return Merge(self._table, questions, "expires_at", limit=limit)
+        return MergedScan(self._table, queries, "expires_at", limit=limit)
 
     async def _records(
-        self, merge: Merge, limit: int, now: Micros, is_there: Callable[[Record, str], bool]
+        self, scan: MergedScan, limit: int, now: Micros, is_current: Callable[[Record, str], bool]
     ) -> list[Record]:
         page = Page(limit)
-        while not page.is_full and (entries := await merge.take(limit - len(page.records))):
-            places = {key_of(entry.item): entry.place for entry in entries}
-            await self._reader.fill(page, places, is_there, now)
+        while not page.is_full and (entries := await scan.take(limit - len(page.records))):
+            sort_keys = {item_key(entry.item): entry.sort_key for entry in entries}
+            await self._reader.fill(page, sort_keys, is_current, now)
         return page.records
 
 
-def _overdue_in(entries: Iterable[Entry]) -> list[Overdue]:
-    return [each for entry in entries if (each := overdue_in(entry.item)) is not None]
+def _decode_entries(entries: Iterable[IndexEntry]) -> list[ExpiredRecord]:
+    return [each for entry in entries if (each := decode_expired(entry.item)) is not None]
 
 
-def _question(index: str, name: str, shard: str) -> dict[str, Any]:
+def _shard_query(index: str, name: str, shard: str) -> dict[str, Any]:
     return {
         "IndexName": index,
         "KeyConditionExpression": f"{name} = :shard",
@@ -217,9 +217,9 @@ def _question(index: str, name: str, shard: str) -> dict[str, Any]:
     }
 
 
-def _bounded(question: dict[str, Any], comparison: str, value: dict[str, str]) -> dict[str, Any]:
+def _with_bound(query: dict[str, Any], comparison: str, value: dict[str, str]) -> dict[str, Any]:
     return {
-        **question,
-        "KeyConditionExpression": f"{question['KeyConditionExpression']} AND {comparison} :bound",
-        "ExpressionAttributeValues": {**question["ExpressionAttributeValues"], ":bound": value},
+        **query,
+        "KeyConditionExpression": f"{query['KeyConditionExpression']} AND {comparison} :bound",
+        "ExpressionAttributeValues": {**query["ExpressionAttributeValues"], ":bound": value},
     }

@@ -1,128 +1,131 @@
-"""Guards: bounds on how many records a partition may hold, kept by a condition on its counter.
+"""Guards: limits on the number of records in a partition, enforced by a condition on its counter.
 
-DynamoDB cannot add in a condition, so a guard over several tags becomes a bound for each of them, shared out
-by what was last seen. The sum is never exceeded; a share may be too small though there is room, and then the
-refusal tells the true counts for another try.
+A condition of DynamoDB cannot add, so the limit of a guard over several tags is split into one limit for each
+tag, according to the last known counts. The sum is never exceeded. One of the limits may be too small
+although the guard admits the commit; the failed condition then returns the stored counts for another attempt.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
 
-from ..record import Address, Guard, Refused, Space, Tag, tag_deltas
-from .counters import Stored, below, look, stored_in
-from .items import Item, Overdue
-from .purge import MOST_REMOVED, remove
+from ..record import Address, Guard, Refused, Tag, tag_deltas
+from .counters import StoredCounter, decode_counter, limit_condition, read_with_expired
+from .items import ExpiredRecord, Item, SpacePartition
+from .purge import MAX_PURGED_PER_TRANSACTION, purge_expired
 from .table import Table
-from .transaction import Pending, Transaction
+from .transaction import PendingCommit, Transaction
 
-MOST_REMEMBERED = 10_000
-"""Counters whose last known state is kept."""
-
-Scope: TypeAlias = tuple[Space, str]
+MAX_CACHED_COUNTERS = 10_000
+"""Counters whose last known counts are cached."""
 
 
 class Guards:
-    """What is known of guarded counters, by one process."""
+    """The conditions of guards, and a cache of the counts that they limit."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
         self._on_commit = on_commit
-        self._seen: dict[Scope, Mapping[Tag, int]] = {}
+        self._cache: dict[SpacePartition, Mapping[Tag, int]] = {}
 
-    def hold(self, transaction: Transaction, together: Sequence[Pending]) -> None:
-        """Let each counter refuse what its guard does not admit. No two guards here have one counter."""
-        guarded: defaultdict[Scope, list[Pending]] = defaultdict(list)
-        for pending in together:
-            pending.counted = None
-            scope = guarded_by(pending)
+    def add_conditions(self, transaction: Transaction, batch: Sequence[PendingCommit]) -> None:
+        """Add the conditions of the guards of these commits. No two guards may concern the same counter."""
+        guarded: defaultdict[SpacePartition, list[PendingCommit]] = defaultdict(list)
+        for pending in batch:
+            pending.refusing_counter = None
+            scope = guarded_partition(pending)
             if scope is not None:
                 guarded[scope].append(pending)
         for scope, pendings in guarded.items():
-            self._hold_one(transaction, scope, pendings, together)
+            self._add_condition(transaction, scope, pendings, batch)
 
-    def _hold_one(
+    def _add_condition(
         self,
         transaction: Transaction,
-        scope: Scope,
-        guarded: Sequence[Pending],
-        together: Sequence[Pending],
+        scope: SpacePartition,
+        guarded: Sequence[PendingCommit],
+        batch: Sequence[PendingCommit],
     ) -> None:
         guard = guarded[0].guard
         if guard is None:
             return
-        here = [pending for pending in together if pending.partition == scope[1]]
-        room = guard.max_count - sum(max(0, pending.grows(guard)) for pending in here)
-        bounds = shares(room, self._seen.get(scope, {}), guard.tags) or shares(room, {}, guard.tags)
+        commits = [pending for pending in batch if pending.partition == scope[1]]
+        room = guard.max_count - sum(max(0, pending.guard_delta(guard)) for pending in commits)
+        cached = self._cache.get(scope, {})
+        limits = split_limit(room, cached, guard.tags) or split_limit(room, {}, guard.tags)
 
-        def learn(item: Item | None) -> None:
-            stored = stored_in(item)
-            self._remember(scope, stored.counts)
+        def on_failure(item: Item | None) -> None:
+            stored = decode_counter(item)
+            self._cache_counts(scope, stored.counts)
             for pending in guarded:
-                pending.counted = stored
+                pending.refusing_counter = stored
 
-        transaction.only_if(*scope, below(bounds or dict.fromkeys(guard.tags, -1)), learn)
+        condition = limit_condition(limits or dict.fromkeys(guard.tags, -1))
+        transaction.require_counter(*scope, condition, on_failure)
 
-    def written(self, pending: Pending) -> None:
-        """Keep up with what we did ourselves."""
-        scope = guarded_by(pending)
+    def update_cache(self, pending: PendingCommit) -> None:
+        """Add the deltas of a written commit to the cached counts."""
+        scope = guarded_partition(pending)
         if scope is None:
             return
-        counts = dict(self._seen.get(scope, {}))
-        for change, answer in zip(pending.changes, pending.done(), strict=True):
-            for space, tag, by in tag_deltas(change, answer):
+        counts = dict(self._cache.get(scope, {}))
+        for change, result in zip(pending.changes, pending.accepted_results(), strict=True):
+            for space, tag, delta in tag_deltas(change, result):
                 if space == scope[0]:
-                    counts[tag] = max(0, counts.get(tag, 0) + by)
-        self._remember(scope, counts)
+                    counts[tag] = max(0, counts.get(tag, 0) + delta)
+        self._cache_counts(scope, counts)
 
-    async def make_room(self, pending: Pending) -> Refused | None:
-        """Where a guard stood in the way: purge what is overdue, or refuse. None: try again."""
-        guard, scope = pending.guard, guarded_by(pending)
-        if guard is None or scope is None or pending.counted is None or have_room([pending]):
+    async def purge_or_refuse(self, pending: PendingCommit) -> Refused | None:
+        """Handle a failed guard: purge expired records, or refuse.
+
+        Return None if the commit can be tried again.
+        """
+        guard, scope = pending.guard, guarded_partition(pending)
+        if guard is None or scope is None or pending.refusing_counter is None or fits_limit([pending]):
             return None
-        stored, overdue = await look(self._table, *scope, pending.now, pending.counted)
-        self._remember(scope, stored.counts)
-        pending.counted = stored
-        if have_room([pending]):
+        stored, expired = await read_with_expired(self._table, *scope, pending.now, pending.refusing_counter)
+        self._cache_counts(scope, stored.counts)
+        pending.refusing_counter = stored
+        if fits_limit([pending]):
             return None
-        counted = [each for each in overdue if each.tag in guard.tags]
-        if not counted:
-            return Refused(pending.results(), guard_count=_sum(guard, stored) + pending.grows(guard))
-        lacking = _sum(guard, stored) + pending.grows(guard) - guard.max_count
-        enough = counted[: max(lacking, MOST_REMOVED)]  # others wait meanwhile; the rest is for `purge`
-        await remove(self._table, enough, pending.now, self._note)
+        count = _guarded_count(guard, stored) + pending.guard_delta(guard)
+        guarded = [each for each in expired if each.tag in guard.tags]
+        if not guarded:
+            return Refused(pending.results(), guard_count=count)
+        limit = max(count - guard.max_count, MAX_PURGED_PER_TRANSACTION)  # leave the rest to `purge`
+        await purge_expired(self._table, guarded[:limit], pending.now, self._wake_purged)
         return None
 
-    def _note(self, removed: Sequence[Overdue]) -> None:
-        self._on_commit(each.address for each in removed)
+    def _wake_purged(self, purged: Sequence[ExpiredRecord]) -> None:
+        self._on_commit(each.address for each in purged)
 
-    def _remember(self, scope: Scope, counts: Mapping[Tag, int]) -> None:
-        if len(self._seen) >= MOST_REMEMBERED:
-            self._seen.clear()
-        self._seen[scope] = counts
+    def _cache_counts(self, scope: SpacePartition, counts: Mapping[Tag, int]) -> None:
+        if len(self._cache) >= MAX_CACHED_COUNTERS:
+            self._cache.clear()
+        self._cache[scope] = counts
 
 
-def guarded_by(pending: Pending) -> Scope | None:
-    """The counter that bounds this commit, if one does."""
-    if pending.guard is None or pending.grows(pending.guard) <= 0:
+def guarded_partition(pending: PendingCommit) -> SpacePartition | None:
+    """Return the space and partition whose counter limits this commit, if any."""
+    if pending.guard is None or pending.guard_delta(pending.guard) <= 0:
         return None
     return pending.guard.space, pending.partition
 
 
-def have_room(pendings: Sequence[Pending]) -> bool:
-    """Whether the counter that stood in the way admits all of these. They have one guard."""
-    guard, stored = pendings[0].guard, pendings[0].counted
+def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
+    """Whether the counter that failed admits all of these commits, which have the same guard."""
+    guard, stored = pendings[0].guard, pendings[0].refusing_counter
     if guard is None or stored is None:
         return True
-    return _sum(guard, stored) + sum(pending.grows(guard) for pending in pendings) <= guard.max_count
+    delta = sum(pending.guard_delta(guard) for pending in pendings)
+    return _guarded_count(guard, stored) + delta <= guard.max_count
 
 
-def shares(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int] | None:
-    """A bound for each tag, so that all together are `room` and each leaves some to what was last seen.
+def split_limit(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int] | None:
+    """Split `room` into a limit for each tag that is above its last known count.
 
-    None: there is no room.
+    Return None if `room` is below the sum of the counts.
     """
     names = sorted(tags)
     spare = room - sum(counts.get(tag, 0) for tag in names)
@@ -132,5 +135,5 @@ def shares(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Ta
     return {tag: counts.get(tag, 0) + share + (n < rest) for n, tag in enumerate(names)}
 
 
-def _sum(guard: Guard, stored: Stored) -> int:
+def _guarded_count(guard: Guard, stored: StoredCounter) -> int:
     return sum(stored.counts.get(tag, 0) for tag in guard.tags)

@@ -1,15 +1,15 @@
-"""How records lie in the table: names of attributes, keys, places in the indexes, and back.
+"""The items of the table: their keys, their attributes, and the sort keys of the indexes.
 
-    pk                          sk         what
+    pk                          sk         item
     record#SPACE#PARTITION      KEY        a record
     body#ID                     NUMBER     a part of a body that is too large for one item
-    count#SPACE#PARTITION       count      how many records of each tag a partition holds
+    count#SPACE#PARTITION       count      the number of records of each tag in a partition
     total#SHARD#SPACE           total      the same for all partitions of a shard
-    format                      format     the number of the format in which all of this is stored
+    format                      format     the version of the stored format
 
-A space is percent-encoded there, so that no name can pretend to be another. A place is text that sorts as the
-tuple of its parts: numbers have all their digits, and NUL, which no name holds, comes before any character.
-Stored data depends on everything in this module.
+A space is percent-encoded, so that no two names have the same key. A sort key (attributes `place`,
+`tagged_place` and `timer_place`) is text that sorts like the tuple of its parts: numbers have a fixed width,
+and NUL, which no name contains, sorts before any character. Stored data depends on everything in this module.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from ..record import Address, Micros, Position, Record, RecordState, Space, Tag
 from ..shards import shard_of
 
 Item: TypeAlias = Mapping[str, Mapping[str, str]]
-"""An item as DynamoDB speaks of it: each value under the letter of its type."""
+"""An item in the form of DynamoDB's API: each value is under the code of its type."""
+SpacePartition: TypeAlias = tuple[Space, str]
+"""A space and a partition, which have one counter."""
 
 
 class Key(NamedTuple):
@@ -36,22 +38,21 @@ class Key(NamedTuple):
 
 
 FORMAT = 1
-"""The number of the format that this module describes. A change that older versions misread raises it."""
+"""The version of the stored format. A change that older versions would misread increases it."""
 FORMAT_KEY = Key("format", "format")
-MOST_INLINE = 380_000
-"""Bytes of a body, or of a part of one. With all names at their longest an item stays below 400 KB."""
-TIMER_SHARDS = 8
-"""Workers ask for what is due all the time, and each time all of these. DynamoDB takes 1 000 writes a second
-for each, so a lane takes 8 000."""
-BACKSTOP: Micros = 7 * 86_400_000_000
-"""How long after its expiry DynamoDB itself may remove an item that nobody has purged."""
+MAX_INLINE_BODY_BYTES = 380_000
+"""Maximum bytes of a body, or of a part of one, in one item. With the longest names it is below 400 KB."""
+TIMER_SHARD_COUNT = 8
+"""Every `due` queries all of these. DynamoDB accepts 1 000 writes a second for each, so 8 000 for a lane."""
+TTL_DELAY: Micros = 7 * 86_400_000_000
+"""How long after its expiry DynamoDB itself may delete an item that was not purged."""
 
 ORDER_NAME: Mapping[str, str] = {"#order": "order"}
 """`order` is a reserved word in DynamoDB's expressions."""
 
 
-class Found(NamedTuple):
-    """What stands at an address, expired or not, as far as it matters to who would change it."""
+class StoredState(NamedTuple):
+    """The fields of a stored record, expired or not, that decide a change."""
 
     version: int
     order: Micros
@@ -61,15 +62,15 @@ class Found(NamedTuple):
     body_parts: int = 0
 
     def state(self, now: Micros) -> RecordState | None:
-        """What a change meets here: nothing, if it has expired."""
+        """Return the state for a change: None if the record has expired."""
         return RecordState(self.version, self.order, self.tag) if self.is_live(now) else None
 
     def is_live(self, now: Micros) -> bool:
         return self.expires_at is None or now < self.expires_at
 
 
-class Overdue(NamedTuple):
-    """An expired record as an index shows it: enough to remove it."""
+class ExpiredRecord(NamedTuple):
+    """An expired record as an index returns it: the fields that are needed to delete it."""
 
     expires_at: Micros
     address: Address
@@ -82,61 +83,56 @@ class Overdue(NamedTuple):
 
 
 def record_key(address: Address) -> Key:
-    return Key(records_of(address.space, address.partition), address.key)
+    return Key(partition_pk(address.space, address.partition), address.key)
 
 
-def records_of(space: Space, partition: str) -> str:
-    return f"record#{_word(space)}#{partition}"
+def partition_pk(space: Space, partition: str) -> str:
+    return f"record#{_quoted(space)}#{partition}"
 
 
 def count_key(space: Space, partition: str) -> Key:
-    return Key(f"count#{_word(space)}#{partition}", "count")
+    return Key(f"count#{_quoted(space)}#{partition}", "count")
 
 
 def total_key(space: Space, shard: int) -> Key:
-    return Key(f"total#{shard:02}#{_word(space)}", "total")
+    return Key(f"total#{shard:02}#{_quoted(space)}", "total")
 
 
 def part_keys(body_id: str, parts: int) -> list[Key]:
     return [Key(f"body#{body_id}", f"{number:02}") for number in range(parts)]
 
 
-def scope_of(pk: str) -> tuple[Space, str]:
-    """The space and partition that a record or a count belongs to."""
+def parse_pk(pk: str) -> tuple[Space, str]:
+    """Return the space and partition of a record or a counter."""
     _, word, partition = pk.split("#", 2)
     return Space(unquote(word)), partition
 
 
-def total_scope_of(pk: str) -> tuple[Space, int]:
-    _, shard, word = pk.split("#", 2)
-    return Space(unquote(word)), int(shard)
-
-
-def _word(space: Space) -> str:
+def _quoted(space: Space) -> str:
     return quote(space, safe="")
 
 
-# Places
+# Sort keys and shards
 
 
-def place(position: Position) -> str:
+def sort_key(position: Position) -> str:
     return f"{position.order:016}#{position.key}\0{position.partition}"
 
 
-def tagged_place(tag: Tag, position: Position) -> str:
-    return f"{tag}\0{place(position)}"
+def tag_sort_key(tag: Tag, position: Position) -> str:
+    return f"{tag}\0{sort_key(position)}"
 
 
-def timer_place(record: Record) -> str:
+def timer_sort_key(record: Record) -> str:
     return f"{record.wake_at or 0:016}#{record.key}\0{record.partition}\0{record.space}"
 
 
 def space_shard(shard: int, space: Space) -> str:
-    return f"{shard:02}#{_word(space)}"
+    return f"{shard:02}#{_quoted(space)}"
 
 
 def tag_shard(shard: int, space: Space, tag: Tag) -> str:
-    return f"{shard:02}#{_word(space)}#{tag}"
+    return f"{shard:02}#{_quoted(space)}#{tag}"
 
 
 def timer_shard(shard: int, lane: str) -> str:
@@ -150,8 +146,8 @@ def expiry_shard(shard: int) -> str:
 # Items
 
 
-def item_of_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
-    """`body` is the body itself, or where its parts are."""
+def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
+    """Return the item of a record. `body` contains the body's attribute, or those that refer to its parts."""
     shard = shard_of(record.partition)
     position = record.position
     item: dict[str, Mapping[str, str]] = {
@@ -159,8 +155,8 @@ def item_of_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dic
         "order": {"N": str(record.order)},
         "version": {"N": str(record.version)},
         "tag": {"S": record.tag},
-        "place": {"S": place(position)},
-        "tagged_place": {"S": tagged_place(record.tag, position)},
+        "place": {"S": sort_key(position)},
+        "tagged_place": {"S": tag_sort_key(record.tag, position)},
         "space_shard": {"S": space_shard(shard, record.space)},
         "tag_shard": {"S": tag_shard(shard, record.space, record.tag)},
         **body,
@@ -168,146 +164,134 @@ def item_of_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dic
     if record.expires_at is not None:
         item["expires_at"] = {"N": str(record.expires_at)}
         item["expiry_shard"] = {"S": expiry_shard(shard)}
-        item |= _backstop(record)
+        item |= _ttl_attribute(record)
     if record.lane is not None:
         item["lane"] = {"S": record.lane}
         item["wake_at"] = {"N": str(record.wake_at)}
-        item["timer_shard"] = {"S": timer_shard(shard % TIMER_SHARDS, record.lane)}
-        item["timer_place"] = {"S": timer_place(record)}
+        item["timer_shard"] = {"S": timer_shard(shard % TIMER_SHARD_COUNT, record.lane)}
+        item["timer_place"] = {"S": timer_sort_key(record)}
     return item
 
 
-def item_of_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
-    """A part of a body. It tells whose it is, so that one which its record does not know can be found out."""
-    whose = record_key(record.address)
+def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
+    """Return the item of a body part. It names its record, so that orphaned parts can be found."""
+    owner = record_key(record.address)
     return {
         **key.item,
         "part": {"S": text},
         "part_bytes": {"N": str(len(text.encode()))},
-        "record_pk": {"S": whose.pk},
-        "record_sk": {"S": whose.sk},
-        **_backstop(record),
+        "record_pk": {"S": owner.pk},
+        "record_sk": {"S": owner.sk},
+        **_ttl_attribute(record),
     }
 
 
-def _backstop(record: Record) -> dict[str, Mapping[str, str]]:
-    """When DynamoDB itself may remove it, in whole seconds."""
+def _ttl_attribute(record: Record) -> dict[str, Mapping[str, str]]:
+    """Return the attribute with the time, in seconds, after which DynamoDB itself may delete the item."""
     if record.expires_at is None:
         return {}
-    return {"removed_after": {"N": str((record.expires_at + BACKSTOP) // 1_000_000)}}
+    return {"removed_after": {"N": str((record.expires_at + TTL_DELAY) // 1_000_000)}}
 
 
-def record_of(item: Item, body: str) -> Record | Damaged:
+def decode_record(item: Item, body: str) -> Record | Damaged:
     try:
-        return _record_of(item, body)
+        space, partition = parse_pk(item["pk"]["S"])
+        return Record(
+            space=space,
+            partition=partition,
+            key=item["sk"]["S"],
+            order=int(item["order"]["N"]),
+            body=body,
+            version=int(item["version"]["N"]),
+            tag=item["tag"]["S"],
+            expires_at=int_attribute(item, "expires_at"),
+            lane=item["lane"]["S"] if "lane" in item else None,
+            wake_at=int_attribute(item, "wake_at"),
+        )
     except (KeyError, ValueError) as error:
         return _damaged(item, error)
 
 
-def _record_of(item: Item, body: str) -> Record:
-    space, partition = scope_of(item["pk"]["S"])
-    return Record(
-        space=space,
-        partition=partition,
-        key=item["sk"]["S"],
-        order=int(item["order"]["N"]),
-        body=body,
-        version=int(item["version"]["N"]),
-        tag=item["tag"]["S"],
-        expires_at=number(item, "expires_at"),
-        lane=item["lane"]["S"] if "lane" in item else None,
-        wake_at=number(item, "wake_at"),
-    )
-
-
-def found_in(item: Item | None) -> Found | None:
-    """Return what a change needs to know of a stored record; raise StorageCorrupt if it is damaged."""
+def decode_state(item: Item | None) -> StoredState | None:
+    """Return the state of a stored record; raise StorageCorrupt if it is damaged."""
     if not item:
         return None
     try:
-        return _found_in(item)
+        return StoredState(
+            version=int(item["version"]["N"]),
+            order=int(item["order"]["N"]),
+            tag=item["tag"]["S"],
+            expires_at=int_attribute(item, "expires_at"),
+            body_id=item["body_id"]["S"] if "body_id" in item else None,
+            body_parts=int_attribute(item, "body_parts") or 0,
+        )
     except (KeyError, ValueError) as error:
         raise _damaged(item, error).error() from error
 
 
-def _found_in(item: Item) -> Found:
-    return Found(
-        version=int(item["version"]["N"]),
-        order=int(item["order"]["N"]),
-        tag=item["tag"]["S"],
-        expires_at=number(item, "expires_at"),
-        body_id=item["body_id"]["S"] if "body_id" in item else None,
-        body_parts=number(item, "body_parts") or 0,
-    )
-
-
-def overdue_in(item: Item) -> Overdue | None:
-    """Return an expired record, or None if it is damaged: nobody knows how it was counted, so it stays."""
+def decode_expired(item: Item) -> ExpiredRecord | None:
+    """Return an expired record, or None if it is damaged: its tag is unknown, so it is not purged."""
     try:
-        return _overdue_in(item)
+        return ExpiredRecord(
+            expires_at=int(item["expires_at"]["N"]),
+            address=Address(*parse_pk(item["pk"]["S"]), item["sk"]["S"]),
+            tag=item["tag"]["S"],
+            body_id=item["body_id"]["S"] if "body_id" in item else None,
+            body_parts=int_attribute(item, "body_parts") or 0,
+        )
     except (KeyError, ValueError):
         return None
 
 
-def _overdue_in(item: Item) -> Overdue:
-    return Overdue(
-        expires_at=int(item["expires_at"]["N"]),
-        address=Address(*scope_of(item["pk"]["S"]), item["sk"]["S"]),
-        tag=item["tag"]["S"],
-        body_id=item["body_id"]["S"] if "body_id" in item else None,
-        body_parts=number(item, "body_parts") or 0,
-    )
-
-
 def address_of(key: Key) -> Address:
-    return Address(*scope_of(key.pk), key.sk)
+    return Address(*parse_pk(key.pk), key.sk)
 
 
 def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
     what = (
-        f"the attribute {error} is missing or of another type" if isinstance(error, KeyError) else str(error)
+        f"the attribute {error} is missing or has another type" if isinstance(error, KeyError) else str(error)
     )
-    return Damaged(address_of(key_of(item)), what)
+    return Damaged(address_of(item_key(item)), what)
 
 
 def owner_of(item: Item) -> Key:
-    """Return the key of the record that an item belongs to: its own, unless it is a part of a body."""
+    """Return the key of the record that an item belongs to: its own key, unless it is a body part."""
     if "record_pk" in item:
         return Key(item["record_pk"]["S"], item["record_sk"]["S"])
-    return key_of(item)
+    return item_key(item)
 
 
 def tag_in(item: Item) -> Tag | None:
-    """Return the tag by which a record is counted, or None if it is damaged."""
+    """Return the tag under which a record is counted, or None if it is damaged."""
     return item.get("tag", {}).get("S")
 
 
-def number(item: Item, name: str) -> int | None:
+def int_attribute(item: Item, name: str) -> int | None:
     return int(item[name]["N"]) if name in item else None
 
 
-def key_of(item: Item) -> Key:
+def item_key(item: Item) -> Key:
     return Key(item["pk"]["S"], item["sk"]["S"])
 
 
 # Bodies
 
 
-def whole(body: str) -> dict[str, Mapping[str, str]]:
+def inline_body(body: str) -> dict[str, Mapping[str, str]]:
     return {"body": {"S": body}}
 
 
-def is_split(body: str) -> bool:
-    return len(body) > MOST_INLINE // 4 and len(body.encode()) > MOST_INLINE
+def needs_split(body: str) -> bool:
+    return len(body) > MAX_INLINE_BODY_BYTES // 4 and len(body.encode()) > MAX_INLINE_BODY_BYTES
 
 
-def split(body: str) -> list[str]:
-    """The body in parts, each as large as an item can hold; no character is cut."""
+def split_body(body: str) -> list[str]:
+    """Split a body into parts that fit in one item each, without splitting a character."""
     raw = body.encode()
     parts: list[str] = []
     start = 0
     while start < len(raw):
-        end = min(start + MOST_INLINE, len(raw))
+        end = min(start + MAX_INLINE_BODY_BYTES, len(raw))
         while end < len(raw) and raw[end] & 0xC0 == 0x80:  # within a character
             end -= 1
         parts.append(raw[start:end].decode())

@@ -1,9 +1,8 @@
-"""What a `dynamodb:` URL says: which table, where it is, and how patient to be."""
+"""The URL of a DynamoDB storage: the table and the options."""
 
 from __future__ import annotations
 
 import re
-from math import isnan
 from typing import Annotated
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -11,25 +10,25 @@ import msgspec
 
 from ..errors import CannotOpen
 
-_OPTIONS = (
+_OPTIONS_HELP = (
     "the options are endpoint_url, region_name, profile_name, attempts=NUMBER, timeout=SECONDS and "
-    "connections=NUMBER; anything else of the client is set by the AWS environment or its config file"
+    "connections=NUMBER; set all others in the AWS environment or config file"
 )
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     endpoint_url: str | None = None
-    """Another address than the region's own: a stand-in, or a private endpoint."""
+    """The address of a private endpoint or of a local server, instead of the region's."""
     region_name: str | None = None
     profile_name: str | None = None
-    """The section of the AWS config files that region and credentials are taken from."""
+    """The profile in the AWS config files that provides region and credentials."""
     attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
-    """How often one request is made before the caller is told that it did not work."""
+    """Attempts of one request before an error is raised."""
     timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 10.0
-    """Seconds to wait for a connection, and for an answer on it."""
+    """Seconds to wait for a connection, and for a response."""
     connections: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
-    """The most that are open at once."""
+    """Maximum number of open connections."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,47 +36,45 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     options: Options = Options()
 
     @property
-    def name(self) -> str:
+    def display_name(self) -> str:
         return f"DynamoDB table {self.table}"
 
 
-def parse(url: str) -> Location:
-    """`dynamodb://TABLE`, with options behind a question mark.
+def parse_url(url: str) -> Location:
+    """Parse `dynamodb://TABLE?OPTIONS`, or raise CannotOpen.
 
-    What is refused is not repeated: who writes a secret into a URL should not find it in a log.
+    Errors do not repeat invalid values, because a URL may contain a secret by mistake.
     """
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _no_table() from None
+        raise _invalid_url_error() from None
     table = unquote(parts.netloc)
     if not url.startswith("dynamodb://") or parts.path.strip("/") or parts.fragment:
-        raise _no_table()
+        raise _invalid_url_error()
     if not _TABLE.fullmatch(table):
-        raise _no_table()
+        raise _invalid_url_error()
     return Location(table=table, options=_options(f"dynamodb://{table}", parts.query))
 
 
 def _options(shown: str, query: str) -> Options:
-    """`shown` is as much of the URL as an error may show."""
+    """Parse the options. `shown` is the part of the URL that an error may show."""
     try:
         given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
     except ValueError:
-        raise CannotOpen(shown, "its options are not written as NAME=VALUE", _OPTIONS) from None
+        raise CannotOpen(shown, "the options must be written as NAME=VALUE", _OPTIONS_HELP) from None
     try:
         options = msgspec.convert(given, Options, strict=False)
-    except ValueError as error:  # which names the option, and not its value
-        raise CannotOpen(shown, str(error), _OPTIONS) from error
-    if isnan(options.timeout):
-        raise CannotOpen(shown, "timeout is not a number", _OPTIONS)
+    except ValueError as error:  # its text has the name of the option, not its value
+        raise CannotOpen(shown, str(error), _OPTIONS_HELP) from error
     if "@" in (options.endpoint_url or ""):
-        raise CannotOpen(shown, "endpoint_url holds a user or a password", "DynamoDB knows neither")
+        raise CannotOpen(shown, "endpoint_url must not contain a user or password", "remove it")
     return options
 
 
-def _no_table() -> CannotOpen:
+def _invalid_url_error() -> CannotOpen:
     remedy = (
-        "write dynamodb://TABLE, which is 3 to 255 letters, digits, dots, hyphens or underscores, "
-        "and the region as ?region_name=... if the environment does not say it"
+        "use dynamodb://TABLE, a name of 3 to 255 letters, digits, dots, hyphens or underscores, and add "
+        "?region_name=... if the environment does not set the region"
     )
-    return CannotOpen("dynamodb://...", "it does not name a table", remedy)
+    return CannotOpen("dynamodb://...", "the URL names no table", remedy)

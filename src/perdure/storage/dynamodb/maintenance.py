@@ -1,8 +1,8 @@
-"""Looking for damage, and giving back room.
+"""Maintenance: scan the table, compare counters with records, repair counters, delete orphaned body parts.
 
-Others go on writing meanwhile, so what a survey makes look wrong is looked at again: a partition is counted
-between two reads of its counter, a total is believed wrong only if it did not move during a whole survey, and
-a part of a body is removed only in a transaction that finds its record without it.
+Other clients may write at the same time, so what a scan suspects is checked again: a partition is counted
+between two reads of its counter, a total is wrong only if it did not change during a whole scan, and a body
+part is deleted only in a transaction that finds its record without it.
 """
 
 from __future__ import annotations
@@ -17,263 +17,268 @@ from ..damage import Damaged
 from ..record import Micros, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .counters import (
-    MOST_LOOKS,
-    Stored,
-    addition,
-    joined,
-    read,
-    read_settled,
-    stored_in,
-    unchanged,
-    unchanged_and_empty,
+    MAX_READ_ATTEMPTS,
+    StoredCounter,
+    counter_update,
+    decode_counter,
+    empty_condition,
+    read_counter,
+    read_counter_transactional,
+    revision_condition,
+    with_condition,
 )
 from .items import (
     ORDER_NAME,
     Item,
     Key,
+    SpacePartition,
     count_key,
-    key_of,
-    number,
+    decode_record,
+    int_attribute,
+    item_key,
     owner_of,
-    record_of,
-    records_of,
-    scope_of,
+    parse_pk,
+    partition_pk,
     tag_in,
     total_key,
 )
 from .reader import Reader
-from .table import MOST_GOT, RECORDS, NotAsExpected, Parameters, Table
+from .table import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Parameters, Table
 from .transaction import Transaction
 
 K = TypeVar("K", bound=Hashable)
 
-Scope: TypeAlias = tuple[Space, str]
-"""A space and a partition."""
-Stripe: TypeAlias = tuple[Space, int]
-"""A space and a shard."""
+SpaceShard: TypeAlias = tuple[Space, int]
+"""A space and a shard, which have one total."""
 
-_SCANNED: Parameters = {
-    "ProjectionExpression": f"{RECORDS['ProjectionExpression']}, part_bytes, record_pk, record_sk",
+MAX_TAGS_PER_UPDATE = 100
+"""An update expression has at most 4 KB."""
+_EPOCH: Micros = 0
+"""A time at which no record has expired."""
+_SCAN_PROJECTION: Parameters = {
+    "ProjectionExpression": f"{RECORD_PROJECTION['ProjectionExpression']}, part_bytes, record_pk, record_sk",
     "ExpressionAttributeNames": ORDER_NAME,
 }
 
 
-class Survey:
-    """What a scan saw. Others went on writing meanwhile, so it is a suspicion rather than a proof."""
+class TableScan:
+    """The result of a scan of the table. Because of concurrent writes its findings need a second check."""
 
     def __init__(self) -> None:
-        self.records: defaultdict[Scope, Counter[Tag]] = defaultdict(Counter)
-        self.counters: dict[Scope, Stored] = {}
-        self.unreadable: list[Key] = []
-        """Records that seem to be damaged."""
+        self.records: defaultdict[SpacePartition, Counter[Tag]] = defaultdict(Counter)
+        self.counters: dict[SpacePartition, StoredCounter] = {}
+        self._undecodable: list[Key] = []
         self._bodies: dict[str, tuple[Key, int]] = {}
-        """The record of each body in parts, and how many parts there must be."""
+        """The record of each split body, and the number of its parts."""
         self._parts: defaultdict[str, list[Item]] = defaultdict(list)
 
     @property
-    def stripes(self) -> list[Stripe]:
+    def total_shards(self) -> list[SpaceShard]:
         return [
             (space, shard) for space in {space for space, _ in self.records} for shard in range(SHARD_COUNT)
         ]
 
-    def suspects(self) -> list[Scope]:
-        """The partitions whose counter does not seem to be right."""
-        return [scope for scope, counted in self.records.items() if self.counters[scope].counts != counted]
+    def suspect_counters(self) -> list[SpacePartition]:
+        """Return the partitions whose counter differs from their records."""
+        return [each for each, counted in self.records.items() if self.counters[each].counts != counted]
 
-    def empty(self) -> dict[Scope, int]:
-        """The counters that count nothing any more, and their revisions."""
+    def empty_counters(self) -> dict[SpacePartition, int]:
+        """Return the partitions whose counter is empty, and the revision of each counter."""
         return {
-            scope: stored.revision
-            for scope, stored in self.counters.items()
-            if stored.revision and not stored.counts and not self.records[scope]
+            each: stored.revision
+            for each, stored in self.counters.items()
+            if stored.revision and not stored.counts and not self.records[each]
         }
 
-    def sums(self) -> dict[Stripe, Counter[Tag]]:
-        """What the totals should be, if the counters are right."""
-        sums: defaultdict[Stripe, Counter[Tag]] = defaultdict(Counter)
+    def expected_totals(self) -> dict[SpaceShard, Counter[Tag]]:
+        """Return the sums of the counters."""
+        totals: defaultdict[SpaceShard, Counter[Tag]] = defaultdict(Counter)
         for (space, partition), stored in self.counters.items():
-            sums[space, shard_of(partition)].update(stored.counts)
-        return sums
+            totals[space, shard_of(partition)].update(stored.counts)
+        return totals
 
-    def suspicious(self) -> list[Key]:
+    def suspect_records(self) -> list[Key]:
         """Return the records that seem to be damaged."""
         bodies = self._bodies.items()
-        lacking = [key for body_id, (key, parts) in bodies if len(self._parts.get(body_id, ())) != parts]
-        return self.unreadable + lacking
+        incomplete = [key for body_id, (key, parts) in bodies if len(self._parts.get(body_id, ())) != parts]
+        return self._undecodable + incomplete
 
-    def lost_bodies(self) -> list[list[Item]]:
-        """The parts of each body that no record seems to know, but for those of damaged records."""
-        lost = [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
-        damaged = set(self.unreadable)
-        return [parts for parts in lost if owner_of(parts[0]) not in damaged]
+    def orphaned_bodies(self) -> list[list[Item]]:
+        """Return the parts of each body that no record refers to, except those of damaged records."""
+        orphaned = [parts for body_id, parts in self._parts.items() if body_id not in self._bodies]
+        damaged = set(self._undecodable)
+        return [parts for parts in orphaned if owner_of(parts[0]) not in damaged]
 
-    async def scan(self, table: Table) -> None:
-        start: Item | None = None
-        while True:
-            begin: Parameters = {} if start is None else {"ExclusiveStartKey": start}
-            items, start = await table.scan({**_SCANNED, **begin})
-            for item in items:
-                self._add(item)
-            if start is None:
-                break
-        self.counters = await stored(table, {scope: count_key(*scope) for scope in self.records})
-
-    def _add(self, item: Item) -> None:
+    def add(self, item: Item) -> None:
         pk = item["pk"]["S"]
         kind, _, rest = pk.partition("#")
         if kind == "record":
             self._add_record(item)
         elif kind == "count":
-            self.records.setdefault(scope_of(pk), Counter())
+            self.records.setdefault(parse_pk(pk), Counter())
         elif kind == "body":
             self._parts[rest].append(item)
 
     def _add_record(self, item: Item) -> None:
-        scope = scope_of(item["pk"]["S"])
-        self.records.setdefault(scope, Counter())
+        counted = self.records[parse_pk(item["pk"]["S"])]
         if (tag := tag_in(item)) is not None:
-            self.records[scope][tag] += 1
+            counted[tag] += 1
         if "S" in item.get("body_id", {}):
-            self._bodies[item["body_id"]["S"]] = key_of(item), number(item, "body_parts") or 0
-        elif "S" not in item.get("body", {}) or isinstance(record_of(item, ""), Damaged):
-            self.unreadable.append(key_of(item))
+            self._bodies[item["body_id"]["S"]] = item_key(item), int_attribute(item, "body_parts") or 0
+        elif "S" not in item.get("body", {}) or isinstance(decode_record(item, ""), Damaged):
+            self._undecodable.append(item_key(item))
 
 
-async def survey(table: Table) -> Survey:
-    seen = Survey()
-    await seen.scan(table)
-    return seen
+async def scan_table(table: Table) -> TableScan:
+    scan = TableScan()
+    start: Item | None = None
+    while True:
+        from_key: Parameters = {} if start is None else {"ExclusiveStartKey": start}
+        items, start = await table.scan({**_SCAN_PROJECTION, **from_key})
+        for item in items:
+            scan.add(item)
+        if start is None:
+            break
+    scan.counters = await read_counters(table, {each: count_key(*each) for each in scan.records})
+    return scan
 
 
-async def totals(table: Table, stripes: Sequence[Stripe]) -> dict[Stripe, Stored]:
-    return await stored(table, {stripe: total_key(*stripe) for stripe in stripes})
+async def read_totals(table: Table, shards: Sequence[SpaceShard]) -> dict[SpaceShard, StoredCounter]:
+    return await read_counters(table, {each: total_key(*each) for each in shards})
 
 
-async def settled_totals(table: Table, stripes: Sequence[Stripe]) -> dict[Stripe, Stored]:
-    """The totals as they are now that everything surveyed before has been added."""
-    found: dict[Stripe, Stored] = {}
-    for start in range(0, len(stripes), MOST_GOT):
-        keys = {stripe: total_key(*stripe) for stripe in stripes[start : start + MOST_GOT]}
-        items = await table.get_settled(list(keys.values()))
-        found |= {stripe: stored_in(items.get(key)) for stripe, key in keys.items()}
+async def read_totals_transactional(
+    table: Table, shards: Sequence[SpaceShard]
+) -> dict[SpaceShard, StoredCounter]:
+    """Return the totals, including every transaction that an earlier scan has seen."""
+    found: dict[SpaceShard, StoredCounter] = {}
+    for start in range(0, len(shards), MAX_BATCH_GET):
+        keys = {each: total_key(*each) for each in shards[start : start + MAX_BATCH_GET]}
+        items = await table.get_transactional(list(keys.values()))
+        found |= {each: decode_counter(items.get(key)) for each, key in keys.items()}
     return found
 
 
-async def stored(table: Table, keys: Mapping[K, Key]) -> dict[K, Stored]:
-    """Counters as they are stored; one that is not there counts nothing."""
+async def read_counters(table: Table, keys: Mapping[K, Key]) -> dict[K, StoredCounter]:
+    """Return the counters with these keys. A counter that does not exist is empty."""
     found: dict[Key, Item] = {}
-    wanted = list(keys.values())
-    for start in range(0, len(wanted), MOST_GOT):
-        found |= await table.get(wanted[start : start + MOST_GOT])
-    return {name: stored_in(found.get(key)) for name, key in keys.items()}
-
-
-_BEGINNING: Micros = 0
-"""A time at which nothing has expired."""
-MOST_TAGS = 100
-"""Tags of one update: an expression has 4 KB at the most."""
+    distinct = list(keys.values())
+    for start in range(0, len(distinct), MAX_BATCH_GET):
+        found |= await table.get(distinct[start : start + MAX_BATCH_GET])
+    return {name: decode_counter(found.get(key)) for name, key in keys.items()}
 
 
 async def maintain(table: Table, reader: Reader, *, repair: bool) -> MaintenanceReport:
-    seen = await survey(table)
+    scan = await scan_table(table)
     findings: list[str] = []
-    for scope in seen.suspects():
-        findings += await _check_partition(table, scope, repair=repair)
-    findings += await _check_totals(table, seen, repair=repair)
-    findings += await _damaged(reader, seen.suspicious())
-    for scope, revision in seen.empty().items():
-        await _remove_counter(table, scope, revision)
-    reclaimed = sum([await _remove_body(table, parts) for parts in seen.lost_bodies()])
+    for each in scan.suspect_counters():
+        findings += await _check_partition(table, each, repair=repair)
+    findings += await _check_totals(table, scan, repair=repair)
+    findings += await _check_damaged(reader, scan.suspect_records())
+    for each, revision in scan.empty_counters().items():
+        await _delete_empty_counter(table, each, revision)
+    reclaimed = sum([await _delete_orphaned_body(table, parts) for parts in scan.orphaned_bodies()])
     return MaintenanceReport(reclaimed_bytes=reclaimed, findings=tuple(findings))
 
 
-async def _damaged(reader: Reader, suspicious: Sequence[Key]) -> list[str]:
-    """Read once more what seemed to be damaged: it may only have been replaced during the survey."""
-    found = await reader.records(suspicious, _BEGINNING)
+async def _check_damaged(reader: Reader, suspects: Sequence[Key]) -> list[str]:
+    """Read records again that seemed to be damaged: they may have been replaced during the scan."""
+    found = await reader.records(suspects, _EPOCH)
     return [str(each) for each in found.values() if isinstance(each, Damaged)]
 
 
-async def _check_partition(table: Table, scope: Scope, *, repair: bool) -> list[str]:
-    """Count a partition again while its counter stands still; if it never does, there is nothing to tell."""
-    for _ in range(MOST_LOOKS):
-        before = await read(table, *scope)
-        wrong = _differences(before.counts, await _count(table, scope))
+async def _check_partition(table: Table, partition: SpacePartition, *, repair: bool) -> list[str]:
+    """Count a partition again between two reads of its counter.
+
+    If the counter keeps changing, report nothing.
+    """
+    for _ in range(MAX_READ_ATTEMPTS):
+        before = await read_counter(table, *partition)
+        wrong = _differences(before.counts, await _count_records(table, partition))
         if repair and wrong:
-            is_still = await _correct(table, scope, before, wrong)
+            is_unchanged = await _repair_counter(table, partition, before, wrong)
         else:
-            is_still = (await read_settled(table, *scope)).revision == before.revision
-        if is_still:
-            space, partition = scope
-            return list(_told(f"{partition}/{space}", before.counts, wrong))
+            after = await read_counter_transactional(table, *partition)
+            is_unchanged = after.revision == before.revision
+        if is_unchanged:
+            space, name = partition
+            return list(_findings(f"{name}/{space}", before.counts, wrong))
     return []
 
 
-async def _count(table: Table, scope: Scope) -> Counter[Tag]:
-    question: Parameters = {
+async def _count_records(table: Table, partition: SpacePartition) -> Counter[Tag]:
+    request: Parameters = {
         "ConsistentRead": True,
         "KeyConditionExpression": "pk = :pk",
-        "ExpressionAttributeValues": {":pk": {"S": records_of(*scope)}},
+        "ExpressionAttributeValues": {":pk": {"S": partition_pk(*partition)}},
         "ProjectionExpression": "tag",
     }
-    return Counter([tag async for item in table.query_all(question) if (tag := tag_in(item)) is not None])
+    return Counter([tag async for item in table.query_all(request) if (tag := tag_in(item)) is not None])
 
 
-async def _correct(table: Table, scope: Scope, before: Stored, wrong: Mapping[Tag, int]) -> bool:
-    """Set a counter right, and its total by as much, if nobody has moved it."""
-    left = list(wrong.items())
-    for done, start in enumerate(range(0, len(left), MOST_TAGS)):
+async def _repair_counter(
+    table: Table, partition: SpacePartition, before: StoredCounter, wrong: Mapping[Tag, int]
+) -> bool:
+    """Correct a counter, and its total by the same deltas. Return False if the counter has changed."""
+    deltas = list(wrong.items())
+    for n, start in enumerate(range(0, len(deltas), MAX_TAGS_PER_UPDATE)):
         transaction = Transaction(table)
-        for tag, by in left[start : start + MOST_TAGS]:
-            transaction.count(*scope, tag, by)
-        transaction.only_if(*scope, unchanged(before.revision + done))
+        for tag, delta in deltas[start : start + MAX_TAGS_PER_UPDATE]:
+            transaction.add_count(*partition, tag, delta)
+        transaction.require_counter(*partition, revision_condition(before.revision + n))
         if not await transaction.commit():
             return False
     return True
 
 
-async def _check_totals(table: Table, seen: Survey, *, repair: bool) -> list[str]:
-    """A total is the sum of its counters. Where it seems not to be, everything is looked at once more."""
-    before = await totals(table, seen.stripes)
-    suspects = _wrong_totals(seen, before)
+async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
+    """Check that each total is the sum of its counters. If one is not, scan the table again."""
+    before = await read_totals(table, scan.total_shards)
+    suspects = _wrong_totals(scan, before)
     if not suspects:
         return []
-    again = await survey(table)
-    after = await settled_totals(table, list(suspects))
-    still = {stripe: each for stripe, each in after.items() if each.revision == before[stripe].revision}
+    second_scan = await scan_table(table)
+    after = await read_totals_transactional(table, list(suspects))
+    unchanged = {each: total for each, total in after.items() if total.revision == before[each].revision}
     findings: list[str] = []
-    for stripe, wrong in _wrong_totals(again, still).items():
-        findings += _told(f"{stripe[0]}, shard {stripe[1]},", still[stripe].counts, wrong)
+    for each, wrong in _wrong_totals(second_scan, unchanged).items():
+        space, shard = each
+        findings += _findings(f"{space}, shard {shard}", unchanged[each].counts, wrong)
         if repair:
-            await _correct_total(table, stripe, still[stripe], wrong)
+            await _repair_total(table, each, unchanged[each], wrong)
     return findings
 
 
-def _wrong_totals(seen: Survey, stored: Mapping[Stripe, Stored]) -> dict[Stripe, dict[Tag, int]]:
-    sums = seen.sums()
-    wrong = {stripe: _differences(each.counts, sums[stripe]) for stripe, each in stored.items()}
-    return {stripe: differences for stripe, differences in wrong.items() if differences}
+def _wrong_totals(
+    scan: TableScan, stored: Mapping[SpaceShard, StoredCounter]
+) -> dict[SpaceShard, dict[Tag, int]]:
+    expected = scan.expected_totals()
+    wrong = {each: _differences(total.counts, expected[each]) for each, total in stored.items()}
+    return {each: differences for each, differences in wrong.items() if differences}
 
 
-async def _correct_total(table: Table, stripe: Stripe, before: Stored, wrong: Mapping[Tag, int]) -> None:
-    """Set a total right, if nobody has moved it; if somebody has, the next look will tell."""
-    left = list(wrong.items())
-    with suppress(NotAsExpected):
-        for done, start in enumerate(range(0, len(left), MOST_TAGS)):
-            added = addition(dict(left[start : start + MOST_TAGS]))
-            what = joined(added, unchanged(before.revision + done))
-            update = {"TableName": table.name, "Key": total_key(*stripe).item, **what}
-            await table.transact([{"Update": update}])
+async def _repair_total(
+    table: Table, shard: SpaceShard, before: StoredCounter, wrong: Mapping[Tag, int]
+) -> None:
+    """Correct a total, unless it has changed; then the next maintenance finds it."""
+    deltas = list(wrong.items())
+    with suppress(ConditionFailed):
+        for n, start in enumerate(range(0, len(deltas), MAX_TAGS_PER_UPDATE)):
+            update = counter_update(dict(deltas[start : start + MAX_TAGS_PER_UPDATE]))
+            guarded = with_condition(update, revision_condition(before.revision + n))
+            request = {"TableName": table.name, "Key": total_key(*shard).item, **guarded}
+            await table.transact([{"Update": request}])
 
 
-async def _remove_counter(table: Table, scope: Scope, revision: int) -> None:
-    """Remove a counter that counts nothing, unless somebody has moved it since."""
-    what = {"Key": count_key(*scope).item, **unchanged_and_empty(revision)}
-    with suppress(NotAsExpected):
-        await table.transact([{"Delete": {"TableName": table.name, **what}}])
+async def _delete_empty_counter(table: Table, partition: SpacePartition, revision: int) -> None:
+    """Delete a counter that is still empty."""
+    request = {"TableName": table.name, "Key": count_key(*partition).item, **empty_condition(revision)}
+    with suppress(ConditionFailed):
+        await table.transact([{"Delete": request}])
 
 
-async def _remove_body(table: Table, parts: Sequence[Item]) -> int:
-    """Remove a body that its record does not know; how many bytes that were."""
+async def _delete_orphaned_body(table: Table, parts: Sequence[Item]) -> int:
+    """Delete the parts of a body, unless its record refers to them. Return the number of bytes deleted."""
     body_id = parts[0]["pk"]["S"].partition("#")[2]
     record = {"pk": parts[0]["record_pk"], "sk": parts[0]["record_sk"]}
     check = {
@@ -282,21 +287,21 @@ async def _remove_body(table: Table, parts: Sequence[Item]) -> int:
         "ExpressionAttributeValues": {":body_id": {"S": body_id}},
     }
     writes: list[Parameters] = [{"ConditionCheck": {"TableName": table.name, **check}}]
-    writes += [{"Delete": {"TableName": table.name, "Key": key_of(part).item}} for part in parts]
+    writes += [{"Delete": {"TableName": table.name, "Key": item_key(part).item}} for part in parts]
     try:
         await table.transact(writes)
-    except NotAsExpected:
-        return 0  # its record was written after the survey had passed by
+    except ConditionFailed:
+        return 0  # the record was written after the scan had passed it
     return sum(int(part["part_bytes"]["N"]) for part in parts)
 
 
-def _differences(stored: Mapping[Tag, int], counted: Mapping[Tag, int]) -> dict[Tag, int]:
-    """By how much each stored count must be moved to be right."""
-    moved = {tag: counted.get(tag, 0) - stored.get(tag, 0) for tag in {**stored, **counted}}
-    return {tag: by for tag, by in moved.items() if by}
+def _differences(stored: Mapping[Tag, int], actual: Mapping[Tag, int]) -> dict[Tag, int]:
+    """Return the delta that corrects each wrong count."""
+    deltas = {tag: actual.get(tag, 0) - stored.get(tag, 0) for tag in {**stored, **actual}}
+    return {tag: delta for tag, delta in deltas.items() if delta}
 
 
-def _told(scope: str, stored: Mapping[Tag, int], wrong: Mapping[Tag, int]) -> Iterator[str]:
-    for tag, by in sorted(wrong.items()):
-        says = stored.get(tag, 0)
-        yield f"the counter of {scope} tagged {tag!r} says {says}, there are {says + by}"
+def _findings(counter: str, stored: Mapping[Tag, int], wrong: Mapping[Tag, int]) -> Iterator[str]:
+    for tag, delta in sorted(wrong.items()):
+        count = stored.get(tag, 0)
+        yield f"counter {counter}, tag {tag!r}: stored {count}, actual {count + delta}"

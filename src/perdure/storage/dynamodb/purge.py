@@ -1,4 +1,4 @@
-"""Removing what has expired: records, their counts, and what was left of large bodies."""
+"""Deletion of expired records, with their counts and body parts."""
 
 from __future__ import annotations
 
@@ -9,66 +9,69 @@ from functools import partial
 from ..errors import StorageBusy, StorageError
 from ..record import Address, Micros
 from ..shards import shard_of
-from .items import Item, Key, Overdue, overdue_in, part_keys
+from .items import ExpiredRecord, Item, Key, decode_expired, part_keys
 from .table import Table
 from .transaction import Transaction
 
-MOST_REMOVED = 30
-"""Records of one transaction. Each may move a counter and a total of its own, and 100 items are allowed."""
-MOST_TRIES = 20
-"""How often such a transaction may find that something has changed again."""
+MAX_PURGED_PER_TRANSACTION = 30
+"""Each record may change a counter and a total of its own, and a transaction has at most 100 items."""
+MAX_ATTEMPTS = 20
+"""Attempts of a transaction whose records turn out to have changed."""
 
 
-async def remove(
+async def purge_expired(
     table: Table,
-    overdue: Iterable[Overdue],
+    expired: Iterable[ExpiredRecord],
     until: Micros,
-    on_removed: Callable[[Sequence[Overdue]], None],
+    on_purged: Callable[[Sequence[ExpiredRecord]], None],
 ) -> None:
-    """Remove those that are still there and still expired, and tell which they were as soon as they are gone.
+    """Delete those of these records that still exist and are still expired.
 
-    An index may show a record twice, while it moves in it.
+    `on_purged` is called with the deleted records after each transaction. A record may be given twice: an
+    index shows it twice while it moves.
     """
-    each_once = {each.address: each for each in overdue}.values()
-    neighbours = sorted(each_once, key=lambda each: (shard_of(each.address.partition), each.address))
-    for start in range(0, len(neighbours), MOST_REMOVED):
-        removed = await _remove_together(table, neighbours[start : start + MOST_REMOVED], until)
-        on_removed(removed)
-        await remove_parts(table, [key for each in removed for key in _parts_of(each)])
+    unique = {each.address: each for each in expired}.values()
+    neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
+    for start in range(0, len(neighbours), MAX_PURGED_PER_TRANSACTION):
+        purged = await _purge_batch(table, neighbours[start : start + MAX_PURGED_PER_TRANSACTION], until)
+        on_purged(purged)
+        await delete_body_parts(table, [key for each in purged for key in _parts_of(each)])
 
 
-def earliest(overdue: Overdue) -> tuple[Micros, Address]:
-    """To sort by."""
-    return overdue.expires_at, overdue.address
+def by_expiry(expired: ExpiredRecord) -> tuple[Micros, Address]:
+    """Return the key that sorts expired records by expiry."""
+    return expired.expires_at, expired.address
 
 
-async def remove_parts(table: Table, keys: Sequence[Key]) -> None:
-    """Remove parts of bodies that nothing refers to. If that fails, `maintain` finds them later."""
+async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
+    """Delete body parts that nothing refers to. If that fails, `maintain` deletes them later."""
     with suppress(StorageError):
         await table.delete(keys)
 
 
-async def _remove_together(table: Table, overdue: Sequence[Overdue], until: Micros) -> Sequence[Overdue]:
-    """In one transaction, which is made anew as often as it meets something that has changed."""
-    left = dict(enumerate(overdue))
+async def _purge_batch(
+    table: Table, expired: Sequence[ExpiredRecord], until: Micros
+) -> Sequence[ExpiredRecord]:
+    """Delete these records in one transaction, which is retried without those that have changed."""
+    left = dict(enumerate(expired))
 
-    def learn(place: int, item: Item | None) -> None:
-        overdue = overdue_in(item) if item else None
-        if overdue is not None and overdue.expires_at <= until:
-            left[place] = overdue
+    def on_failure(index: int, item: Item | None) -> None:
+        found = decode_expired(item) if item else None
+        if found is not None and found.expires_at <= until:
+            left[index] = found
         else:
-            del left[place]
+            del left[index]
 
-    for _ in range(MOST_TRIES):
+    for _ in range(MAX_ATTEMPTS):
         if not left:
             return ()
         transaction = Transaction(table)
-        for place, each in left.items():
-            transaction.purge(each, until, partial(learn, place))
+        for index, each in left.items():
+            transaction.purge(each, until, partial(on_failure, index))
         if await transaction.commit():
             return list(left.values())
-    raise StorageBusy(f"{table.location.name}: others kept changing what was to be purged")
+    raise StorageBusy(f"{table.location.display_name}: too many concurrent writes to the expired records")
 
 
-def _parts_of(overdue: Overdue) -> list[Key]:
-    return [] if overdue.body_id is None else part_keys(overdue.body_id, overdue.body_parts)
+def _parts_of(expired: ExpiredRecord) -> list[Key]:
+    return [] if expired.body_id is None else part_keys(expired.body_id, expired.body_parts)

@@ -1,4 +1,4 @@
-"""The table itself: its keys and its indexes, and how a stranger is told from it."""
+"""The table's definition, its creation, and the checks before it is opened."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ..errors import (
     StorageUnavailable,
 )
 from .errors import (
-    DriverError,
-    Failure,
+    DRIVER_ERRORS,
+    DriverFailure,
     as_storage_error,
-    code_of,
+    error_code,
+    is_access_denied,
     is_bad_credentials,
-    is_denied,
-    is_passing,
+    is_transient,
 )
-from .items import FORMAT, FORMAT_KEY, number
-from .table import Parameters, Table, pause
+from .items import FORMAT, FORMAT_KEY, int_attribute
+from .table import Parameters, Table, backoff
 
 LISTING = "listing"
 LISTING_OF_TAG = "listing_of_tag"
@@ -36,25 +36,25 @@ ALL_EXPIRY = "all_expiry"
 
 _NUMBERS = {"expires_at"}
 _KEYS = ("pk", "sk")
-_WHAT_PURGE_NEEDS = ("tag", "body_id", "body_parts")
-_LOCAL: Mapping[str, tuple[tuple[str, str], Sequence[str]]] = {
+_PURGE_ATTRIBUTES = ("tag", "body_id", "body_parts")
+_LOCAL_INDEXES: Mapping[str, tuple[tuple[str, str], Sequence[str]]] = {
     LISTING: (("pk", "place"), ()),
     LISTING_OF_TAG: (("pk", "tagged_place"), ()),
-    EXPIRY: (("pk", "expires_at"), _WHAT_PURGE_NEEDS),
+    EXPIRY: (("pk", "expires_at"), _PURGE_ATTRIBUTES),
 }
-_GLOBAL: Mapping[str, tuple[tuple[str, str], Sequence[str]]] = {
+_GLOBAL_INDEXES: Mapping[str, tuple[tuple[str, str], Sequence[str]]] = {
     ALL_LISTING: (("space_shard", "place"), ()),
     ALL_LISTING_OF_TAG: (("tag_shard", "place"), ()),
     ALL_TIMERS: (("timer_shard", "timer_place"), ()),
-    ALL_EXPIRY: (("expiry_shard", "expires_at"), _WHAT_PURGE_NEEDS),
+    ALL_EXPIRY: (("expiry_shard", "expires_at"), _PURGE_ATTRIBUTES),
 }
-TIME_TO_LIVE = "removed_after"
-"""The attribute by which DynamoDB itself removes what nobody has purged."""
+TTL_ATTRIBUTE = "removed_after"
+"""The attribute with the time after which DynamoDB itself deletes an item that was not purged."""
 
 
-def description() -> dict[str, Any]:
-    """The table in DynamoDB's own words, but for its name."""
-    indexed = {name for keys, _ in (*_LOCAL.values(), *_GLOBAL.values()) for name in keys}
+def table_definition() -> dict[str, Any]:
+    """Return the parameters of CreateTable, without the table's name."""
+    indexed = {name for keys, _ in (*_LOCAL_INDEXES.values(), *_GLOBAL_INDEXES.values()) for name in keys}
     return {
         "BillingMode": "PAY_PER_REQUEST",
         "AttributeDefinitions": [
@@ -62,15 +62,15 @@ def description() -> dict[str, Any]:
             for name in sorted(indexed | set(_KEYS))
         ],
         "KeySchema": _key_schema(_KEYS),
-        "LocalSecondaryIndexes": [_index(name, *rest) for name, rest in _LOCAL.items()],
-        "GlobalSecondaryIndexes": [_index(name, *rest) for name, rest in _GLOBAL.items()],
+        "LocalSecondaryIndexes": [_index(name, *rest) for name, rest in _LOCAL_INDEXES.items()],
+        "GlobalSecondaryIndexes": [_index(name, *rest) for name, rest in _GLOBAL_INDEXES.items()],
     }
 
 
-def _index(name: str, keys: tuple[str, str], beside: Sequence[str]) -> dict[str, Any]:
+def _index(name: str, keys: tuple[str, str], projected: Sequence[str]) -> dict[str, Any]:
     projection: dict[str, Any] = {"ProjectionType": "KEYS_ONLY"}
-    if beside:
-        projection = {"ProjectionType": "INCLUDE", "NonKeyAttributes": list(beside)}
+    if projected:
+        projection = {"ProjectionType": "INCLUDE", "NonKeyAttributes": list(projected)}
     return {"IndexName": name, "KeySchema": _key_schema(keys), "Projection": projection}
 
 
@@ -78,15 +78,15 @@ def _key_schema(keys: tuple[str, str]) -> list[dict[str, str]]:
     return [{"AttributeName": keys[0], "KeyType": "HASH"}, {"AttributeName": keys[1], "KeyType": "RANGE"}]
 
 
-def is_ours(stands: Parameters) -> bool:
-    """Whether keys and indexes are as they must be; more indexes than ours do no harm."""
-    wanted = description()
-    types = _types(stands)
-    indexes = _indexes(stands)
+def matches_definition(table: Parameters) -> bool:
+    """Whether a table has the right keys and indexes. Additional indexes are allowed."""
+    expected = table_definition()
+    types = _types(table)
+    indexes = _indexes(table)
     return (
-        stands["KeySchema"] == wanted["KeySchema"]
-        and all(types.get(name) == kind for name, kind in _types(wanted).items())
-        and all(indexes.get(name) == shape for name, shape in _indexes(wanted).items())
+        table["KeySchema"] == expected["KeySchema"]
+        and all(types.get(name) == kind for name, kind in _types(expected).items())
+        and all(indexes.get(name) == shape for name, shape in _indexes(expected).items())
     )
 
 
@@ -95,7 +95,7 @@ def _types(table: Parameters) -> dict[str, str]:
 
 
 def _indexes(table: Parameters) -> dict[str, tuple[object, ...]]:
-    """Of each index its keys and what it holds beside them."""
+    """Return the keys and the projected attributes of each index."""
     return {
         index["IndexName"]: (
             kind,
@@ -108,136 +108,143 @@ def _indexes(table: Parameters) -> dict[str, tuple[object, ...]]:
     }
 
 
-_LOOK_EVERY = 0.2
-"""Seconds between two looks at a table that is being made."""
-MOST_WAITED = 300.0
-"""Seconds until a table that cannot be used is given up."""
+POLL_SECONDS = 0.2
+"""Seconds between two checks of a table that is being created."""
+MAX_CREATE_SECONDS = 300.0
+"""Seconds to wait for a table to become active."""
 _USABLE = {"ACTIVE", "UPDATING"}
 
 
-async def connect(table: Table) -> None:
-    """Make the client, which looks for the region and the credentials. Nothing is sent to the table."""
+async def connect_table(table: Table) -> None:
+    """Create the client, which determines region and credentials. Nothing is sent to the table."""
     try:
         await table.connect()
-    except (*DriverError, ValueError) as error:
+    except (*DRIVER_ERRORS, ValueError) as error:
         remedy = "check region_name, profile_name and endpoint_url, in the URL or in the AWS environment"
-        raise CannotOpen(table.location.name, str(error), remedy) from error
+        raise CannotOpen(table.location.display_name, str(error), remedy) from error
 
 
-async def check(table: Table) -> None:
-    """Refuse a table that is not there, not ours, or of another format. Two requests."""
-    stands = await _describe(table)
-    if stands is None:
+async def check_table(table: Table) -> None:
+    """Raise if the table does not exist, is not one of perdure, or has another format. Two requests."""
+    stored = await _describe(table)
+    if stored is None:
         remedy = f"run: perdure migrate --url 'dynamodb://{table.name}?...', with the options of this URL"
-        raise MissingSchema(table.location.name, "there is no such table in this account and region", remedy)
-    if stands["TableStatus"] not in _USABLE:
-        raise StorageUnavailable(
-            f"{table.location.name}: it cannot be used yet, it is {stands['TableStatus']}"
+        raise MissingSchema(
+            table.location.display_name, "the table does not exist in this account and region", remedy
         )
-    _check_shape(table, stands)
+    if stored["TableStatus"] not in _USABLE:
+        reason = f"the table is not ready, its status is {stored['TableStatus']}"
+        raise StorageUnavailable(f"{table.location.display_name}: {reason}")
+    _check_shape(table, stored)
     await _check_format(table)
 
 
-async def make(table: Table) -> None:
-    """Make the table where there is none, and let it expire items; return when it can be used."""
-    _check_shape(table, await _active(table))
+async def create_table(table: Table) -> None:
+    """Create the table if it does not exist, enable its time to live, and return when it is active."""
+    _check_shape(table, await _create_and_wait(table))
     await _check_format(table)
-    answer = await _administer(table, "describe_time_to_live", {}) or {}
-    if answer["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED":
-        wanted = {"Enabled": True, "AttributeName": TIME_TO_LIVE}
-        question = {"TimeToLiveSpecification": wanted}
-        # refused, if somebody else was faster, or an earlier try whose answer was lost
-        await _administer(table, "update_time_to_live", question, otherwise="ValidationException")
+    response = await _admin_request(table, "describe_time_to_live", {}) or {}
+    if response["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED":
+        request = {"TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}}
+        # rejected if another process, or an earlier attempt whose response was lost, has enabled it
+        await _admin_request(table, "update_time_to_live", request, expected_error="ValidationException")
 
 
-async def _active(table: Table) -> Parameters:
-    """The table once it can be used. One that is being deleted is waited for, and then made again."""
-    until = asyncio.get_running_loop().time() + MOST_WAITED
+async def _create_and_wait(table: Table) -> Parameters:
+    """Create the table if it does not exist, and return its description when it is active.
+
+    A table that is being deleted is created again afterwards.
+    """
+    until = asyncio.get_running_loop().time() + MAX_CREATE_SECONDS
     while True:
-        stands = await _describe(table)
-        if stands is None:
-            await _administer(table, "create_table", description(), otherwise="ResourceInUseException")
-        elif _is_active(stands):
-            return stands
+        stored = await _describe(table)
+        if stored is None:
+            await _admin_request(
+                table, "create_table", table_definition(), expected_error="ResourceInUseException"
+            )
+        elif _is_active(stored):
+            return stored
         if asyncio.get_running_loop().time() >= until:
-            status = "missing" if stands is None else stands["TableStatus"]
-            raise CannotOpen(table.location.name, f"it is still {status}", "look at it in the AWS console")
-        await asyncio.sleep(_LOOK_EVERY)
+            status = "missing" if stored is None else stored["TableStatus"]
+            reason = f"the table is still {status} after {MAX_CREATE_SECONDS:.0f} seconds"
+            raise CannotOpen(table.location.display_name, reason, "check it in the AWS console")
+        await asyncio.sleep(POLL_SECONDS)
 
 
 async def _describe(table: Table) -> Parameters | None:
-    answer = await _administer(table, "describe_table", {}, otherwise="ResourceNotFoundException")
-    return None if answer is None else answer["Table"]
+    response = await _admin_request(table, "describe_table", {}, expected_error="ResourceNotFoundException")
+    return None if response is None else response["Table"]
 
 
-def _is_active(stands: Parameters) -> bool:
-    indexes = stands.get("GlobalSecondaryIndexes", ())
-    return stands["TableStatus"] == "ACTIVE" and all(each["IndexStatus"] == "ACTIVE" for each in indexes)
+def _is_active(stored: Parameters) -> bool:
+    indexes = stored.get("GlobalSecondaryIndexes", ())
+    return stored["TableStatus"] == "ACTIVE" and all(each["IndexStatus"] == "ACTIVE" for each in indexes)
 
 
-def _check_shape(table: Table, stands: Parameters) -> None:
-    if not is_ours(stands):
-        reason = "its keys or indexes are not those that perdure makes"
-        raise ForeignStorage(table.location.name, reason, "choose another name")
+def _check_shape(table: Table, stored: Parameters) -> None:
+    if not matches_definition(stored):
+        reason = "the keys or indexes are not those of a perdure table"
+        raise ForeignStorage(table.location.display_name, reason, "use another table")
 
 
 async def _check_format(table: Table) -> None:
-    """Refuse a table of another format; give our number to one that holds nothing yet."""
+    """Raise if the table has another format. Store the format in a table that is empty."""
     found = await _format(table)
     if found is None:
         if await _is_empty(table):
-            question = {
+            request = {
                 "Item": {**FORMAT_KEY.item, "number": {"N": str(FORMAT)}},
                 "ConditionExpression": "attribute_not_exists(pk)",
             }
-            await _administer(table, "put_item", question, otherwise="ConditionalCheckFailedException")
+            await _admin_request(table, "put_item", request, expected_error="ConditionalCheckFailedException")
         found = await _format(table)  # another process may have been first
     if found is None or found < FORMAT:
-        reason = "it holds records of an earlier development version of perdure, whose format is not read"
-        raise CannotOpen(table.location.name, reason, "choose another table, or delete this one")
+        reason = "the table has the format of an earlier development version of perdure"
+        raise CannotOpen(table.location.display_name, reason, "use another table, or delete this one")
     if found > FORMAT:
-        reason = f"it is of format {found}, and this perdure knows {FORMAT}"
-        raise NewerSchema(table.location.name, reason, "upgrade perdure")
+        reason = f"its format is {found}, this version of perdure supports {FORMAT}"
+        raise NewerSchema(table.location.display_name, reason, "upgrade perdure")
 
 
 async def _format(table: Table) -> int | None:
-    """Return the format number of the table, or None if it has none."""
-    question = {"Key": FORMAT_KEY.item, "ConsistentRead": True}
-    answer = await _administer(table, "get_item", question) or {}
-    return number(answer.get("Item", {}), "number")
+    """Return the stored format, or None if there is none."""
+    request = {"Key": FORMAT_KEY.item, "ConsistentRead": True}
+    response = await _admin_request(table, "get_item", request) or {}
+    return int_attribute(response.get("Item", {}), "number")
 
 
 async def _is_empty(table: Table) -> bool:
-    answer = await _administer(table, "scan", {"ConsistentRead": True, "Limit": 1}) or {}
-    return not answer["Items"]
+    response = await _admin_request(table, "scan", {"ConsistentRead": True, "Limit": 1}) or {}
+    return not response["Items"]
 
 
-async def _administer(
-    table: Table, operation: str, question: Parameters, otherwise: str | None = None
+async def _admin_request(
+    table: Table, operation: str, request: Parameters, expected_error: str | None = None
 ) -> Mapping[str, Any] | None:
-    """The answer; None if it is the refusal that was to be expected otherwise. What passes is waited for."""
-    tries = 0
+    """Send a request, with retries.
+
+    Return the response, or None if the request fails with `expected_error`.
+    """
+    attempts = 0
     while True:
         try:
-            return await getattr(table.db, operation)(TableName=table.name, **question)
-        except DriverError as error:
-            if code_of(error) == otherwise:
+            return await getattr(table.db, operation)(TableName=table.name, **request)
+        except DRIVER_ERRORS as error:
+            if error_code(error) == expected_error:
                 return None
-            tries += 1
-            if tries == table.location.options.attempts or not is_passing(error):
-                raise _cannot_open(table, error) from error
-        await pause(tries)
+            attempts += 1
+            if attempts == table.location.options.attempts or not is_transient(error):
+                raise _open_error(table, error) from error
+        await backoff(attempts)
 
 
-def _cannot_open(table: Table, error: Failure) -> StorageError:
-    name = table.location.name
+def _open_error(table: Table, error: DriverFailure) -> StorageError:
+    name = table.location.display_name
     if is_bad_credentials(error):
         remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile_name, or a role of this machine"
-        return CannotOpen(name, f"there are no valid credentials ({error})", remedy)
-    if is_denied(error):
-        return CannotOpen(
-            name, f"these credentials may not use it ({error})", "see docs/dynamodb.md for a policy"
-        )
-    if code_of(error) == "ValidationException":
+        return CannotOpen(name, f"AWS credentials are missing or invalid ({error})", remedy)
+    if is_access_denied(error):
+        return CannotOpen(name, f"access denied ({error})", "see docs/dynamodb.md for a policy")
+    if error_code(error) == "ValidationException":
         return CannotOpen(name, str(error), "check the name of the table")
-    return as_storage_error(error, name, writes=False, lost=False)
+    return as_storage_error(error, name, writes=False, maybe_applied=False)

@@ -1,12 +1,11 @@
-"""The short way of a request to DynamoDB: what the driver would send, without most of its work for each.
+"""Requests to DynamoDB that are signed here instead of by the driver, which takes much longer for each.
 
-The driver sends the first request of each operation. What its requests have in common is learned from that
-one: address, headers, and the scope of the signature. The next are written, signed and read here, and go out
-by the driver's own HTTP session: connections, time limits, certificates, proxies, and errors on the way are
-the driver's.
+The driver sends the first request of each operation. Its address, headers and signature scope are the signing
+context of the following requests, which are encoded, signed and decoded here and sent by the driver's own
+HTTP session: connections, timeouts, certificates, proxies and connection errors are the driver's.
 
-A way is taken only if the driver's own signature can be made again on it, byte for byte, and only with the
-credentials that it was learned with. Whatever is not understood is left to the driver, request by request.
+A signing context is used only if it reproduces the driver's own signature byte for byte, and only with the
+credentials of that request. All other requests are left to the driver.
 """
 
 from __future__ import annotations
@@ -34,23 +33,29 @@ from botocore.parsers import (  # pyright: ignore[reportMissingTypeStubs]
 if TYPE_CHECKING:
     from types_aiobotocore_dynamodb.client import DynamoDBClient
 
-MOST_SENT_AT_ONCE = 2**20
-"""Bytes; of more than that the HTTP library warns."""
-TIMES_THE_TIMEOUT = 4
-"""The driver bounds a connection, and each piece of an answer; this bounds all that a request takes."""
+MAX_UNSTREAMED_BYTES = 2**20
+"""Maximum bytes of a body that is sent in one piece; the HTTP library warns about more."""
+TOTAL_TIMEOUT_FACTOR = 4
+"""The driver limits the time to connect and to read each chunk; this limits the whole request."""
 _JSON = "application/x-amz-json-1.0"
-_SAME = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
+_SHARED_HEADERS = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
 """Headers that all requests of an operation share."""
-_OWN = {"amz-sdk-invocation-id", "authorization", "content-length", "x-amz-date", "x-amz-security-token"}
-"""Headers of one request: made anew, or for the service's records only."""
+_REQUEST_HEADERS = {
+    "amz-sdk-invocation-id",
+    "authorization",
+    "content-length",
+    "x-amz-date",
+    "x-amz-security-token",
+}
+"""Headers of one request, which are computed again or are optional."""
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+/[^/]+)/aws4_request, "
     r"SignedHeaders=([^,]+), Signature=[0-9a-f]+"
 )
 
 
-class Keys(Protocol):
-    """Credentials as they are at one moment."""
+class FrozenCredentials(Protocol):
+    """Credentials at one point in time."""
 
     @property
     def access_key(self) -> str: ...
@@ -61,16 +66,18 @@ class Keys(Protocol):
 
 
 class Credentials(Protocol):
-    """The driver's, which may renew themselves."""
+    """The driver's credentials, which may be renewed."""
 
-    async def get_frozen_credentials(self) -> Keys: ...
+    async def get_frozen_credentials(self) -> FrozenCredentials: ...
 
 
-class Way:
-    """How requests of one operation go out with some credentials, signed as AWS publishes it (version 4)."""
+class SigningContext:
+    """The address and headers of one operation, signed with some credentials by AWS Signature Version 4."""
 
-    def __init__(self, url: str, same: Mapping[str, str], keys: Keys, scope: str, signed: str) -> None:
-        """`scope` is region and service; `signed` are the names of the signed headers, in their order."""
+    def __init__(
+        self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
+    ) -> None:
+        """`scope` is region and service; `signed` has the names of the signed headers, in order."""
         self.url = url
         self.keys = keys
         self._same = dict(same)
@@ -78,10 +85,10 @@ class Way:
             self._same["x-amz-security-token"] = keys.token
         self._scope = f"{scope}/aws4_request"
         self._signed = signed
-        told = {**self._same, "host": _host(url)}
+        headers = {**self._same, "host": _host(url)}
         before, _, after = signed.partition("x-amz-date")
-        self._before = f"POST\n{quote(urlsplit(url).path, safe='/~')}\n\n{_lines(told, before)}"
-        self._after = f"{_lines(told, after)}\n{signed}\n"
+        self._before = f"POST\n{quote(urlsplit(url).path, safe='/~')}\n\n{_canonical_lines(headers, before)}"
+        self._after = f"{_canonical_lines(headers, after)}\n{signed}\n"
         self._day = ""
         self._key = b""
 
@@ -90,13 +97,13 @@ class Way:
         return self._same["x-amz-target"].rpartition(".")[2]
 
     def headers(self, body: bytes, stamp: str) -> dict[str, str]:
-        """All that a request needs, at a time written as 20261116T060647Z."""
+        """Return the headers of a request at a time such as 20261116T060647Z."""
         day = stamp[:8]
         if day != self._day:
             self._day, self._key = day, self._key_of(day)
         scope = f"{day}/{self._scope}"
-        asked = f"{self._before}x-amz-date:{stamp}\n{self._after}{sha256(body).hexdigest()}"
-        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(asked.encode()).hexdigest()}"
+        canonical = f"{self._before}x-amz-date:{stamp}\n{self._after}{sha256(body).hexdigest()}"
+        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
         signature = digest(self._key, text.encode(), "sha256").hex()
         credential = f"Credential={self.keys.access_key}/{scope}"
         authorization = f"AWS4-HMAC-SHA256 {credential}, SignedHeaders={self._signed}, Signature={signature}"
@@ -110,145 +117,150 @@ class Way:
 
 
 def _host(url: str) -> str:
-    """As HTTP names it: with the port only where that is not the usual one."""
+    """Return the Host header: with the port, unless it is the default one."""
     parts = urlsplit(url)
     name = parts.netloc.lower().rpartition("@")[2]
     usual = {"http": ":80", "https": ":443"}.get(parts.scheme, "")
     return name.removesuffix(usual)
 
 
-def _lines(headers: Mapping[str, str], names: str) -> str:
-    """Signed headers in the form in which they are signed."""
+def _canonical_lines(headers: Mapping[str, str], names: str) -> str:
+    """Return headers in their canonical form."""
     return "".join(f"{name}:{' '.join(headers.get(name, '').split())}\n" for name in names.split(";") if name)
 
 
-def learned(request: AWSPreparedRequest, keys: Keys) -> Way | None:
-    """The way of a request that the driver has signed with these keys, or None if it is not understood."""
+def signing_context_from(request: AWSPreparedRequest, keys: FrozenCredentials) -> SigningContext | None:
+    """Return the context of a request that the driver has signed, or None if it is not reproducible."""
     given = cast("Any", request)
     headers = {name.lower(): _text(value) for name, value in given.headers.items()}
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
-    if found is None or headers.get("content-type") != _JSON or not headers.keys() <= _SAME | _OWN:
+    if (
+        found is None
+        or headers.get("content-type") != _JSON
+        or not headers.keys() <= _SHARED_HEADERS | _REQUEST_HEADERS
+    ):
         return None
     scope, signed = found.groups()
     if given.method != "POST" or not isinstance(given.body, bytes):
         return None
-    same = {name: headers[name] for name in _SAME & headers.keys()}
-    way = Way(given.url, same, keys, scope, signed)
-    again = way.headers(given.body, headers.get("x-amz-date", ""))
-    return way if again["authorization"] == headers["authorization"] else None
+    same = {name: headers[name] for name in _SHARED_HEADERS & headers.keys()}
+    context = SigningContext(given.url, same, keys, scope, signed)
+    again = context.headers(given.body, headers.get("x-amz-date", ""))
+    return context if again["authorization"] == headers["authorization"] else None
 
 
 def _text(value: str | bytes) -> str:
     return value.decode() if isinstance(value, bytes) else value
 
 
-class Http(AIOHTTPSession):
-    """The driver's HTTP session, which lets a sender see what the driver sends."""
+class ObservedHttpSession(AIOHTTPSession):
+    """The driver's HTTP session, with a sender that observes the driver's requests."""
 
     sender: Sender
 
     def __init__(self, **given: Any) -> None:  # noqa: ANN401 - the driver's own
         cast("Any", super()).__init__(**given)
-        self._longest = TIMES_THE_TIMEOUT * max(given["timeout"])
+        self._total_timeout = TOTAL_TIMEOUT_FACTOR * max(given["timeout"])
         self.sender.http = self
 
     async def send(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
-        await self.sender.learn(request)
-        return await self.pass_on(request)
+        await self.sender.observe(request)
+        return await self.forward(request)
 
-    async def pass_on(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
-        """A large request goes out piece by piece, so that the event loop has its turn in between.
+    async def forward(self, request: AWSPreparedRequest) -> Any:  # noqa: ANN401
+        """Send a request and check the response's checksum, which the driver checks only if it retries.
 
-        The driver compares checksums only to decide about a repetition, which is none of its business here.
+        A large request is sent in chunks, so that it does not block the event loop.
         """
         given = cast("Any", request)
-        if len(given.body) > MOST_SENT_AT_ONCE:
+        if len(given.body) > MAX_UNSTREAMED_BYTES:
             given.body = BytesIO(given.body)
         try:
-            async with timeout(self._longest):
+            async with timeout(self._total_timeout):
                 response = await cast("Any", super()).send(given)
         except TimeoutError as error:
             raise ReadTimeoutError(endpoint_url=given.url, error=error) from error
         checksum = response.headers.get("x-amz-crc32")
         if checksum is not None and checksum != str(crc32(await response.content)):
-            raise ResponseParserError("the answer was damaged on its way: its checksum is another")
+            raise ResponseParserError("checksum mismatch in the response")
         return response
 
 
 class Sender:
-    """Requests and answers of one client. Belongs to one event loop, and ends with the client."""
+    """Sends the requests of one client. Belongs to one event loop."""
 
-    http: Http
+    http: ObservedHttpSession
 
     def __init__(self) -> None:
         self._db: Any = None
         self._credentials: Credentials | None = None
-        self._ways: dict[str, Way] = {}
+        self._contexts: dict[str, SigningContext] = {}
 
     @property
-    def http_session_cls(self) -> type[Http]:
-        """For the configuration of the client."""
-        return type("HttpOfSender", (Http,), {"sender": self})
+    def http_session_cls(self) -> type[ObservedHttpSession]:
+        """The session class for the configuration of the client."""
+        return type("SenderHttpSession", (ObservedHttpSession,), {"sender": self})
 
-    def begin(self, db: DynamoDBClient, credentials: Credentials | None) -> None:
-        """With the client that was made, and what its session signs with."""
+    def start(self, db: DynamoDBClient, credentials: Credentials | None) -> None:
+        """Set the client and the credentials of its session."""
         self._db = db
         self._credentials = credentials
 
-    async def ask(self, operation: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        """What the client's method of this name answers, without ResponseMetadata; or the error it raises.
+    async def send(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the response of the client's method of this name, without ResponseMetadata, or raise its
+        error.
 
-        Binary values are sent, but come back as they are on the wire, in base 64.
+        Binary values can be sent, but are returned as base 64.
         """
         name: str = self._db.meta.method_to_api_mapping[operation]
-        way = self._ways.get(name)
-        if way is None or self._credentials is None:
-            return await self._ask_driver(operation, question)
-        if await self._credentials.get_frozen_credentials() != way.keys:
-            return await self._ask_driver(operation, question)
-        body = msgspec.json.encode(question)
-        headers = way.headers(body, strftime("%Y%m%dT%H%M%SZ", gmtime()))
-        request = AWSPreparedRequest("POST", way.url, headers, body, stream_output=False)
-        response = await self.http.pass_on(request)
+        context = self._contexts.get(name)
+        if context is None or self._credentials is None:
+            return await self._send_with_driver(operation, parameters)
+        if await self._credentials.get_frozen_credentials() != context.keys:
+            return await self._send_with_driver(operation, parameters)
+        body = msgspec.json.encode(parameters)
+        headers = context.headers(body, strftime("%Y%m%dT%H%M%SZ", gmtime()))
+        request = AWSPreparedRequest("POST", context.url, headers, body, stream_output=False)
+        response = await self.http.forward(request)
         return self._read(name, response, await response.content)
 
-    async def learn(self, request: AWSPreparedRequest) -> None:
-        """From a request that the driver is about to send."""
+    async def observe(self, request: AWSPreparedRequest) -> None:
+        """Derive a signing context from a request that the driver is about to send."""
         if self._credentials is None:
             return
-        way = learned(request, await self._credentials.get_frozen_credentials())
-        if way is not None:
-            self._ways[way.operation] = way
+        context = signing_context_from(request, await self._credentials.get_frozen_credentials())
+        if context is not None:
+            self._contexts[context.operation] = context
 
-    async def _ask_driver(self, operation: str, question: Mapping[str, Any]) -> dict[str, Any]:
-        answer = await getattr(self._db, operation)(**question)
-        del answer["ResponseMetadata"]
-        return answer
+    async def _send_with_driver(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        response = await getattr(self._db, operation)(**parameters)
+        del response["ResponseMetadata"]
+        return response
 
     def _read(self, name: str, response: Any, body: bytes) -> dict[str, Any]:  # noqa: ANN401
         if response.status_code >= 300:
             raise self._error(name, response, body)
         try:
-            return _ANSWER.decode(body)
+            return _RESPONSE_DECODER.decode(body)
         except msgspec.DecodeError as error:
-            raise ResponseParserError(f"the answer is not what DynamoDB writes: {error}") from error
+            raise ResponseParserError(f"the response is not valid JSON: {error}") from error
 
     def _error(self, name: str, response: Any, body: bytes) -> ClientError:  # noqa: ANN401
-        """As the driver makes it, by its own description of the service."""
+        """Return the error that the driver would raise, by its own service model."""
         model = self._db.meta.service_model
         parser = cast("Any", create_parser)(model.resolved_protocol)
-        told = {
+        raw = {
             "headers": response.headers,
             "status_code": response.status_code,
             "body": body,
             "context": {"operation_name": name},
         }
-        said = parser.parse(told, model.operation_model(name).output_shape)
-        code = said.get("Error", {}).get("Code")
+        parsed = parser.parse(raw, model.operation_model(name).output_shape)
+        code = parsed.get("Error", {}).get("Code")
         shape = model.shape_for_error_code(code)
         if shape is not None:
-            said.update(parser.parse(told, shape))
-        return self._db.exceptions.from_code(code)(said, name)
+            parsed.update(parser.parse(raw, shape))
+        return self._db.exceptions.from_code(code)(parsed, name)
 
 
-_ANSWER: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])
+_RESPONSE_DECODER: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(dict[str, Any])

@@ -1,8 +1,8 @@
-"""The table as the rest of the engine uses it: a few requests, repeated within bounds where that is safe.
+"""The requests to the table, with retries if those are safe.
 
-The driver repeats nothing by itself, so it is known what is repeated: reads, what the server certainly
-refused for the moment, and writes that can tell whether they were done before. The driver's types end here;
-on the other side items are plain mappings.
+The driver's own retries are disabled. Retried are reads, requests that the server rejected temporarily, and
+writes that can detect that they were applied before. Items are plain mappings: the driver's types are not
+used outside this module.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ from botocore.loaders import Loader  # pyright: ignore[reportMissingTypeStubs]
 
 from ..errors import StorageUnavailable
 from .errors import (
-    DriverError,
-    Reason,
+    DRIVER_ERRORS,
+    CancellationReason,
     as_storage_error,
+    cancellation_reasons,
     is_condition_failed,
     is_contended,
-    is_lost,
-    is_passing,
-    reasons_of,
+    is_transient,
+    may_have_been_applied,
 )
-from .items import ORDER_NAME, Item, Key, key_of
+from .items import ORDER_NAME, Item, Key, item_key
 from .location import Location
 from .signer import Sender
 
@@ -38,58 +38,58 @@ if TYPE_CHECKING:
     from types_aiobotocore_dynamodb.client import DynamoDBClient
 
 Parameters: TypeAlias = Mapping[str, Any]
-"""Parameters of a request, in DynamoDB's own words."""
+"""Parameters of a request, named as in DynamoDB's API."""
 
-_STANDING = "pk, sk, #order, version, tag, expires_at, body_id, body_parts"
-EVERYTHING: Parameters = {}
-RECORDS: Parameters = {
-    "ProjectionExpression": f"{_STANDING}, lane, wake_at, body",
+_STATE_ATTRIBUTES = "pk, sk, #order, version, tag, expires_at, body_id, body_parts"
+ALL_ATTRIBUTES: Parameters = {}
+RECORD_PROJECTION: Parameters = {
+    "ProjectionExpression": f"{_STATE_ATTRIBUTES}, lane, wake_at, body",
     "ExpressionAttributeNames": ORDER_NAME,
 }
-"""What it takes to read a record, without its places in the indexes."""
-STANDINGS: Parameters = {
-    "ProjectionExpression": _STANDING,
+"""The attributes of a record, without the sort keys of the indexes."""
+STATE_PROJECTION: Parameters = {
+    "ProjectionExpression": _STATE_ATTRIBUTES,
     "ExpressionAttributeNames": ORDER_NAME,
 }
-"""What it takes to judge a change."""
-TELL_WHAT_STANDS: Parameters = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-"""To be told what stands in the way, together with the refusal."""
-MOST_GOT = 100
-"""Keys of one BatchGetItem."""
-MOST_DELETED = 25
-"""Keys of one BatchWriteItem."""
-SAFE_TO_REPEAT = 480.0
-"""Seconds during which a request is made again. DynamoDB remembers a transaction's token for ten minutes."""
-_SHORTEST_PAUSE = 0.02
-_LONGEST_PAUSE = 1.0
+"""The attributes that decide a change."""
+RETURN_EXISTING_ITEM: Parameters = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
+"""Return the stored item if a condition fails."""
+MAX_BATCH_GET = 100
+"""DynamoDB's limit of keys in one BatchGetItem or TransactGetItems."""
+MAX_BATCH_WRITE = 25
+"""DynamoDB's limit of keys in one BatchWriteItem."""
+MAX_RETRY_SECONDS = 480.0
+"""Seconds during which a request is retried. DynamoDB remembers a transaction's token for ten minutes."""
+_MIN_BACKOFF = 0.02
+_MAX_BACKOFF = 1.0
 
 
 @cache
-def _models() -> Loader:
-    """The driver's descriptions of services, which it would otherwise read anew for each client."""
+def _service_models() -> Loader:
+    """Return the driver's loader of service models, which are otherwise loaded again for each client."""
     return Loader()
 
 
-class NotAsExpected(Exception):
-    """A write met something else than it expected, and did nothing.
+class ConditionFailed(Exception):
+    """Raised when a condition of a write failed. Nothing was written.
 
-    There is a reason for each of its items. `lost`: the answer to an earlier try is missing, so what stands
-    in the way may be this very write.
+    There is a reason for each item. `maybe_applied`: an earlier attempt got no response, so the stored items
+    may be the result of this same write.
     """
 
-    def __init__(self, reasons: Sequence[Reason], *, lost: bool) -> None:
+    def __init__(self, reasons: Sequence[CancellationReason], *, maybe_applied: bool) -> None:
         super().__init__("a condition of a write was not met")
         self.reasons = reasons
-        self.lost = lost
+        self.maybe_applied = maybe_applied
 
 
 class Contended(Exception):
-    """A transaction was canceled because of some of its items, which others change or which are throttled.
+    """Raised when a transaction was canceled because some of its items are in conflict or throttled.
 
-    There is a reason for each of its items. Nothing was written, and the same may work a moment later.
+    There is a reason for each item. Nothing was written, and the transaction can be tried again.
     """
 
-    def __init__(self, reasons: Sequence[Reason]) -> None:
+    def __init__(self, reasons: Sequence[CancellationReason]) -> None:
         super().__init__("items of a transaction are contended")
         self.reasons = reasons
 
@@ -106,7 +106,7 @@ class Table:
         self._sender = Sender()
 
     async def connect(self) -> None:
-        """Make the client; nothing is sent yet."""
+        """Create the client. Nothing is sent to the table."""
         options = self.location.options
         config = AioConfig(
             connect_timeout=options.timeout,
@@ -117,119 +117,120 @@ class Table:
             http_session_cls=self._sender.http_session_cls,
         )
         session = cast("Any", AioSession(profile=options.profile_name))
-        session.register_component("data_loader", _models())
+        session.register_component("data_loader", _service_models())
         client: AbstractAsyncContextManager[DynamoDBClient] = session.create_client(
             "dynamodb", region_name=options.region_name, endpoint_url=options.endpoint_url, config=config
         )
         self.db = await self._stack.enter_async_context(client)
-        self._sender.begin(self.db, await session.get_credentials())
+        self._sender.start(self.db, await session.get_credentials())
 
     async def close(self) -> None:
         await self._stack.aclose()
 
     # Reading
 
-    async def get(self, keys: Iterable[Key], only: Parameters = EVERYTHING) -> dict[Key, Item]:
-        """The newest state of up to 100 different keys; what is not there is absent."""
+    async def get(self, keys: Iterable[Key], projection: Parameters = ALL_ATTRIBUTES) -> dict[Key, Item]:
+        """Return the newest items of up to 100 distinct keys. Items that do not exist are absent."""
         found: dict[Key, Item] = {}
-        asked: Parameters = {"ConsistentRead": True, "Keys": [key.item for key in keys], **only}
+        remaining: Parameters = {"ConsistentRead": True, "Keys": [key.item for key in keys], **projection}
         idle = 0
-        while asked:
-            answer = await self._ask("batch_get_item", {"RequestItems": {self.name: asked}})
-            items: list[Item] = answer["Responses"].get(self.name, [])
-            found.update((key_of(item), item) for item in items)
-            asked = answer.get("UnprocessedKeys", {}).get(self.name, {})
+        while remaining:
+            response = await self._send("batch_get_item", {"RequestItems": {self.name: remaining}})
+            items: list[Item] = response["Responses"].get(self.name, [])
+            found.update((item_key(item), item) for item in items)
+            remaining = response.get("UnprocessedKeys", {}).get(self.name, {})
             idle = 0 if items else idle + 1
-            await self._wait_for_more(idle if asked else 0)
+            await self._back_off_unprocessed(idle if remaining else 0)
         return found
 
-    async def get_settled(self, keys: Sequence[Key]) -> dict[Key, Item]:
-        """The same, but never as it was before a transaction of which something can be seen already."""
-        asked = [{"Get": {"TableName": self.name, "Key": key.item}} for key in keys]
-        answer = await self._ask("transact_get_items", {"TransactItems": asked})
-        items: list[Item | None] = [each.get("Item") for each in answer["Responses"]]
+    async def get_transactional(self, keys: Sequence[Key]) -> dict[Key, Item]:
+        """Return items as of one point in time, which includes every transaction seen by earlier reads."""
+        gets = [{"Get": {"TableName": self.name, "Key": key.item}} for key in keys]
+        response = await self._send("transact_get_items", {"TransactItems": gets})
+        items: list[Item | None] = [each.get("Item") for each in response["Responses"]]
         return {key: item for key, item in zip(keys, items, strict=True) if item}
 
-    async def query(self, question: Parameters) -> tuple[list[Item], Item | None]:
-        """Items that share a key, and where to go on, if anywhere."""
-        answer = await self._ask("query", {"TableName": self.name, **question})
-        return answer["Items"], answer.get("LastEvaluatedKey")
+    async def query(self, request: Parameters) -> tuple[list[Item], Item | None]:
+        """Return items of one partition key, and the key to continue from, if there are more."""
+        response = await self._send("query", {"TableName": self.name, **request})
+        return response["Items"], response.get("LastEvaluatedKey")
 
-    async def query_all(self, question: Parameters) -> AsyncGenerator[Item]:
+    async def query_all(self, request: Parameters) -> AsyncGenerator[Item]:
         start: Item | None = None
         while True:
             items, start = await self.query(
-                question if start is None else {**question, "ExclusiveStartKey": start}
+                request if start is None else {**request, "ExclusiveStartKey": start}
             )
             for item in items:
                 yield item
             if start is None:
                 return
 
-    async def scan(self, question: Parameters) -> tuple[list[Item], Item | None]:
-        """A piece of everything, and where to go on, if anywhere."""
-        answer = await self._ask("scan", {"TableName": self.name, "ConsistentRead": True, **question})
-        return answer["Items"], answer.get("LastEvaluatedKey")
+    async def scan(self, request: Parameters) -> tuple[list[Item], Item | None]:
+        """Return some items of the table, and the key to continue from, if there are more."""
+        response = await self._send("scan", {"TableName": self.name, "ConsistentRead": True, **request})
+        return response["Items"], response.get("LastEvaluatedKey")
 
     # Writing
 
     async def put(self, item: Item, condition: Parameters) -> None:
-        """Write one item, or raise NotAsExpected."""
-        question = {"TableName": self.name, "Item": item, **condition, **TELL_WHAT_STANDS}
-        await self._ask("put_item", question, writes=True)
+        """Write one item, or raise ConditionFailed."""
+        request = {"TableName": self.name, "Item": item, **condition, **RETURN_EXISTING_ITEM}
+        await self._send("put_item", request, writes=True)
 
     async def transact(self, writes: Sequence[Parameters], *, is_shared: bool = False) -> None:
-        """Write all of it or nothing. By the token DynamoDB knows a repetition, and does nothing twice.
+        """Write all items or none. DynamoDB recognizes a retry by its token and applies it only once.
 
-        `is_shared`: raise Contended instead of repeating what only some items prevented.
+        `is_shared`: raise Contended instead of retrying if conflicts on only some of the items prevented it.
         """
-        question = {"TransactItems": writes, "ClientRequestToken": str(uuid4())}
-        await self._ask("transact_write_items", question, writes=True, is_shared=is_shared)
+        request = {"TransactItems": writes, "ClientRequestToken": str(uuid4())}
+        await self._send("transact_write_items", request, writes=True, is_shared=is_shared)
 
     async def delete(self, keys: Sequence[Key]) -> None:
-        """Remove items that nothing refers to; to do so twice is the same."""
-        for start in range(0, len(keys), MOST_DELETED):
-            batch = [{"DeleteRequest": {"Key": key.item}} for key in keys[start : start + MOST_DELETED]]
-            asked: Parameters = {self.name: batch}
+        """Delete items that nothing refers to. It is idempotent."""
+        for start in range(0, len(keys), MAX_BATCH_WRITE):
+            batch = [{"DeleteRequest": {"Key": key.item}} for key in keys[start : start + MAX_BATCH_WRITE]]
+            remaining: Parameters = {self.name: batch}
             idle = 0
-            while asked:
-                answer = await self._ask("batch_write_item", {"RequestItems": asked}, writes=True)
-                asked = answer.get("UnprocessedItems", {})
+            while remaining:
+                response = await self._send("batch_write_item", {"RequestItems": remaining}, writes=True)
+                remaining = response.get("UnprocessedItems", {})
                 idle += 1
-                await self._wait_for_more(idle if asked else 0)
+                await self._back_off_unprocessed(idle if remaining else 0)
 
-    # Repeating
+    # Retries
 
-    async def _ask(
-        self, operation: str, question: Parameters, *, writes: bool = False, is_shared: bool = False
+    async def _send(
+        self, operation: str, request: Parameters, *, writes: bool = False, is_shared: bool = False
     ) -> dict[str, Any]:
-        """The answer to a request, which is made again while that may help."""
-        lost = False
-        tries = 0
-        until = asyncio.get_running_loop().time() + SAFE_TO_REPEAT
+        """Send a request, retry it if that is safe, and return the response."""
+        maybe_applied = False
+        attempts = 0
+        until = asyncio.get_running_loop().time() + MAX_RETRY_SECONDS
         while True:
             try:
-                return await self._sender.ask(operation, question)
-            except DriverError as error:
+                return await self._sender.send(operation, request)
+            except DRIVER_ERRORS as error:
                 if is_condition_failed(error):
-                    raise NotAsExpected(reasons_of(error), lost=lost) from error
-                tries += 1
-                lost = lost or is_lost(error)
-                if is_shared and not lost and is_contended(error):
-                    raise Contended(reasons_of(error)) from error
+                    raise ConditionFailed(cancellation_reasons(error), maybe_applied=maybe_applied) from error
+                attempts += 1
+                maybe_applied = maybe_applied or may_have_been_applied(error)
+                if is_shared and not maybe_applied and is_contended(error):
+                    raise Contended(cancellation_reasons(error)) from error
                 is_late = asyncio.get_running_loop().time() >= until
-                if is_late or tries == self.location.options.attempts or not is_passing(error):
-                    raise as_storage_error(error, self.location.name, writes=writes, lost=lost) from error
-            await pause(tries)
+                if is_late or attempts == self.location.options.attempts or not is_transient(error):
+                    name = self.location.display_name
+                    raise as_storage_error(error, name, writes=writes, maybe_applied=maybe_applied) from error
+            await backoff(attempts)
 
-    async def _wait_for_more(self, idle: int) -> None:
-        """Before asking for the rest of a batch, of which so many tries brought nothing."""
+    async def _back_off_unprocessed(self, idle: int) -> None:
+        """Wait before requesting the rest of a batch, after this many requests without a result."""
         if idle >= self.location.options.attempts:
-            raise StorageUnavailable(f"{self.location.name}: it takes no more for now")
+            raise StorageUnavailable(f"{self.location.display_name}: unreachable or throttled")
         if idle:
-            await pause(idle)
+            await backoff(idle)
 
 
-async def pause(tries: int) -> None:
-    """A random while, longer with each try, so that those who met do not meet again."""
-    await asyncio.sleep(uniform(0, min(_LONGEST_PAUSE, _SHORTEST_PAUSE * 2**tries)))
+async def backoff(attempts: int) -> None:
+    """Sleep for a random time that grows with each attempt, so that conflicting clients do not meet again."""
+    await asyncio.sleep(uniform(0, min(_MAX_BACKOFF, _MIN_BACKOFF * 2**attempts)))

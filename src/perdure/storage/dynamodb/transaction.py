@@ -1,7 +1,11 @@
-"""One transaction in the making: records, parts of bodies, counters, and the conditions on each.
+"""A transaction that several commits share, and a commit that is not written yet.
 
-Counters are added up over the whole of it, so that each counter is one item however many changes move it.
-Every item remembers who is to learn what stands in its way, should the transaction be refused.
+A transaction sums up the changes of each counter, so that a counter is one item however many changes it has.
+If a condition of an item fails, the item's callback receives what is stored instead.
+
+A pending commit starts with the state that its writer expects: the address of a new record is free, an
+existing record is as it was read. DynamoDB accepts the commit in one request if that is true; otherwise it
+returns the stored items, and the commit is decided again with those.
 """
 
 from __future__ import annotations
@@ -36,163 +40,179 @@ from ..record import (
     tag_deltas,
 )
 from ..shards import shard_of
-from .counters import Stored, addition, joined
-from .errors import CONDITION_FAILED, NO_REASON, Reason
+from .counters import StoredCounter, counter_update, with_condition
+from .errors import CONDITION_FAILED, NO_REASON, CancellationReason
 from .items import (
     ORDER_NAME,
-    Found,
+    ExpiredRecord,
     Item,
     Key,
-    Overdue,
+    SpacePartition,
+    StoredState,
     count_key,
-    found_in,
-    is_split,
-    item_of_part,
-    item_of_record,
-    key_of,
+    decode_state,
+    encode_body_part,
+    encode_record,
+    inline_body,
+    item_key,
+    needs_split,
     owner_of,
     part_keys,
     record_key,
-    split,
+    split_body,
     total_key,
-    whole,
 )
-from .table import TELL_WHAT_STANDS, NotAsExpected, Parameters, Table
+from .table import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table
 
-Learn: TypeAlias = Callable[[Item | None], None]
-"""Is told what stands where a condition failed."""
-_Scope: TypeAlias = tuple[Space, str]
+OnConditionFailed: TypeAlias = Callable[[Item | None], None]
+"""Called with the stored item if the condition on it failed."""
 
-_ALIVE = "(attribute_not_exists(expires_at) OR expires_at > :now)"
-SOON: Micros = 60_000_000
-"""A record that expires so soon after it was written may expire before those who count have seen it."""
+_NOT_EXPIRED = "(attribute_not_exists(expires_at) OR expires_at > :now)"
+CLOCK_SKEW_MARGIN: Micros = 60_000_000
+"""If a record expires this soon, a client whose clock is ahead may already treat it as expired."""
 
 
 class Transaction:
-    """What is written together, or not at all."""
+    """Items that are written together, or not at all."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
         self._writes: list[Parameters] = []
-        self._learners: list[tuple[Key, Learn] | None] = []
-        self._deltas: defaultdict[_Scope, Counter[Tag]] = defaultdict(Counter)
-        self._expiries: set[_Scope] = set()
-        self._held: dict[_Scope, tuple[dict[str, Any], Learn | None]] = {}
+        self._failure_callbacks: list[tuple[Key, OnConditionFailed] | None] = []
+        self._deltas: defaultdict[SpacePartition, Counter[Tag]] = defaultdict(Counter)
+        self._expiries: set[SpacePartition] = set()
+        self._counter_conditions: dict[SpacePartition, tuple[dict[str, Any], OnConditionFailed | None]] = {}
 
-    def put(self, record: Record, stands: Found | None, now: Micros, learn: Learn) -> None:
-        """Write a record where this stands, or nothing."""
-        body = self._put_parts(record) if is_split(record.body) else whole(record.body)
-        self._add("Put", {"Item": item_of_record(record, body), **condition(stands, now)}, learn)
-        self.may_expire(record, now)
+    def put(
+        self, record: Record, stored: StoredState | None, now: Micros, on_failure: OnConditionFailed
+    ) -> None:
+        """Write a record, if this state (or nothing) is stored at its address."""
+        body = self._put_parts(record) if needs_split(record.body) else inline_body(record.body)
+        self._add("Put", {"Item": encode_record(record, body), **record_condition(stored, now)}, on_failure)
+        self.note_near_expiry(record, now)
 
-    def purge(self, overdue: Overdue, until: Micros, learn: Learn) -> None:
-        """Remove a record that has expired, and its count."""
-        values = {":until": {"N": str(until)}, ":tag": {"S": overdue.tag}}
-        expression = f"expires_at <= :until AND tag = :tag AND {_body(overdue.body_id, values)}"
+    def purge(self, expired: ExpiredRecord, until: Micros, on_failure: OnConditionFailed) -> None:
+        """Delete an expired record and subtract it from its counters."""
+        values = {":until": {"N": str(until)}, ":tag": {"S": expired.tag}}
+        expression = f"expires_at <= :until AND tag = :tag AND {_body_condition(expired.body_id, values)}"
         what = {"ConditionExpression": expression, "ExpressionAttributeValues": values}
-        self._add("Delete", {"Key": record_key(overdue.address).item, **what}, learn)
-        self.forget_expired(overdue.address, overdue.tag)
+        self._add("Delete", {"Key": record_key(expired.address).item, **what}, on_failure)
+        self.uncount_expired(expired.address, expired.tag)
 
-    def delete(self, address: Address, stands: Found | None, now: Micros, learn: Learn) -> None:
-        self._add("Delete", {"Key": record_key(address).item, **condition(stands, now)}, learn)
+    def delete(
+        self, address: Address, stored: StoredState | None, now: Micros, on_failure: OnConditionFailed
+    ) -> None:
+        self._add("Delete", {"Key": record_key(address).item, **record_condition(stored, now)}, on_failure)
 
-    def check(self, address: Address, stands: Found | None, now: Micros, learn: Learn) -> None:
-        """Go on only while this stands there."""
-        self._add("ConditionCheck", {"Key": record_key(address).item, **condition(stands, now)}, learn)
+    def check(
+        self, address: Address, stored: StoredState | None, now: Micros, on_failure: OnConditionFailed
+    ) -> None:
+        """Require that this state is stored, without writing the record."""
+        self._add(
+            "ConditionCheck", {"Key": record_key(address).item, **record_condition(stored, now)}, on_failure
+        )
 
-    def count(self, space: Space, partition: str, tag: Tag, by: int) -> None:
-        self._deltas[space, partition][tag] += by
+    def add_count(self, space: Space, partition: str, tag: Tag, delta: int) -> None:
+        self._deltas[space, partition][tag] += delta
 
-    def forget_expired(self, address: Address, tag: Tag) -> None:
-        """An expired record is removed, or overwritten: it no longer counts."""
-        self.count(address.space, address.partition, tag, -1)
+    def uncount_expired(self, address: Address, tag: Tag) -> None:
+        """Subtract an expired record that is deleted or overwritten from its counters."""
+        self.add_count(address.space, address.partition, tag, -1)
         self._expiries.add((address.space, address.partition))
 
-    def may_expire(self, record: Record, now: Micros) -> None:
-        """A record comes, or goes, so near its end that to those whose clock is ahead it may have expired."""
-        if record.expires_at is not None and record.expires_at <= now + SOON:
+    def note_near_expiry(self, record: Record, now: Micros) -> None:
+        """Mark the counter if the record may already have expired for a client whose clock is ahead."""
+        if record.expires_at is not None and record.expires_at <= now + CLOCK_SKEW_MARGIN:
             self._expiries.add((record.space, record.partition))
 
-    def only_if(
-        self, space: Space, partition: str, condition: dict[str, Any], learn: Learn | None = None
+    def require_counter(
+        self,
+        space: Space,
+        partition: str,
+        condition: dict[str, Any],
+        on_failure: OnConditionFailed | None = None,
     ) -> None:
-        """Go on only while the partition's counter meets a condition."""
-        self._held[space, partition] = condition, learn
+        """Require that the partition's counter meets a condition."""
+        self._counter_conditions[space, partition] = condition, on_failure
 
     async def commit(self, *, is_shared: bool = False) -> bool:
-        """Whether it was written; if not, everybody has learned what stood in the way.
+        """Return whether it was written. If not, the callbacks have received what is stored.
 
-        `is_shared`: raise Contended if only some items prevented it for now.
+        `is_shared`: raise Contended if conflicts on only some of the items prevented it.
         """
         self._add_counters()
         try:
             await self._table.transact(self._writes, is_shared=is_shared)
-        except NotAsExpected as refused:
-            if refused.lost:  # and the server may have forgotten the token, so this may have met itself
-                name = self._table.location.name
-                raise OutcomeUnknown(
-                    f"{name}: the answer to a write was lost, and the next was no"
-                ) from refused
-            await self._tell(refused.reasons)
+        except ConditionFailed as refused:
+            if refused.maybe_applied:
+                # DynamoDB may have forgotten the token, so the stored items may be from this write.
+                name = self._table.location.display_name
+                reason = "no response to a write, and its repetition was refused"
+                raise OutcomeUnknown(f"{name}: {reason}") from refused
+            await self._report_failures(refused.reasons)
             return False
         return True
 
-    def named_by(self, reasons: Sequence[Reason]) -> set[Key]:
-        """Return the keys of the items that these reasons name. A part of a body is named by its record."""
+    def named_by(self, reasons: Sequence[CancellationReason]) -> set[Key]:
+        """Return the keys of the items that these reasons concern; for a body part, the key of its record."""
         return {
             _owner_of(write)
             for write, reason in zip(self._writes, reasons, strict=False)
             if reason.get("Code", NO_REASON) != NO_REASON
         }
 
-    async def _tell(self, reasons: Sequence[Reason]) -> None:
-        """Tell what stood in the way. Where DynamoDB did not look, because others were there, it is read."""
-        unseen: dict[Key, Learn] = {}
-        for learner, reason in zip(self._learners, reasons, strict=True):
+    async def _report_failures(self, reasons: Sequence[CancellationReason]) -> None:
+        """Call the callbacks with the stored items.
+
+        Items that a conflict kept DynamoDB from checking are read.
+        """
+        unchecked: dict[Key, OnConditionFailed] = {}
+        for callback, reason in zip(self._failure_callbacks, reasons, strict=True):
             code = reason.get("Code", NO_REASON)
-            if learner is None or code == NO_REASON:
+            if callback is None or code == NO_REASON:
                 continue
-            key, learn = learner
+            key, on_failure = callback
             if code == CONDITION_FAILED:
-                learn(reason.get("Item"))
+                on_failure(reason.get("Item"))
             else:
-                unseen[key] = learn
-        found = await self._table.get(unseen) if unseen else {}
-        for key, learn in unseen.items():
-            learn(found.get(key))
+                unchecked[key] = on_failure
+        found = await self._table.get(unchecked) if unchecked else {}
+        for key, on_failure in unchecked.items():
+            on_failure(found.get(key))
 
     def _put_parts(self, record: Record) -> Mapping[str, Mapping[str, str]]:
-        """Write the body apart; the answer goes into the record in its place."""
-        body_id, texts = uuid4().hex, split(record.body)
+        """Write the parts of a large body, and return the attributes that refer to them."""
+        body_id, texts = uuid4().hex, split_body(record.body)
         for key, text in zip(part_keys(body_id, len(texts)), texts, strict=True):
-            self._add("Put", {"Item": item_of_part(key, text, record)}, None)
+            self._add("Put", {"Item": encode_body_part(key, text, record)}, None)
         return {"body_id": {"S": body_id}, "body_parts": {"N": str(len(texts))}}
 
-    def _add(self, kind: str, what: Parameters, learn: Learn | None) -> None:
-        tell: Parameters = {} if learn is None else TELL_WHAT_STANDS
-        self._writes.append({kind: {"TableName": self._table.name, **what, **tell}})
-        self._learners.append(None if learn is None else (key_of(what.get("Key") or what["Item"]), learn))
+    def _add(self, kind: str, what: Parameters, on_failure: OnConditionFailed | None) -> None:
+        returned: Parameters = {} if on_failure is None else RETURN_EXISTING_ITEM
+        self._writes.append({kind: {"TableName": self._table.name, **what, **returned}})
+        key = item_key(what.get("Key") or what["Item"])
+        self._failure_callbacks.append(None if on_failure is None else (key, on_failure))
 
     # Counters
 
     def _add_counters(self) -> None:
         totals: defaultdict[Key, Counter[Tag]] = defaultdict(Counter)
-        for scope in {**self._deltas, **self._held, **dict.fromkeys(self._expiries)}:
-            moved = {tag: by for tag, by in self._deltas[scope].items() if by}
-            self._add_counter(scope, moved)
-            totals[total_key(scope[0], shard_of(scope[1]))].update(moved)
-        for key, moved in totals.items():
-            if moved:  # even by nothing in the end: its revision tells that its counters moved
-                self._add("Update", {"Key": key.item, **addition(moved)}, None)
+        for scope in {**self._deltas, **self._counter_conditions, **dict.fromkeys(self._expiries)}:
+            deltas = {tag: delta for tag, delta in self._deltas[scope].items() if delta}
+            self._add_counter(scope, deltas)
+            totals[total_key(scope[0], shard_of(scope[1]))].update(deltas)
+        for key, deltas in totals.items():
+            if deltas:  # also if they cancel out: its revision must show that its counters have changed
+                self._add("Update", {"Key": key.item, **counter_update(deltas)}, None)
 
-    def _add_counter(self, scope: _Scope, moved: Mapping[Tag, int]) -> None:
+    def _add_counter(self, scope: SpacePartition, deltas: Mapping[Tag, int]) -> None:
         key = count_key(*scope).item
-        met, learn = self._held.get(scope, ({}, None))
-        if moved or scope in self._expiries:
-            what = joined(addition(moved, expiry=scope in self._expiries), met)
-            self._add("Update", {"Key": key, **what}, learn)
-        elif met:
-            self._add("ConditionCheck", {"Key": key, **met}, learn)
+        condition, on_failure = self._counter_conditions.get(scope, ({}, None))
+        if deltas or scope in self._expiries:
+            what = with_condition(counter_update(deltas, expiry=scope in self._expiries), condition)
+            self._add("Update", {"Key": key, **what}, on_failure)
+        elif condition:
+            self._add("ConditionCheck", {"Key": key, **condition}, on_failure)
 
 
 def _owner_of(write: Parameters) -> Key:
@@ -200,20 +220,20 @@ def _owner_of(write: Parameters) -> Key:
     return owner_of(what.get("Key") or what["Item"])
 
 
-def condition(stands: Found | None, now: Micros) -> dict[str, Any]:
-    """That this very record stands there, as alive or as dead as it was; or none."""
-    if stands is None:
+def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
+    """Return the condition that exactly this state is stored, expired or not as it is now; or none."""
+    if stored is None:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     values = {
-        ":version": {"N": str(stands.version)},
-        ":order": {"N": str(stands.order)},
-        ":tag": {"S": stands.tag},
+        ":version": {"N": str(stored.version)},
+        ":order": {"N": str(stored.order)},
+        ":tag": {"S": stored.tag},
         ":now": {"N": str(now)},
     }
     expression = [
         "version = :version AND #order = :order AND tag = :tag",
-        _ALIVE if stands.is_live(now) else "expires_at <= :now",
-        _body(stands.body_id, values),
+        _NOT_EXPIRED if stored.is_live(now) else "expires_at <= :now",
+        _body_condition(stored.body_id, values),
     ]
     return {
         "ConditionExpression": " AND ".join(expression),
@@ -222,27 +242,27 @@ def condition(stands: Found | None, now: Micros) -> dict[str, Any]:
     }
 
 
-def _body(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
-    """That its body is where we think it is."""
+def _body_condition(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
+    """Return the condition that the record has this split body, or none. Adds to `values`."""
     if body_id is None:
         return "attribute_not_exists(body_id)"
     values[":body_id"] = {"S": body_id}
     return "body_id = :body_id"
 
 
-class Pending:
-    """One commit, until it is settled."""
+class PendingCommit:
+    """A commit that is neither written nor refused yet."""
 
     def __init__(self, changes: Sequence[Change], guard: Guard | None, now: Micros) -> None:
         self.changes = changes
         self.guard = guard
         self.now = now
-        self.tries = 0
+        self.attempts = 0
         self.contended = 0
-        """How often a transaction of this commit was canceled because of items that concern all of it."""
-        self.counted: Stored | None = None
-        """The guarded counter, once the guard has stood in the way."""
-        self._stands = [_believed(change) for change in changes]
+        """How often a transaction was canceled by conflicts that concern all commits in it."""
+        self.refusing_counter: StoredCounter | None = None
+        """The guarded counter as it was stored when the guard's condition failed."""
+        self._stored = [_expected_state(change) for change in changes]
 
     @property
     def partition(self) -> str:
@@ -253,89 +273,90 @@ class Pending:
         return [change.address for change in self.changes]
 
     def keys(self) -> set[Key]:
-        """Return the keys of the items that this commit writes or checks, but for the parts of bodies."""
-        together = zip(self.changes, self.done(), strict=True)
-        moved = {space for change, answer in together for space, _, _ in tag_deltas(change, answer)}
+        """Return the keys of the items that this commit writes or checks, without body parts."""
+        accepted = zip(self.changes, self.accepted_results(), strict=True)
+        changed = {space for change, result in accepted for space, _, _ in tag_deltas(change, result)}
         counted = {address.space for address in self.addresses}
         if self.guard is not None:
             counted.add(self.guard.space)
         return {
             *map(record_key, self.addresses),
             *(count_key(space, self.partition) for space in counted),
-            *(total_key(space, shard_of(self.partition)) for space in moved),
+            *(total_key(space, shard_of(self.partition)) for space in changed),
         }
 
     @property
-    def does_away_with_parts(self) -> bool:
-        """Whether a change ends a body in parts, of which only the table knows where they are."""
+    def removes_split_body(self) -> bool:
+        """Whether a change replaces or deletes a split body. The keys of its parts must then be read."""
         return any(
-            isinstance(change, (Replace, Delete)) and is_split(change.before.body) for change in self.changes
+            isinstance(change, (Replace, Delete)) and needs_split(change.before.body)
+            for change in self.changes
         )
 
-    def learn(self, place: int, item: Item | None) -> None:
-        """Take note of what stands where a change expected something else."""
-        self._stands[place] = found_in(item)
+    def set_stored(self, index: int, item: Item | None) -> None:
+        """Set what is stored at the address of a change."""
+        self._stored[index] = decode_state(item)
 
-    def stands(self, place: int) -> Found | None:
-        return self._stands[place]
+    def stored(self, index: int) -> StoredState | None:
+        return self._stored[index]
 
     def results(self) -> tuple[ChangeResult, ...]:
         return tuple(
-            decide(change, None if stands is None else stands.state(self.now))
-            for change, stands in zip(self.changes, self._stands, strict=True)
+            decide(change, None if stored is None else stored.state(self.now))
+            for change, stored in zip(self.changes, self._stored, strict=True)
         )
 
-    def done(self) -> tuple[Accepted | Kept, ...]:
-        """The answers, of a commit that is not refused."""
+    def accepted_results(self) -> tuple[Accepted | Kept, ...]:
+        """Return the results of all changes, or none if one of them is refused."""
         return accepted_results(self.results()) or ()
 
-    def settled(self) -> Committed | Refused | None:
-        """The result, where nothing need be written: a refusal, or that everything was kept."""
-        answers = self.results()
-        done = accepted_results(answers)
-        if done is None:
-            return Refused(answers)
-        return Committed(done) if all(isinstance(answer, Kept) for answer in done) else None
+    def result_without_write(self) -> Committed | Refused | None:
+        """Return the result if nothing is to be written: a refusal, or every record was kept."""
+        results = self.results()
+        kept = accepted_results(results)
+        if kept is None:
+            return Refused(results)
+        return Committed(kept) if all(isinstance(result, Kept) for result in kept) else None
 
-    def grows(self, guard: Guard | None) -> int:
-        """By how much this commit raises the count that a guard bounds."""
-        return 0 if guard is None else guard_delta(guard, self.changes, self.done(), self.now)
+    def guard_delta(self, guard: Guard | None) -> int:
+        """Return by how much this commit raises the count that a guard limits."""
+        return 0 if guard is None else guard_delta(guard, self.changes, self.accepted_results(), self.now)
 
-    def write(self, transaction: Transaction) -> None:
-        """Add to a transaction what this commit writes if what it believes is so."""
-        together = zip(self.changes, self._stands, self.done(), strict=True)
-        for place, (change, stands, answer) in enumerate(together):
-            learn = partial(self.learn, place)
+    def add_to(self, transaction: Transaction) -> None:
+        """Add the writes of this commit to a transaction, on condition that its expected state is stored."""
+        accepted = zip(self.changes, self._stored, self.accepted_results(), strict=True)
+        for index, (change, stored, result) in enumerate(accepted):
+            on_failure = partial(self.set_stored, index)
             match change:
                 case Insert(record=record) | InsertIfAbsent(record=record):
-                    if isinstance(answer, Kept) and stands is not None:
-                        transaction.check(change.address, stands, self.now, learn)
+                    if isinstance(result, Kept) and stored is not None:
+                        transaction.check(change.address, stored, self.now, on_failure)
                         continue
-                    transaction.put(record, stands, self.now, learn)
-                    if stands is not None:
-                        transaction.forget_expired(change.address, stands.tag)
+                    transaction.put(record, stored, self.now, on_failure)
+                    if stored is not None:
+                        transaction.uncount_expired(change.address, stored.tag)
                 case Replace(before=before, after=after):
-                    transaction.put(after, stands, self.now, learn)
-                    transaction.may_expire(before, self.now)
+                    transaction.put(after, stored, self.now, on_failure)
+                    transaction.note_near_expiry(before, self.now)
                 case Delete(before=before):
-                    transaction.delete(change.address, stands, self.now, learn)
-                    transaction.may_expire(before, self.now)
-            for space, tag, by in tag_deltas(change, answer):
-                transaction.count(space, self.partition, tag, by)
+                    transaction.delete(change.address, stored, self.now, on_failure)
+                    transaction.note_near_expiry(before, self.now)
+            for space, tag, delta in tag_deltas(change, result):
+                transaction.add_count(space, self.partition, tag, delta)
 
-    def left_behind(self) -> list[Key]:
-        """The parts of bodies that nothing refers to once this is written."""
+    def obsolete_parts(self) -> list[Key]:
+        """Return the keys of the body parts that nothing refers to after this commit."""
         return [
             key
-            for stands, answer in zip(self._stands, self.done(), strict=True)
-            if stands is not None and stands.body_id is not None and isinstance(answer, Accepted)
-            for key in part_keys(stands.body_id, stands.body_parts)
+            for stored, result in zip(self._stored, self.accepted_results(), strict=True)
+            if stored is not None and stored.body_id is not None and isinstance(result, Accepted)
+            for key in part_keys(stored.body_id, stored.body_parts)
         ]
 
 
-def _believed(change: Change) -> Found | None:
-    """What stands there if the writer is right; that it still lives is for the table to say."""
+def _expected_state(change: Change) -> StoredState | None:
+    """Return the state that the writer expects, as live: the table checks whether it has expired."""
     if isinstance(change, (Insert, InsertIfAbsent)):
         return None
     before = change.before
-    return Found(before.version, before.order, before.tag, expires_at=None)
+    return StoredState(before.version, before.order, before.tag, expires_at=None)

@@ -1,10 +1,11 @@
-"""Commits: alone where one item is all that changes, otherwise in transactions that neighbours share.
+"""Commits: a single conditional write if one item is enough, otherwise transactions that several commits
+share.
 
-Commits of one line go one transaction after another, so those of one process never stand in each other's way;
-whatever waits meanwhile goes together with the next. If a transaction is refused, each of its commits learns
-what stood in its way. Those that are refused for good are told so; the others go again. If a transaction is
-canceled because others change some of its items, the commits that do not concern these go without the rest:
-one partition's conflicts fail no commit of another.
+Each commit belongs to one of several queues. A queue writes one transaction at a time, so commits of one
+process to the same partition never conflict; those that arrive meanwhile share the next transaction. If a
+transaction is refused, each of its commits is decided again with what is stored: it is refused, or tried
+again. If a transaction is canceled by conflicts on some of its items, the commits that do not use these items
+are written without the others: conflicts in one partition fail no commit of another.
 """
 
 from __future__ import annotations
@@ -27,209 +28,232 @@ from ..record import (
     record_after,
 )
 from ..shards import shard_of
-from .guards import Guards, Scope, guarded_by, have_room
-from .items import MOST_INLINE, Key, is_split, item_of_record, record_key, whole
-from .purge import remove_parts
-from .table import STANDINGS, Contended, NotAsExpected, Table, pause
-from .transaction import Pending, Transaction, condition
+from .guards import Guards, fits_limit, guarded_partition
+from .items import (
+    MAX_INLINE_BODY_BYTES,
+    Key,
+    SpacePartition,
+    encode_record,
+    inline_body,
+    needs_split,
+    record_key,
+)
+from .purge import delete_body_parts
+from .table import STATE_PROJECTION, ConditionFailed, Contended, Table, backoff
+from .transaction import PendingCommit, Transaction, record_condition
 
-LINES = 16
-"""Transactions under way at once. With more of them fewer commits go together."""
-MOST_ITEMS = 100
-"""Of one transaction."""
-BYTES_OF_A_HUNDREDTH = 40_000
-"""Of the 4 MB of one transaction."""
-MOST_NAMES = 4_000
-"""Bytes of an item without its body, at the most."""
-MOST_TRIES = 20
-"""How often a commit may find that something has changed again."""
+QUEUE_COUNT = 16
+"""Concurrent transactions. With more of them fewer commits share one."""
+MAX_TRANSACTION_ITEMS = 100
+"""DynamoDB's limit, and the maximum weight of the commits in one transaction."""
+BYTES_PER_WEIGHT = 40_000
+"""A hundredth of the 4 MB that DynamoDB allows in one transaction."""
+MAX_ITEM_OVERHEAD_BYTES = 4_000
+"""Maximum bytes of an item without its body."""
+MAX_ATTEMPTS = 20
+"""Attempts of a commit whose expected state turns out to have changed."""
 
 _Result: TypeAlias = Committed | Refused | Exception
 
 
 class Writer:
-    """Belongs to one event loop. `on_commit` is called for every commit that was written."""
+    """Writes commits, and calls `on_commit` for each that was written. Belongs to one event loop."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
         self._on_commit = on_commit
         self._guards = Guards(table, on_commit)
-        self._lines = [
-            Batcher(self._write, max_items=MOST_ITEMS, weight=_weight, max_weight=MOST_ITEMS)
-            for _ in range(LINES)
+        self._queues = [
+            Batcher(
+                self._write, max_items=MAX_TRANSACTION_ITEMS, weight=_weight, max_weight=MAX_TRANSACTION_ITEMS
+            )
+            for _ in range(QUEUE_COUNT)
         ]
 
     async def commit(
         self, changes: Sequence[Change], guard: Guard | None, now: Micros
     ) -> Committed | Refused:
-        pending = Pending(changes, guard, now)
-        if len(changes) == 1 and (result := await self._replace_alone(pending, changes[0])) is not None:
+        pending = PendingCommit(changes, guard, now)
+        if len(changes) == 1 and (result := await self._replace_single(pending, changes[0])) is not None:
             return result
-        return await self._lines[shard_of(pending.partition) % LINES].submit(pending)
+        return await self._queues[shard_of(pending.partition) % QUEUE_COUNT].submit(pending)
 
     async def close(self) -> None:
-        for line in self._lines:
-            await line.close()
+        for queue in self._queues:
+            await queue.close()
 
-    # Alone
+    async def _replace_single(self, pending: PendingCommit, change: Change) -> Committed | Refused | None:
+        """Write a replacement that changes no counter as a single item. Return None if it needs a
+        transaction.
 
-    async def _replace_alone(self, pending: Pending, change: Change) -> Committed | Refused | None:
-        """Where no counter moves, one conditional write does it. None: it takes a transaction.
-
-        Made again after a lost answer, it may meet itself; it knows itself by its mark.
+        A retry after a lost response may find the result of its own first attempt, which it recognizes by a
+        random token in the item.
         """
         if not isinstance(change, Replace) or change.before.tag != change.after.tag:
             return None
-        if is_split(change.before.body) or is_split(change.after.body):
+        if needs_split(change.before.body) or needs_split(change.after.body):
             return None
-        mark = {"S": uuid4().hex}
-        item = item_of_record(change.after, {**whole(change.after.body), "written_as": mark})
+        token = {"S": uuid4().hex}
+        item = encode_record(change.after, {**inline_body(change.after.body), "written_as": token})
         try:
-            await self._table.put(item, condition(pending.stands(0), pending.now))
-        except NotAsExpected as refused:
-            stands = refused.reasons[0].get("Item") or {}
-            if not refused.lost:
-                pending.learn(0, stands)
-                return pending.settled()
-            if stands.get("written_as") != mark:
-                name = self._table.location.name
-                raise OutcomeUnknown(
-                    f"{name}: the answer to a write was lost; others wrote since"
-                ) from refused
-        return self._written(pending)
+            await self._table.put(item, record_condition(pending.stored(0), pending.now))
+        except ConditionFailed as refused:
+            stored = refused.reasons[0].get("Item") or {}
+            if not refused.maybe_applied:
+                pending.set_stored(0, stored)
+                return pending.result_without_write()
+            if stored.get("written_as") != token:
+                name = self._table.location.display_name
+                reason = "no response to a write, and the record has changed since"
+                raise OutcomeUnknown(f"{name}: {reason}") from refused
+        return self._mark_committed(pending)
 
-    # Together
-
-    async def _write(self, group: Sequence[Pending]) -> list[_Result]:
-        await self._find_parts(group)
-        results: dict[Pending, _Result] = {
-            pending: result for pending in group if (result := pending.settled()) is not None
+    async def _write(self, group: Sequence[PendingCommit]) -> list[_Result]:
+        await self._load_stored(group)
+        results: dict[PendingCommit, _Result] = {
+            pending: result for pending in group if (result := pending.result_without_write()) is not None
         }
         waiting = deque([[pending for pending in group if pending not in results]])
         while waiting:
-            together, later = _compatible(waiting.popleft())
+            batch, later = _select_compatible(waiting.popleft())
             if later:
                 waiting.append(later)
-            if not together:
+            if not batch:
                 continue
             try:
-                waiting += await self._try(together, results)
+                waiting += await self._try_transaction(batch, results)
             except StorageError as error:
-                if len(together) > 1 and not _concerns_all(error):
-                    waiting += [[pending] for pending in together]
+                if len(batch) > 1 and not _affects_batch(error):
+                    waiting += [[pending] for pending in batch]
                 else:
-                    results.update((pending, copy_error(error)) for pending in together)
+                    results.update((pending, copy_error(error)) for pending in batch)
         return [results[pending] for pending in group]
 
-    async def _try(self, together: Sequence[Pending], results: dict[Pending, _Result]) -> list[list[Pending]]:
-        """Commit these, if what they believe is so; otherwise those that are to go again."""
+    async def _try_transaction(
+        self, batch: Sequence[PendingCommit], results: dict[PendingCommit, _Result]
+    ) -> list[list[PendingCommit]]:
+        """Write these commits in one transaction, and add their results.
+
+        Return those to try again, in groups.
+        """
         transaction = Transaction(self._table)
-        for pending in together:
-            pending.write(transaction)
-        self._guards.hold(transaction, together)
-        is_shared = len({pending.partition for pending in together}) > 1
+        for pending in batch:
+            pending.add_to(transaction)
+        self._guards.add_conditions(transaction, batch)
+        is_shared = len({pending.partition for pending in batch}) > 1
         try:
             is_written = await transaction.commit(is_shared=is_shared)
         except Contended as contended:
-            return await self._separate(together, transaction.named_by(contended.reasons))
+            return await self._separate(batch, transaction.named_by(contended.reasons))
         if is_written:
-            results.update((pending, self._written(pending)) for pending in together)
-            await remove_parts(self._table, [key for pending in together for key in pending.left_behind()])
+            results.update((pending, self._mark_committed(pending)) for pending in batch)
+            await delete_body_parts(
+                self._table, [key for pending in batch for key in pending.obsolete_parts()]
+            )
             return []
-        again: list[Pending] = []
-        for pending in together:
-            result = pending.settled() or self._given_up(pending)
-            if result is None and len(together) == 1:
-                result = await self._guards.make_room(pending)
+        again: list[PendingCommit] = []
+        for pending in batch:
+            result = pending.result_without_write() or self._attempts_exhausted(pending)
+            if result is None and len(batch) == 1:
+                result = await self._guards.purge_or_refuse(pending)
             if result is None:
                 again.append(pending)
             else:
                 results[pending] = result
-        return _apart(again)
+        return _split_by_guard(again)
 
-    async def _separate(self, together: Sequence[Pending], contended: set[Key]) -> list[list[Pending]]:
-        """Return the groups in which these go again: the others first, then those of the contended items.
+    async def _separate(
+        self, batch: Sequence[PendingCommit], contended: set[Key]
+    ) -> list[list[PendingCommit]]:
+        """Return the groups in which to try these commits again: those without conflicts, then the others.
 
-        If all of them are concerned, they are tried again together, and at last each partition by itself.
+        If all of them have conflicts, they are tried again together, and finally each partition alone.
         """
-        concerned = [pending for pending in together if not contended.isdisjoint(pending.keys())]
-        others = [pending for pending in together if pending not in concerned]
-        if concerned and others:
-            return [others, concerned]
-        for pending in together:
+        conflicting = [pending for pending in batch if not contended.isdisjoint(pending.keys())]
+        others = [pending for pending in batch if pending not in conflicting]
+        if conflicting and others:
+            return [others, conflicting]
+        for pending in batch:
             pending.contended += 1
-        tries = max(pending.contended for pending in together)
-        if tries < self._table.location.options.attempts:
-            await pause(tries)
-            return [list(together)]
-        partitions: defaultdict[str, list[Pending]] = defaultdict(list)
-        for pending in together:
+        attempts = max(pending.contended for pending in batch)
+        if attempts < self._table.location.options.attempts:
+            await backoff(attempts)
+            return [list(batch)]
+        partitions: defaultdict[str, list[PendingCommit]] = defaultdict(list)
+        for pending in batch:
             partitions[pending.partition].append(pending)
         return list(partitions.values())
 
-    async def _find_parts(self, group: Sequence[Pending]) -> None:
-        """Look where parts of bodies are. If that shows a refusal, each change must know what it met."""
+    async def _load_stored(self, group: Sequence[PendingCommit]) -> None:
+        """Read the stored state of commits that remove split bodies: it contains the keys of the parts."""
         for pending in group:
-            if pending.does_away_with_parts:
+            if pending.removes_split_body:
                 keys = [record_key(address) for address in pending.addresses]
-                found = await self._table.get(keys, STANDINGS)
-                for place, key in enumerate(keys):
-                    pending.learn(place, found.get(key))
+                found = await self._table.get(keys, STATE_PROJECTION)
+                for index, key in enumerate(keys):
+                    pending.set_stored(index, found.get(key))
 
-    def _written(self, pending: Pending) -> Committed:
+    def _mark_committed(self, pending: PendingCommit) -> Committed:
         self._on_commit(pending.addresses)
-        self._guards.written(pending)
-        return Committed(pending.done())
+        self._guards.update_cache(pending)
+        return Committed(pending.accepted_results())
 
-    def _given_up(self, pending: Pending) -> StorageBusy | None:
-        pending.tries += 1
-        if pending.tries < MOST_TRIES:
+    def _attempts_exhausted(self, pending: PendingCommit) -> StorageBusy | None:
+        pending.attempts += 1
+        if pending.attempts < MAX_ATTEMPTS:
             return None
-        return StorageBusy(f"{self._table.location.name}: others kept changing the same records")
+        return StorageBusy(
+            f"{self._table.location.display_name}: too many concurrent writes to the same records"
+        )
 
 
-def _compatible(group: Sequence[Pending]) -> tuple[list[Pending], list[Pending]]:
-    """Those that one transaction can hold, and the others: each record once, and each counter one guard."""
+def _select_compatible(
+    group: Sequence[PendingCommit],
+) -> tuple[list[PendingCommit], list[PendingCommit]]:
+    """Return the commits that fit in one transaction, and the others.
+
+    In one transaction, each record occurs once and each counter has one guard.
+    """
     taken: set[Address] = set()
-    guards: dict[Scope | None, Guard | None] = {}
-    together: list[Pending] = []
-    later: list[Pending] = []
+    guards: dict[SpacePartition | None, Guard | None] = {}
+    batch: list[PendingCommit] = []
+    later: list[PendingCommit] = []
     for pending in group:
-        scope = guarded_by(pending)
+        scope = guarded_partition(pending)
         is_same = scope is None or guards.get(scope, pending.guard) == pending.guard
         if is_same and taken.isdisjoint(pending.addresses):
             taken.update(pending.addresses)
             guards[scope] = pending.guard
-            together.append(pending)
+            batch.append(pending)
         else:
             later.append(pending)
-    return together, later
+    return batch, later
 
 
-def _apart(again: Sequence[Pending]) -> list[list[Pending]]:
-    """Those that a guard has no room for together go one by one; the others stay together."""
-    crowds: defaultdict[Scope | None, list[Pending]] = defaultdict(list)
+def _split_by_guard(again: Sequence[PendingCommit]) -> list[list[PendingCommit]]:
+    """Split off, one by one, the commits that a guard does not admit together."""
+    by_guard: defaultdict[SpacePartition | None, list[PendingCommit]] = defaultdict(list)
     for pending in again:
-        crowds[None if pending.counted is None else guarded_by(pending)].append(pending)
-    together = crowds.pop(None, [])
-    alone: list[list[Pending]] = []
-    for crowd in crowds.values():
-        if have_room(crowd):
-            together += crowd
+        by_guard[None if pending.refusing_counter is None else guarded_partition(pending)].append(pending)
+    batch = by_guard.pop(None, [])
+    single: list[list[PendingCommit]] = []
+    for guarded in by_guard.values():
+        if fits_limit(guarded):
+            batch += guarded
         else:
-            alone += [[pending] for pending in crowd]
-    return [together, *alone] if together else alone
+            single += [[pending] for pending in guarded]
+    return [batch, *single] if batch else single
 
 
-def _weight(pending: Pending) -> int:
-    """Its share of a transaction in hundredths, by items or by bytes."""
+def _weight(pending: PendingCommit) -> int:
+    """Return the share of a transaction that a commit uses, in hundredths, by items or by bytes."""
     afters = map(record_after, pending.changes)
     sizes = [len(after.body.encode()) for after in afters if after is not None]
-    parts = sum(-(-size // MOST_INLINE) for size in sizes if size > MOST_INLINE)
+    parts = sum(-(-size // MAX_INLINE_BODY_BYTES) for size in sizes if size > MAX_INLINE_BODY_BYTES)
     items = len(pending.changes) + parts + 2 * len({change.address.space for change in pending.changes}) + 1
-    return max(items, (sum(sizes) + items * MOST_NAMES) // BYTES_OF_A_HUNDREDTH + 1)
+    return max(items, (sum(sizes) + items * MAX_ITEM_OVERHEAD_BYTES) // BYTES_PER_WEIGHT + 1)
 
 
-def _concerns_all(error: StorageError) -> bool:
-    """Whether the others would fare no better alone."""
+def _affects_batch(error: StorageError) -> bool:
+    """Whether the error would also fail each commit of the batch alone."""
     return isinstance(error, (OutcomeUnknown, StorageBusy, StorageUnavailable))
