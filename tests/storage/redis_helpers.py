@@ -17,9 +17,9 @@ from perdure.storage.kit import Subject
 from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, SPACE, make_record
 from perdure.storage.kit.servers import Valkey
 
-from .subjects import at
+from .engines import at
 
-PATIENCE = 60.0
+TEST_TIMEOUT = 60.0
 """Seconds after which something that never comes fails the test instead of hanging it."""
 
 
@@ -42,7 +42,7 @@ def subject_on(servers: Servers, options: str = "") -> AbstractAsyncContextManag
 async def client_of(server: Valkey) -> AsyncGenerator[Any]:
     """The driver's own client, to look behind the engine. Its types are not good enough to be used."""
     redis = Redis(
-        host="127.0.0.1", port=server.port, socket_timeout=PATIENCE, socket_connect_timeout=PATIENCE
+        host="127.0.0.1", port=server.port, socket_timeout=TEST_TIMEOUT, socket_connect_timeout=TEST_TIMEOUT
     )
     async with cast("Any", redis) as client:
         yield client
@@ -50,7 +50,7 @@ async def client_of(server: Valkey) -> AsyncGenerator[Any]:
 
 async def opened(url: str) -> Storage:
     """Open what may take more than one try: the timeout is short, or not every server is well yet."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TEST_TIMEOUT):
         while True:
             try:
                 return await open_storage(url)
@@ -61,7 +61,7 @@ async def opened(url: str) -> Storage:
 @pytest.fixture
 async def storage(url: str) -> AsyncGenerator[Storage]:
     """Patient, on the `url` of the tests that use it."""
-    async with await open_storage(f"{url}&timeout={PATIENCE}") as storage:
+    async with await open_storage(f"{url}&timeout={TEST_TIMEOUT}") as storage:
         yield storage
 
 
@@ -79,7 +79,7 @@ async def keys_of(server: Valkey) -> list[bytes]:
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Return when the condition holds; fail when it never does."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(TEST_TIMEOUT):
         while not await condition():  # noqa: ASYNC110 - servers set no event of ours
             await asyncio.sleep(0.02)
 
@@ -102,7 +102,7 @@ class Storm(msgspec.Struct):
     unknown: list[str] = []
     ended: bool = False
 
-    async def rage(self, storage: Storage, writer: int) -> None:
+    async def write(self, storage: Storage, writer: int) -> None:
         number = 0
         while not self.ended:
             name = f"{writer}.{number}"
@@ -152,19 +152,19 @@ async def storm(
 ) -> Storm:
     """Let writers write while something happens, and a little longer."""
     told = Storm() if told is None else told
-    raging = [asyncio.create_task(told.rage(storage, writer)) for writer in range(writers)]
+    writers_running = [asyncio.create_task(told.write(storage, writer)) for writer in range(writers)]
 
-    async def has_begun() -> bool:
+    async def has_started() -> bool:
         return bool(told.acknowledged)
 
     try:
         await asyncio.sleep(0.2)
-        await eventually(has_begun)
+        await eventually(has_started)
         await disturb()
         await eventually(lambda: is_usable(storage))
         await asyncio.sleep(0.2)
     finally:
         told.ended = True
-        async with asyncio.timeout(PATIENCE):
-            await asyncio.gather(*raging)
+        async with asyncio.timeout(TEST_TIMEOUT):
+            await asyncio.gather(*writers_running)
     return told

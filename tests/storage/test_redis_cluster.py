@@ -19,7 +19,7 @@ from perdure.storage.redis.schema import Keys
 from perdure.storage.redis.topology import Topology, topology_for
 
 from ..markers import row
-from .redis_helpers import PATIENCE, client_of, eventually, hasty, keys_of, storage, storm
+from .redis_helpers import TEST_TIMEOUT, client_of, eventually, hasty, keys_of, storage, storm
 
 pytestmark = pytest.mark.anyio
 
@@ -145,7 +145,7 @@ async def test_a_purge_that_fails_on_one_node_does_not_say_that_nothing_was_remo
     cluster: ValkeyCluster, storage: Storage
 ) -> None:
     await insert_each(storage, *(make_record(partition=f"p{n}", expires_at=NOW + 1) for n in range(50)))
-    async with storage.watch(SPACE) as watch, asyncio.timeout(PATIENCE):
+    async with storage.watch(SPACE) as watch, asyncio.timeout(TEST_TIMEOUT):
         await watch.changed()  # once the subscription stands
         cluster.nodes[2].send_command("CONFIG", "SET", "min-replicas-to-write", "1")
         try:
@@ -157,12 +157,12 @@ async def test_a_purge_that_fails_on_one_node_does_not_say_that_nothing_was_remo
     assert 0 < len(await storage.purge(until=NOW + 1, limit=99)) < 50
 
 
-async def test_a_frozen_node_keeps_nobody_from_learning_the_map(cluster: ValkeyCluster) -> None:
+async def test_a_frozen_node_does_not_delay_the_slot_map(cluster: ValkeyCluster) -> None:
     async with topology_on(cluster.new_url("&timeout=1000")) as topology:
         for node in cluster.nodes:
             node.pause()
             try:
-                async with asyncio.timeout(PATIENCE):
+                async with asyncio.timeout(TEST_TIMEOUT):
                     nodes = await topology.nodes_by_shard()
             finally:
                 node.resume()
@@ -173,7 +173,7 @@ async def test_a_frozen_node_keeps_nobody_from_learning_the_map(cluster: ValkeyC
 async def test_the_map_of_a_node_that_was_left_behind_is_not_believed(
     cluster: ValkeyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topologies, "DISCOVERY_GRACE", PATIENCE)  # in which all of them answer
+    monkeypatch.setattr(topologies, "DISCOVERY_GRACE", TEST_TIMEOUT)  # in which all of them answer
     with ValkeyCluster(1) as behind:
         cluster.nodes[0].send_command("CLUSTER", "BUMPEPOCH")
         for seeds in ((*behind.nodes, *cluster.nodes), (*cluster.nodes, *behind.nodes)):

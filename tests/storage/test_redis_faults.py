@@ -27,7 +27,7 @@ from perdure.storage.redis.schema import Keys
 from perdure.storage.redis.topology import topology_for
 
 from .redis_helpers import (
-    PATIENCE,
+    TEST_TIMEOUT,
     Storm,
     client_of,
     eventually,
@@ -181,7 +181,7 @@ async def test_a_server_that_cannot_save_is_read_only() -> None:
             server.send_command("CONFIG", "SET", "save", "")  # or it would not end without having saved
 
 
-async def test_who_may_not_publish_may_still_write(server: Valkey) -> None:
+async def test_a_user_without_permission_to_publish_can_write(server: Valkey) -> None:
     server.send_command("ACL", "SETUSER", "mute", "on", ">secret", "~*", "resetchannels", "+@all", "-publish")
     url = server.new_url().replace("redis://", "redis://mute:secret@")
     async with await open_storage(url) as storage:
@@ -189,7 +189,7 @@ async def test_who_may_not_publish_may_still_write(server: Valkey) -> None:
         assert dict(await storage.counts(SPACE, PARTITION, now=NOW)) == {"t": 1}
 
 
-async def test_callers_who_stop_waiting_leave_nothing_behind(server: Valkey, storage: Storage) -> None:
+async def test_cancelled_callers_leave_nothing_behind(server: Valkey, storage: Storage) -> None:
     async def write(number: int) -> None:
         async with asyncio.timeout(number % 7 / 1000):
             await insert_each(storage, make_record(f"k{number}", tag="t"))
@@ -209,7 +209,7 @@ async def test_callers_who_stop_waiting_leave_nothing_behind(server: Valkey, sto
 
 
 async def test_what_is_refused_is_tried_again_for_as_long_as_the_timeout_allows(server: Valkey) -> None:
-    async with storage_on(server, f"&timeout={PATIENCE}") as storage:
+    async with storage_on(server, f"&timeout={TEST_TIMEOUT}") as storage:
         server.send_command("REPLICAOF", "127.0.0.1", "1")
         writing = asyncio.create_task(insert_each(storage, make_record()))
         await asyncio.sleep(2 * sum(RETRY_DELAYS))  # longer than all delays together
@@ -220,7 +220,7 @@ async def test_what_is_refused_is_tried_again_for_as_long_as_the_timeout_allows(
 
 async def test_a_commit_to_a_server_that_loads_is_done_when_it_has() -> None:
     with Valkey({"enable-debug-command": "yes"}) as server:
-        async with storage_on(server, f"&timeout={PATIENCE}") as storage, client_of(server) as client:
+        async with storage_on(server, f"&timeout={TEST_TIMEOUT}") as storage, client_of(server) as client:
             await insert_each(storage, make_record("before"))
             server.send_command("DEBUG", "POPULATE", "2000", "other", "100")
             server.send_command(
@@ -243,7 +243,7 @@ async def test_a_commit_to_a_server_that_loads_is_done_when_it_has() -> None:
 
 async def test_a_connection_without_its_user_does_nothing_and_is_made_anew(server: Valkey) -> None:
     server.send_command("CONFIG", "SET", "requirepass", "secret")
-    location = parse_url(server.new_url(f"&timeout={PATIENCE}").replace("redis://", "redis://:secret@"))
+    location = parse_url(server.new_url(f"&timeout={TEST_TIMEOUT}").replace("redis://", "redis://:secret@"))
     topology = topology_for(location, Keys(location.options.prefix))
     router = Router(topology, location.display_name, location.options.timeout)
     node = (await topology.nodes_by_shard())[0]

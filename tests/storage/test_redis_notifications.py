@@ -13,7 +13,7 @@ from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPAC
 from perdure.storage.kit.servers import Valkey
 from perdure.storage.redis import notifications
 
-from .redis_helpers import PATIENCE, client_of, eventually, storage_on
+from .redis_helpers import TEST_TIMEOUT, client_of, eventually, storage_on
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ async def pair(server: Valkey) -> AsyncGenerator[tuple[Storage, Storage]]:
         yield first, second
 
 
-async def woken(watch: Watch, within: float = PATIENCE) -> bool:
+async def woken(watch: Watch, within: float = TEST_TIMEOUT) -> bool:
     try:
         async with asyncio.timeout(within):
             await watch.changed()
@@ -63,7 +63,7 @@ async def test_ones_own_commit_wakes_once(pair: tuple[Storage, Storage]) -> None
         assert not await woken(watch, 0.2)
 
 
-async def test_a_large_commit_wakes_everybody(pair: tuple[Storage, Storage]) -> None:
+async def test_a_large_commit_wakes_all_watches(pair: tuple[Storage, Storage]) -> None:
     first, second = pair
     async with first.watch(OTHER_SPACE) as watch:
         assert await woken(watch)
@@ -86,7 +86,7 @@ async def test_a_broken_subscription_is_made_anew_and_wakes(
 
 
 @pytest.mark.parametrize("message", [b"x\0y", b"x\0\xff\0p\0k"])
-async def test_a_message_that_makes_no_sense_wakes_everybody_and_is_not_the_last(
+async def test_an_invalid_message_wakes_all_watches_and_does_not_end_the_subscription(
     server: Valkey, message: bytes
 ) -> None:
     url = server.new_url()
@@ -133,7 +133,7 @@ async def questions_to(server: Valkey) -> int:
         return (await client.info("commandstats")).get("cmdstat_ping", {"calls": 0})["calls"]
 
 
-async def test_nobody_is_subscribed_when_nobody_watches(
+async def test_there_is_no_subscription_without_a_watch(
     server: Valkey, pair: tuple[Storage, Storage]
 ) -> None:
     first, _ = pair
@@ -157,7 +157,7 @@ async def test_nobody_is_subscribed_when_nobody_watches(
     await eventually(none)
 
 
-async def test_closing_finishes_what_is_under_way_and_leaves_no_connection(server: Valkey) -> None:
+async def test_closing_waits_for_calls_in_flight_and_leaves_no_connection(server: Valkey) -> None:
     url = server.new_url()
     storage = await open_storage(url)
     watch = storage.watch(SPACE)

@@ -114,7 +114,7 @@ TELLING = [
 ]
 
 
-async def test_no_error_tells_the_password() -> None:
+async def test_no_error_shows_the_password() -> None:
     for url in TELLING:
         with pytest.raises((CannotOpen, StorageUnavailable)) as caught:
             await open_storage(url)
@@ -192,7 +192,7 @@ async def test_a_wrong_password_is_no_reason_to_try_again(server: Valkey) -> Non
         await open_storage(server.new_url().replace("redis://", "redis://known:wrong@"))
 
 
-async def test_a_user_who_may_do_little_is_told_so(server: Valkey) -> None:
+async def test_missing_permissions_are_reported(server: Valkey) -> None:
     server.send_command("ACL", "SETUSER", "reader", "on", ">secret", "~*", "&*", "+@all", "-@write")
     with pytest.raises(CannotOpen, match="the user's permissions"):
         await open_storage(server.new_url().replace("redis://", "redis://reader:secret@"))
@@ -249,7 +249,7 @@ async def test_what_is_not_ours_is_left_alone(server: Valkey) -> None:
             await open_storage(f"{server.url}?prefix={prefix}")
 
 
-async def test_prefixes_and_databases_keep_storages_apart(server: Valkey) -> None:
+async def test_prefixes_and_databases_separate_storages(server: Valkey) -> None:
     urls = (f"{server.url}?prefix=a", f"{server.url}?prefix=b", f"redis://127.0.0.1:{server.port}/1?prefix=a")
     for url in urls:
         async with await open_storage(url) as storage:

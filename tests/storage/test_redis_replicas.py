@@ -9,14 +9,14 @@ import pytest
 from perdure.storage.kit import CHECKS, Check
 from perdure.storage.kit.servers import ValkeySentinel
 
-from .redis_helpers import PATIENCE, subject_on
+from .redis_helpers import TEST_TIMEOUT, subject_on
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture(scope="module")
 def sentinel() -> Generator[ValkeySentinel]:
-    with ValkeySentinel(failure_timeout=PATIENCE) as servers:
+    with ValkeySentinel(failure_timeout=TEST_TIMEOUT) as servers:
         yield servers
 
 

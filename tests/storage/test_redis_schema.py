@@ -82,7 +82,7 @@ async def test_nothing_is_left_of_records_that_are_gone(server: Valkey, storage:
     assert await keys_of(server) == empty
 
 
-async def test_a_guard_leaves_the_overdue_to_the_purge_and_counts_without_them(
+async def test_a_guard_leaves_expired_records_to_the_purge_and_does_not_count_them(
     server: Valkey, storage: Storage, trips: list[int]
 ) -> None:
     await insert_many(storage, [make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(300)])

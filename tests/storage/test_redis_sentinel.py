@@ -12,14 +12,14 @@ from perdure.storage.errors import CannotOpen, OutcomeUnknown, StorageUnavailabl
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey, ValkeySentinel
 
-from .redis_helpers import PATIENCE, eventually, is_usable, opened, storm
+from .redis_helpers import TEST_TIMEOUT, eventually, is_usable, opened, storm
 
 pytestmark = pytest.mark.anyio
 
 
 @pytest.fixture
 def servers() -> Generator[ValkeySentinel]:
-    with ValkeySentinel(failure_timeout=PATIENCE) as servers:
+    with ValkeySentinel(failure_timeout=TEST_TIMEOUT) as servers:
         yield servers
 
 
@@ -58,26 +58,28 @@ async def test_with_a_replica_that_must_have_it_a_failover_loses_nothing_acknowl
         told = await storm(storage, disturb)
         assert told.acknowledged
         assert told.unavailable or told.unknown
-    async with await opened(f"{url}&timeout={PATIENCE}") as patient:
+    async with await opened(f"{url}&timeout={TEST_TIMEOUT}") as patient:
         await told.check(patient)
 
 
-async def test_without_one_a_failover_leaves_commits_whole_and_goes_on(servers: ValkeySentinel) -> None:
+async def test_without_replicas_a_failover_leaves_commits_complete_and_writes_continue(
+    servers: ValkeySentinel,
+) -> None:
     url = servers.new_url()
     async with await opened(f"{url}&timeout=2") as storage:
         told = await storm(storage, lambda: fail_over(servers))
         assert told.unavailable or told.unknown
-    async with await opened(f"{url}&timeout={PATIENCE}") as patient:
+    async with await opened(f"{url}&timeout={TEST_TIMEOUT}") as patient:
         await told.check(patient, may_be_lost=True)
 
 
-async def test_what_the_replica_did_not_have_is_lost_and_was_not_acknowledged_to_who_asked_for_replicas(
+async def test_a_failover_loses_only_commits_that_were_not_acknowledged_with_replicas(
     servers: ValkeySentinel,
 ) -> None:
     url = servers.new_url()
     async with (
         await open_storage(url) as careless,
-        await open_storage(f"{url}&replicas=1&replica_timeout={PATIENCE}") as patient,
+        await open_storage(f"{url}&replicas=1&replica_timeout={TEST_TIMEOUT}") as patient,
         await open_storage(f"{url}&replicas=1&replica_timeout=0.2") as careful,
     ):
         await insert_each(patient, make_record("before"))
@@ -120,7 +122,7 @@ async def test_the_new_master_is_found_when_the_old_one_falls_silent(
 
 
 async def test_a_master_that_has_become_a_replica_is_not_read(servers: ValkeySentinel) -> None:
-    url = servers.new_url(f"&timeout={PATIENCE}")
+    url = servers.new_url(f"&timeout={TEST_TIMEOUT}")
     async with await open_storage(url) as reader, await open_storage(url) as writer:
         assert await reader.get(make_record().address, now=NOW) is None
         servers.sentinels[0].send_command("SENTINEL", "FAILOVER", "perdure")

@@ -31,7 +31,7 @@ _KINDS: dict[str, tuple[Kind, int]] = {
 }
 """The kind and default port of each scheme, by the part after the plus sign."""
 _RESERVED_DRIVER_OPTIONS = frozenset(
-    {
+    [
         "connection_class",
         "decode_responses",
         "encoding",
@@ -41,7 +41,7 @@ _RESERVED_DRIVER_OPTIONS = frozenset(
         "db",
         "retry",
         "socket_timeout",
-    }
+    ]
 )
 _URL_HELP = (
     "use redis://host:port/db, redis+sentinel://host:port,host:port/service/db or redis+cluster://host:port"

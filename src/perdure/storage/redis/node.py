@@ -11,6 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import Any, Protocol, TypeAlias, cast
 
 import hiredis
@@ -98,7 +99,7 @@ class Node:
         group = partial(
             Batcher[Sequence[bytes], Sequence[Reply]],
             max_items=MAX_CALLS_PER_BATCH,
-            weight=_weight,
+            weight=lambda batch: sum(map(len, batch)),
             max_weight=MAX_BATCH_BYTES,
         )
         self._reads = group(self._read, max_concurrent=MAX_CONCURRENT_READS)
@@ -157,14 +158,14 @@ class Node:
         return replies
 
     async def _read(self, batches: Sequence[Sequence[bytes]]) -> Sequence[Sequence[Reply]]:
-        return _regroup(await self._send_and_receive(_flatten(batches)), batches)
+        return _regroup(await self._send_and_receive(list(chain.from_iterable(batches))), batches)
 
     async def _write(self, batches: Sequence[Sequence[bytes]]) -> Sequence[Sequence[Reply]]:
         if not self._replicas:
             return await self._read(batches)
         milliseconds = max(1, int(self._replica_timeout * 1000))  # 0 would wait forever
         wait = _pack(("WAIT", self._replicas, milliseconds))
-        commands = [*_flatten(batches), wait]
+        commands = [*chain.from_iterable(batches), wait]
         *replies, confirmed = await self._send_and_receive(commands, self._replica_timeout)
         if not isinstance(confirmed, int) or confirmed < self._replicas:
             replies = [self._under_replicated(reply, confirmed) for reply in replies]
@@ -190,10 +191,6 @@ async def _reply(connection: Connection) -> Reply:
         return error
 
 
-def _flatten(batches: Iterable[Sequence[bytes]]) -> list[bytes]:
-    return [command for batch in batches for command in batch]
-
-
 def _regroup(replies: Sequence[Reply], batches: Iterable[Sequence[bytes]]) -> list[Sequence[Reply]]:
     """Return the replies of each batch."""
     parts: list[Sequence[Reply]] = []
@@ -202,10 +199,6 @@ def _regroup(replies: Sequence[Reply], batches: Iterable[Sequence[bytes]]) -> li
         parts.append(replies[start : start + len(batch)])
         start += len(batch)
     return parts
-
-
-def _weight(batch: Sequence[bytes]) -> int:
-    return sum(map(len, batch))
 
 
 def parse_info(reply: bytes) -> dict[str, str]:

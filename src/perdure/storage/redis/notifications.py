@@ -69,9 +69,8 @@ class Listener:
                 await subscription.subscribe(self._channel)
             is_pinged = False
             while not (is_pinged and (await self._topology.nodes_by_shard())[0] is not node):
-                async with asyncio.timeout(
-                    2 * KEEPALIVE_SECONDS
-                ):  # the driver may reconnect here without a limit
+                # The driver may reconnect in get_message, without a time limit.
+                async with asyncio.timeout(2 * KEEPALIVE_SECONDS):
                     message = cast(
                         "dict[str, Any] | None", await subscription.get_message(timeout=KEEPALIVE_SECONDS)
                     )

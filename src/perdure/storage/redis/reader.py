@@ -16,7 +16,7 @@ from ..page import MAX_PAGE_BYTES, Page
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .index_scan import MergedScan, ShardScan
-from .router import Call, Router
+from .router import Router
 from .schema import (
     Keys,
     decode_record,
@@ -28,7 +28,7 @@ from .schema import (
     position_entry,
     tag_prefix,
 )
-from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT
+from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
 
 MAX_RECORDS_PER_READ = 1000
 """Entries read together when many of their records turn out to have expired."""
@@ -40,47 +40,25 @@ class Reader:
         self._keys = keys
 
     async def get(self, addresses: Sequence[Address], now: Micros) -> list[Record | None]:
-        groups = self._group_by_call(addresses)
-        calls: list[Call] = [
-            (shard, (b"MGET", *(self._keys.record_key(addresses[index]) for index in group)))
-            for shard, group in groups.items()
-        ]
-        values = cast("list[list[bytes | None]]", await self._router.read(calls))
-        found: dict[int, Record | Damaged | None] = {}
-        for group, replies in zip(groups.values(), values, strict=True):
-            found.update(
-                (index, _live(addresses[index], value, now))
-                for index, value in zip(group, replies, strict=True)
-            )
-        return checked(found[index] for index in range(len(addresses)))
+        return checked(await self._read(addresses, now, lambda keys: (b"MGET", *keys)))
 
-    async def _read_some(self, addresses: Sequence[Address], now: Micros) -> list[Record | Damaged | None]:
-        """Return the first of these records: as many as fit the bytes of a page, and at least one."""
-        groups = self._group_by_call(addresses)
-        calls = [
-            (
-                shard,
-                RECORDS_SCRIPT.call(
-                    [self._keys.record_key(addresses[index]) for index in group], [MAX_PAGE_BYTES]
-                ),
-            )
-            for shard, group in groups.items()
-        ]
-        values = cast("list[list[bytes | None]]", await self._router.read(calls))
-        found: dict[int, Record | Damaged | None] = {}
-        for group, replies in zip(groups.values(), values, strict=True):
-            found.update(
-                (index, _live(addresses[index], value, now))
-                for index, value in zip(group, replies, strict=False)
-            )
-        return [found[index] for index in takewhile(found.__contains__, range(len(addresses)))]
-
-    def _group_by_call(self, addresses: Sequence[Address]) -> dict[int, list[int]]:
-        """Return, by shard, the indexes of the addresses that one call can read."""
+    async def _read(
+        self, addresses: Sequence[Address], now: Micros, command: Callable[[list[bytes]], Command]
+    ) -> list[Record | Damaged | None]:
+        """Read records by one command for each server or shard, up to the first that a reply leaves out."""
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, address in enumerate(addresses):
             groups[0 if self._router.is_single_server else shard_of(address.partition)].append(index)
-        return groups
+        calls = [
+            (shard, command([self._keys.record_key(addresses[index]) for index in group]))
+            for shard, group in groups.items()
+        ]
+        replies = cast("list[list[bytes | None]]", await self._router.read(calls))
+        found: dict[int, Record | Damaged | None] = {}
+        for group, values in zip(groups.values(), replies, strict=True):
+            for index, value in zip(group, values, strict=False):
+                found[index] = _live(addresses[index], value, now)
+        return [found[index] for index in takewhile(found.__contains__, range(len(addresses)))]
 
     async def page(self, request: PageRequest, now: Micros) -> list[Record]:
         space, partition, tag = request.space, request.partition, request.tag
@@ -121,20 +99,17 @@ class Reader:
 
     async def counts(self, space: Space, partition: str | None, now: Micros) -> dict[Tag, int]:
         shards = _shards(partition)
+        instant = encode_number(now + 1)
         groups = [shards] if self._router.is_single_server else [(shard,) for shard in shards]
         calls = [
-            (
-                group[0],
-                COUNTS_SCRIPT.call(self._count_keys(space, partition, group), [encode_number(now + 1)]),
-            )
+            (group[0], COUNTS_SCRIPT.call(self._count_keys(space, partition, group), [instant]))
             for group in groups
         ]
         totals: dict[Tag, int] = {}
         for reply in cast("list[list[bytes | int]]", await self._router.read(calls)):
             for tag, number in zip(reply[::2], reply[1::2], strict=True):
-                name = cast("bytes", tag).decode(
-                    errors="replace"
-                )  # the tag of a damaged record may be invalid
+                # the tag of a damaged record may be invalid
+                name = cast("bytes", tag).decode(errors="replace")
                 totals[name] = totals.get(name, 0) + cast("int", number)
         return totals
 
@@ -156,7 +131,8 @@ class Reader:
             entries = [entry for _, entry in await scan.take(count)]
             is_end = len(entries) < count
             while entries and not page.is_full:
-                records = await self._read_some([address(entry) for entry in entries], now)
+                addresses = [address(entry) for entry in entries]
+                records = await self._read(addresses, now, _until_page_is_full)
                 for record, entry in zip(records, entries, strict=False):
                     if not page.is_full and (not isinstance(record, Record) or is_current(record, entry)):
                         page.add(record)
@@ -165,6 +141,11 @@ class Reader:
                 break
             count = min(2 * count, MAX_RECORDS_PER_READ)
         return page.records
+
+
+def _until_page_is_full(keys: list[bytes]) -> Command:
+    """Return a call that reads as many records as fit the bytes of a page, and at least one."""
+    return RECORDS_SCRIPT.call(keys, [MAX_PAGE_BYTES])
 
 
 def _live(address: Address, value: bytes | None, now: Micros) -> Record | Damaged | None:

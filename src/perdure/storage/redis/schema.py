@@ -158,26 +158,22 @@ def encode_record(record: Record) -> bytes:
 
 def decode_record(address: Address, value: bytes) -> Record | Damaged:
     try:
-        return _decode(address, value)
+        tag, lane, body = value[_TAG:].split(NUL, 2)
+        expires, wake = value[_EXPIRY:_WAKE], value[_WAKE:_TAG]
+        return Record(
+            space=address.space,
+            partition=address.partition,
+            key=address.key,
+            order=int(value[NUMBER_WIDTH:_EXPIRY]),
+            body=body.decode(),
+            version=int(value[:NUMBER_WIDTH]),
+            tag=tag.decode(),
+            expires_at=None if expires == NEVER else int(expires),
+            lane=None if wake == NEVER else lane.decode(),
+            wake_at=None if wake == NEVER else int(wake),
+        )
     except ValueError as error:
         return Damaged(address, f"its value cannot be decoded ({error})")
-
-
-def _decode(address: Address, value: bytes) -> Record:
-    tag, lane, body = value[_TAG:].split(NUL, 2)
-    expires, wake = value[_EXPIRY:_WAKE], value[_WAKE:_TAG]
-    return Record(
-        space=address.space,
-        partition=address.partition,
-        key=address.key,
-        order=int(value[NUMBER_WIDTH:_EXPIRY]),
-        body=body.decode(),
-        version=int(value[:NUMBER_WIDTH]),
-        tag=tag.decode(),
-        expires_at=None if expires == NEVER else int(expires),
-        lane=None if wake == NEVER else lane.decode(),
-        wake_at=None if wake == NEVER else int(wake),
-    )
 
 
 def encode_state(record: Record) -> bytes:

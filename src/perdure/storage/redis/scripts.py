@@ -15,7 +15,7 @@ import msgspec
 Argument: TypeAlias = bytes | str | int
 Command: TypeAlias = tuple[Argument, ...]
 
-_FOLDER = files(__package__ or "") / "lua"
+_DIRECTORY = files(__package__ or "") / "lua"
 
 
 class Script(msgspec.Struct, frozen=True):
@@ -28,9 +28,14 @@ class Script(msgspec.Struct, frozen=True):
         return ("EVALSHA", self.sha, len(keys), *keys, *arguments)
 
 
+_TEXT_BY_SHA: dict[Argument, str] = {}
+
+
 def _load(name: str) -> Script:
-    text = "\n".join((_FOLDER / f"{each}.lua").read_text(encoding="utf-8") for each in ("record", name))
-    return Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    text = "\n".join((_DIRECTORY / f"{each}.lua").read_text(encoding="utf-8") for each in ("record", name))
+    script = Script(text, sha1(text.encode(), usedforsecurity=False).hexdigest())
+    _TEXT_BY_SHA[script.sha] = text
+    return script
 
 
 WRITE_SCRIPT = _load("write")
@@ -39,10 +44,6 @@ RANGES_SCRIPT = _load("ranges")
 MISSING_SCRIPT = _load("missing")
 STALE_SCRIPT = _load("stale")
 RECORDS_SCRIPT = _load("records")
-_TEXT_BY_SHA: dict[Argument, str] = {
-    script.sha: script.text
-    for script in (WRITE_SCRIPT, COUNTS_SCRIPT, RANGES_SCRIPT, MISSING_SCRIPT, STALE_SCRIPT, RECORDS_SCRIPT)
-}
 
 
 def with_script_text(command: Command) -> Command:

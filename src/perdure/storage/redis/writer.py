@@ -51,7 +51,7 @@ MAX_PURGED_PER_CALL = 100
 
 
 class Writer:
-    """Commits and purges. Its notifications start with `client`, so that the client ignores its own."""
+    """Commits and purges. Its notifications start with `client`, so that a client can ignore its own."""
 
     def __init__(self, router: Router, keys: Keys, client: bytes) -> None:
         self._router = router
