@@ -22,8 +22,8 @@ from perdure.storage.copy import COPIES
 from perdure.storage.kit.sample_records import HOSTILE_NAMES, NOW, insert_each, make_record
 
 from ..fork_server import run_forged
+from ..storage.engines import new_url
 from ..storage.sqlite_helpers import url_of
-from ..storage.subjects import new_url
 from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 
 pytestmark = pytest.mark.anyio

@@ -13,7 +13,7 @@ from perdure.operating.maintenance import ServerInfo, server_info
 from perdure.storage import open_storage
 
 from ..fork_server import PIPE, forged
-from ..storage.subjects import new_url
+from ..storage.engines import new_url
 from .command import PATIENCE, environment
 
 pytestmark = pytest.mark.anyio

@@ -26,7 +26,7 @@ from ..feeds.fake_server.process import fake_process
 from ..fork_server import PIPE, STDOUT, forged
 from ..mcp.raw_clients import Core, Modern
 from ..runtime.replicas import until
-from ..storage.subjects import new_url
+from ..storage.engines import new_url
 from ..test_examples import Person, running, sampled, started, text_of, visiting
 from .serve_process import (
     DASHBOARD_TOKEN,

@@ -15,7 +15,7 @@ from perdure.storage import open_storage
 from perdure.tasks import NewTask, Owner, Snapshot, Status, Success, TaskId, TaskStore, edits
 
 from .. import task_edits
-from ..storage.subjects import new_url
+from ..storage.engines import new_url
 from ..tasks.samples import CALL
 from .command import HOSTILE, a_server, environment, folder_url, refused, run, terminal
 

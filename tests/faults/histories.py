@@ -35,7 +35,7 @@ def histories(journal: Journal, at_the_end: Mapping[Address, Record]) -> dict[Ad
     found: defaultdict[Address, list[Operation]] = defaultdict(list)
     for got in journal.got:
         found[got.address].append(
-            Operation(what=Get(), answer=_state(got.record), called=got.called, returned=got.returned)
+            Operation(what=Get(), result=_state(got.record), called=got.called, returned=got.returned)
         )
     end = clock()
     for commit in journal.commits:
@@ -43,7 +43,7 @@ def histories(journal: Journal, at_the_end: Mapping[Address, Record]) -> dict[Ad
             found[address].append(operation)
     for address in found.keys() | at_the_end.keys():
         last = _state(at_the_end.get(address))
-        found[address].append(Operation(what=Get(), answer=last, called=end + 1, returned=end + 2))
+        found[address].append(Operation(what=Get(), result=last, called=end + 1, returned=end + 2))
     return found
 
 
@@ -82,7 +82,7 @@ def _perhaps_written(
 def _operation(what: Write, answer: ChangeResult, called: int, returned: int | None) -> Operation:
     """To the checker a keep is an insert, which conflicts where something is kept."""
     told = Conflict(answer.version) if isinstance(answer, Kept) else answer
-    return Operation(what=what, answer=told, called=called, returned=returned)
+    return Operation(what=what, result=told, called=called, returned=returned)
 
 
 def _write(change: Change) -> Write:

@@ -10,7 +10,7 @@ import pytest
 from perdure.storage.kit.servers import Valkey
 
 from .. import engines
-from ..storage.subjects import engine_of
+from ..storage.engines import engine_of
 from . import checks, scenario
 from .checks import Case, breaches
 from .disturbances import WEATHERS, stage

@@ -16,7 +16,7 @@ from perdure.storage import open_storage
 
 from ..fork_server import PIPE, Forged, forged
 from ..runtime.replicas import until
-from ..storage.subjects import new_url
+from ..storage.engines import new_url
 from .fake_server.process import ROOT, FakeProcess, fake_process
 
 pytestmark = pytest.mark.anyio

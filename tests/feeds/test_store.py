@@ -26,7 +26,7 @@ from perdure.feeds.store import MAX_EDIT_ATTEMPTS, FeedStore
 from perdure.storage import Committed, Insert, Record
 from perdure.storage.kit import Subject
 
-from ..storage.subjects import layer_subject
+from ..storage.engines import layer_subject
 
 pytestmark = pytest.mark.anyio
 

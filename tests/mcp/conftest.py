@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ..storage.subjects import layer_url, new_url
+from ..storage.engines import layer_url, new_url
 from .conformance_server import make_server
 from .raw_clients import Core, Modern, serving
 from .replicas import Replicas

@@ -9,7 +9,7 @@ import pytest
 
 from perdure.storage.kit import Subject
 
-from ..storage.subjects import layer_subject
+from ..storage.engines import layer_subject
 from .replicas import Replicas
 from .weak import is_repeated
 

@@ -27,7 +27,7 @@ from perdure.tasks.snapshot import LEASES, TASKS
 from .. import task_edits
 from ..feeds.simulation import World, WorldSource
 from ..markers import row
-from ..storage.subjects import new_url
+from ..storage.engines import new_url
 from .faulty_storage import ME
 from .replicas import UNHURRIED, leave_with_a_dead_worker, value_of
 from .upgrade import FEED

@@ -18,7 +18,7 @@ from perdure.storage import open_storage
 from perdure.tasks import Owner, Snapshot, Status, TaskStore
 
 from ..markers import row
-from ..storage.subjects import new_url
+from ..storage.engines import new_url
 from .crash.scenario import others_can_write
 from .replicas import QUICK, UNHURRIED, until, value_of
 from .worker_app import app

@@ -16,7 +16,7 @@ from perdure.storage.kit.state_machine import state_machine
 
 from .. import engines
 from ..markers import row
-from .subjects import ENGINES, engine_of
+from .engines import ENGINES, engine_of
 
 pytestmark = pytest.mark.anyio
 
@@ -110,7 +110,7 @@ async def test_the_engine_keeps_the_promise(engine: str, check: Check) -> None:
 @row(94, 98)
 def test_no_engine_skips_a_check_but_for_what_it_cannot_have() -> None:
     needed = {capability for check in CHECKS for capability in check.needs}
-    assert needed == {"reopen", "second_client", "advance_time", "settle", "url", "damage"}
+    assert needed == {"reopen", "second_client", "advance_time", "catch_up", "url", "damage"}
     assert {check.promise for check in CHECKS} == set(range(1, 24))
 
 

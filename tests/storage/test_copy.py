@@ -46,7 +46,7 @@ from perdure.storage.limits import MAX_CHANGES, MAX_COMMIT_BYTES, MAX_INTEGER
 from perdure.storage.memory import MemoryEngine
 
 from ..forwarding_engine import Forwarding
-from .subjects import ENGINES
+from .engines import ENGINES
 
 pytestmark = pytest.mark.anyio
 

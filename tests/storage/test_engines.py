@@ -12,7 +12,7 @@ from perdure.storage.kit.servers.postgres import system_binaries
 from .. import servers
 from ..engines import FIVE
 from ..markers import row
-from .subjects import ENGINES, engine_of
+from .engines import ENGINES, engine_of
 
 ROOT = Path(__file__).parents[2]
 ALL = {"memory", "sqlite", "postgres", "redis", "dynamodb"}

@@ -37,8 +37,8 @@ from perdure.storage.record import Accepted, ChangeResult, Conflict, Kept, Missi
 from perdure.storage.watch import WatchRegistry
 
 from ..markers import row
-from .naive import NaiveEngine
-from .subjects import no_clock_to_advance
+from .engines import no_clock_to_advance
+from .reference_engine import ReferenceEngine
 
 pytestmark = pytest.mark.anyio
 
@@ -56,12 +56,12 @@ def subject_of(make: Callable[[], Engine]) -> Factory:
     return factory
 
 
-class OverwritingInsert(NaiveEngine):
+class OverwritingInsert(ReferenceEngine):
     def decide(self, change: Change, now: Micros) -> ChangeResult:
         return Accepted(change.record.version) if isinstance(change, Insert) else super().decide(change, now)
 
 
-class KeepThatReplaces(NaiveEngine):
+class KeepThatReplaces(ReferenceEngine):
     def decide(self, change: Change, now: Micros) -> ChangeResult:
         return (
             Accepted(change.record.version)
@@ -70,7 +70,7 @@ class KeepThatReplaces(NaiveEngine):
         )
 
 
-class LostUpdate(NaiveEngine):
+class LostUpdate(ReferenceEngine):
     """Replaces whatever stands there."""
 
     def decide(self, change: Change, now: Micros) -> ChangeResult:
@@ -79,7 +79,7 @@ class LostUpdate(NaiveEngine):
         return Accepted(change.after.version) if blind and isinstance(change, Replace) else answer
 
 
-class OnlyTheVersionCounts(NaiveEngine):
+class OnlyTheVersionCounts(ReferenceEngine):
     """Takes a record born again for the one that was read."""
 
     def decide(self, change: Change, now: Micros) -> ChangeResult:
@@ -89,25 +89,25 @@ class OnlyTheVersionCounts(NaiveEngine):
         return super().decide(change, now)
 
 
-class UncheckedDelete(NaiveEngine):
+class UncheckedDelete(ReferenceEngine):
     def decide(self, change: Change, now: Micros) -> ChangeResult:
         answer = super().decide(change, now)
         return Accepted(change.before.version) if isinstance(change, Delete) else answer
 
 
-class MissingIsConflict(NaiveEngine):
+class MissingIsConflict(ReferenceEngine):
     def decide(self, change: Change, now: Micros) -> ChangeResult:
         answer = super().decide(change, now)
         return Conflict(0) if isinstance(answer, Missing) else answer
 
 
-class ConflictWithoutVersion(NaiveEngine):
+class ConflictWithoutVersion(ReferenceEngine):
     def decide(self, change: Change, now: Micros) -> ChangeResult:
         answer = super().decide(change, now)
         return Conflict(1) if isinstance(answer, Conflict) else answer
 
 
-class RaceBetweenCheckAndWrite(NaiveEngine):
+class RaceBetweenCheckAndWrite(ReferenceEngine):
     """Judges, lets others run, then writes."""
 
     async def commit(
@@ -123,7 +123,7 @@ class RaceBetweenCheckAndWrite(NaiveEngine):
         return Refused(answers)
 
 
-class StaleRead(NaiveEngine):
+class StaleRead(ReferenceEngine):
     """Reads a copy that is one commit behind."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ class StaleRead(NaiveEngine):
         return await super().commit(changes, guard=guard, now=now)
 
 
-class NonAtomicBatch(NaiveEngine):
+class NonAtomicBatch(ReferenceEngine):
     """Writes the changes that it can."""
 
     async def commit(
@@ -158,7 +158,7 @@ class NonAtomicBatch(NaiveEngine):
         return result
 
 
-class OnlyTheFirstRefusalIsTold(NaiveEngine):
+class OnlyTheFirstRefusalIsTold(ReferenceEngine):
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
     ) -> Committed | Refused:
@@ -166,7 +166,7 @@ class OnlyTheFirstRefusalIsTold(NaiveEngine):
         return Refused(result.results[:1]) if isinstance(result, Refused) else result
 
 
-class UnstableOrder(NaiveEngine):
+class UnstableOrder(ReferenceEngine):
     """Equal orders come in the order of writing."""
 
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
@@ -175,7 +175,7 @@ class UnstableOrder(NaiveEngine):
         return found[: request.limit]
 
 
-class PageOfAnySize(NaiveEngine):
+class PageOfAnySize(ReferenceEngine):
     """Bounds a page in records only."""
 
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
@@ -184,12 +184,12 @@ class PageOfAnySize(NaiveEngine):
         return found[: request.limit]
 
 
-class PositionIncluded(NaiveEngine):
+class PositionIncluded(ReferenceEngine):
     def is_after(self, record: Record, request: PageRequest) -> bool:
         return record.position == request.after or super().is_after(record, request)
 
 
-class PositionWithoutPartition(NaiveEngine):
+class PositionWithoutPartition(ReferenceEngine):
     """Loses records of equal order and key in other partitions."""
 
     def is_after(self, record: Record, request: PageRequest) -> bool:
@@ -197,41 +197,41 @@ class PositionWithoutPartition(NaiveEngine):
         return not same and super().is_after(record, request)
 
 
-class LateExpiry(NaiveEngine):
+class LateExpiry(ReferenceEngine):
     """Visible at the instant of expiry."""
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         return await super().get(addresses, now=max(0, now - 1))
 
 
-class ExpiredStaysInPlace(NaiveEngine):
+class ExpiredStaysInPlace(ReferenceEngine):
     """An expired record still takes its address."""
 
     def decide(self, change: Change, now: Micros) -> ChangeResult:
         return super().decide(change, 0 if isinstance(change, Insert | InsertIfAbsent) else now)
 
 
-class FiltersAfterTheLimit(NaiveEngine):
+class FiltersAfterTheLimit(ReferenceEngine):
     """Cuts the page first and drops the expired afterwards."""
 
     async def page(self, request: PageRequest, *, now: Micros) -> list[Record]:
         return [record for record in await super().page(request, now=0) if record.is_live(now)]
 
 
-class WrongCount(NaiveEngine):
+class WrongCount(ReferenceEngine):
     """Counts what is expired."""
 
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         return await super().counts(space, partition, now=0)
 
 
-class CountsZero(NaiveEngine):
+class CountsZero(ReferenceEngine):
     async def counts(self, space: Space, partition: str | None, *, now: Micros) -> Mapping[Tag, int]:
         everywhere = {record.tag: 0 for record in self.records.values()}
         return {**everywhere, "t": 0, **await super().counts(space, partition, now=now)}
 
 
-class GuardBeforeTheCommit(NaiveEngine):
+class GuardBeforeTheCommit(ReferenceEngine):
     """Looks at the count as it was, and so admits one too many."""
 
     async def commit(
@@ -244,22 +244,22 @@ class GuardBeforeTheCommit(NaiveEngine):
         return await super().commit(changes, guard=None, now=now)
 
 
-class GuardCountsTheDead(NaiveEngine):
+class GuardCountsTheDead(ReferenceEngine):
     def count(self, guard: Guard, partition: str, now: Micros) -> int:
         return super().count(guard, partition, 0)
 
 
-class PurgeTooMuch(NaiveEngine):
+class PurgeTooMuch(ReferenceEngine):
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         return await super().purge(until=until + 1, limit=limit)
 
 
-class PurgeIgnoresTheLimit(NaiveEngine):
+class PurgeIgnoresTheLimit(ReferenceEngine):
     async def purge(self, *, until: Micros, limit: int) -> list[Purged]:
         return await super().purge(until=until, limit=limit * 1000)
 
 
-class NativeTtl(NaiveEngine):
+class NativeTtl(ReferenceEngine):
     """Removes what is expired whenever somebody reads."""
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
@@ -271,7 +271,7 @@ class NativeTtl(NaiveEngine):
         return []
 
 
-class NormalisesBodies(NaiveEngine):
+class NormalisesBodies(ReferenceEngine):
     def apply(self, change: Change) -> None:
         super().apply(change)
         found = self.records.get(change.address)
@@ -279,7 +279,7 @@ class NormalisesBodies(NaiveEngine):
             self.records[change.address] = replace(found, body=found.body.strip())
 
 
-class SeparatorInNames(NaiveEngine):
+class SeparatorInNames(ReferenceEngine):
     """Joins partition and key with a colon."""
 
     def find(self, address: Address, now: Micros) -> Record | None:
@@ -287,7 +287,7 @@ class SeparatorInNames(NaiveEngine):
         return next((r for r in self.live(now) if ":".join(r.address).lower() == name), None)
 
 
-class ForgetsLanes(NaiveEngine):
+class ForgetsLanes(ReferenceEngine):
     """A replaced record keeps its old timer."""
 
     def apply(self, change: Change) -> None:
@@ -299,12 +299,12 @@ class ForgetsLanes(NaiveEngine):
         super().apply(change)
 
 
-class DueTooSoon(NaiveEngine):
+class DueTooSoon(ReferenceEngine):
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         return await super().due(lane, until=until + 1, limit=limit, now=now)
 
 
-class DeafWatch(NaiveEngine):
+class DeafWatch(ReferenceEngine):
     def watch(self, space: Space, partition: str | None, key: str | None) -> Watch:
         return Watch(WatchRegistry(), (space, partition, key))
 
@@ -357,9 +357,9 @@ MACHINE_CATCHES = [
 @row(98)
 @pytest.mark.parametrize("engine", BROKEN, ids=lambda engine: engine.__name__)
 async def test_the_kit_catches_a_broken_engine(
-    engine: type[NaiveEngine], monkeypatch: pytest.MonkeyPatch
+    engine: type[ReferenceEngine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("perdure.storage.kit.suite.PATIENCE", 0.2)
+    monkeypatch.setattr("perdure.storage.kit.suite.WAKE_TIMEOUT", 0.2)
     for check in CHECKS:
         report = await run(subject_of(engine), [check])
         if report.failed:
@@ -377,13 +377,13 @@ async def test_the_report_of_a_broken_engine_continues_after_the_first_failure()
 
 
 async def test_the_kit_passes_the_plainest_right_engine() -> None:
-    report = await run(subject_of(NaiveEngine))
+    report = await run(subject_of(ReferenceEngine))
     report.raise_if_failed()
     assert "passed  03-an_insert_never_overwrites" in str(report)
 
 
-async def test_a_missing_seam_is_a_visible_skip() -> None:
-    report = await run(subject_of(NaiveEngine))
+async def test_a_missing_capability_is_a_visible_skip() -> None:
+    report = await run(subject_of(ReferenceEngine))
     assert {result.check.needs[0] for result in report.skipped} == {"reopen", "url", "damage"}
     skipped = "skipped 20-everything_is_stored_after_reopening: the subject has no capability 'reopen'"
     assert skipped in str(report)
@@ -391,14 +391,14 @@ async def test_a_missing_seam_is_a_visible_skip() -> None:
 
 def test_the_model_of_the_other_engines_agrees_with_one_that_searches() -> None:
     run_state_machine_as_test(
-        state_machine(subject_of(NaiveEngine)),
+        state_machine(subject_of(ReferenceEngine)),
         settings=settings(stateful_step_count=40, suppress_health_check=[HealthCheck.too_slow]),
     )
 
 
 @row(98)
 @pytest.mark.parametrize("engine", MACHINE_CATCHES, ids=lambda engine: engine.__name__)
-def test_random_histories_catch_a_broken_engine(engine: type[NaiveEngine]) -> None:
+def test_random_histories_catch_a_broken_engine(engine: type[ReferenceEngine]) -> None:
     with pytest.raises(ContractViolation):
         run_state_machine_as_test(
             state_machine(subject_of(engine)),

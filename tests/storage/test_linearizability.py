@@ -14,7 +14,7 @@ from perdure.storage.kit.linearizability import State, apply
 
 
 def op(called: int, returned: int | None, what: Get | Write, answer: State | ChangeResult) -> Operation:
-    return Operation(what=what, answer=answer, called=called, returned=returned)
+    return Operation(what=what, result=answer, called=called, returned=returned)
 
 
 INSERT = Write("insert", 0, "a")
@@ -71,7 +71,7 @@ def test_a_history_made_by_one_record_is_accepted_however_the_calls_overlap(seed
 def test_a_version_that_is_won_twice_is_not(seed: int) -> None:
     history = _history(random.Random(seed))
     won = [each for each in history if isinstance(each.what, Write) and each.what.kind == "insert"]
-    lost = [each for each in won if isinstance(each.answer, Conflict)]
+    lost = [each for each in won if isinstance(each.result, Conflict)]
     if lost and not any(isinstance(each.what, Write) and each.what.kind == "delete" for each in history):
         history[history.index(lost[0])] = op(lost[0].called, lost[0].returned, lost[0].what, Accepted(1))
         assert not is_linearizable(history)

@@ -14,8 +14,8 @@ from perdure.storage.kit import Subject
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, insert_each, make_record
 
 from .. import servers
+from .engines import at
 from .postgres_pooler import Pooler, pooler
-from .subjects import at
 
 pytestmark = pytest.mark.anyio
 

@@ -11,14 +11,14 @@ from perdure.storage import Engine, is_shared_storage, open_storage, register_en
 from perdure.storage.errors import CannotOpen, MissingExtra, UnknownScheme
 
 from ..engines import FIVE
-from .naive import NaiveEngine
-from .subjects import new_url
+from .engines import new_url
+from .reference_engine import ReferenceEngine
 
 pytestmark = pytest.mark.anyio
 
 
-async def open_naive(url: str) -> Engine:
-    return NaiveEngine()
+async def open_reference(url: str) -> Engine:
+    return ReferenceEngine()
 
 
 async def test_a_storage_knows_its_name() -> None:

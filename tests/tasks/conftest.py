@@ -9,7 +9,7 @@ import pytest
 from perdure.storage.kit import Subject
 from perdure.tasks import StoreConfig, TaskStore
 
-from ..storage.subjects import layer_subject
+from ..storage.engines import layer_subject
 from .samples import Clock
 
 

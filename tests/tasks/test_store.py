@@ -40,7 +40,7 @@ from perdure.tasks.owner import partition_of
 
 from .. import task_edits
 from ..markers import once, row
-from ..storage.subjects import sqlite
+from ..storage.engines import sqlite
 from .samples import ANA, BOB, CALL, START, Clock, json_values
 
 pytestmark = pytest.mark.anyio

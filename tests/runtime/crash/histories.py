@@ -76,11 +76,11 @@ def _written(commit: Commit) -> Iterator[tuple[str, Operation]]:
 def _write(edit: Edit, answer: ChangeResult, called: int, returned: int | None) -> Operation:
     expected = 0 if edit.before is None else edit.before.version
     body = "" if edit.after is None else edit.after.digest
-    return Operation(what=Write(edit.kind, expected, body), answer=answer, called=called, returned=returned)
+    return Operation(what=Write(edit.kind, expected, body), result=answer, called=called, returned=returned)
 
 
 def _read(state: State, called: int, returned: int) -> Operation:
-    return Operation(what=Get(), answer=state, called=called, returned=returned)
+    return Operation(what=Get(), result=state, called=called, returned=returned)
 
 
 def _state(look: Look | None) -> State:

@@ -21,7 +21,7 @@ from perdure.tasks.lifecycle import ACTIVE_STATUSES
 from perdure.tasks.snapshot import TASKS
 
 from ...fork_server import DEVNULL, PIPE, Forged, forged
-from ...storage.subjects import new_url
+from ...storage.engines import new_url
 from . import journal
 from .functions import QUICK, beating
 from .journal import Began, Blow, Cancelled, Complained, Event, Heard, Journal, Struck

@@ -1,8 +1,7 @@
-"""The contract kit: everything it takes to know that a storage engine is right.
+"""The contract kit: tests that show whether a storage engine fulfils the contract.
 
-`CHECKS` has one named check for each thing that the contract promises; `run` runs them and reports;
-`state_machine` (needs `perdure[kit]`) compares random histories with the model. How to use them is written
-at the top of `suite`.
+`CHECKS` contains the checks of all promises; `run` runs them and returns a report; `state_machine` (needs
+`perdure[kit]`) compares random histories with a model. The docstring of `suite` shows how to use them.
 """
 
 from importlib import import_module

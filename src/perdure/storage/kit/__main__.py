@@ -1,4 +1,4 @@
-"""A process that contends with the kit; started by the kit itself."""
+"""The entry point of a child process that the kit starts."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from .child_process import ChildJob, contend, insert_until_killed, report_ready
 
 
 async def _main() -> None:
-    contest = msgspec.json.decode(sys.stdin.readline(), type=ChildJob)
-    if contest.plugin is not None:
-        import_module(contest.plugin)
-    async with await open_storage(contest.url) as storage:
-        if not contest.rounds:
+    job = msgspec.json.decode(sys.stdin.readline(), type=ChildJob)
+    if job.plugin is not None:
+        import_module(job.plugin)
+    async with await open_storage(job.url) as storage:
+        if not job.rounds:
             await insert_until_killed(storage)
         await asyncio.to_thread(report_ready)
-        won = await contend(storage, contest.rounds)
+        won = await contend(storage, job.rounds)
     sys.stdout.buffer.write(msgspec.json.encode(won))
 
 

@@ -1,4 +1,4 @@
-"""Checks of what a damaged record does to its neighbours: promise 23."""
+"""Checks of how a damaged record affects its neighbours: promise 23."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ DAMAGED = "bad"
 
 
 def neighbours() -> list[Record]:
-    """Records that a listing meets before and after the damaged one."""
+    """Return records that a listing contains before and after the damaged one."""
     return [make_record(f"k{n}", order=n, tag="t", lane="l", wake_at=n) for n in (1, 2, 8, 9)]
 
 
@@ -42,7 +42,7 @@ class _Log(logging.Handler):
 
 @contextmanager
 def logged() -> Generator[list[str]]:
-    """Collect the warnings that are logged meanwhile."""
+    """Collect the warnings that are logged within the block."""
     handler, root = _Log(), logging.getLogger()
     root.addHandler(handler)
     try:
@@ -65,7 +65,7 @@ async def a_damaged_record_is_an_error_that_names_it(subject: Subject) -> None:
         except StorageCorrupt as error:
             expect_named(str(error), damaged.address, "the error")
         else:
-            raise ContractViolation("a damaged record was read as if it were whole, or absent")
+            raise ContractViolation("a damaged record was returned, or treated as absent")
     expect(await storage.get(neighbours()[0].address, now=NOW), neighbours()[0], "its neighbour")
 
 
@@ -84,7 +84,9 @@ async def _expect_listings(storage: Storage, wanted: Sequence[Record], damaged: 
                         SPACE, partition, limit=limit, tag=tag, descending=descending, now=NOW
                     )
                 ordered = wanted[::-1] if descending else wanted
-                expect(page, list(ordered[:limit]), f"a page of {limit} beside a damaged record")
+                expect(
+                    page, list(ordered[:limit]), f"a page of {limit} with a damaged record in the partition"
+                )
                 if limit >= 3:
                     expect_named(" ".join(lines), damaged, "the warning")
         expect(await storage.due("l", until=9, limit=limit, now=NOW), list(wanted[:limit]), "what is due")

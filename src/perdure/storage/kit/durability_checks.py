@@ -1,4 +1,4 @@
-"""Checks of what survives: promises 20 to 22."""
+"""Checks of reopening, several clients and closing: promises 20 to 22."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..errors import StorageClosed, StorageError
 from ..record import Delete, Insert
 from ..watch import Watch
 from .child_process import ChildJob, read_line, read_rest, start_child
-from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
+from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record, read_counts
 from .suite import ContractViolation, Subject, check, expect, within_timeout
 
 
@@ -27,7 +27,7 @@ async def everything_is_stored_after_reopening(subject: Subject) -> None:
     wanted = [change.after, *records[2:]]
     storage = await subject.reopened()
     expect(await storage.page(SPACE, PARTITION, limit=99, now=NOW), wanted, "the listing")
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"a": 9, "b": 9, "c": 1}, "the counts")
+    expect(await read_counts(storage), {"a": 9, "b": 9, "c": 1}, "the counts")
     await subject.caught_up()
     expect(await storage.due("l", until=99, limit=99, now=NOW), records[2:], "the lane")
     expect(len(await storage.purge(until=NOW + 5, limit=9)), 1, "what a purge finds")
@@ -62,7 +62,7 @@ async def two_clients_do_not_overwrite_each_other(subject: Subject) -> None:
 async def a_closed_storage_raises(subject: Subject) -> None:
     storage = subject.storage
     await storage.close()
-    await storage.close()  # once more is fine
+    await storage.close()  # closing twice is allowed
     await _expect_closed(storage.commit([Insert(record=make_record())], now=NOW))
     await _expect_closed(storage.get(make_record().address, now=NOW))
     await _expect_closed(storage.page(SPACE, limit=1, now=NOW))
@@ -79,7 +79,7 @@ async def closing_wakes_a_watch_that_waits(subject: Subject) -> None:
     await asyncio.sleep(0)
     await subject.storage.close()
     await _expect_closed(within_timeout(waiting, "the end of a watch whose storage was closed"))
-    await _expect_closed(within_timeout(watch.changed(), "the answer of a watch whose storage is closed"))
+    await _expect_closed(within_timeout(watch.changed(), "the error of a watch whose storage is closed"))
 
 
 @check(18)
@@ -92,7 +92,7 @@ async def closing_a_watch_wakes_its_waiter(subject: Subject) -> None:
 
 
 async def _wait_forever(watch: Watch) -> None:
-    while True:  # a wake-up for nothing is allowed
+    while True:  # a wake-up without a change is allowed
         await watch.changed()
 
 
@@ -107,17 +107,17 @@ async def _expect_closed(call: Awaitable[object]) -> None:
 @check(20, "url", "reopen")
 async def acknowledged_commits_of_a_killed_process_are_stored(subject: Subject) -> None:
     process = await start_child(ChildJob(url=subject.url or "", plugin=subject.plugin, rounds=0))
-    told = [await read_line(process) for _ in range(100)]
+    acknowledged = [await read_line(process) for _ in range(100)]
     process.kill()
-    told += [line for line in (await read_rest(process)) if line.endswith("!")]
+    acknowledged += [line for line in (await read_rest(process)) if line.endswith("!")]
     storage = await subject.reopened()
-    for line in told:
+    for line in acknowledged:
         addresses = [make_record(f"{line}{n}").address for n in range(3)]
         got = await storage.get_many(addresses, now=NOW)
         if None in got:
-            raise ContractViolation(f"the commit of {line!r} was told and is not wholly there")
-    counts = dict(await storage.counts(SPACE, PARTITION, now=NOW))
-    expect(sum(counts.values()) % 3, 0, "the records beyond whole commits of three")
+            raise ContractViolation(f"the commit {line!r} was acknowledged and is not completely stored")
+    counts = await read_counts(storage)
+    expect(sum(counts.values()) % 3, 0, "the records beyond complete commits of three")
 
 
 @check(22)

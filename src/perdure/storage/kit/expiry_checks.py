@@ -26,7 +26,7 @@ from .sample_records import (
     insert_each,
     insert_many,
     make_record,
-    require_committed,
+    read_counts,
 )
 from .suite import Subject, check, expect
 
@@ -37,23 +37,15 @@ GUARD_OF_THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=3)
 async def a_guard_admits_up_to_its_limit(subject: Subject) -> None:
     storage = subject.storage
     for n, tag in enumerate("aab"):
-        require_committed(
-            await storage.commit(
-                [Insert(record=make_record(f"k{n}", tag=tag))], guard=GUARD_OF_THREE, now=NOW
-            )
-        )
+        await commit_changes(storage, Insert(record=make_record(f"k{n}", tag=tag)), guard=GUARD_OF_THREE)
     refused = await storage.commit(
         [Insert(record=make_record("more", tag="b"))], guard=GUARD_OF_THREE, now=NOW
     )
     expect(refused, Refused((Accepted(1),), guard_count=4), "the fourth")
     expect(await storage.get(make_record("more").address, now=NOW), None, "the fourth after its refusal")
-    require_committed(
-        await storage.commit([Insert(record=make_record("c", tag="c"))], guard=GUARD_OF_THREE, now=NOW)
-    )
-    require_committed(
-        await storage.commit(
-            [Insert(record=make_record("a", tag="a", partition="q"))], guard=GUARD_OF_THREE, now=NOW
-        )
+    await commit_changes(storage, Insert(record=make_record("c", tag="c")), guard=GUARD_OF_THREE)
+    await commit_changes(
+        storage, Insert(record=make_record("a", tag="a", partition="q")), guard=GUARD_OF_THREE
     )
 
 
@@ -63,9 +55,9 @@ async def a_guard_counts_the_whole_commit(subject: Subject) -> None:
     first = [make_record(f"k{n}", tag="a") for n in range(3)]
     await insert_each(storage, *first)
     swap = [Delete(before=first[0]), Insert(record=make_record("new", tag="a"))]
-    require_committed(await storage.commit(swap, guard=GUARD_OF_THREE, now=NOW))
+    await commit_changes(storage, *swap, guard=GUARD_OF_THREE)
     retag = [first[1].replace_with(body="2", tag="c"), Insert(record=make_record("newer", tag="b"))]
-    require_committed(await storage.commit(retag, guard=GUARD_OF_THREE, now=NOW))
+    await commit_changes(storage, *retag, guard=GUARD_OF_THREE)
     two = [
         Insert(record=make_record("x", tag="a", space=OTHER_SPACE)),
         Insert(record=make_record("y", tag="a")),
@@ -74,7 +66,7 @@ async def a_guard_counts_the_whole_commit(subject: Subject) -> None:
     expect(
         refused,
         Refused((Accepted(1), Accepted(1)), guard_count=4),
-        "one too many beside one of another space",
+        "one too many, and one in another space",
     )
 
 
@@ -87,53 +79,49 @@ async def a_guard_counts_only_live_records_and_purges_before_it_refuses(subject:
         [Insert(record=make_record("k", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 4
     )
     expect(early, Refused((Accepted(1),), guard_count=4), "one more while three live")
-    require_committed(
-        await storage.commit([Insert(record=make_record("k", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5)
-    )
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"a": 1}, "the living after it")
+    await commit_changes(storage, Insert(record=make_record("k", tag="a")), guard=GUARD_OF_THREE, now=NOW + 5)
+    expect(await read_counts(storage, now=NOW + 5), {"a": 1}, "the live records after it")
 
 
 @check(9)
 async def a_guard_ignores_many_expired_records(subject: Subject) -> None:
     storage = subject.storage
-    overdue = [make_record(f"k{n:03}", tag="a", expires_at=NOW + 5) for n in range(130)]
-    beside = [
+    expired = [make_record(f"k{n:03}", tag="a", expires_at=NOW + 5) for n in range(130)]
+    in_other_space = [
         make_record("other space", space=OTHER_SPACE, tag="a", expires_at=NOW + 5),
         make_record("other space too", space=OTHER_SPACE, tag="a"),
     ]
-    await insert_many(storage, overdue + beside)
+    await insert_many(storage, expired + in_other_space)
     await insert_each(storage, make_record("k", partition="q", tag="a", expires_at=NOW + 5))
     for n in range(3):
         change = Insert(record=make_record(f"new{n}", tag="a"))
-        require_committed(await storage.commit([change], guard=GUARD_OF_THREE, now=NOW + 5))
+        await commit_changes(storage, change, guard=GUARD_OF_THREE, now=NOW + 5)
     refused = await storage.commit(
         [Insert(record=make_record("more", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5
     )
     expect(refused, Refused((Accepted(1),), guard_count=4), "the fourth")
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"a": 3}, "its counts")
-    expect(dict(await storage.counts(OTHER_SPACE, PARTITION, now=NOW + 5)), {"a": 1}, "the other space's")
+    expect(await read_counts(storage, now=NOW + 5), {"a": 3}, "its counts")
+    expect(await read_counts(storage, OTHER_SPACE, now=NOW + 5), {"a": 1}, "the other space's")
     seen = await storage.get(make_record("k", partition="q").address, now=NOW)
     expect(seen and seen.tag, "a", "what expired in another partition, at a time before")
 
 
 @check(9)
 async def a_guard_may_purge_the_record_at_an_inserted_address(subject: Subject) -> None:
-    """The guard removes the expired record that stands in the way; it must be removed, and counted, once."""
+    """The guard purges the expired record at the address of an insert, which must be subtracted only once."""
     storage = subject.storage
     await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(4)])
     changes = [
         Insert(record=make_record("fresh", tag="c")),
         Insert(record=make_record("k1", tag="a", body="2")),
     ]
-    require_committed(await storage.commit(changes, guard=GUARD_OF_THREE, now=NOW + 5))
+    await commit_changes(storage, *changes, guard=GUARD_OF_THREE, now=NOW + 5)
     for change in changes:
-        expect(await storage.get(change.address, now=NOW + 5), change.record, "what was born")
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"a": 1, "c": 1}, "the counts")
+        expect(await storage.get(change.address, now=NOW + 5), change.record, "an inserted record")
+    expect(await read_counts(storage, now=NOW + 5), {"a": 1, "c": 1}, "the counts")
     for n in range(2):
-        require_committed(
-            await storage.commit(
-                [Insert(record=make_record(f"n{n}", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5
-            )
+        await commit_changes(
+            storage, Insert(record=make_record(f"n{n}", tag="a")), guard=GUARD_OF_THREE, now=NOW + 5
         )
     refused = await storage.commit(
         [Insert(record=make_record("n2", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5
@@ -146,17 +134,15 @@ async def a_guard_admits_what_does_not_raise_the_count(subject: Subject) -> None
     storage = subject.storage
     records = [make_record(f"k{n}", tag="a") for n in range(5)]
     await insert_each(storage, *records)
-    require_committed(await storage.commit([Delete(before=records[0])], guard=GUARD_OF_THREE, now=NOW))
-    require_committed(
-        await storage.commit([records[1].replace_with(body="2", tag="b")], guard=GUARD_OF_THREE, now=NOW)
-    )
-    born_dead = make_record("dead", tag="a", expires_at=NOW)
-    require_committed(await storage.commit([Insert(record=born_dead)], guard=GUARD_OF_THREE, now=NOW))
+    await commit_changes(storage, Delete(before=records[0]), guard=GUARD_OF_THREE)
+    await commit_changes(storage, records[1].replace_with(body="2", tag="b"), guard=GUARD_OF_THREE)
+    expired = make_record("dead", tag="a", expires_at=NOW)
+    await commit_changes(storage, Insert(record=expired), guard=GUARD_OF_THREE)
 
 
 @check(9)
 async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Subject) -> None:
-    """The record was born again with more time than the writer knows of: replacing it adds none."""
+    """The stored record expires later than the one that was read: replacing it does not raise the count."""
     storage, read = subject.storage, make_record("k", tag="a", expires_at=NOW + 5)
     await insert_each(storage, read)
     await commit_changes(storage, Delete(before=read))
@@ -164,8 +150,8 @@ async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Su
         storage, make_record("k", tag="a"), make_record("l", tag="a"), make_record("m", tag="b")
     )
     change = read.replace_with(body="2", tag="b")
-    require_committed(await storage.commit([change], guard=GUARD_OF_THREE, now=NOW + 9))
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 9)), {"a": 1, "b": 2}, "the counts")
+    await commit_changes(storage, change, guard=GUARD_OF_THREE, now=NOW + 9)
+    expect(await read_counts(storage, now=NOW + 9), {"a": 1, "b": 2}, "the counts")
 
 
 @check(9)
@@ -192,16 +178,16 @@ _VERBS = ("get", "page", "page of a tag", "page of all", "due", "counts", "count
 
 async def _seen_by(subject: Subject, record: Record, now: Micros) -> dict[str, bool]:
     storage = subject.storage
-    answers = (
+    results = (
         await storage.get(record.address, now=now) == record,
         await storage.page(SPACE, PARTITION, limit=9, now=now) == [record],
         await storage.page(SPACE, PARTITION, tag="t", limit=9, now=now) == [record],
         await storage.page(SPACE, limit=9, now=now) == [record],
         await storage.due("l", until=now, limit=9, now=now) == [record],
-        dict(await storage.counts(SPACE, PARTITION, now=now)) == {"t": 1},
-        dict(await storage.counts(SPACE, now=now)) == {"t": 1},
+        await read_counts(storage, now=now) == {"t": 1},
+        await read_counts(storage, partition=None, now=now) == {"t": 1},
     )
-    return dict(zip(_VERBS, answers, strict=True))
+    return dict(zip(_VERBS, results, strict=True))
 
 
 @check(14)
@@ -211,7 +197,7 @@ async def an_expired_record_cannot_be_changed(subject: Subject) -> None:
     for change in (record.replace_with(body="2", tag=""), Delete(before=record)):
         result = await storage.commit([change], now=NOW + 5)
         expect(result, Refused((Missing(),)), f"a {type(change).__name__.lower()} at its expiry")
-    require_committed(await storage.commit([record.replace_with(body="2", tag="")], now=NOW + 4))
+    await commit_changes(storage, record.replace_with(body="2", tag=""), now=NOW + 4)
 
 
 @check(14)
@@ -220,7 +206,7 @@ async def pages_are_full_although_expired_records_lie_between(subject: Subject) 
     records = [make_record(f"k{n:02}", order=n, expires_at=None if n % 5 == 0 else NOW) for n in range(50)]
     await insert_each(storage, *records, now=NOW - 1)
     wanted = records[::5]
-    expect(await storage.page(SPACE, PARTITION, limit=10, now=NOW), wanted, "ten living among fifty")
+    expect(await storage.page(SPACE, PARTITION, limit=10, now=NOW), wanted, "ten live records among fifty")
     first = await storage.page(SPACE, PARTITION, limit=4, now=NOW)
     expect(first, wanted[:4], "the first four of them")
 
@@ -231,29 +217,29 @@ async def purge_keeps_records_whose_expiry_was_extended(subject: Subject) -> Non
     await insert_each(storage, record)
     change = record.replace_with(body="2", tag="", expires_at=NOW + 50)
     await commit_changes(storage, change)
-    expect(await storage.purge(until=NOW + 5, limit=9), [], "what a purge finds at the old time")
+    expect(await storage.purge(until=NOW + 5, limit=9), [], "what a purge deletes at the old time")
     expect(await storage.get(record.address, now=NOW + 5), change.after, "the record")
 
 
 @check(15, "catch_up")
 async def the_address_of_an_expired_record_is_free(subject: Subject) -> None:
     storage = subject.storage
-    for birth in (Insert, InsertIfAbsent):
-        key = birth.__name__
+    for kind in (Insert, InsertIfAbsent):
+        key = kind.__name__
         await insert_each(
             storage, make_record(key, tag="old", order=1, lane="l", wake_at=1, expires_at=NOW + 5)
         )
         new = make_record(key, tag="new", order=2, body="2")
         expect(
-            await commit_changes(storage, birth(record=new), now=NOW + 5),
+            await commit_changes(storage, kind(record=new), now=NOW + 5),
             Committed((Accepted(1),)),
-            "the new birth",
+            "the insert",
         )
         expect(await storage.get(new.address, now=NOW + 5), new, "the new record")
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 5)), {"new": 2}, "the counts")
+    expect(await read_counts(storage, now=NOW + 5), {"new": 2}, "the counts")
     expect(len(await storage.page(SPACE, PARTITION, limit=9, now=NOW + 5)), 2, "the listing's length")
     storage = await subject.caught_up()
-    expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge still finds")
+    expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge still deletes")
 
 
 @check(16, "catch_up")
@@ -272,7 +258,7 @@ async def purge_deletes_exactly_what_expired_and_reports_it(subject: Subject) ->
     early = NOW - 1  # at which nothing would be hidden
     left = await storage.page(SPACE, limit=99, now=early)
     expect({record.key for record in left}, {"ever", "k6", "k7", "k8", "k9"}, "what is left")
-    expect(dict(await storage.counts(SPACE, now=early)), {"a": 3, "b": 2}, "its counts")
+    expect(await read_counts(storage, partition=None, now=early), {"a": 3, "b": 2}, "its counts")
     expect(await storage.purge(until=NOW + 5, limit=100), [], "a second purge")
 
 
@@ -301,7 +287,7 @@ async def purge_deletes_a_thousand_in_one_call(subject: Subject) -> None:
     expect(len(await storage.purge(until=NOW + 1, limit=1000)), 1000, "the first batch")
     storage = await subject.caught_up()
     expect(len(await storage.purge(until=NOW + 1, limit=1000)), 10, "the second batch")
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {}, "the counts at a time before")
+    expect(await read_counts(storage), {}, "the counts at a time before")
 
 
 @check(16, "catch_up")
@@ -323,7 +309,7 @@ async def nothing_is_deleted_except_by_purge(subject: Subject) -> None:
     if subject.advance_time is not None:
         await subject.advance_time(7 * DAY)
     storage = await subject.caught_up()
-    expect(await storage.get(record.address, now=NOW), record, "the record, asked for at its time")
+    expect(await storage.get(record.address, now=NOW), record, "the record, read at a time before its expiry")
     purged = await storage.purge(until=NOW + 7 * DAY, limit=9)
     expect(purged, [Purged(*record.address, "t")], "what a purge a week later deletes")
 
@@ -335,14 +321,14 @@ async def a_guard_that_refuses_may_have_purged(subject: Subject) -> None:
     await insert_each(storage, expired)
     for n in range(3):
         change = Insert(record=make_record(f"k{n}", tag="b"))
-        require_committed(await storage.commit([change], guard=GUARD_OF_THREE, now=NOW + 5))
+        await commit_changes(storage, change, guard=GUARD_OF_THREE, now=NOW + 5)
     more = Insert(record=make_record("more", tag="b"))
     refused = await storage.commit([more], guard=GUARD_OF_THREE, now=NOW + 5)
-    expect(refused, Refused((Accepted(1),), guard_count=4), "one too many beside an expired record")
+    expect(refused, Refused((Accepted(1),), guard_count=4), "one too many, with an expired record")
     for now in (NOW, NOW + 5):
         is_visible = await storage.get(expired.address, now=now) is not None
         counts = {"b": 3} | ({"a": 1} if is_visible else {})
-        expect(dict(await storage.counts(SPACE, PARTITION, now=now)), counts, f"the counts at {now}")
+        expect(await read_counts(storage, now=now), counts, f"the counts at {now}")
 
 
 @check(14)
@@ -351,7 +337,7 @@ async def an_expired_record_is_visible_at_an_earlier_time(subject: Subject) -> N
     await insert_each(storage, record)
     expect(await storage.get(record.address, now=NOW + 5), None, "the expired record")
     expect(await storage.get(record.address, now=NOW + 4), record, "the record at an earlier time")
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW + 4)), {"t": 1}, "the counts at that time")
+    expect(await read_counts(storage, now=NOW + 4), {"t": 1}, "the counts at that time")
 
 
 @check(16, "catch_up")

@@ -1,9 +1,9 @@
 """A small linearizability checker for the history of one record.
 
-A history is linearizable when every operation can be given one instant between its call and its return such
-that, taken in that order, the answers are those of a single record that is changed by one client at a time.
-The search is that of Wing and Gong with Lowe's memory of visited states: exponential at worst, quick for
-histories in which few operations overlap.
+A history is linearizable if each operation can be assigned one instant between its call and its return so
+that, in the order of these instants, the results are those of a single record that one client changes at a
+time. The search is that of Wing and Gong with Lowe's cache of visited states: exponential in the worst case,
+fast for histories in which few operations overlap.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import msgspec
 from ..record import Accepted, ChangeResult, Committed, Conflict, Missing, Record, Refused
 
 State: TypeAlias = tuple[int, str] | None
-"""Version and body of what stands there, or nothing."""
+"""Version and body of the stored record, or None."""
 
 
 class Get(NamedTuple):
@@ -33,16 +33,16 @@ class Write(NamedTuple):
 
 
 class Operation(msgspec.Struct, frozen=True, kw_only=True):
-    """One call and what it answered. `returned` is None where the caller never learned of the answer."""
+    """One call and its result. `returned` is None if the caller never received the result."""
 
     what: Get | Write
-    answer: State | ChangeResult
+    result: State | ChangeResult
     called: int
     returned: int | None
 
 
 class Recorder:
-    """Collects operations as they happen. The clock is one for all processes of a machine."""
+    """Records operations as they happen. All processes of a machine use the same clock."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -56,18 +56,18 @@ class Recorder:
 
     async def write(self, what: Write, call: Awaitable[Committed | Refused]) -> ChangeResult:
         called = time.monotonic_ns()
-        answer = (await call).results[0]
-        self._add(what, answer, called)
-        return answer
+        result = (await call).results[0]
+        self._add(what, result, called)
+        return result
 
-    def _add(self, what: Get | Write, answer: State | ChangeResult, called: int) -> None:
+    def _add(self, what: Get | Write, result: State | ChangeResult, called: int) -> None:
         self.operations.append(
-            Operation(what=what, answer=answer, called=called, returned=time.monotonic_ns())
+            Operation(what=what, result=result, called=called, returned=time.monotonic_ns())
         )
 
 
 def is_linearizable(operations: Sequence[Operation], start: State = None) -> bool:
-    """Whether some order of these operations, within their times, explains every answer."""
+    """Whether some order of these operations, within their times, explains every result."""
     ordered = sorted(operations, key=lambda each: each.called)
     everything = (1 << len(ordered)) - 1
     seen: set[tuple[int, State]] = set()
@@ -75,7 +75,7 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
     while stack:
         pending, state = node = stack.pop()
         if not any(ordered[at].returned is not None for at in _bits(pending)):
-            return True  # what is left may have had no effect
+            return True  # the remaining operations may have had no effect
         if node in seen:
             continue
         seen.add(node)
@@ -84,7 +84,7 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
 
 
 def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
-    """What may come next: an operation that was called before any pending one returned."""
+    """Return the state after each operation that was called before any pending one returned."""
     first_return = min(
         (returned for at in _bits(pending) if (returned := ordered[at].returned) is not None),
     )
@@ -93,14 +93,14 @@ def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> li
         operation = ordered[at]
         if operation.called > first_return:
             break
-        answer, after = apply(operation.what, state)
-        if operation.returned is None or answer == operation.answer:
+        result, after = apply(operation.what, state)
+        if operation.returned is None or result == operation.result:
             steps.append((pending & ~(1 << at), after))
     return steps
 
 
 def apply(what: Get | Write, state: State) -> tuple[State | ChangeResult, State]:
-    """What a single record in this state answers, and its state after."""
+    """Return the result of an operation on a single record in this state, and the state after it."""
     match what, state:
         case Get(), _:
             return state, state

@@ -19,6 +19,7 @@ from .sample_records import (
     commit_changes,
     insert_each,
     make_record,
+    read_counts,
 )
 from .suite import Subject, check, expect, expect_intact
 
@@ -44,7 +45,7 @@ async def hostile_partition_names_are_distinct(subject: Subject) -> None:
         mine = [record for record in records if record.partition == name]
         got = await subject.storage.page(SPACE, name, limit=9, now=NOW)
         expect(got, mine, f"the records of partition {name!r}")
-        counts = dict(await subject.storage.counts(SPACE, name, now=NOW))
+        counts = await read_counts(subject.storage, partition=name)
         expect(counts, {name[:16]: 2}, f"the counts of partition {name!r}")
     storage = await subject.caught_up()
     expect(await storage.page(SPACE, limit=99, now=NOW), _sorted(records), "all of them")
@@ -73,7 +74,7 @@ async def hostile_lanes_and_tags_are_distinct(subject: Subject) -> None:
         due = await storage.due(record.tag, until=NOW, limit=9, now=NOW)
         expect(due, [record], f"what is due in lane {record.tag!r}")
     expect(
-        dict(await storage.counts(SPACE, PARTITION, now=NOW)),
+        await read_counts(storage),
         dict.fromkeys(names, 1),
         "the counts of all tags",
     )
@@ -96,7 +97,7 @@ async def the_longest_names_fit_together(subject: Subject) -> None:
     listed = await storage.page(record.space, tag=record.tag, limit=9, now=NOW)
     expect(listed, [record], "the listing over all partitions")
     expect(await storage.due(record.lane or "", until=1, limit=9, now=NOW), [record], "the lane")
-    expect(len(await storage.purge(until=NOW + 1, limit=9)), 1, "what a purge finds")
+    expect(len(await storage.purge(until=NOW + 1, limit=9)), 1, "the number of purged records")
 
 
 @check(17, "catch_up")
@@ -112,8 +113,8 @@ async def numbers_keep_all_their_bits(subject: Subject) -> None:
         due = await storage.due("l", until=number, limit=99, now=NOW)
         expect(due, records[: n + 1], f"what is due at {number}")
     last = records[-1]
-    answers = (await commit_changes(storage, last.replace_with(body="2", tag=""))).results
-    expect(answers, (Accepted(last.version + 1),), "a version near the greatest")
+    results = (await commit_changes(storage, last.replace_with(body="2", tag=""))).results
+    expect(results, (Accepted(last.version + 1),), "a version near the greatest")
 
 
 @check(17)
@@ -123,8 +124,8 @@ async def spaces_are_distinct(subject: Subject) -> None:
     await insert_each(storage, here, there)
     expect(await storage.get_many([here.address, there.address], now=NOW), [here, there], "both records")
     expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [here], "one listing")
-    expect(dict(await storage.counts(OTHER_SPACE, PARTITION, now=NOW)), {"u": 1}, "the other counts")
-    expect(await storage.page(Space("none"), PARTITION, limit=9, now=NOW), [], "a space of nothing")
+    expect(await read_counts(storage, OTHER_SPACE), {"u": 1}, "the other counts")
+    expect(await storage.page(Space("none"), PARTITION, limit=9, now=NOW), [], "an empty space")
 
 
 def _sorted(records: list[Record]) -> list[Record]:

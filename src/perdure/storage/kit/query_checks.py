@@ -16,11 +16,12 @@ from .sample_records import (
     insert_each,
     insert_many,
     make_record,
+    read_counts,
 )
 from .suite import ContractViolation, Subject, check, expect, expect_intact, within_timeout
 
 MAX_PAGES = 200
-"""More than any check fills."""
+"""More than any check needs."""
 
 
 async def read_all_pages(
@@ -31,7 +32,7 @@ async def read_all_pages(
     tag: Tag | None = None,
     descending: bool = False,
 ) -> list[Record]:
-    """All records, page by page."""
+    """Read all records, page by page."""
     seen: list[Record] = []
     after: Position | None = None
     for _ in range(MAX_PAGES):
@@ -42,7 +43,7 @@ async def read_all_pages(
         if is_last_page(page, limit):
             return seen
         after = page[-1].position
-    raise ContractViolation(f"a walk over the pages did not end after {MAX_PAGES}")
+    raise ContractViolation(f"reading all pages did not end after {MAX_PAGES} pages")
 
 
 @check(10)
@@ -90,9 +91,9 @@ async def a_position_need_not_exist(subject: Subject) -> None:
     await insert_each(subject.storage, *records)
     after = Position(3, "anything", PARTITION)
     ahead = await subject.storage.page(SPACE, PARTITION, after=after, limit=9, now=NOW)
-    expect(ahead, records[2:], "what comes after a place between records")
+    expect(ahead, records[2:], "the records after a position between records")
     behind = await subject.storage.page(SPACE, PARTITION, after=after, limit=9, descending=True, now=NOW)
-    expect(behind, records[1::-1], "what comes before it")
+    expect(behind, records[1::-1], "the records before it")
 
 
 @check(10)
@@ -112,9 +113,9 @@ async def reading_all_pages_returns_each_lasting_record_once(subject: Subject) -
         await commit_changes(
             storage, Delete(before=leave[step]), Insert(record=make_record(f"new{step}", order=step * 7))
         )
-    met = [key for key in seen if key.startswith("stay")]
-    expect(met, [record.key for record in stay], "the records that stayed throughout")
-    expect(len(seen), len(set(seen)), "each record was met once")
+    lasting = [key for key in seen if key.startswith("stay")]
+    expect(lasting, [record.key for record in stay], "the records that existed throughout")
+    expect(len(seen), len(set(seen)), "the number of distinct records")
 
 
 @check(11, "catch_up")
@@ -160,7 +161,7 @@ async def due_returns_what_should_have_woken_earliest_first(subject: Subject) ->
     expect(await storage.due("l", until=100, limit=7, now=NOW), wanted[:7], "its first seven")
     expect(await storage.due("l", until=95, limit=99, now=NOW), wanted[:10], "what is due at 95")
     expect(await storage.due("l", until=90, limit=99, now=NOW), [], "what is due at 90")
-    expect(await storage.due("x", until=100, limit=99, now=NOW), [], "a lane of nothing")
+    expect(await storage.due("x", until=100, limit=99, now=NOW), [], "an empty lane")
 
 
 @check(12, "catch_up")
@@ -198,7 +199,7 @@ async def a_thousand_records_come_in_one_answer(subject: Subject) -> None:
     expect_intact(await storage.page(SPACE, PARTITION, limit=1000, now=NOW), records[:1000], "a page")
     expect_intact(await storage.page(SPACE, tag="t", limit=1000, now=NOW), records[:1000], "a page of all")
     expect_intact(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "what is due")
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"t": 1010}, "the counts")
+    expect(await read_counts(storage), {"t": 1010}, "the counts")
 
 
 @check(10, "catch_up")
@@ -223,7 +224,7 @@ async def a_page_ends_when_its_bodies_reach_the_byte_limit(subject: Subject) -> 
     ]
     await insert_each(subject.storage, *records)
     storage = await subject.caught_up()
-    wanted = records[:6]  # five have a little less than enough
+    wanted = records[:6]  # five have a little less than the limit
     for partition, tag in ((PARTITION, None), (PARTITION, "t"), (None, None), (None, "t")):
         page = await storage.page(SPACE, partition, tag=tag, limit=99, now=NOW)
         expect_intact(page, wanted, f"a page of large records ({partition}, {tag})")
@@ -243,15 +244,15 @@ async def counts_follow_every_change(subject: Subject) -> None:
     storage = subject.storage
     records = [make_record(f"k{n}", partition=f"p{n % 2}", tag="abc"[n % 3]) for n in range(12)]
     await insert_each(storage, *records)
-    expect(dict(await storage.counts(SPACE, "p0", now=NOW)), {"a": 2, "b": 2, "c": 2}, "after inserts")
+    expect(await read_counts(storage, partition="p0"), {"a": 2, "b": 2, "c": 2}, "after inserts")
     await commit_changes(storage, records[0].replace_with(body="2", tag="b"))
     await commit_changes(storage, Delete(before=records[2]))
     await commit_changes(storage, InsertIfAbsent(record=records[4]))
     await storage.commit([Insert(record=records[4])], now=NOW)
-    expect(dict(await storage.counts(SPACE, "p0", now=NOW)), {"a": 1, "b": 3, "c": 1}, "after all of it")
+    expect(await read_counts(storage, partition="p0"), {"a": 1, "b": 3, "c": 1}, "after all changes")
     storage = await subject.caught_up()
-    expect(dict(await storage.counts(SPACE, now=NOW)), {"a": 3, "b": 5, "c": 3}, "over all partitions")
-    expect(dict(await storage.counts(OTHER_SPACE, now=NOW)), {}, "a space of nothing")
+    expect(await read_counts(storage, partition=None), {"a": 3, "b": 5, "c": 3}, "over all partitions")
+    expect(await read_counts(storage, OTHER_SPACE, partition=None), {}, "an empty space")
 
 
 @check(13)
@@ -259,7 +260,7 @@ async def a_tag_without_records_is_absent_from_counts(subject: Subject) -> None:
     storage, record = subject.storage, make_record(tag="t")
     await insert_each(storage, record)
     await commit_changes(storage, record.replace_with(body="2", tag="u"))
-    expect(dict(await storage.counts(SPACE, PARTITION, now=NOW)), {"u": 1}, "the counts")
+    expect(await read_counts(storage), {"u": 1}, "the counts")
 
 
 @check(18)
@@ -292,6 +293,6 @@ async def a_watch_wakes_for_another_clients_commit(subject: Subject) -> None:
             waiting = asyncio.ensure_future(watch.changed())
             await asyncio.sleep(0)
             await insert_each(other, make_record("k"))
-            await within_timeout(waiting, "the wake-up for what another client wrote")
+            await within_timeout(waiting, "the wake-up for another client's commit")
     finally:
         await other.close()

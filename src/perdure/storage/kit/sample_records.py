@@ -1,4 +1,4 @@
-"""Records for checks: plain ones, and names and bodies chosen to hurt."""
+"""Records for the checks, and names and bodies that are difficult for some engines."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Sequence
 
 from ..limits import MAX_INTEGER
 from ..port import Storage
-from ..record import Change, Committed, Insert, Micros, Record, Refused, Space, Tag
+from ..record import Change, Committed, Guard, Insert, Micros, Record, Refused, Space, Tag
 from .suite import ContractViolation
 
 SPACE = Space("kit")
 OTHER_SPACE = Space("kit2")
 PARTITION = "someone"
 NOW: Micros = 1_700_000_000_000_000
-"""The time of checks that do not care about time."""
+"""The time of checks that do not depend on time."""
 
 NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MAX_INTEGER - 1, MAX_INTEGER)
-"""Numbers that lose something where they pass through 32 bits or a rounded float."""
+"""Numbers that change if they are stored as 32 bits or as a float."""
 
 HOSTILE_NAMES = (
     "a",
@@ -51,7 +51,7 @@ HOSTILE_NAMES = (
     "aa",
     "a" * 256,
 )
-"""Names that are prefixes of each other, look alike, or mean something to some engine."""
+"""Names that are prefixes of each other, look alike, or have a special meaning in some engine."""
 
 HOSTILE_BODIES = (
     "{}",
@@ -96,21 +96,29 @@ def make_record(
 
 
 async def insert_each(storage: Storage, *records: Record, now: Micros = NOW) -> None:
-    """Insert records one by one, all of which must succeed."""
+    """Insert records one by one; each insert must succeed."""
     for record in records:
         require_committed(await storage.commit([Insert(record=record)], now=now))
 
 
 async def insert_many(storage: Storage, records: Sequence[Record], now: Micros = NOW) -> None:
-    """Insert many records of one partition, in commits of 25."""
+    """Insert many records of one partition in commits of 25."""
     for start in range(0, len(records), 25):
         changes = [Insert(record=record) for record in records[start : start + 25]]
         require_committed(await storage.commit(changes, now=now))
 
 
-async def commit_changes(storage: Storage, *changes: Change, now: Micros = NOW) -> Committed:
+async def commit_changes(
+    storage: Storage, *changes: Change, guard: Guard | None = None, now: Micros = NOW
+) -> Committed:
     """Commit changes that must succeed."""
-    return require_committed(await storage.commit(changes, now=now))
+    return require_committed(await storage.commit(changes, guard=guard, now=now))
+
+
+async def read_counts(
+    storage: Storage, space: Space = SPACE, partition: str | None = PARTITION, now: Micros = NOW
+) -> dict[Tag, int]:
+    return dict(await storage.counts(space, partition, now=now))
 
 
 def require_committed(result: Committed | Refused) -> Committed:

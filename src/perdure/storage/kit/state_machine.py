@@ -1,9 +1,10 @@
-"""A hypothesis state machine: the same random history on an engine and on the model, every answer compared.
+"""A hypothesis state machine that runs random histories on an engine and on a model, and compares all
+results.
 
     TestMyEngine = state_machine(my_engine).TestCase
 
-The model is the memory engine, held to the contract by the checks and by a slow and obvious twin in perdure's
-own tests. Names, times and tags are few, so that histories collide.
+The model is the memory engine, which perdure's own tests check against a slow and obvious reference engine.
+There are few names, times and tags, so that operations often concern the same records.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _limits = st.sampled_from([1, 2, 3, 1000])
 
 
 def state_machine(factory: Factory) -> type[RuleBasedStateMachine]:
-    """A state machine for the engine that this factory opens."""
+    """Return a state machine for the engine that this factory opens."""
 
     class EngineAgainstModel(_Machine):
         def __init__(self) -> None:
@@ -77,7 +78,7 @@ class _Machine(RuleBasedStateMachine):
         self.loop.close()
 
     def run_on_both(self, verb: Callable[[Storage], Awaitable[T]], what: str) -> T:
-        """Ask the engine and the model the same; they must answer the same."""
+        """Run a verb on the engine and on the model, and require equal results."""
 
         async def ask() -> tuple[T, T]:
             return await verb(await self.subject.caught_up()), await verb(self.model)
@@ -98,12 +99,12 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
     def commit_more(self, partition: str, data: st.DataObject) -> None:
-        """The same: hypothesis picks rules evenly, and an empty storage is soon understood."""
+        """Commit too: hypothesis chooses rules with equal probability, and more commits find more."""
         self._commit(partition, None, data)
 
     def _commit(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
-        places = st.tuples(st.sampled_from(SPACES), st.sampled_from(KEYS))
-        chosen = data.draw(st.lists(places, min_size=1, max_size=4, unique=True))
+        keys = st.tuples(st.sampled_from(SPACES), st.sampled_from(KEYS))
+        chosen = data.draw(st.lists(keys, min_size=1, max_size=4, unique=True))
         changes = [self._change(Address(space, partition, key), data) for space, key in chosen]
         now = self.now
         self.run_on_both(
@@ -187,16 +188,19 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(until=_times)
     def purge(self, until: Micros) -> None:
-        """Which records a guard has purged before is left to the engine; that they are gone is not."""
+        """Purge.
+
+        After guarded commits the results may differ: a guard may have purged some records before.
+        """
 
         async def purge(storage: Storage) -> list[tuple[str, ...]]:
             return sorted(await storage.purge(until=until, limit=1000))
 
-        async def purge_silently(storage: Storage) -> None:
+        async def purge_without_result(storage: Storage) -> None:
             await purge(storage)
 
         is_open = self.guarded_at is not None
-        self.run_on_both(purge_silently if is_open else purge, f"purge {until}")
+        self.run_on_both(purge_without_result if is_open else purge, f"purge {until}")
         if self.guarded_at is not None and until >= self.guarded_at:
             self.guarded_at = None
 

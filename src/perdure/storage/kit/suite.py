@@ -1,14 +1,14 @@
-"""What an engine's author gives the kit, and how the kit runs its checks on it.
+"""The subject that an engine's author provides, the checks, and their report.
 
     @asynccontextmanager
     async def my_engine() -> AsyncGenerator[Subject]:
         async with await open_storage("mine://...") as storage:   # fresh and empty, each time
             yield Subject(storage, second_client=lambda: open_storage("mine://..."))
 
-    report = await run(my_engine)          # as plain functions
+    report = await run(my_engine)          # without pytest
     report.raise_if_failed()
 
-    @pytest.mark.parametrize("check", CHECKS, ids=str)              # or from pytest
+    @pytest.mark.parametrize("check", CHECKS, ids=str)              # or with pytest
     async def test_my_engine_keeps_the_contract(check):
         async with my_engine() as subject:
             await check(subject)
@@ -36,23 +36,23 @@ Opener: TypeAlias = Callable[[], Awaitable[Storage]]
 
 
 class Subject(msgspec.Struct):
-    """A fresh, empty storage under test, and the capabilitys through which the kit reaches around it."""
+    """A new, empty storage under test, and the capabilities that some checks need."""
 
     storage: Storage
     reopen: Opener | None = None
-    """Open the same data again; the kit has closed `storage` before."""
+    """Open the same data again, after the kit has closed `storage`."""
     second_client: Opener | None = None
-    """Open another client of the same data, while the first goes on. The kit closes it."""
+    """Open another client of the same data while the first is open. The kit closes it."""
     advance_time: Callable[[Micros], Awaitable[None]] | None = None
-    """Let so much time pass for the engine's own clock, if it has one."""
+    """Advance the engine's own clock, if it has one."""
     catch_up: Callable[[], Awaitable[None]] | None = None
-    """Return when verbs across partitions see everything. An engine without lag needs none."""
+    """Return when verbs across partitions see everything. Not needed by an engine without lag."""
     url: str | None = None
-    """What another process opens to reach the same data."""
+    """The URL with which another process opens the same data."""
     damage: Callable[[Address], Awaitable[None]] | None = None
-    """Make the stored record at this address unreadable, by the engine's own means."""
+    """Make the stored record at this address undecodable."""
     plugin: str | None = None
-    """The module that such a process imports first, where the URL's scheme must be registered."""
+    """A module that such a process imports first, if the URL's scheme must be registered."""
 
     def has(self, capability: Capability) -> bool:
         if capability == "catch_up" and self.storage.lag == 0:
@@ -60,13 +60,13 @@ class Subject(msgspec.Struct):
         return getattr(self, capability) is not None
 
     async def caught_up(self) -> Storage:
-        """The storage, once verbs across partitions see everything."""
+        """Return the storage when verbs across partitions see everything."""
         if self.catch_up is not None:
             await self.catch_up()
         return self.storage
 
     async def reopened(self) -> Storage:
-        """The storage, closed and opened again."""
+        """Close the storage, open it again, and return it."""
         if self.reopen is None:
             raise MissingCapability("reopen")
         await self.storage.close()
@@ -83,11 +83,11 @@ Factory: TypeAlias = Callable[[], AbstractAsyncContextManager[Subject]]
 
 
 class ContractViolation(AssertionError):
-    """The engine did something that the contract excludes."""
+    """Raised when the engine violates the contract."""
 
 
 class MissingCapability(Exception):
-    """A check needs a capability that its subject does not have: a reason to skip it."""
+    """Raised when a check needs a capability that its subject does not have."""
 
     def __init__(self, capability: Capability) -> None:
         super().__init__(f"the subject has no capability {capability!r}")
@@ -95,21 +95,21 @@ class MissingCapability(Exception):
 
 
 def expect_intact(actual: object, expected: object, what: str) -> None:
-    """Like `expect`, for values too large to be shown."""
+    """Like `expect`, for values that are too large to print."""
     if actual != expected:
-        raise ContractViolation(f"{what}: came back changed")
+        raise ContractViolation(f"{what}: the returned value differs")
 
 
 WAKE_TIMEOUT = 30.0
-"""Seconds after which a watch that was not woken is called deaf. Not a measure of speed."""
+"""Seconds after which a watch that did not wake is considered faulty. Not a measure of speed."""
 
 
 async def within_timeout(waiting: Awaitable[T], what: str) -> T:
-    """The answer of something that should come at once."""
+    """Return the result of an awaitable that should complete immediately."""
     try:
         return await asyncio.wait_for(waiting, WAKE_TIMEOUT)
     except TimeoutError as error:
-        raise ContractViolation(f"{what} did not come within {WAKE_TIMEOUT:g} seconds") from error
+        raise ContractViolation(f"{what} did not happen within {WAKE_TIMEOUT:g} seconds") from error
 
 
 def expect(actual: object, expected: object, what: str) -> None:
@@ -118,7 +118,7 @@ def expect(actual: object, expected: object, what: str) -> None:
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One promise of the contract, or a part of it, as a function that raises ContractViolation."""
+    """A check of one promise, or of a part of it: a function that raises ContractViolation."""
 
     name: str
     promise: int
@@ -136,13 +136,13 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CHECKS: list[Check] = []
-"""Every check, in the order of the promises. Import `perdure.storage.kit` to have it filled."""
+"""All checks, in the order of the promises. Importing `perdure.storage.kit` fills the list."""
 
 
 def check(
     promise: int, *needs: Capability
 ) -> Callable[[Callable[[Subject], Awaitable[None]]], Callable[[Subject], Awaitable[None]]]:
-    """Make a function a check of the kit, named after it."""
+    """Add a function to the kit as a check with its name."""
 
     def add(function: Callable[[Subject], Awaitable[None]]) -> Callable[[Subject], Awaitable[None]]:
         CHECKS.append(Check(function.__name__, promise, needs, function))
@@ -162,7 +162,7 @@ class Result(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True):
-    """What the checks found. `str(report)` is a line for each."""
+    """The results of the checks. `str(report)` has a line for each."""
 
     results: tuple[Result, ...]
 
@@ -183,7 +183,7 @@ class Report(msgspec.Struct, frozen=True):
 
 
 async def run(factory: Factory, checks: Sequence[Check] = CHECKS) -> Report:
-    """Run each check on a subject of its own."""
+    """Run each check on a new subject."""
     return Report(tuple([await _run_one(factory, each) for each in checks]))
 
 

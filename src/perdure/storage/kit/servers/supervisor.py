@@ -14,13 +14,13 @@ import sys
 import threading
 
 STOP_TIMEOUT = 30.0
-"""Seconds for an orderly end before a hard one."""
+"""Seconds between SIGINT and SIGKILL."""
 
 
 def main(user: str, *command: str) -> int:
-    """Returns what the server returned."""
+    """Run the command and return its exit code."""
     number = None if user == "-" else int(user)
-    server = subprocess.Popen(  # noqa: S603 - the command is the launcher's own
+    server = subprocess.Popen(  # noqa: S603 - the caller's command
         command,
         stdin=subprocess.DEVNULL,
         stdout=sys.stderr,
@@ -34,11 +34,11 @@ def main(user: str, *command: str) -> int:
 
 
 def _stop_when_orphaned(server: subprocess.Popen[bytes]) -> None:
-    """Wait until nobody holds the other end; then let the server go."""
+    """Wait until standard input is closed, then stop the server."""
     while os.read(0, 1024):
         pass
     server.send_signal(signal.SIGCONT)
-    server.send_signal(signal.SIGINT)  # of a PostgreSQL: roll back and go; others simply go
+    server.send_signal(signal.SIGINT)  # PostgreSQL: fast shutdown; the others stop as well
     try:
         server.wait(STOP_TIMEOUT)
     except subprocess.TimeoutExpired:

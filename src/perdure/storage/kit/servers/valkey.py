@@ -1,4 +1,4 @@
-"""Valkey, which speaks Redis: one server, a cluster of three, or a master with a replica and sentinels."""
+"""Valkey: one server, a cluster of three, or a master with a replica and sentinels."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .process import (
 
 SLOTS = 16384
 SERVICE = "perdure"
-"""What the sentinels call the master that they watch."""
+"""The service name of the master that the sentinels monitor."""
 SENTINEL_PERIODS_MS = {"publish-period": 200, "info-period": 500, "ask-period": 200}
-"""Milliseconds between what sentinels tell each other and ask the others; by default up to ten seconds."""
+"""Periods of the sentinels' messages, in milliseconds; the defaults are up to ten seconds."""
 
 
 def binary() -> Path:
@@ -30,7 +30,7 @@ def binary() -> Path:
 
 
 class Valkey(Server):
-    """One server that flushes its log with each write. `settings` are those of valkey.conf."""
+    """One server that flushes its append-only file with each write. `settings` are those of valkey.conf."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Valkey(Server):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def new_url(self, options: str = "") -> str:
-        """A storage that is not there yet: a prefix of its own."""
+        """Return the URL of a new storage: a prefix of its own."""
         return f"{self.url}?prefix={uuid4().hex}{options}"
 
     def command(self) -> list[str]:
@@ -51,16 +51,16 @@ class Valkey(Server):
     def is_ready(self) -> bool:
         return port_responds(self.port, b"PING\r\n", b"+PONG")
 
-    def send_command(self, *words: str) -> str:
-        """One command, and the first bytes of its answer as they come. For setting servers up."""
+    def send_command(self, *arguments: str) -> str:
+        """Send one command and return the first bytes of its raw reply."""
         with socket.create_connection(("127.0.0.1", self.port), timeout=START_TIMEOUT) as line:
-            parts = "".join(f"${len(word.encode())}\r\n{word}\r\n" for word in words)
-            line.sendall(f"*{len(words)}\r\n{parts}".encode())
+            parts = "".join(f"${len(argument.encode())}\r\n{argument}\r\n" for argument in arguments)
+            line.sendall(f"*{len(arguments)}\r\n{parts}".encode())
             return line.recv(65536).decode()
 
 
 class _Sentinel(Valkey):
-    """Watches a master, and puts a replica in its place when it is gone."""
+    """A sentinel, which monitors a master and replaces it by a replica when it fails."""
 
     def __init__(self, master: Valkey, quorum: int, failure_timeout: float) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ class _Sentinel(Valkey):
         self._failure_timeout = failure_timeout
 
     def prepare(self) -> None:
-        """Sentinels keep their state in their configuration, so each has a file."""
+        """Write the configuration file, in which a sentinel also stores its state."""
         lines = (
             f"port {self.port}",
             "bind 127.0.0.1",
@@ -94,7 +94,7 @@ class _Sentinel(Valkey):
 
 
 class _ServerGroup(ManagedServer):
-    """Servers that belong together."""
+    """Servers that are started and closed together."""
 
     def __init__(self) -> None:
         self._stack = ExitStack()
@@ -104,7 +104,10 @@ class _ServerGroup(ManagedServer):
 
 
 class _Node(Valkey):
-    """One node of a cluster. The port on which it talks to the others is by default 10000 above its own."""
+    """One node of a cluster.
+
+    The port of the cluster bus is explicit: the default is its own port plus 10000.
+    """
 
     def __init__(self, failure_timeout: float) -> None:
         self.bus = free_port()
@@ -136,7 +139,7 @@ class ValkeyCluster(_ServerGroup):
         return f"{self.url}/?prefix={uuid4().hex}{options}"
 
     def start(self) -> None:
-        """Start the nodes and join them; return when every one knows where every slot is."""
+        """Start the nodes and join them; return when each of them knows all slots."""
         for node in self.nodes:
             self._stack.enter_context(node)
         first_node = self.nodes[0]
@@ -153,16 +156,17 @@ class ValkeyCluster(_ServerGroup):
 
 
 class ValkeySentinel(_ServerGroup):
-    """A master, a replica, and three sentinels that put the one in the other's place.
+    """A master, a replica, and three sentinels.
 
-    They do so when the master is silent for longer than `failure_timeout` seconds.
+    The sentinels replace the master by the replica if the master is silent for longer than `failure_timeout`
+    seconds.
     """
 
     def __init__(self, sentinels: int = 3, *, failure_timeout: float = 1.0) -> None:
         super().__init__()
-        at_once = {"repl-diskless-sync-delay": "0"}  # the one that leads would wait for more replicas
-        self.master = Valkey(at_once)
-        self.replica = Valkey({**at_once, "replicaof": f"127.0.0.1 {self.master.port}"})
+        no_delay = {"repl-diskless-sync-delay": "0"}  # the master would wait for more replicas
+        self.master = Valkey(no_delay)
+        self.replica = Valkey({**no_delay, "replicaof": f"127.0.0.1 {self.master.port}"})
         quorum = sentinels // 2 + 1
         self.sentinels = [_Sentinel(self.master, quorum, failure_timeout) for _ in range(sentinels)]
 
@@ -175,7 +179,7 @@ class ValkeySentinel(_ServerGroup):
         return f"{self.url}?prefix={uuid4().hex}{options}"
 
     def start(self) -> None:
-        """Return when the replica follows the master and the sentinels know both, and each other."""
+        """Start all servers; return when the replica is in sync and the sentinels know all of them."""
         for server in (self.master, self.replica, *self.sentinels):
             self._stack.enter_context(server)
         wait_until(
@@ -188,7 +192,7 @@ class ValkeySentinel(_ServerGroup):
         )
 
     def shorten_failure_timeout(self) -> None:
-        """From now on one second of silence is enough, so that a test need not wait for what it has done."""
+        """Reduce the failure timeout to one second, so that a test need not wait for a failover."""
         for sentinel in self.sentinels:
             sentinel.send_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "1000")
 

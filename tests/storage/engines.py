@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from perdure.storage import Micros, Storage, migrate_storage, open_storage
-from perdure.storage.dynamodb.location import parse
+from perdure.storage.dynamodb.location import parse_url
 from perdure.storage.kit import Factory, Subject
 from perdure.storage.kit.servers.postgres import system_binaries
 from perdure.storage.memory import MemoryEngine
@@ -123,7 +123,7 @@ def dynamodb(kind: str) -> Factory:
     async def factory() -> AsyncGenerator[Subject]:
         async with (
             pooled(kind) as url,
-            client_of(parse(url).options.endpoint_url or "") as db,
+            client_of(parse_url(url).options.endpoint_url or "") as db,
             at(url) as subject,
         ):
             subject.catch_up = lambda: settle(db, table_of(url))

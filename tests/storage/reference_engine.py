@@ -31,7 +31,7 @@ from perdure.storage.record import ChangeResult, Insert, InsertIfAbsent, Kept, a
 from perdure.storage.watch import WatchRegistry
 
 
-class NaiveEngine(Engine):
+class ReferenceEngine(Engine):
     """Every verb in its most obvious form. The broken engines override one step each."""
 
     name = "naive"
