@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 from urllib.parse import quote, unquote
 
 from ..damage import Damaged
-from ..record import Address, Micros, Position, Record, RecordState, Space, Tag
+from ..record import Address, Micros, Position, Record, RecordState, Space, Tag, is_live
 from ..shards import shard_of
 
 Item: TypeAlias = Mapping[str, Mapping[str, str]]
@@ -66,7 +66,7 @@ class StoredState(NamedTuple):
         return RecordState(self.version, self.order, self.tag) if self.is_live(now) else None
 
     def is_live(self, now: Micros) -> bool:
-        return self.expires_at is None or now < self.expires_at
+        return is_live(self.expires_at, now)
 
 
 class ExpiredRecord(NamedTuple):

@@ -12,7 +12,8 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeAlias, TypeVar
 
-from ..contract import MaintenanceReport
+from ..batcher import batched
+from ..contract import MaintenanceReport, counter_finding
 from ..damage import Damaged
 from ..record import Micros, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
@@ -143,17 +144,13 @@ async def scan_table(table: Table) -> TableScan:
     return scan
 
 
-async def read_totals(table: Table, shards: Sequence[SpaceShard]) -> dict[SpaceShard, StoredCounter]:
-    return await read_counters(table, {each: total_key(*each) for each in shards})
-
-
 async def read_totals_transactional(
     table: Table, shards: Sequence[SpaceShard]
 ) -> dict[SpaceShard, StoredCounter]:
     """Return the totals, including every transaction that an earlier scan has seen."""
     found: dict[SpaceShard, StoredCounter] = {}
-    for start in range(0, len(shards), MAX_BATCH_GET):
-        keys = {each: total_key(*each) for each in shards[start : start + MAX_BATCH_GET]}
+    for batch in batched(shards, MAX_BATCH_GET):
+        keys = {each: total_key(*each) for each in batch}
         items = await table.get_transactional(list(keys.values()))
         found |= {each: decode_counter(items.get(key)) for each, key in keys.items()}
     return found
@@ -162,9 +159,8 @@ async def read_totals_transactional(
 async def read_counters(table: Table, keys: Mapping[K, Key]) -> dict[K, StoredCounter]:
     """Return the counters with these keys. A counter that does not exist is empty."""
     found: dict[Key, Item] = {}
-    distinct = list(keys.values())
-    for start in range(0, len(distinct), MAX_BATCH_GET):
-        found |= await table.get(distinct[start : start + MAX_BATCH_GET])
+    for batch in batched(list(keys.values()), MAX_BATCH_GET):
+        found |= await table.get(batch)
     return {name: decode_counter(found.get(key)) for name, key in keys.items()}
 
 
@@ -201,8 +197,7 @@ async def _check_partition(table: Table, partition: SpacePartition, *, repair: b
             after = await read_counter_transactional(table, *partition)
             is_unchanged = after.revision == before.revision
         if is_unchanged:
-            space, name = partition
-            return list(_findings(f"{name}/{space}", before.counts, wrong))
+            return list(_findings(*partition, before.counts, wrong))
     return []
 
 
@@ -220,10 +215,9 @@ async def _repair_counter(
     table: Table, partition: SpacePartition, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> bool:
     """Correct a counter, and its total by the same deltas. Return False if the counter has changed."""
-    deltas = list(wrong.items())
-    for n, start in enumerate(range(0, len(deltas), MAX_TAGS_PER_UPDATE)):
+    for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
         transaction = Transaction(table)
-        for tag, delta in deltas[start : start + MAX_TAGS_PER_UPDATE]:
+        for tag, delta in deltas:
             transaction.add_count(*partition, tag, delta)
         transaction.require_counter(*partition, revision_condition(before.revision + n))
         if not await transaction.commit():
@@ -233,7 +227,7 @@ async def _repair_counter(
 
 async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
     """Check that each total is the sum of its counters. If one is not, scan the table again."""
-    before = await read_totals(table, scan.total_shards)
+    before = await read_counters(table, {each: total_key(*each) for each in scan.total_shards})
     suspects = _wrong_totals(scan, before)
     if not suspects:
         return []
@@ -243,7 +237,7 @@ async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[
     findings: list[str] = []
     for each, wrong in _wrong_totals(second_scan, unchanged).items():
         space, shard = each
-        findings += _findings(f"{space}, shard {shard}", unchanged[each].counts, wrong)
+        findings += _findings(Space(f"{space}, shard {shard}"), None, unchanged[each].counts, wrong)
         if repair:
             await _repair_total(table, each, unchanged[each], wrong)
     return findings
@@ -261,10 +255,9 @@ async def _repair_total(
     table: Table, shard: SpaceShard, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> None:
     """Correct a total, unless it has changed; then the next maintenance finds it."""
-    deltas = list(wrong.items())
     with suppress(ConditionFailed):
-        for n, start in enumerate(range(0, len(deltas), MAX_TAGS_PER_UPDATE)):
-            update = counter_update(dict(deltas[start : start + MAX_TAGS_PER_UPDATE]))
+        for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
+            update = counter_update(dict(deltas))
             guarded = with_condition(update, revision_condition(before.revision + n))
             request = {"TableName": table.name, "Key": total_key(*shard).item, **guarded}
             await table.transact([{"Update": request}])
@@ -301,7 +294,9 @@ def _differences(stored: Mapping[Tag, int], actual: Mapping[Tag, int]) -> dict[T
     return {tag: delta for tag, delta in deltas.items() if delta}
 
 
-def _findings(counter: str, stored: Mapping[Tag, int], wrong: Mapping[Tag, int]) -> Iterator[str]:
+def _findings(
+    space: Space, partition: str | None, stored: Mapping[Tag, int], wrong: Mapping[Tag, int]
+) -> Iterator[str]:
     for tag, delta in sorted(wrong.items()):
         count = stored.get(tag, 0)
-        yield f"counter {counter}, tag {tag!r}: stored {count}, actual {count + delta}"
+        yield counter_finding(space, partition, tag, stored=count, actual=count + delta)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
+from ..batcher import batched
 from ..errors import StorageBusy, StorageError
 from ..record import Address, Micros
 from ..shards import shard_of
@@ -32,8 +33,8 @@ async def purge_expired(
     """
     unique = {each.address: each for each in expired}.values()
     neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
-    for start in range(0, len(neighbours), MAX_PURGED_PER_TRANSACTION):
-        purged = await _purge_batch(table, neighbours[start : start + MAX_PURGED_PER_TRANSACTION], until)
+    for batch in batched(neighbours, MAX_PURGED_PER_TRANSACTION):
+        purged = await _purge_batch(table, batch, until)
         on_purged(purged)
         await delete_body_parts(table, [key for each in purged for key in _parts_of(each)])
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from ..batcher import Batcher
+from ..batcher import Batcher, batched
 from ..damage import Damaged, checked
 from ..errors import StorageBusy
 from ..page import MAX_PAGE_BYTES, Page
-from ..record import Address, Micros, PageRequest, Record
+from ..record import Address, Micros, PageRequest, Record, is_live
 from .items import (
     MAX_INLINE_BODY_BYTES,
     Item,
@@ -108,7 +108,11 @@ class Reader:
         found: dict[Key, Record | Damaged] = {}
         for attempt in range(MAX_BODY_READ_ATTEMPTS):
             read = await self._items(left) if items is None or attempt else items
-            items = {key: read[key] for key in left if key in read and _is_live(read[key], now)}
+            items = {
+                key: read[key]
+                for key in left
+                if key in read and is_live(int_attribute(read[key], "expires_at"), now)
+            }
             bodies = await self._bodies(items)
             found.update((key, decode_record(items[key], body)) for key, body in bodies.items())
             left = [key for key in items if key not in bodies]
@@ -142,7 +146,7 @@ class Reader:
         await self._get_batches.close()
 
     async def _items(self, keys: Sequence[Key]) -> dict[Key, Item]:
-        batches = [keys[start : start + MAX_BATCH_GET] for start in range(0, len(keys), MAX_BATCH_GET)]
+        batches = list(batched(keys, MAX_BATCH_GET))
         if len(batches) == 1:
             return await self._get_batches.submit(batches[0])
         results = await asyncio.gather(*[self._get_batches.submit(batch) for batch in batches])
@@ -160,8 +164,8 @@ class Reader:
         split = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
         part_list = [part for keys in split.values() for part in keys]
         parts: dict[Key, Item] = {}
-        for start in range(0, len(part_list), MAX_BATCH_GET):
-            parts |= await self._table.get(part_list[start : start + MAX_BATCH_GET])
+        for batch in batched(part_list, MAX_BATCH_GET):
+            parts |= await self._table.get(batch)
         for key, keys in split.items():
             if keys and _is_complete(parts, keys):
                 bodies[key] = "".join(parts[part]["part"]["S"] for part in keys)
@@ -192,11 +196,6 @@ def _parts_of(item: Item) -> list[Key]:
 
 def _is_complete(found: Mapping[Key, Item], parts: Sequence[Key]) -> bool:
     return all("S" in found.get(part, {}).get("part", {}) for part in parts)
-
-
-def _is_live(item: Item, now: Micros) -> bool:
-    expires_at = int_attribute(item, "expires_at")
-    return expires_at is None or now < expires_at
 
 
 def _page_query(request: PageRequest, partition: str) -> Parameters:

@@ -19,6 +19,7 @@ from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStu
 from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeStubs]
 from botocore.loaders import Loader  # pyright: ignore[reportMissingTypeStubs]
 
+from ..batcher import batched
 from ..errors import StorageUnavailable
 from .errors import (
     DRIVER_ERRORS,
@@ -188,9 +189,8 @@ class Table:
 
     async def delete(self, keys: Sequence[Key]) -> None:
         """Delete items that nothing refers to. It is idempotent."""
-        for start in range(0, len(keys), MAX_BATCH_WRITE):
-            batch = [{"DeleteRequest": {"Key": key.item}} for key in keys[start : start + MAX_BATCH_WRITE]]
-            remaining: Parameters = {self.name: batch}
+        for batch in batched(keys, MAX_BATCH_WRITE):
+            remaining: Parameters = {self.name: [{"DeleteRequest": {"Key": key.item}} for key in batch]}
             idle = 0
             while remaining:
                 response = await self._send("batch_write_item", {"RequestItems": remaining}, writes=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..batcher import batched
 from ..record import (
     Accepted,
     Address,
@@ -35,8 +36,8 @@ async def get_returns_each_address_in_the_order_given(subject: Subject) -> None:
     addresses = [each for record in reversed(records) for each in (record.address, _absent(record))]
     wanted = [each for record in reversed(records) for each in (record, None)]
     got: list[Record | None] = []
-    for start in range(0, len(addresses), 100):
-        got += await subject.storage.get_many(addresses[start : start + 100], now=NOW)
+    for batch in batched(addresses, 100):
+        got += await subject.storage.get_many(batch, now=NOW)
     expect(got, wanted, "the records of 120 addresses, every second absent")
 
 

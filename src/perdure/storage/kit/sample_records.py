@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..batcher import batched
 from ..limits import MAX_INTEGER
 from ..port import Storage
 from ..record import Change, Committed, Guard, Insert, Micros, Record, Refused, Space, Tag
@@ -103,8 +104,8 @@ async def insert_each(storage: Storage, *records: Record, now: Micros = NOW) -> 
 
 async def insert_many(storage: Storage, records: Sequence[Record], now: Micros = NOW) -> None:
     """Insert many records of one partition in commits of 25."""
-    for start in range(0, len(records), 25):
-        changes = [Insert(record=record) for record in records[start : start + 25]]
+    for batch in batched(records, 25):
+        changes = [Insert(record=record) for record in batch]
         require_committed(await storage.commit(changes, now=now))
 
 

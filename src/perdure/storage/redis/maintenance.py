@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
+from ..batcher import batched
 from ..contract import MaintenanceReport, StorageInfo
 from ..damage import Damaged
 from ..errors import StorageCorrupt, StorageError
@@ -108,9 +109,9 @@ async def _count_missing(
     for record in records:
         by_shard[record.shard].append(record.address)
     calls = [
-        _missing_call(keys, shard, addresses[start : start + BATCH_SIZE], repair=repair)
+        _missing_call(keys, shard, batch, repair=repair)
         for shard, addresses in by_shard.items()
-        for start in range(0, len(addresses), BATCH_SIZE)
+        for batch in batched(addresses, BATCH_SIZE)
     ]
     total: Counter[bytes] = Counter()
     for reply in cast("list[list[int]]", await router.read(calls) if calls else []):
@@ -131,8 +132,7 @@ def _missing_call(keys: Keys, shard: int, records: Sequence[Address], *, repair:
 async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damaged]:
     """Return those of these records that cannot be decoded."""
     damaged: list[Damaged] = []
-    for start in range(0, len(records), MAX_RECORDS_PER_READ):
-        batch = records[start : start + MAX_RECORDS_PER_READ]
+    for batch in batched(records, MAX_RECORDS_PER_READ):
         values = await router.read([(each.shard, ("MGET", each.key)) for each in batch])
         for record, (value,) in zip(batch, cast("list[list[bytes | None]]", values), strict=True):
             if value is None:

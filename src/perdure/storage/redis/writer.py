@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from typing import cast
 
+from ..batcher import batched
 from ..errors import OutcomeUnknown, StorageError, StorageFailed
 from ..record import (
     Accepted,
@@ -89,7 +90,7 @@ class Writer:
             reason = f"{len(purged)} records were purged, perhaps more ({error})"
             raise OutcomeUnknown(reason) from error
         finally:
-            wake(Address(each.space, each.partition, each.key) for each in purged)
+            wake(each.address for each in purged)
         return purged
 
     async def _purge(self, until: Micros, limit: int, purged: list[Purged]) -> None:
@@ -200,13 +201,9 @@ def _entry_address(entry: bytes) -> Address:
     return Address(Space(space), partition, key)
 
 
-def _batches(addresses: Iterable[Address]) -> list[list[Address]]:
+def _batches(addresses: Iterable[Address]) -> list[Sequence[Address]]:
     """Group the addresses by shard, and split each group into batches for one call."""
-    of_shard: defaultdict[int, list[Address]] = defaultdict(list)
+    by_shard: defaultdict[int, list[Address]] = defaultdict(list)
     for address in addresses:
-        of_shard[shard_of(address.partition)].append(address)
-    return [
-        group[start : start + MAX_PURGED_PER_CALL]
-        for group in of_shard.values()
-        for start in range(0, len(group), MAX_PURGED_PER_CALL)
-    ]
+        by_shard[shard_of(address.partition)].append(address)
+    return [batch for group in by_shard.values() for batch in batched(group, MAX_PURGED_PER_CALL)]
