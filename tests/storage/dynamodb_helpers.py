@@ -1,4 +1,4 @@
-"""What the tests of the DynamoDB engine share: storages on servers, and a look behind them."""
+"""Helpers of the DynamoDB tests: storages on servers, and direct access to tables."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from perdure.storage.dynamodb.schema import table_definition
 from perdure.storage.kit.servers.dynamodb import REGION
 
 TEST_TIMEOUT = 60.0
-"""Seconds after which something that never comes fails the test instead of hanging it."""
+"""Seconds after which a test fails instead of hanging."""
 
 _INDEXES = {
     "all_listing": "space_shard",
@@ -42,8 +42,8 @@ async def storage_on(server: DynamoDb, options: str = "") -> AsyncGenerator[Stor
         yield storage
 
 
-async def make_without_end(db: Any, table: str) -> None:  # noqa: ANN401
-    """A table without time to live: the kit's records ended years ago, and a strict server acts on it."""
+async def create_without_ttl(db: Any, table: str) -> None:  # noqa: ANN401
+    """Create a table without time to live, because a strict server would delete the kit's old records."""
     await db.create_table(TableName=table, **table_definition())
     async with asyncio.timeout(TEST_TIMEOUT):
         while (await db.describe_table(TableName=table))["Table"]["TableStatus"] != "ACTIVE":  # noqa: ASYNC110
@@ -52,14 +52,14 @@ async def make_without_end(db: Any, table: str) -> None:  # noqa: ANN401
 
 @asynccontextmanager
 async def client_of(endpoint: str) -> AsyncGenerator[Any]:
-    """The driver's own client, to look behind the engine. Its methods are typed by another package."""
+    """Yield the driver's own client, to read the table directly. Its methods are typed by another package."""
     async with _session().create_client("dynamodb", endpoint_url=endpoint, region_name=REGION) as client:
         yield client
 
 
 @cache
 def _session() -> Any:  # noqa: ANN401 - see client_of
-    """One for all: each would read the description of the service anew."""
+    """Return one session for all clients: each would load the service model again."""
     return cast("Any", get_session())
 
 
@@ -69,25 +69,25 @@ def table_of(url: str) -> str:
 
 async def settle(db: Any, table: str) -> None:  # noqa: ANN401 - see client_of
     """Return when the global indexes show what was written last; they follow the table in its order."""
-    mark = {"S": uuid4().hex}
-    item = {"pk": mark, "sk": mark, "place": mark, "timer_place": mark, "expires_at": {"N": "0"}}
-    await db.put_item(TableName=table, Item=item | dict.fromkeys(_INDEXES.values(), mark))
+    token = {"S": uuid4().hex}
+    item = {"pk": token, "sk": token, "place": token, "timer_place": token, "expires_at": {"N": "0"}}
+    await db.put_item(TableName=table, Item=item | dict.fromkeys(_INDEXES.values(), token))
     async with asyncio.timeout(TEST_TIMEOUT):
-        await asyncio.gather(*[_seen(db, table, index, mark) for index in _INDEXES])
-    await db.delete_item(TableName=table, Key={"pk": mark, "sk": mark})
+        await asyncio.gather(*[_seen(db, table, index, token) for index in _INDEXES])
+    await db.delete_item(TableName=table, Key={"pk": token, "sk": token})
 
 
-async def _seen(db: Any, table: str, index: str, mark: Mapping[str, str]) -> None:  # noqa: ANN401
-    question = {
-        "KeyConditionExpression": f"{_INDEXES[index]} = :mark",
-        "ExpressionAttributeValues": {":mark": mark},
+async def _seen(db: Any, table: str, index: str, token: Mapping[str, str]) -> None:  # noqa: ANN401
+    query = {
+        "KeyConditionExpression": f"{_INDEXES[index]} = :token",
+        "ExpressionAttributeValues": {":token": token},
     }
-    while not (await db.query(TableName=table, IndexName=index, **question))["Count"]:  # noqa: ASYNC110
+    while not (await db.query(TableName=table, IndexName=index, **query))["Count"]:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
 
 
 async def items_of(db: Any, table: str, kind: str) -> list[dict[str, Any]]:  # noqa: ANN401
-    """The items whose key starts with a word, as they are stored; all of them if the word is empty."""
+    """Return the stored items whose key starts with a kind; all of them if the kind is empty."""
     found: list[dict[str, Any]] = []
     start: dict[str, Any] = {}
     while True:

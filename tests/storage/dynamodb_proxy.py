@@ -42,7 +42,7 @@ class Error(msgspec.Struct, frozen=True):
 class Answer(msgspec.Struct, frozen=True):
     """The same, of a server that refuses nothing."""
 
-    said: dict[str, Any]
+    response: dict[str, Any]
 
 
 Fault: TypeAlias = Loss | Error | Answer | None
@@ -105,7 +105,7 @@ class Proxy:
         if fault is Loss.REQUEST:
             return False
         if isinstance(fault, (Error, Answer)):
-            writer.write(_refusal(fault) if isinstance(fault, Error) else _answer(200, fault.said))
+            writer.write(_refusal(fault) if isinstance(fault, Error) else _answer(200, fault.response))
             return True
         to_server.write(head + body)
         answer_head, answer = await _read(from_server)
@@ -139,13 +139,13 @@ def _header(head: bytes, name: bytes) -> bytes:
 
 
 def _refusal(error: Error) -> bytes:
-    said: dict[str, Any] = {"__type": ERRORS + error.code, "message": "injected"}
+    response: dict[str, Any] = {"__type": ERRORS + error.code, "message": "injected"}
     if error.reasons:
-        said["CancellationReasons"] = [{"Code": reason} for reason in error.reasons]
-    return _answer(error.status, said)
+        response["CancellationReasons"] = [{"Code": reason} for reason in error.reasons]
+    return _answer(error.status, response)
 
 
-def _answer(status: int, said: dict[str, Any]) -> bytes:
-    body = json.dumps(said).encode()
+def _answer(status: int, response: dict[str, Any]) -> bytes:
+    body = json.dumps(response).encode()
     head = f"HTTP/1.1 {status} Injected\r\nContent-Type: application/x-amz-json-1.0\r\n"
     return head.encode() + f"Content-Length: {len(body)}\r\n\r\n".encode() + body

@@ -65,7 +65,7 @@ class Refusal(NamedTuple):
     kind: str
     operation: str
     status: int
-    said: Mapping[str, Any]
+    response: Mapping[str, Any]
 
 
 async def outcome_of(asking: Any) -> object:  # noqa: ANN401 - an awaitable of the driver's
@@ -74,9 +74,9 @@ async def outcome_of(asking: Any) -> object:  # noqa: ANN401 - an awaitable of t
         answer = await asking
     except DRIVER_ERRORS as error:
         response = cast("Any", error).response
-        said = {name: value for name, value in response.items() if name != "ResponseMetadata"}
+        response = {name: value for name, value in response.items() if name != "ResponseMetadata"}
         status = response["ResponseMetadata"]["HTTPStatusCode"]
-        return Refusal(type(error).__name__, cast("Any", error).operation_name, status, said)
+        return Refusal(type(error).__name__, cast("Any", error).operation_name, status, response)
     return {name: value for name, value in answer.items() if name != "ResponseMetadata"}
 
 

@@ -19,7 +19,7 @@ from perdure.storage import migrate_storage
 from perdure.storage.postgres.location import parse_url
 
 from .. import servers
-from .dynamodb_helpers import DynamoDb, client_of, make_without_end, settle, table_of
+from .dynamodb_helpers import DynamoDb, client_of, create_without_ttl, settle, table_of
 
 
 class Kind(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ def _on_dynamodb(server: Callable[[], DynamoDb], *, expires: bool) -> Kind:
             await migrate_storage(url)
         else:
             async with client_of(server().endpoint) as db:
-                await make_without_end(db, table_of(url))
+                await create_without_ttl(db, table_of(url))
         return url
 
     async def empty(url: str) -> None:

@@ -1,4 +1,4 @@
-"""What the tests of the Redis engine share: storages on servers, a look behind, and a storm of commits."""
+"""Helpers of the Redis tests: storages on servers, direct access to servers, and concurrent commits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from perdure.storage.kit.servers import Valkey
 from .engines import at
 
 TEST_TIMEOUT = 60.0
-"""Seconds after which something that never comes fails the test instead of hanging it."""
+"""Seconds after which a test fails instead of hanging."""
 
 
 class Servers(Protocol):
@@ -34,13 +34,13 @@ async def storage_on(servers: Servers, options: str = "") -> AsyncGenerator[Stor
 
 
 def subject_on(servers: Servers, options: str = "") -> AbstractAsyncContextManager[Subject]:
-    """A fresh storage as the kit wants it."""
+    """Return a new storage as a subject of the kit."""
     return at(servers.new_url(options))
 
 
 @asynccontextmanager
 async def client_of(server: Valkey) -> AsyncGenerator[Any]:
-    """The driver's own client, to look behind the engine. Its types are not good enough to be used."""
+    """Yield the driver's own client, to read the server directly. It is not typed well enough."""
     redis = Redis(
         host="127.0.0.1", port=server.port, socket_timeout=TEST_TIMEOUT, socket_connect_timeout=TEST_TIMEOUT
     )
@@ -49,7 +49,7 @@ async def client_of(server: Valkey) -> AsyncGenerator[Any]:
 
 
 async def opened(url: str) -> Storage:
-    """Open what may take more than one try: the timeout is short, or not every server is well yet."""
+    """Open a storage with several attempts: the timeout is short, or a server is not ready yet."""
     async with asyncio.timeout(TEST_TIMEOUT):
         while True:
             try:
@@ -60,14 +60,14 @@ async def opened(url: str) -> Storage:
 
 @pytest.fixture
 async def storage(url: str) -> AsyncGenerator[Storage]:
-    """Patient, on the `url` of the tests that use it."""
+    """A storage at `url` with a long timeout."""
     async with await open_storage(f"{url}&timeout={TEST_TIMEOUT}") as storage:
         yield storage
 
 
 @pytest.fixture
 async def hasty(url: str) -> AsyncGenerator[Storage]:
-    """The same for who is not served, and goes on, or is told so, soon."""
+    """A storage at `url` with a short timeout."""
     async with await opened(f"{url}&timeout=2") as storage:
         yield storage
 
@@ -80,7 +80,7 @@ async def keys_of(server: Valkey) -> list[bytes]:
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
     """Return when the condition holds; fail when it never does."""
     async with asyncio.timeout(TEST_TIMEOUT):
-        while not await condition():  # noqa: ASYNC110 - servers set no event of ours
+        while not await condition():  # noqa: ASYNC110 - servers set no event
             await asyncio.sleep(0.02)
 
 
@@ -95,7 +95,7 @@ async def is_usable(storage: Storage) -> bool:
 
 
 class Storm(msgspec.Struct):
-    """What became of commits of three records each, in two spaces."""
+    """The outcomes of commits of three records each, in two spaces."""
 
     acknowledged: list[str] = []
     unavailable: list[str] = []
@@ -118,7 +118,10 @@ class Storm(msgspec.Struct):
                 self.acknowledged.append(name)
 
     async def check(self, storage: Storage, *, may_be_lost: bool = False) -> list[str]:
-        """Each commit is whole or absent, and as it was told. Returns what was acknowledged and is absent."""
+        """Check that each commit is complete or absent, as its outcome says.
+
+        Return acknowledged commits that are absent.
+        """
         names = [*self.acknowledged, *self.unavailable, *self.unknown]
         there = dict(
             zip(names, await asyncio.gather(*(_is_whole(storage, name) for name in names)), strict=True)
@@ -148,14 +151,14 @@ async def _is_whole(storage: Storage, name: str) -> bool:
 
 
 async def storm(
-    storage: Storage, disturb: Callable[[], Awaitable[None]], writers: int = 12, told: Storm | None = None
+    storage: Storage, disturb: Callable[[], Awaitable[None]], writers: int = 12, outcome: Storm | None = None
 ) -> Storm:
-    """Let writers write while something happens, and a little longer."""
-    told = Storm() if told is None else told
-    writers_running = [asyncio.create_task(told.write(storage, writer)) for writer in range(writers)]
+    """Let writers commit during a disturbance, and a little longer."""
+    outcome = Storm() if outcome is None else outcome
+    writers_running = [asyncio.create_task(outcome.write(storage, writer)) for writer in range(writers)]
 
     async def has_started() -> bool:
-        return bool(told.acknowledged)
+        return bool(outcome.acknowledged)
 
     try:
         await asyncio.sleep(0.2)
@@ -164,7 +167,7 @@ async def storm(
         await eventually(lambda: is_usable(storage))
         await asyncio.sleep(0.2)
     finally:
-        told.ended = True
+        outcome.ended = True
         async with asyncio.timeout(TEST_TIMEOUT):
             await asyncio.gather(*writers_running)
-    return told
+    return outcome

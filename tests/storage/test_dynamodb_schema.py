@@ -13,7 +13,7 @@ import pytest
 
 from perdure.storage import Insert, migrate_storage, open_storage
 from perdure.storage.dynamodb import schema
-from perdure.storage.dynamodb.items import FORMAT, FORMAT_KEY
+from perdure.storage.dynamodb.items import FORMAT_KEY, FORMAT_VERSION
 from perdure.storage.dynamodb.location import parse_url
 from perdure.storage.dynamodb.schema import TTL_ATTRIBUTE, table_definition
 from perdure.storage.errors import (
@@ -239,7 +239,7 @@ async def test_a_table_of_a_later_format_is_refused_and_left_alone(start: Any) -
     url = server.new_url()
     await migrate_storage(url)
     async with client_of(server.endpoint) as db:
-        later = {**FORMAT_KEY.item, "number": {"N": str(FORMAT + 1)}}
+        later = {**FORMAT_KEY.item, "number": {"N": str(FORMAT_VERSION + 1)}}
         await db.put_item(TableName=table_of(url), Item=later)
         await expect_refused_and_left_alone(db, url, NewerSchema, "upgrade perdure")
 
@@ -265,7 +265,7 @@ async def test_several_clients_may_be_the_first_to_open_a_table_made_by_other_me
         for storage in storages:
             await storage.close()
         [item] = [each for each in await everything_in(db, table_of(url)) if each["pk"] == {"S": "format"}]
-    assert item["number"] == {"N": str(FORMAT)}
+    assert item["number"] == {"N": str(FORMAT_VERSION)}
 
 
 async def test_missing_credentials_are_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ async def test_a_transaction_conflict_raises_the_error_of_the_driver() -> None:
         await pair.by_driver("transact_write_items", question)
         proxy.rule = lambda operation, asked: conflict(operation, asked) if "TransactItems" in asked else None
         told = await pair.by_driver("transact_write_items", question)
-        assert cast("Refusal", told).said["CancellationReasons"][0]["Code"] == "TransactionConflict"
+        assert cast("Refusal", told).response["CancellationReasons"][0]["Code"] == "TransactionConflict"
         assert await pair.by_sender("transact_write_items", question) == told
 
 

@@ -82,9 +82,9 @@ async def test_a_node_that_dies_and_comes_back_loses_nothing(
     async def restart() -> None:
         await asyncio.to_thread(cluster.nodes[1].restart, crash=True)
 
-    told = await storm(hasty, restart)
-    assert told.acknowledged
-    await told.check(storage)
+    outcome = await storm(hasty, restart)
+    assert outcome.acknowledged
+    await outcome.check(storage)
 
 
 async def test_slots_that_move_in_a_storm_leave_every_commit_whole(
@@ -99,11 +99,11 @@ async def test_slots_that_move_in_a_storm_leave_every_commit_whole(
         for slot in slots:
             await move_slot(cluster, slot, first, second)
 
-    told = await storm(hasty, move)
+    outcome = await storm(hasty, move)
     assert slots
-    assert told.acknowledged
+    assert outcome.acknowledged
     assert not slots.intersection({key_slot(key) for key in await keys_of(first)})
-    await told.check(storage)
+    await outcome.check(storage)
 
 
 async def move_slot(cluster: ValkeyCluster, slot: int, source: Valkey, target: Valkey) -> None:

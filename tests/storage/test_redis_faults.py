@@ -59,19 +59,19 @@ def url(server: Valkey) -> str:
 async def test_a_restart_in_a_storm_loses_nothing_acknowledged(
     server: Valkey, storage: Storage, hasty: Storage, *, crash: bool
 ) -> None:
-    told = Storm()
+    outcome = Storm()
 
     async def restart() -> None:
         for number in range(30):
-            if number >= 3 and (told.unknown or told.unavailable):
+            if number >= 3 and (outcome.unknown or outcome.unavailable):
                 return
             await asyncio.to_thread(server.restart, crash=crash)
             await asyncio.sleep(0.2)
 
-    await storm(hasty, restart, told=told)
-    assert told.acknowledged
-    assert told.unknown or told.unavailable
-    await told.check(storage)
+    await storm(hasty, restart, outcome=outcome)
+    assert outcome.acknowledged
+    assert outcome.unknown or outcome.unavailable
+    await outcome.check(storage)
 
 
 async def test_connections_that_are_cut_leave_nothing_half_done(
@@ -83,9 +83,9 @@ async def test_connections_that_are_cut_leave_nothing_half_done(
                 await client.client_kill_filter(_type="normal", skipme=True)
                 await asyncio.sleep(0.01)
 
-    told = await storm(hasty, cut)
-    assert told.acknowledged
-    await told.check(storage)
+    outcome = await storm(hasty, cut)
+    assert outcome.acknowledged
+    await outcome.check(storage)
 
 
 async def test_a_connection_that_the_server_closed_while_idle_is_not_used(

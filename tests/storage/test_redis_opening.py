@@ -118,8 +118,8 @@ async def test_no_error_shows_the_password() -> None:
     for url in TELLING:
         with pytest.raises((CannotOpen, StorageUnavailable)) as caught:
             await open_storage(url)
-        told = "".join(traceback.format_exception(caught.value))
-        assert "secret" not in told, url
+        outcome = "".join(traceback.format_exception(caught.value))
+        assert "secret" not in outcome, url
 
 
 async def test_a_server_that_evicts_is_refused_unless_accepted(caplog: pytest.LogCaptureFixture) -> None:

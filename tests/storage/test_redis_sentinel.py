@@ -55,11 +55,11 @@ async def test_with_a_replica_that_must_have_it_a_failover_loses_nothing_acknowl
             await fail_over(servers)
             await asyncio.to_thread(servers.master.start)  # which becomes the replica that writes wait for
 
-        told = await storm(storage, disturb)
-        assert told.acknowledged
-        assert told.unavailable or told.unknown
+        outcome = await storm(storage, disturb)
+        assert outcome.acknowledged
+        assert outcome.unavailable or outcome.unknown
     async with await opened(f"{url}&timeout={TEST_TIMEOUT}") as patient:
-        await told.check(patient)
+        await outcome.check(patient)
 
 
 async def test_without_replicas_a_failover_leaves_commits_complete_and_writes_continue(
@@ -67,10 +67,10 @@ async def test_without_replicas_a_failover_leaves_commits_complete_and_writes_co
 ) -> None:
     url = servers.new_url()
     async with await opened(f"{url}&timeout=2") as storage:
-        told = await storm(storage, lambda: fail_over(servers))
-        assert told.unavailable or told.unknown
+        outcome = await storm(storage, lambda: fail_over(servers))
+        assert outcome.unavailable or outcome.unknown
     async with await opened(f"{url}&timeout={TEST_TIMEOUT}") as patient:
-        await told.check(patient, may_be_lost=True)
+        await outcome.check(patient, may_be_lost=True)
 
 
 async def test_a_failover_loses_only_commits_that_were_not_acknowledged_with_replicas(

@@ -37,7 +37,7 @@ class Key(NamedTuple):
         return {"pk": {"S": self.pk}, "sk": {"S": self.sk}}
 
 
-FORMAT = 1
+FORMAT_VERSION = 1
 """The version of the stored format. A change that older versions would misread increases it."""
 FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000

@@ -23,7 +23,7 @@ from .errors import (
     is_bad_credentials,
     is_transient,
 )
-from .items import FORMAT, FORMAT_KEY, int_attribute
+from .items import FORMAT_KEY, FORMAT_VERSION, int_attribute
 from .table import Parameters, Table, backoff
 
 LISTING = "listing"
@@ -193,16 +193,16 @@ async def _check_format(table: Table) -> None:
     if found is None:
         if await _is_empty(table):
             request = {
-                "Item": {**FORMAT_KEY.item, "number": {"N": str(FORMAT)}},
+                "Item": {**FORMAT_KEY.item, "number": {"N": str(FORMAT_VERSION)}},
                 "ConditionExpression": "attribute_not_exists(pk)",
             }
             await _admin_request(table, "put_item", request, expected_error="ConditionalCheckFailedException")
         found = await _format(table)  # another process may have been first
-    if found is None or found < FORMAT:
+    if found is None or found < FORMAT_VERSION:
         reason = "the table has the format of an earlier development version of perdure"
         raise CannotOpen(table.location.display_name, reason, "use another table, or delete this one")
-    if found > FORMAT:
-        reason = f"its format is {found}, this version of perdure supports {FORMAT}"
+    if found > FORMAT_VERSION:
+        reason = f"its format is {found}, this version of perdure supports {FORMAT_VERSION}"
         raise NewerSchema(table.location.display_name, reason, "upgrade perdure")
 
 
