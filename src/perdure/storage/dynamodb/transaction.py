@@ -83,13 +83,9 @@ class Transaction:
         self._expiries: set[SpacePartition] = set()
         self._counter_conditions: dict[SpacePartition, tuple[dict[str, Any], OnConditionFailed | None]] = {}
 
-    def put(
-        self, record: Record, stored: StoredState | None, now: Micros, on_failure: OnConditionFailed
-    ) -> None:
-        """Write a record, if this state (or nothing) is stored at its address."""
+    def put(self, record: Record, condition: Parameters, on_failure: OnConditionFailed) -> None:
         body = self._put_parts(record) if needs_split(record.body) else inline_body(record.body)
-        self._add("Put", {"Item": encode_record(record, body), **record_condition(stored, now)}, on_failure)
-        self.note_near_expiry(record, now)
+        self._add("Put", {"Item": encode_record(record, body), **condition}, on_failure)
 
     def purge(self, expired: ExpiredRecord, until: Micros, on_failure: OnConditionFailed) -> None:
         """Delete an expired record and subtract it from its counters."""
@@ -99,18 +95,12 @@ class Transaction:
         self._add("Delete", {"Key": record_key(expired.address).item, **what}, on_failure)
         self.uncount_expired(expired.address, expired.tag)
 
-    def delete(
-        self, address: Address, stored: StoredState | None, now: Micros, on_failure: OnConditionFailed
-    ) -> None:
-        self._add("Delete", {"Key": record_key(address).item, **record_condition(stored, now)}, on_failure)
+    def delete(self, address: Address, condition: Parameters, on_failure: OnConditionFailed) -> None:
+        self._add("Delete", {"Key": record_key(address).item, **condition}, on_failure)
 
-    def check(
-        self, address: Address, stored: StoredState | None, now: Micros, on_failure: OnConditionFailed
-    ) -> None:
-        """Require that this state is stored, without writing the record."""
-        self._add(
-            "ConditionCheck", {"Key": record_key(address).item, **record_condition(stored, now)}, on_failure
-        )
+    def check(self, address: Address, condition: Parameters, on_failure: OnConditionFailed) -> None:
+        """Require that a condition on a record holds, without writing the record."""
+        self._add("ConditionCheck", {"Key": record_key(address).item, **condition}, on_failure)
 
     def add_count(self, space: Space, partition: str, tag: Tag, delta: int) -> None:
         self._deltas[space, partition][tag] += delta
@@ -327,19 +317,22 @@ class PendingCommit:
         accepted = zip(self.changes, self._stored, self.accepted_results(), strict=True)
         for index, (change, stored, result) in enumerate(accepted):
             on_failure = partial(self.set_stored, index)
+            condition = record_condition(stored, self.now)
             match change:
                 case Insert(record=record) | InsertIfAbsent(record=record):
                     if isinstance(result, Kept) and stored is not None:
-                        transaction.check(change.address, stored, self.now, on_failure)
+                        transaction.check(change.address, condition, on_failure)
                         continue
-                    transaction.put(record, stored, self.now, on_failure)
+                    transaction.put(record, condition, on_failure)
+                    transaction.note_near_expiry(record, self.now)
                     if stored is not None:
                         transaction.uncount_expired(change.address, stored.tag)
                 case Replace(before=before, after=after):
-                    transaction.put(after, stored, self.now, on_failure)
+                    transaction.put(after, condition, on_failure)
+                    transaction.note_near_expiry(after, self.now)
                     transaction.note_near_expiry(before, self.now)
                 case Delete(before=before):
-                    transaction.delete(change.address, stored, self.now, on_failure)
+                    transaction.delete(change.address, condition, on_failure)
                     transaction.note_near_expiry(before, self.now)
             for space, tag, delta in tag_deltas(change, result):
                 transaction.add_count(space, self.partition, tag, delta)

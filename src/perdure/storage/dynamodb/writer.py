@@ -54,6 +54,7 @@ MAX_ATTEMPTS = 20
 """Attempts of a commit whose expected state turns out to have changed."""
 
 _Result: TypeAlias = Committed | Refused | Exception
+_Group: TypeAlias = list[PendingCommit]
 
 
 class Writer:
@@ -83,8 +84,7 @@ class Writer:
             await queue.close()
 
     async def _replace_single(self, pending: PendingCommit, change: Change) -> Committed | Refused | None:
-        """Write a replacement that changes no counter as a single item. Return None if it needs a
-        transaction.
+        """Write a replacement that changes no counter as one item. Return None if it needs a transaction.
 
         A retry after a lost response may find the result of its own first attempt, which it recognizes by a
         random token in the item.
@@ -129,9 +129,7 @@ class Writer:
                     results.update((pending, copy_error(error)) for pending in batch)
         return [results[pending] for pending in group]
 
-    async def _try_transaction(
-        self, batch: Sequence[PendingCommit], results: dict[PendingCommit, _Result]
-    ) -> list[list[PendingCommit]]:
+    async def _try_transaction(self, batch: _Group, results: dict[PendingCommit, _Result]) -> list[_Group]:
         """Write these commits in one transaction, and add their results.
 
         Return those to try again, in groups.
@@ -147,11 +145,10 @@ class Writer:
             return await self._separate(batch, transaction.named_by(contended.reasons))
         if is_written:
             results.update((pending, self._mark_committed(pending)) for pending in batch)
-            await delete_body_parts(
-                self._table, [key for pending in batch for key in pending.obsolete_parts()]
-            )
+            obsolete = [key for pending in batch for key in pending.obsolete_parts()]
+            await delete_body_parts(self._table, obsolete)
             return []
-        again: list[PendingCommit] = []
+        again: _Group = []
         for pending in batch:
             result = pending.result_without_write() or self._attempts_exhausted(pending)
             if result is None and len(batch) == 1:
@@ -162,9 +159,7 @@ class Writer:
                 results[pending] = result
         return _split_by_guard(again)
 
-    async def _separate(
-        self, batch: Sequence[PendingCommit], contended: set[Key]
-    ) -> list[list[PendingCommit]]:
+    async def _separate(self, batch: _Group, contended: set[Key]) -> list[_Group]:
         """Return the groups in which to try these commits again: those without conflicts, then the others.
 
         If all of them have conflicts, they are tried again together, and finally each partition alone.
@@ -178,8 +173,8 @@ class Writer:
         attempts = max(pending.contended for pending in batch)
         if attempts < self._table.location.options.attempts:
             await backoff(attempts)
-            return [list(batch)]
-        partitions: defaultdict[str, list[PendingCommit]] = defaultdict(list)
+            return [batch]
+        partitions: defaultdict[str, _Group] = defaultdict(list)
         for pending in batch:
             partitions[pending.partition].append(pending)
         return list(partitions.values())
@@ -202,22 +197,19 @@ class Writer:
         pending.attempts += 1
         if pending.attempts < MAX_ATTEMPTS:
             return None
-        return StorageBusy(
-            f"{self._table.location.display_name}: too many concurrent writes to the same records"
-        )
+        name = self._table.location.display_name
+        return StorageBusy(f"{name}: too many concurrent writes to the same records")
 
 
-def _select_compatible(
-    group: Sequence[PendingCommit],
-) -> tuple[list[PendingCommit], list[PendingCommit]]:
+def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
     """Return the commits that fit in one transaction, and the others.
 
     In one transaction, each record occurs once and each counter has one guard.
     """
     taken: set[Address] = set()
     guards: dict[SpacePartition | None, Guard | None] = {}
-    batch: list[PendingCommit] = []
-    later: list[PendingCommit] = []
+    batch: _Group = []
+    later: _Group = []
     for pending in group:
         scope = guarded_partition(pending)
         is_same = scope is None or guards.get(scope, pending.guard) == pending.guard
@@ -230,13 +222,13 @@ def _select_compatible(
     return batch, later
 
 
-def _split_by_guard(again: Sequence[PendingCommit]) -> list[list[PendingCommit]]:
+def _split_by_guard(again: _Group) -> list[_Group]:
     """Split off, one by one, the commits that a guard does not admit together."""
-    by_guard: defaultdict[SpacePartition | None, list[PendingCommit]] = defaultdict(list)
+    by_guard: defaultdict[SpacePartition | None, _Group] = defaultdict(list)
     for pending in again:
         by_guard[None if pending.refusing_counter is None else guarded_partition(pending)].append(pending)
     batch = by_guard.pop(None, [])
-    single: list[list[PendingCommit]] = []
+    single: list[_Group] = []
     for guarded in by_guard.values():
         if fits_limit(guarded):
             batch += guarded
