@@ -74,9 +74,9 @@ async def outcome_of(asking: Any) -> object:  # noqa: ANN401 - an awaitable of t
         answer = await asking
     except DRIVER_ERRORS as error:
         response = cast("Any", error).response
-        response = {name: value for name, value in response.items() if name != "ResponseMetadata"}
         status = response["ResponseMetadata"]["HTTPStatusCode"]
-        return Refusal(type(error).__name__, cast("Any", error).operation_name, status, response)
+        rest = {name: value for name, value in response.items() if name != "ResponseMetadata"}
+        return Refusal(type(error).__name__, cast("Any", error).operation_name, status, rest)
     return {name: value for name, value in answer.items() if name != "ResponseMetadata"}
 
 
