@@ -302,7 +302,7 @@ async def test_settings_may_be_yaml_and_the_storage_named_by_an_option(place: Pl
         (["status", "--settings", "none.toml"], "none.toml: cannot be read"),
         (
             ["status", "--settings", "wrong.toml"],
-            "wrong.toml: polling.posts_per_page: must be 1 to 100, not 500",
+            "wrong.toml: polling.posts_per_page: must be between 1 and 100, not 500",
         ),
         (["show", "who.test"], "no account who.test is stored; `perdure feeds list` lists the accounts"),
         (["poll", "who.test"], "no account who.test"),

@@ -122,7 +122,7 @@ async def test_bluesky_is_not_asked_for_the_profiles_of_made_up_people(place: Pl
     ("settings", "because"),
     [
         ('[bluesky]\nidentifier = "me.test"\n', "me.test needs a password; set PERDURE_BLUESKY_PASSWORD"),
-        ("[polling]\nposts_per_page = 500\n", "polling.posts_per_page: must be 1 to 100"),
+        ("[polling]\nposts_per_page = 500\n", "polling.posts_per_page: must be between 1 and 100"),
     ],
 )
 async def test_settings_that_are_wrong_are_refused_before_anything_is_opened(

@@ -65,16 +65,16 @@ def test_what_is_not_said_is_as_documented(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("polling: {posts_per_page: 500}", "polling.posts_per_page: must be 1 to 100, not 500"),
+        ("polling: {posts_per_page: 500}", "polling.posts_per_page: must be between 1 and 100, not 500"),
         ("polling: {posts_per_page: 0}", "polling.posts_per_page"),
-        ("polling: {interval_minutes: 1}", "polling.interval_minutes: must be 2 to 360, not 1"),
+        ("polling: {interval_minutes: 1}", "polling.interval_minutes: must be between 2 and 360, not 1"),
         ("polling: {interval_minutes: .nan}", "polling.interval_minutes"),
         ("polling: {max_retries: -1}", "polling.max_retries"),
         ("polling: {posts_per_page: many}", "`$.polling.posts_per_page`"),
         ("polling: {post_per_page: 5}", "post_per_page"),
         ("poling: {}", "poling"),
         ("- 1", "Expected `object`"),
-        ("polling: [", "is not YAML"),
+        ("polling: [", "invalid YAML"),
     ],
 )
 def test_a_wrong_setting_is_named(tmp_path: Path, text: str, told: str) -> None:
@@ -90,5 +90,5 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
         load_settings(tmp_path / "none.toml")
     with pytest.raises(InvalidSettings, match=r"\.toml, \.yaml or \.yml"):
         load_settings(tmp_path / "none.ini")
-    with pytest.raises(InvalidSettings, match="is not TOML"):
+    with pytest.raises(InvalidSettings, match="invalid TOML"):
         load_settings(file_of(tmp_path, "f.toml", "polling = ["))

@@ -400,7 +400,7 @@ async def test_an_account_that_others_change_all_the_time_is_busy(store: FeedSto
 
     races: list[str] = []
     rival = Rival(store)
-    with pytest.raises(EditConflict, match="others keep changing did:plc:anna") as caught:
+    with pytest.raises(EditConflict, match="too many concurrent changes to did:plc:anna") as caught:
         await rival.update(ANNA, in_a_race)
     assert (caught.value.retryable, caught.value.account_id) == (True, ANNA)
     assert len(races) == MAX_EDIT_ATTEMPTS

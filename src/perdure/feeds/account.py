@@ -1,8 +1,8 @@
-"""The account: what is remembered of a feed between polls, and when it is polled again. Pure.
+"""An account: what is remembered of a feed between polls, and when it is polled again. Pure.
 
-`mark` is the time of the newest item that was stored, and never falls. A *gap* is a walk that is unfinished:
-below the mark, and above its floor, there may be items that are not stored yet. A cursor stands nowhere else.
-Everything between the initial look-back and the mark is stored, or lies under a gap.
+The *watermark* is the time of the newest item that was stored, and never decreases. A *gap* is an unfinished
+read: between its floor and the watermark there may be items that are not stored yet. Only gaps have cursors.
+Every item between the initial look-back and the watermark is stored, or lies in a gap.
 """
 
 from __future__ import annotations
@@ -19,114 +19,116 @@ from .errors import CorruptFeedRecord
 
 ACCOUNTS = Space("accounts")
 POLLS = "polls"
-"""The lane in which accounts wait for their next poll, and held ones for the end of the hold."""
+"""The lane in which accounts wait for their next poll, and leased ones for the end of the lease."""
 MANUAL_ORIGIN = "manual"
-"""The origin of an account that an operator has added."""
+"""The origin of an account that an operator added."""
 
 
 class AccountStatus(StrEnum):
-    """Whether an account is polled. Stored as the record's tag."""
+    """Whether an account is polled. Stored as the tag of the record."""
 
     ACTIVE = "active"
-    """Polled, each at its own interval."""
+    """Polled at its own interval."""
     UNAVAILABLE = "unavailable"
-    """The source does not show it. It is probed again, more and more rarely."""
+    """Not shown by the source. Probed at growing intervals."""
     SUSPENDED = "suspended"
-    """Not polled, until somebody resumes it."""
+    """Not polled until it is resumed."""
 
 
 class Gap(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """An unfinished walk toward older items."""
+    """An unfinished read toward older items."""
 
     cursor: str | None = None
-    """Where to go on. None: from the newest item, all the way down."""
+    """Where to continue. None to start from the newest item."""
     floor: Timestamp
-    """How far down it must go."""
+    """The time down to which everything must be read."""
     late_floor: Timestamp
-    """How far down it goes on while it still finds items that nobody knew."""
+    """The time down to which reading continues while it still finds new items."""
     cursor_rejections: int = 0
-    """How often the source has refused the cursor."""
+    """How often the source rejected the cursor."""
     is_restarted: bool = False
-    """Whether it has begun again from the top already, because its cursor led nowhere."""
+    """Whether it was restarted from the newest item, because its cursor returned an empty page."""
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """Who polls the account, and until when nobody else does."""
+    """The right of one poller to poll the account until a time."""
 
     poller: str
     until: Timestamp
 
 
 class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
+    """The stored state of one feed."""
+
     account_id: str
-    """The one name that never changes: a DID."""
+    """The permanent id: a DID."""
     handle: str
-    """What people call it, as of the last profile."""
+    """The handle in the last profile that was read."""
     added_at: Timestamp
     origins: tuple[str, ...] = (MANUAL_ORIGIN,)
-    """What has added it: `manual`, or `follows:` and the id of the account whose follow list has it."""
+    """What added it: `manual`, or `follows:` and the id of the account whose follow list contains it."""
     status: AccountStatus = AccountStatus.ACTIVE
     reason: str = ""
-    """Why it is not active, or what went wrong last."""
+    """Why it is not active, or the last error."""
     history_start: Timestamp | None = None
-    """From when on everything is wanted: the look-back at the first poll."""
+    """The time from which everything is stored: the look-back of the first poll."""
     watermark: Timestamp | None = None
+    """The time of the newest item that was stored. None before the first."""
     gaps: tuple[Gap, ...] = ()
-    """The newest first."""
+    """Newest first."""
     deep_watermark: Timestamp | None = None
-    """The mark when posts that come late were last looked for in the depth."""
+    """The watermark at the last deep read, which searches for back-dated posts."""
     etag: str | None = None
-    """Of the newest page, whose items are all stored."""
+    """The ETag of the newest page, if all its items are stored."""
     lease: Lease | None = None
     next_poll_at: Timestamp
-    """When it is polled again, or probed."""
+    """When it is polled or probed next."""
     poll_interval: Interval
-    """Between two polls. Follows how often the account posts."""
+    """The time between two polls. It follows how often the account posts."""
     consecutive_failures: int = 0
-    """In a row."""
     failing_since: Timestamp | None = None
-    """When the first of these failures was."""
+    """The time of the first of these failures."""
     last_polled_at: Timestamp | None = None
     last_wait: Interval | None = None
     """The time between the last two polls."""
     cadence: Interval | None = None
-    """The shorter of the last two such times: how often the account is really polled. After an outage the
+    """The shorter of the last two such times: how often the account is really polled. After an outage, the
     last one alone would be too long."""
     posts_fetched_count: int = 0
-    """Items that were new when they were read."""
+    """How many items were new when they were read."""
     pages_read: int = 0
     poll_count: int = 0
     invalid_records: int = 0
-    """Records that could not be read."""
+    """How many records of the source were skipped because they are invalid."""
     profile_posts: int | None = None
-    """By the source's own count, at the last look at its profile."""
+    """The number of posts that the last profile reports."""
     unseen_posts: int = 0
-    """How many posts that count has that neither polls nor audits found."""
+    """How many posts the profile counts that neither polls nor audits found."""
     unseen_since: Timestamp | None = None
-    """When a profile first counted them. Those that were deleted before a poll saw them are gone from the
-    next profile's count."""
+    """When a profile first counted them. The next profile no longer counts posts that were deleted before a
+    poll found them."""
     unseen_polls: int = 0
-    """Polls in a row since then that found nothing new."""
+    """How many consecutive polls since then found nothing new."""
     empty_polls: int = 0
-    """Polls in a row that found nothing new."""
+    """How many consecutive polls found nothing new."""
     profile_read_at: Timestamp | None = None
     posts_since_profile: int = 0
-    """Posts that were stored since that look. Reposts are not in the source's count."""
+    """How many posts were stored since that profile was read. Profiles do not count reposts."""
     uncounted_posts: int = 0
-    """Posts that were stored in the time before, and that its count did not have yet."""
+    """How many posts were stored before that profile was read, and not counted in it yet."""
 
     @property
     def is_initial(self) -> bool:
-        """Whether nothing of it was ever stored."""
+        """Whether no item of it was ever stored."""
         return self.watermark is None
 
     @property
     def is_repeated(self) -> bool:
-        """Whether it is read from the start, though an earlier poll has stored items of it."""
+        """Whether it is read from the start although an earlier poll stored items of it."""
         return self.watermark is None and self.poll_count > 0 and self.posts_fetched_count > 0
 
     def is_pollable(self, now: Micros) -> bool:
-        """Whether a cycle polls it: one that is active, or is to be looked for again."""
+        """Whether a cycle polls it: it is active, or unavailable and due for a probe."""
         return self.status is AccountStatus.ACTIVE or (
             self.status is AccountStatus.UNAVAILABLE and self.next_poll_at <= now
         )
@@ -136,22 +138,22 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class StoredAccount(msgspec.Struct, frozen=True):
-    """An account as it was read, with the record that the next write must find unchanged."""
+    """An account and the record it was read from, which the next write expects unchanged."""
 
     account: Account
     record: Record
 
     @classmethod
     def from_record(cls, record: Record) -> StoredAccount:
-        """The account of a record. Raises NewerFormat or CorruptFeedRecord."""
+        """Decode a record. Raise NewerFormat or CorruptFeedRecord."""
         try:
             account = _format.decode(record.partition, record.body)
         except StorageCorrupt as error:
-            raise CorruptFeedRecord(record.partition, f"not an account: {error}") from error
+            raise CorruptFeedRecord(record.partition, f"invalid account record: {error}") from error
         return cls(account, record)
 
     def replace_with(self, account: Account) -> tuple[StoredAccount, Replace]:
-        """The next state, and the change that makes it true."""
+        """Return the next state, and the change that stores it."""
         lane, wake_at = _lane_and_wake_time(account)
         change = self.record.replace_with(
             body=_format.encode(account), tag=account.status.value, lane=lane, wake_at=wake_at
@@ -160,7 +162,7 @@ class StoredAccount(msgspec.Struct, frozen=True):
 
 
 def insertion(account: Account) -> tuple[StoredAccount, Insert]:
-    """A new account, and the change that makes it one."""
+    """Return a new account, and the change that stores it."""
     lane, wake_at = _lane_and_wake_time(account)
     record = Record(
         space=ACCOUNTS,
@@ -180,12 +182,12 @@ def account_address(account_id: str) -> Address:
 
 
 def _lane_and_wake_time(account: Account) -> tuple[str | None, Micros | None]:
-    """A held account wakes when its hold runs out, so that one whose poller died is polled again."""
+    """A leased account wakes when its lease expires, so that it is polled again if its poller died."""
     if account.status is AccountStatus.SUSPENDED:
         return None, None
     return POLLS, account.next_poll_at if account.lease is None else account.lease.until
 
 
 _KEY = "account"
-"""One to a partition."""
+"""Each partition has one account."""
 _format = BodyFormat(Account)

@@ -1,7 +1,7 @@
-"""The audit: everything that an account wrote, read in the order of writing, against what is stored.
+"""The audit: compare everything that an account wrote, in the order of writing, with what is stored.
 
-A feed shows a post at the time that its author gave it. One that is dated back far enough is below everything
-that a poll reads again, and only its author's own records show that it exists.
+A feed shows a post at the time that its author gave it. A post that is back-dated far enough is below
+everything that polls read again, and only the author's own records show that it exists.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ MAX_EXAMPLES = 10
 
 
 class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What an audit found."""
+    """The result of an audit."""
 
     account_id: str
     source_records: int
     """How many records the source has."""
     missing: int
-    """How many of them should have been found by polls, and were not stored."""
+    """How many of them polls should have found, and were not stored."""
     history: int
-    """How many more are not stored because they were written before the first poll's look-back."""
+    """How many more are not stored because they were written before the look-back of the first poll."""
     repaired: int
-    """How many of the missing ones are stored now. None in a dry run."""
+    """How many of the missing ones are stored now. 0 in a dry run."""
     history_stored: int
-    """How many of the older ones are stored now. None unless they were asked for."""
+    """How many of the older ones are stored now. 0 unless they were requested."""
     hidden: int
     """How many of them the feed does not show, so that no poll could have found them."""
     deleted: int
-    """How many stored items the source no longer has: they were deleted there."""
+    """How many stored items were deleted at the source."""
     removed: int
-    """How many of those were removed here."""
+    """How many of those were removed from the storage."""
     invalid_records: int
     """How many records are invalid."""
     examples: tuple[Item, ...] = ()
-    """The first of the missing ones, in the order of writing."""
+    """The first missing items, in the order of writing."""
     deleted_examples: tuple[str, ...] = ()
-    """The newest of those that are gone."""
+    """The newest URIs that were deleted at the source."""
 
 
 async def audit_account(
@@ -58,24 +58,24 @@ async def audit_account(
     since: int = 0,
     dry_run: bool = False,
 ) -> AuditReport:
-    """Compare what is stored of an account with what it wrote, and store what is missing.
+    """Compare the stored items of an account with its own records, and store what is missing.
 
-    `history` stores what was written before the first poll's look-back too, and `remove` removes stored items
-    that were deleted at the source. Items before `since` are not compared. What is published while the audit
-    runs may be stored by a poll first, and is then not missing.
+    `history` stores what was written before the look-back of the first poll too, and `remove` removes stored
+    items that were deleted at the source. Items before `since` are not compared. An item that is published
+    during the audit may be stored by a poll first, and is then not missing.
     """
     run = _Comparison(store, source, (await store.get(account_id)).account, history=history, dry_run=dry_run)
     before = [item async for _, item in store.newest_items(account_id, since=since) if _has_own_uri(item)]
     uris: set[str] = set()
-    set_aside = 0
+    invalid_records = 0
     async for page in source.records(account_id):
         uris.update(page.uris)
-        set_aside += page.invalid_records
+        invalid_records += page.invalid_records
         await run.compare([each for each in page.records if each.item.time >= since])
-    gone = [item for item in before if item.uri not in uris]
+    deleted = [item for item in before if item.uri not in uris]
     removed = 0
-    if remove and uris and not dry_run:  # if the source has no record at all, it is more likely wrong
-        removed = await store.remove_items(account_id, gone)
+    if remove and uris and not dry_run:  # a source without any record is more likely broken
+        removed = await store.remove_items(account_id, deleted)
     if not dry_run:
         await store.update(account_id, partial(transitions.audited, posts=run.posts))
     return AuditReport(
@@ -86,16 +86,16 @@ async def audit_account(
         repaired=run.stored,
         history_stored=run.older_stored,
         hidden=run.hidden,
-        deleted=len(gone),
+        deleted=len(deleted),
         removed=removed,
-        invalid_records=set_aside,
+        invalid_records=invalid_records,
         examples=tuple(run.examples),
-        deleted_examples=tuple(item.uri for item in gone[:MAX_EXAMPLES]),
+        deleted_examples=tuple(item.uri for item in deleted[:MAX_EXAMPLES]),
     )
 
 
 class _Comparison:
-    """The comparison of one account, page by page."""
+    """The comparison of the records of one account, page by page."""
 
     def __init__(
         self, store: FeedStore, source: AuditSource, account: Account, *, history: bool, dry_run: bool
@@ -109,7 +109,7 @@ class _Comparison:
         self.examples: list[Item] = []
 
     async def compare(self, records: Sequence[SourceRecord]) -> None:
-        """Count and store what is missing of these records."""
+        """Count and store the missing ones of these records."""
         passed = [each for each in records if _is_behind_polls(self._account, each.item)]
         unknown = await self._store.missing_items(self._account.account_id, [each.item for each in passed])
         uris = {item.uri for item in unknown}
@@ -133,17 +133,17 @@ class _Comparison:
         self.posts += sum(item.kind != "repost" and written_at[item.uri] >= since for item in new)
 
     def _is_history(self, record: SourceRecord) -> bool:
-        """Whether it was written before polls began to look, so that none of them should have found it."""
+        """Whether it was written before the look-back of the first poll."""
         return self._account.history_start is not None and record.written_at < self._account.history_start
 
 
 def _is_behind_polls(account: Account, item: Item) -> bool:
-    """Whether polls have passed its place in the feed. What is above they will still read."""
+    """Whether polls have read past its position in the feed. Later polls will read what is above."""
     if account.watermark is None or item.time > account.watermark:
         return False
     return not any(gap.floor <= item.time for gap in account.gaps)
 
 
 def _has_own_uri(item: Item) -> bool:
-    """Whether it can be compared: a repost without a URI of its own is stored under that of the post."""
+    """Whether it can be compared. A repost without a URI of its own is stored under the URI of the post."""
     return item.kind != "repost" or item.uri != item.post_uri

@@ -1,7 +1,7 @@
-"""Follow lists: the accounts that somebody follows are polled, and no longer when they are unfollowed.
+"""Follow lists: accounts that an actor follows are polled, and suspended when they are unfollowed.
 
-Each account records where it came from: which follow lists have added it, and whether it was added by hand. A
-list changes only accounts that it added itself, so two lists and an operator do not get in each other's way.
+Each account records its origins: which follow lists added it, and whether an operator did. A list changes
+only accounts that it added itself, so lists and operators do not interfere with each other.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .store import FeedStore
 log = logging.getLogger("perdure.feeds")
 
 PRUNE_REASON = "no longer followed by"
-"""How the reason begins for which an account is suspended that is no longer followed."""
+"""How the reason starts if an account is suspended because it is no longer followed."""
 
 
 async def add_account(
@@ -35,7 +35,7 @@ async def add_account(
     settings: PollSettings,
     dry_run: bool = False,
 ) -> AccountChange:
-    """Add an account, or bring the handle and origins of one that exists up to date."""
+    """Add an account, or update the handle and origins of one that exists."""
     change = partial(AccountChange, account=profile.account_id, handle=profile.handle)
     try:
         before = (await store.get(profile.account_id)).account
@@ -54,25 +54,25 @@ async def add_account(
 
 
 class FollowList(msgspec.Struct, frozen=True, kw_only=True):
-    """The accounts that somebody follows, as far as the source shows them just now."""
+    """The accounts that an actor follows and that the source currently shows."""
 
     owner: Profile
     followed: dict[str, Profile]
-    """By id."""
+    """The profiles by id."""
 
     @property
     def origin(self) -> str:
-        """What accounts record that came from this list. It stays the same when the owner is renamed."""
+        """The origin of accounts that this list adds. It does not change with the handle of the owner."""
         return f"follows:{self.owner.account_id}"
 
     def check_prunable(self) -> None:
-        """Raise EmptyFollowList if the list is empty: that is more likely an error than a wish."""
+        """Raise EmptyFollowList if the list is empty: that is more likely an error than an intention."""
         if not self.followed:
             raise EmptyFollowList(self.owner.handle)
 
 
 async def read_follow_list(source: FollowSource, actor: str) -> FollowList:
-    """Read whom `actor` follows. Raise InvalidActor if there is no such account."""
+    """Read the accounts that `actor` follows. Raise InvalidActor if there is no such account."""
     try:
         found = await source.profiles([actor])
     except InvalidActor:
@@ -93,8 +93,10 @@ async def follow_accounts(
     prune: bool = False,
     dry_run: bool = False,
 ) -> list[AccountChange]:
-    """Add the accounts of a follow list. With `prune`, suspend those that this list once added and whose
-    owner no longer follows them, unless they were added in another way too.
+    """Add the accounts of a follow list.
+
+    With `prune`, suspend accounts that this list added and its owner no longer follows, unless they have
+    another origin too.
     """
     if prune:
         follows.check_prunable()
@@ -163,7 +165,7 @@ def _with_origin(account: Account, profile: Profile, origin: str) -> Account:
 
 
 def _without_origin(account: Account, *, origin: str, reason: str) -> Account:
-    """Forget that a list has this account. One that came from nowhere else is no longer polled."""
+    """Remove an origin, and suspend the account if it was the last one."""
     left = tuple(each for each in account.origins if each != origin)
     if left or account.status is AccountStatus.SUSPENDED:
         return replace(account, origins=left)

@@ -1,18 +1,18 @@
-"""The walk through a feed: what a page that was read, and whose items are stored, makes of an account. Pure.
+"""The rules of reading a feed: how a page whose items are stored changes watermark and gaps. Pure.
 
 A source cannot be asked for what is new since a time; it can only be read from the newest item downward. So
-a poll reads the newest page, and if that does not reach what is known, the rest is a gap, which later pages
-close. The five rules:
+a poll reads the newest page, and if that does not reach known items, the rest is a gap, which later pages
+close. The rules:
 
 1. Items are stored before the state says that they were read.
-2. The mark rises to the newest item that was read, and never falls; no clock of ours has a part in it.
-3. A page reaches a floor when its last item is older than that. The floor is a minute below the mark: within
-   that, items are seldom in order, and those at exactly the mark are read again.
-4. Below the floor the walk goes on only while it finds items that nobody knew, and at most `LATE` deep.
-5. A walk ends below its floor, where there is no cursor, or where the cursor repeats.
-6. An account that posts so much that its newest page does not reach back to `LATE` is walked deeper once in
-   `DEEP_EVERY`: down to `LATE` below where the last such walk began. So a post that is dated back by at most
-   `LATE` is found after about that time.
+2. The watermark rises to the newest item that was read, and never decreases. It does not use our clock.
+3. A page reaches a floor when its last item is older than the floor. The floor is a minute below the
+   watermark: items within a minute are often out of order, and those at exactly the watermark are read again.
+4. Below the floor, reading continues only while it finds new items, and at most `LATE_WINDOW` deep.
+5. Reading ends below the floor, when there is no cursor, or when the cursor repeats.
+6. If an account posts so much that its newest page does not reach back to `LATE_WINDOW`, it is read deeper
+   once in `DEEP_READ_INTERVAL`: down to `LATE_WINDOW` below the watermark of the last deep read. So a post
+   that is back-dated by at most `LATE_WINDOW` is found after about that time.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ from .account import Account, Gap
 from .settings import PollSettings
 
 OVERLAP: Micros = MINUTE
-"""How far below the mark everything is read again: writers' clocks differ."""
+"""How far below the watermark everything is read again, because clocks of authors differ."""
 LATE_WINDOW: Micros = 30 * MINUTE
-"""How far behind the newest known item one that comes late is still looked for."""
+"""How far behind the newest known item a late item is still searched for."""
 DEEP_READ_INTERVAL: Micros = 60 * MINUTE
-"""How far the mark rises between two walks that go down to `LATE` in any case."""
+"""How far the watermark rises between two deep reads."""
 MAX_CLOCK_AHEAD: Micros = 60 * MINUTE
-"""How far ahead of our clock an item may be, and still raise the mark: else one wrong time would hide all."""
+"""How far ahead of our clock an item can be and still raise the watermark. Without a limit, one wrong time
+would hide all later items."""
 
 MAX_GAPS = 16
 MAX_CURSOR_REJECTIONS = 2
-"""How often a cursor is tried that the source refuses."""
+"""How often a rejected cursor is tried before the gap is read from the newest item again."""
 
 
 class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """What a page said, once its items are stored."""
+    """A page whose items are stored."""
 
     cursor: str | None
     item_times: tuple[Micros, ...] = ()
-    """Of its items, as it shows them."""
+    """The times of its items, in the order of the page."""
     new_times: tuple[Micros, ...] = ()
-    """Of those that nobody knew."""
+    """The times of the items that were new."""
 
     @property
     def last_time(self) -> Micros | None:
-        """How far down it goes, by its last item; one in the middle may be dated wrongly."""
+        """The time of its last item. An item in the middle can have a wrong date."""
         return self.item_times[-1] if self.item_times else None
 
     def newest_time(self, now: Micros) -> Micros | None:
@@ -58,16 +59,16 @@ class PageSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def apply_head_page(account: Account, page: PageSummary, *, now: Micros, settings: PollSettings) -> Account:
-    """The newest page was read: raise the mark, and remember the rest if known items were not reached."""
+    """Apply the newest page: raise the watermark, and add a gap if known items were not reached."""
     since = max(0, now - settings.lookback) if account.history_start is None else account.history_start
     gap = Gap(floor=since, late_floor=since)
-    deep_mark = account.deep_watermark
+    deep_watermark = account.deep_watermark
     if account.watermark is not None:
         gap = Gap(floor=account.watermark - OVERLAP, late_floor=account.watermark - LATE_WINDOW)
-        if deep_mark is not None and account.watermark - deep_mark >= DEEP_READ_INTERVAL:
-            gap = replace(gap, floor=deep_mark - LATE_WINDOW, late_floor=deep_mark - LATE_WINDOW)
-        if deep_mark is None or gap.floor < deep_mark:
-            deep_mark = account.watermark
+        if deep_watermark is not None and account.watermark - deep_watermark >= DEEP_READ_INTERVAL:
+            gap = replace(gap, floor=deep_watermark - LATE_WINDOW, late_floor=deep_watermark - LATE_WINDOW)
+        if deep_watermark is None or gap.floor < deep_watermark:
+            deep_watermark = account.watermark
     remaining = _remaining_gap(gap, page)
     gaps = account.gaps if remaining is None else _merge_excess_gaps((remaining, *account.gaps))
     return replace(
@@ -75,12 +76,12 @@ def apply_head_page(account: Account, page: PageSummary, *, now: Micros, setting
         history_start=since,
         watermark=_raise_watermark(account, page, now),
         gaps=gaps,
-        deep_watermark=deep_mark,
+        deep_watermark=deep_watermark,
     )
 
 
 def reaches_known_items(account: Account, page: PageSummary) -> bool:
-    """Whether a newest page holds everything that the next poll would look for, if nothing were new."""
+    """Whether a newest page reaches items that are known, so that an equal page means that nothing is new."""
     if page.cursor is None:
         return True
     return (
@@ -91,8 +92,10 @@ def reaches_known_items(account: Account, page: PageSummary) -> bool:
 
 
 def apply_gap_page(account: Account, gap: Gap, page: PageSummary, *, now: Micros) -> Account:
-    """A page of a gap was read: the gap gets smaller, or is closed. It holds something newer than the mark
-    where the newest page was empty and not the last; then the mark rises, if nothing below it is left out.
+    """Apply a page of a gap: shrink or close the gap.
+
+    It has items newer than the watermark if the newest page was empty and not the last. Then the watermark
+    rises, unless items below it would be skipped.
     """
     if gap not in account.gaps:
         return account
@@ -104,29 +107,29 @@ def apply_gap_page(account: Account, gap: Gap, page: PageSummary, *, now: Micros
 
 
 def _raise_watermark(account: Account, page: PageSummary, now: Micros) -> Micros | None:
-    marks = [mark for mark in (account.watermark, page.newest_time(now)) if mark is not None]
-    return max(marks, default=None)
+    times = [time for time in (account.watermark, page.newest_time(now)) if time is not None]
+    return max(times, default=None)
 
 
 def apply_cursor_rejection(account: Account, gap: Gap) -> Account:
-    """The source does not take the gap's cursor: try once more, then walk it again from the top."""
+    """Count a rejected cursor. After `MAX_CURSOR_REJECTIONS`, restart the gap from the newest item."""
     if gap.cursor_rejections + 1 < MAX_CURSOR_REJECTIONS:
         return _replace_gap(account, gap, replace(gap, cursor_rejections=gap.cursor_rejections + 1))
     return _replace_gap(account, gap, replace(gap, cursor=None, cursor_rejections=0))
 
 
 def add_backfill_gap(account: Account, since: Micros, *, now: Micros) -> Account:
-    """Read everything again, down to a time, whatever is known; and soon."""
+    """Add a gap down to a time, so that the next poll reads everything since then again."""
     gaps = _merge_excess_gaps((Gap(floor=since, late_floor=since), *account.gaps))
     return replace(account, gaps=gaps, etag=None, next_poll_at=min(account.next_poll_at, now))
 
 
 def _remaining_gap(gap: Gap, page: PageSummary) -> Gap | None:
-    """What is left of a walk after a page."""
+    """Return what is left of a gap after a page, or None if it is closed."""
     if page.cursor is None and not page.item_times and gap.cursor is not None and not gap.is_restarted:
         return replace(
             gap, cursor=None, cursor_rejections=0, is_restarted=True
-        )  # so answers a source to a foreign cursor
+        )  # some sources respond so to an unknown cursor
     if page.cursor is None or page.cursor == gap.cursor:
         return None
     if page.last_time is None or page.last_time >= gap.floor or _found_late_items(gap, page, page.last_time):
@@ -135,7 +138,7 @@ def _remaining_gap(gap: Gap, page: PageSummary) -> Gap | None:
 
 
 def late_threshold(gap: Gap) -> Micros | None:
-    """The time below which what nobody knew comes late. None: nothing is known where this gap goes."""
+    """Return the time below which new items are late, or None if no item in the range of the gap is known."""
     return gap.floor + OVERLAP if gap.late_floor < gap.floor else None
 
 
@@ -145,13 +148,13 @@ def _found_late_items(gap: Gap, page: PageSummary, reach: Micros) -> bool:
 
 
 def _replace_gap(account: Account, gap: Gap, rest: Gap | None) -> Account:
-    """Put what is left in the gap's place. One that is no longer there was reset meanwhile."""
+    """Replace a gap, or remove it. A gap that is missing was reset in the meantime."""
     left = [rest if each == gap else each for each in account.gaps]
     return replace(account, gaps=tuple(each for each in left if each is not None))
 
 
 def _merge_excess_gaps(gaps: tuple[Gap, ...]) -> tuple[Gap, ...]:
-    """Of too many gaps the two oldest become one: what lies between them is read once more."""
+    """Merge the two oldest gaps while there are too many: the range between them is read again."""
     while len(gaps) > MAX_GAPS:
         *newer, upper, lower = gaps
         both = replace(

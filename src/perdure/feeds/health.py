@@ -1,11 +1,11 @@
-"""Alarms: what is wrong with the polling of accounts, found in the accounts alone. Pure.
+"""The health of all accounts: counts, and alarms about polling. Pure; derived from the accounts alone.
 
-    late       accounts are polled too late, or not at all: the poller is dead, or too slow
+    late       accounts are polled too late or not at all: no poller runs, or it is too slow
     failing    polls of an account have failed for longer than its interval
     unseen     a profile counts more posts than the polls find
     repeated   polls read an account from the start again and again
 
-An alarm is true of the accounts as they are now, so it ends by itself when its cause does.
+An alarm is true of the accounts as they are now, so it clears when its cause ends.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ AlarmKind: TypeAlias = Literal["late", "failing", "unseen", "repeated"]
 
 ALARM_KINDS: tuple[AlarmKind, ...] = get_args(AlarmKind)
 LATE_GRACE: Micros = 2 * MINUTE
-"""Added to the time after which an account is late: a poller that died keeps its accounts for a minute."""
+"""Added to the time after which an account is late: the leases of a poller that died last a minute."""
 ALARM_FAILURES = 3
-"""How often a poll must have failed in a row."""
+"""How many consecutive polls must have failed."""
 ALARM_EMPTY_POLLS = 2
-"""How many polls in a row must have found nothing, before posts that only the profile counts are an alarm."""
+"""How many consecutive polls must have found nothing before posts that only profiles count are an alarm."""
 MAX_NAMED_ACCOUNTS = 5
-"""How many accounts an alarm names."""
+"""Maximum number of accounts that an alarm names."""
 REPEAT_INTERVAL: Micros = 60 * MINUTE
-"""How long after an alarm was reported it is reported again, if it still holds."""
+"""How often an alarm that is still true is reported again."""
 
 
 class Alarm(msgspec.Struct, frozen=True, kw_only=True):
-    """Something that is wrong, and with which accounts."""
+    """A problem, and the accounts that have it."""
 
     kind: AlarmKind
     message: str
     count: int
-    """How many accounts."""
+    """How many accounts have the problem."""
     handles: tuple[str, ...]
-    """The handles of the first of them."""
+    """The handles of the first of these accounts."""
 
 
 AlarmState: TypeAlias = Literal["raised", "cleared"]
@@ -54,7 +54,7 @@ OnAlarm: TypeAlias = Callable[[Alarm, AlarmState], None]
 
 
 def log_alarm(alarm: Alarm, state: AlarmState) -> None:
-    """Log an alarm: what `Poller` does unless it is given another function."""
+    """Log an alarm. The default of `Poller`."""
     if state == "raised":
         log.warning("ALARM: %s", alarm.message)
     else:
@@ -62,15 +62,15 @@ def log_alarm(alarm: Alarm, state: AlarmState) -> None:
 
 
 class AlarmWatch:
-    """Compares the alarms with those of the last check, and reports what has changed."""
+    """Compares alarms with those of the last check, and reports what has changed."""
 
     def __init__(self, on_alarm: OnAlarm) -> None:
         self._on_alarm = on_alarm
         self._raised: dict[AlarmKind, tuple[Alarm, Micros]] = {}
-        """What was reported, and when."""
+        """The alarms that were reported, and when."""
 
     def update(self, alarms: Iterable[Alarm], *, now: Micros) -> None:
-        """Report what is new, what has ended, and once in a while what still holds."""
+        """Report new and cleared alarms, and repeat the others at intervals."""
         current: dict[AlarmKind, Alarm] = {alarm.kind: alarm for alarm in alarms}
         for kind in ALARM_KINDS:
             if kind in self._raised and kind not in current:
@@ -81,7 +81,7 @@ class AlarmWatch:
                 self._on_alarm(alarm, "raised")
 
     def _should_report(self, alarm: Alarm, now: Micros) -> bool:
-        """Whether it was not reported, concerns more accounts than before, or was reported long ago."""
+        """Whether it was not reported, affects more accounts than before, or was reported long ago."""
         if alarm.kind not in self._raised:
             return True
         before, reported_at = self._raised[alarm.kind]
@@ -89,7 +89,7 @@ class AlarmWatch:
 
 
 def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...]:
-    """Return the alarms that these accounts give at this time."""
+    """Return the alarms for these accounts at this time."""
     polled = [each for each in accounts if each.status is not AccountStatus.SUSPENDED]
     found = (
         _late_alarm(polled, now),
@@ -101,10 +101,10 @@ def find_alarms(accounts: Iterable[Account], *, now: Micros) -> tuple[Alarm, ...
 
 
 def late_at(account: Account, now: Micros, typical_cadence: Micros = 0) -> Micros:
-    """Return the time from which on an account is late: a whole interval and more after its next poll.
+    """Return when an account is late: more than a whole interval after its next poll.
 
-    `usual` is the time between polls of other accounts, for one that was not polled twice yet. A poll that
-    still runs counts from its last page: a source that makes it wait makes it late.
+    `typical_cadence` is used for an account that was not polled twice yet. A running poll counts from its
+    last page: it is late if the source makes it wait too long.
     """
     cadence = typical_cadence if account.cadence is None else account.cadence
     due = account.next_poll_at
@@ -131,8 +131,8 @@ def _late_alarm(accounts: Sequence[Account], now: Micros) -> Alarm | None:
         return None
     late.sort(key=lambda each: each.next_poll_at)
     since = f"the longest since {_time(late[0].next_poll_at)}"
-    remedy = "no poller is running, or it is too slow: check `perdure feeds run`"
-    return _alarm("late", late, lambda who: f"{who} overdue, {since}; {remedy}", of=len(accounts))
+    hint = "no poller is running, or it is too slow; check `perdure feeds run`"
+    return _alarm("late", late, lambda who: f"{who} overdue, {since}; {hint}", of=len(accounts))
 
 
 def _failing_alarm(accounts: Sequence[Account], now: Micros) -> Alarm | None:
@@ -169,7 +169,7 @@ def _unseen_alarm(accounts: Sequence[Account]) -> Alarm | None:
 
 
 def _is_confirmed(account: Account) -> bool:
-    """Whether two profiles in a row have counted posts that no poll has found."""
+    """Whether two consecutive profiles counted posts that no poll found."""
     since = account.unseen_since
     return since is not None and (account.profile_read_at or 0) > since
 
@@ -217,29 +217,29 @@ class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def watermark_share(self) -> float:
-        """Accounts with a mark. Below 95 %, something is wrong, or many have never posted."""
+        """The fraction of accounts with a watermark. Low if polls fail or accounts never post."""
         return self.with_watermark / self.accounts if self.accounts else 0.0
 
 
 def summarize(accounts: Iterable[Account], *, now: Micros) -> FeedSummary:
-    everybody = list(accounts)
-    by_status = {status: sum(each.status is status for each in everybody) for status in AccountStatus}
+    accounts = list(accounts)
+    by_status = {status: sum(each.status is status for each in accounts) for status in AccountStatus}
     return FeedSummary(
-        accounts=len(everybody),
+        accounts=len(accounts),
         active=by_status[AccountStatus.ACTIVE],
         unavailable=by_status[AccountStatus.UNAVAILABLE],
         suspended=by_status[AccountStatus.SUSPENDED],
-        with_watermark=sum(each.watermark is not None for each in everybody),
-        with_gaps=sum(bool(each.gaps) for each in everybody),
+        with_watermark=sum(each.watermark is not None for each in accounts),
+        with_gaps=sum(bool(each.gaps) for each in accounts),
         failing=sum(
-            each.consecutive_failures > 0 and each.status is not AccountStatus.SUSPENDED for each in everybody
+            each.consecutive_failures > 0 and each.status is not AccountStatus.SUSPENDED for each in accounts
         ),
-        posts_fetched_count=sum(each.posts_fetched_count for each in everybody),
-        invalid_records=sum(each.invalid_records for each in everybody),
-        last_polled_at=max((each.last_polled_at for each in everybody if each.last_polled_at), default=None),
+        posts_fetched_count=sum(each.posts_fetched_count for each in accounts),
+        invalid_records=sum(each.invalid_records for each in accounts),
+        last_polled_at=max((each.last_polled_at for each in accounts if each.last_polled_at), default=None),
         next_poll_at=min(
-            (each.next_poll_at for each in everybody if each.status is not AccountStatus.SUSPENDED),
+            (each.next_poll_at for each in accounts if each.status is not AccountStatus.SUSPENDED),
             default=None,
         ),
-        alarms=find_alarms(everybody, now=now),
+        alarms=find_alarms(accounts, now=now),
     )

@@ -1,6 +1,6 @@
-"""An item of a feed: a post, or a repost, with the links in it. Its record is written once and never changes.
+"""An item of a feed: a post or a repost, with its links. Its record is written once and never changes.
 
-Nothing in it depends on when or how often it was read, so that reading it again gives the same bytes.
+Nothing in it depends on when or how often it was read, so reading it again produces the same bytes.
 """
 
 from __future__ import annotations
@@ -22,39 +22,41 @@ ItemKind: TypeAlias = Literal["post", "reply", "quote", "repost"]
 LinkVia: TypeAlias = Literal["card", "quote", "facet", "text"]
 
 MAX_ITEM_BYTES = 64 * 1024
-"""Of an item's body, so that a commit has room for as many as it takes. A post has three hundred letters."""
+"""Maximum size of the body of an item. A commit must have room for several; a post has 300 characters."""
 
 
 class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """Something that an item points at."""
+    """A link in an item."""
 
     url: str
-    """The normal form, which is the same for all links to a page: its identity."""
+    """The normal form, which identifies the page: it is the same for all links to that page."""
     via: LinkVia
-    """How it was shared: as a card, within a quoted post, marked in the text, or only written there."""
+    """How it was shared: as a card, in a quoted post, as a marked link in the text, or as plain text."""
     title: str = ""
     shared_url: str = ""
     """The URL as it was shared. Empty if that is the normal form, except in what `Feeds` returns."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):
+    """A post, reply, quote or repost in the feed of an account."""
+
     uri: str
-    """What it is known by: the repost's own, where it is one."""
+    """Its id. A repost has a URI of its own."""
     time: Timestamp
-    """Where it stands in its feed."""
+    """Its position in the feed."""
     kind: ItemKind
     post_uri: str
-    """The post that it is, or that it reposts."""
+    """The post itself, or the post that it reposts."""
     author_id: str
-    """Who wrote the post, by id."""
+    """The id of the account that wrote the post."""
     author_handle: str = ""
-    """The author's name, as it was."""
+    """The handle of the author when the item was read."""
     text: str = ""
     links: tuple[Link, ...] = ()
 
 
 def item_record(item: Item, account_id: str) -> Record:
-    """The item as a record of the account's partition."""
+    """Encode the item as a record in the partition of the account."""
     return Record(
         space=ITEMS,
         partition=account_id,
@@ -70,20 +72,20 @@ def item_address(item: Item, account_id: str) -> Address:
 
 
 def parse_item(record: Record) -> Item:
-    """The item of a record. Raises NewerFormat or CorruptFeedRecord."""
+    """Decode a record. Raise NewerFormat or CorruptFeedRecord."""
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise CorruptFeedRecord(record.key, f"not an item: {error}") from error
+        raise CorruptFeedRecord(record.key, f"invalid item record: {error}") from error
 
 
 def is_valid_uri(uri: str) -> bool:
-    """Whether an item can be known by this."""
+    """Whether a URI fits into the key of a record."""
     return 0 < len(uri.encode("utf-8", "replace")) <= MAX_KEY_BYTES and "\0" not in uri
 
 
 def is_storable(item: Item) -> bool:
-    """Whether an item fits into a record. What does not is set aside."""
+    """Whether an item fits into a record."""
     if not is_valid_uri(item.uri):
         return False
     try:

@@ -1,8 +1,8 @@
-"""Holding an account: one poller at a time reads it, and whoever lost it writes nothing more.
+"""The lease of an account: one poller at a time polls it, and a poller without it writes nothing.
 
-The hold stands in the account's own record, and ends by itself. Every write expects the record as it was last
-read; where somebody else has changed it meanwhile (an operator, a new profile) the change is made again on
-what is there now, as long as the hold is still ours.
+The lease is stored in the record of the account, and expires unless it is renewed. Every write expects the
+record as it was last read. If an operator or a new profile has changed it meanwhile, the change is applied to
+the new record, as long as the lease is still valid.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from itertools import count
 import anyio
 
 from ..storage import Change, Micros
+from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from . import transitions
 from .account import Account, Lease, StoredAccount
@@ -24,12 +25,12 @@ from .store import AccountEdit, FeedStore
 
 log = logging.getLogger("perdure.feeds")
 
-LEASE_DURATION: Micros = 60 * 1_000_000
-"""How long a hold lasts from each write on. A poller that dies keeps an account no longer than this."""
+LEASE_DURATION: Micros = MINUTE
+"""How long a lease is valid after each write. The account of a poller that died is free after this time."""
 
 
 class AccountLease:
-    """An account that this poller holds."""
+    """The lease that this poller has on an account."""
 
     def __init__(self, store: FeedStore, stored: StoredAccount, poller: str, duration: Micros) -> None:
         self._store = store
@@ -43,8 +44,9 @@ class AccountLease:
         return self._stored.account
 
     async def update(self, edit: AccountEdit, also: Sequence[Change] = ()) -> Account:
-        """Change the account, and with it other records of its partition; the hold lasts anew, unless the
-        edit gives it up. AccountLeaseLost: it is not ours.
+        """Change the account and other records of its partition, and renew the lease unless the edit ends it.
+
+        Raise AccountLeaseLost if the lease is not valid.
         """
         async with self._writing:
             while self.is_valid:
@@ -53,7 +55,7 @@ class AccountLease:
                     self._stored = written
                     return account
                 await self._reload()
-        raise AccountLeaseLost(f"{self.account.handle} was taken over by another poller")
+        raise AccountLeaseLost(f"lease on {self.account.handle} lost to another poller")
 
     def _renewed(self, account: Account) -> Account:
         if account.lease is None:
@@ -61,7 +63,7 @@ class AccountLease:
         return transitions.leased(account, Lease(self._poller, self._store.clock() + self._duration))
 
     async def _reload(self) -> None:
-        """Read the account again after somebody else wrote it."""
+        """Read the account again after a concurrent change."""
         try:
             self._stored = await self._store.get(self._stored.account.account_id)
         except UnknownAccount as error:
@@ -71,11 +73,11 @@ class AccountLease:
 
     @property
     def is_valid(self) -> bool:
-        hold = self._stored.account.lease
-        return hold is not None and hold.poller == self._poller
+        lease = self._stored.account.lease
+        return lease is not None and lease.poller == self._poller
 
     async def renew_until_lost(self) -> None:
-        """Extend the hold now and then, until it is lost. Whoever writes next is told."""
+        """Renew the lease at a third of its duration. The next update after it is lost raises."""
         while True:
             await anyio.sleep(self._duration / 3e6)
             try:
@@ -83,81 +85,82 @@ class AccountLease:
             except AccountLeaseLost:
                 return
             except StorageError as error:
-                log.warning("%s: the hold was not extended: %s", self.account.handle, error)
+                log.warning("%s: lease not renewed: %s", self.account.handle, error)
 
 
 @asynccontextmanager
 async def acquire_lease(
     store: FeedStore, stored: StoredAccount, poller: str, *, duration: Micros = LEASE_DURATION
 ) -> AsyncGenerator[AccountLease]:
-    """Hold an account. PollInProgress: somebody else does, or was quicker. What is still held at the end is
-    given back as it was.
-    """
-    held = await _claimed(_claim(store, stored, f"{poller}#{next(_claims)}", duration))
-    beats = asyncio.create_task(held.renew_until_lost())
+    """Lease an account, and release it at the end. Raise PollInProgress if another poller has it."""
+    lease = await _acquire_shielded(_acquire(store, stored, f"{poller}#{next(_numbers)}", duration))
+    renewals = asyncio.create_task(lease.renew_until_lost())
     try:
-        yield held
+        yield lease
     finally:
-        beats.cancel()
-        if held.is_valid:
-            await _to_the_end(_release(held))
+        renewals.cancel()
+        if lease.is_valid:
+            await _finish_shielded(_release(lease))
 
 
-async def _claimed(claim: Coroutine[None, None, AccountLease]) -> AccountLease:
-    """Who is stopped while the claim is written may hold the account already, and then gives it back."""
-    claiming = asyncio.create_task(claim)
+async def _acquire_shielded(acquiring: Coroutine[None, None, AccountLease]) -> AccountLease:
+    """Acquire a lease. If this is cancelled while the lease is written, release it afterwards."""
+    task = asyncio.create_task(acquiring)
     try:
-        return await asyncio.shield(claiming)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
-        await _to_the_end(_undo(claiming))
+        await _finish_shielded(_release_late(task))
         raise
 
 
-async def _undo(claiming: asyncio.Task[AccountLease]) -> None:
+async def _release_late(acquiring: asyncio.Task[AccountLease]) -> None:
     with suppress(PollInProgress, StorageError):
-        await _release(await claiming)
+        await _release(await acquiring)
 
 
-async def _to_the_end(work: Coroutine[None, None, None]) -> None:
-    """However often somebody stops us meanwhile."""
+async def _finish_shielded(work: Coroutine[None, None, None]) -> None:
+    """Finish the work even if this is cancelled meanwhile, and then raise the cancellation.
+
+    The shield of anyio protects from its own scopes alone: `Task.cancel` of asyncio passes through it.
+    """
     task = asyncio.create_task(work)
-    stopped: asyncio.CancelledError | None = None
+    cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         while not task.done():
             try:
                 await asyncio.wait({task})
             except asyncio.CancelledError as error:
-                stopped = error
-    if stopped is not None:
-        raise stopped
+                cancelled = error
+    if cancelled is not None:
+        raise cancelled
     task.result()
 
 
-async def _claim(store: FeedStore, stored: StoredAccount, claim: str, duration: Micros) -> AccountLease:
+async def _acquire(store: FeedStore, stored: StoredAccount, poller: str, duration: Micros) -> AccountLease:
     now = store.clock()
     current = stored.account.lease
     if current is not None and now < current.until:
         raise PollInProgress(stored.account.handle, current.poller, retry_at=current.until)
-    claimed = await store.replace(stored, transitions.leased(stored.account, Lease(claim, now + duration)))
-    if claimed is not None:
-        return AccountLease(store, claimed, claim, duration)
+    leased = await store.replace(stored, transitions.leased(stored.account, Lease(poller, now + duration)))
+    if leased is not None:
+        return AccountLease(store, leased, poller, duration)
     found = await store.get(stored.account.account_id)
     if _poll_counters(found.account) != _poll_counters(stored.account):
         raise PollInProgress(stored.account.handle, "another poller")
-    return await _claim(store, found, claim, duration)  # it was edited, and nobody has polled it
+    return await _acquire(store, found, poller, duration)  # it was edited, and not polled
 
 
 def _poll_counters(account: Account) -> tuple[int, int]:
-    """What every poll changes."""
+    """Return what every poll changes."""
     return account.poll_count, account.consecutive_failures
 
 
-async def _release(held: AccountLease) -> None:
+async def _release(lease: AccountLease) -> None:
     try:
-        await held.update(transitions.released)
+        await lease.update(transitions.released)
     except (AccountLeaseLost, StorageError) as error:
-        log.warning("%s was not given back: %s", held.account.handle, error)
+        log.warning("%s: lease not released: %s", lease.account.handle, error)
 
 
-_claims = count(1)
-"""So that no two claims of a process have the same name."""
+_numbers = count(1)
+"""Numbers that distinguish the leases of one process."""

@@ -1,7 +1,7 @@
-"""One poll of one account: read the newest page, then what is missing below it. `gaps` has the rules.
+"""One poll of one account: read the newest page, then the gaps below it. `gaps` has the rules.
 
-No commit is open while a page is fetched, and no state is written before the items that it speaks of. So a
-poll may end anywhere, at any moment, and the next one finds what is left to do.
+No commit is open while a page is fetched, and items are written before the state that includes them. So a
+poll can end at any moment, and the next one finds what is left to do.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = logging.getLogger("perdure.feeds")
 
 
 class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
-    """What a poll brought."""
+    """The result of a poll that read its pages."""
 
     account: Account
-    """As it is now."""
+    """The account after the poll."""
     was_initial: bool
     new_items: int
     new_links: int
@@ -49,26 +49,26 @@ class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_high_volume(self) -> bool:
-        """Whether one page was not enough."""
+        """Whether it took more than one page, and was not the first poll."""
         return self.pages > 1 and not self.was_initial
 
 
 class PollSkipped(msgspec.Struct, frozen=True):
-    """An account that cannot be polled for now: the source does not show it."""
+    """The result of a poll of an account that the source does not show."""
 
     account: Account
     error: SourceError
 
 
 class PollFailed(msgspec.Struct, frozen=True):
-    """A poll that came to nothing."""
+    """The result of a poll that failed."""
 
     account: Account
     error: Exception
 
 
 class PolledElsewhere(msgspec.Struct, frozen=True):
-    """An account that was not polled, because another poller has it."""
+    """The result for an account that was not polled because another poller has its lease."""
 
     account: Account
     error: PollInProgress
@@ -87,7 +87,7 @@ async def poll_account(
     lease_duration: Micros = LEASE_DURATION,
     is_scheduled: bool = False,
 ) -> PollSucceeded | PollSkipped | PollFailed:
-    """Poll an account now; `is_scheduled` if it is due, or in a cycle.
+    """Poll an account now. `is_scheduled` says whether it is due or in a cycle.
 
     Raise PollInProgress if another poller has it, and AuthenticationFailed if the credentials are wrong:
     that is not a failure of the account.
@@ -99,28 +99,28 @@ async def poll_account(
             raise
         except SourceError as error:
             account = await lease.update(partial(transitions.poll_failed, error=error, now=store.clock()))
-            is_gone = isinstance(error, AccountUnavailable | InvalidActor)
-            return PollSkipped(account, error) if is_gone else PollFailed(account, error)
+            is_unavailable = isinstance(error, AccountUnavailable | InvalidActor)
+            return PollSkipped(account, error) if is_unavailable else PollFailed(account, error)
 
 
 class _StoredItems(msgspec.Struct, frozen=True):
-    """What became of the items of a page."""
+    """The items of a page that were new."""
 
     new: list[Item]
-    """Those that nobody knew."""
+    """All new items."""
     pending: list[Item]
-    """Those of them that are still to be written, together with the state."""
+    """Those of them that are written in one commit with the state."""
     uncounted: int = 0
-    """How many of those that were found are posts that the last profile has not counted."""
+    """How many of the new ones are posts that the last profile did not count."""
 
 
 _NO_ITEMS = _StoredItems([], [])
 MAX_PENDING_ITEMS = 24
-"""Beside the account, in one commit."""
+"""Maximum number of items in one commit with the account."""
 
 
 class _Poll:
-    """A poll under way."""
+    """A running poll."""
 
     def __init__(
         self,
@@ -140,7 +140,7 @@ class _Poll:
         self._previous_poll_at = lease.account.last_polled_at
         self._resumed_cursors = {gap.cursor for gap in lease.account.gaps}
         self._cursors_by_gap: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
-        """The cursors of each gap, so that a walk in a circle is noticed."""
+        """The cursors that were used for each gap, to detect cursors that repeat."""
         self._watermark = lease.account.watermark
         self._new_items = self._newer = self._new_links = self._pages = self._invalid_records = 0
         self._made_progress = False
@@ -167,26 +167,25 @@ class _Poll:
         if page is None:
             await self._write(lambda account: account)
             return
-        kept = await self._store_items(page, known=account.watermark)
-        read = _summarize_page(page, page.cursor, kept)
-        await self._write(partial(self._apply_head, read=read, etag=page.etag), page, kept)
+        stored_items = await self._store_items(page, known=account.watermark)
+        read = _summarize_page(page, page.cursor, stored_items)
+        await self._write(partial(self._apply_head, read=read, etag=page.etag), page, stored_items)
 
     def _apply_head(self, account: Account, *, read: PageSummary, etag: str | None) -> Account:
-        """Only a page that reaches a known floor says by its ETag that nothing is new: another may look the
-        same, with something new right behind it.
+        """Apply the newest page. Keep its ETag only if it reaches known items: otherwise new items may follow
+        an equal page.
         """
         after = gaps.apply_head_page(account, read, now=self._store.clock(), settings=self._settings)
         return msgspec.structs.replace(after, etag=etag if gaps.reaches_known_items(after, read) else None)
 
     def _next_gap(self) -> Gap:
-        """The newest; but the last page of a poll goes to the oldest, which would else never have its turn
-        where the newest are never done.
+        """Return the newest gap, or for the last page of a poll the oldest: otherwise it would never be read
+        while newer gaps keep appearing.
         """
         gaps = self._lease.account.gaps
         return gaps[-1] if self._pages + 1 >= self._settings.max_pages_per_user else gaps[0]
 
     async def _read_gap_page(self, gap: Gap) -> None:
-        """One page of a gap."""
         try:
             page = await self._source.page(
                 self._account_id, limit=self._settings.posts_per_page, cursor=gap.cursor
@@ -195,32 +194,34 @@ class _Poll:
             is_resumed = gap.cursor is not None and gap.cursor in self._resumed_cursors
             if gap.cursor is None or (isinstance(error, SourceServerError) and not is_resumed):
                 raise
-            log.warning("%s: the source refuses a cursor: %s", self._lease.account.handle, error)
+            log.warning("%s: cursor rejected: %s", self._lease.account.handle, error)
             self._pages += 1
             await self._write(lambda account: gaps.apply_cursor_rejection(account, gap))
             return
         self._pages += 1
         if page is None:
-            raise SourceUnavailable("the source says that a page is unchanged, and was not asked")
+            raise SourceUnavailable("unexpected 304 Not Modified")
         self._made_progress = self._made_progress or bool(page.items)
-        kept = await self._store_items(page, known=gaps.late_threshold(gap))
-        read = _summarize_page(page, self._next_cursor(gap, page), kept)
+        stored_items = await self._store_items(page, known=gaps.late_threshold(gap))
+        read = _summarize_page(page, self._next_cursor(gap, page), stored_items)
         now = self._store.clock()
-        await self._write(lambda account: gaps.apply_gap_page(account, gap, read, now=now), page, kept)
+        await self._write(
+            lambda account: gaps.apply_gap_page(account, gap, read, now=now), page, stored_items
+        )
 
     def _next_cursor(self, gap: Gap, page: FeedPage) -> str | None:
-        """The cursor to go on with; where it was used before, the same one again, which ends the walk."""
-        walked = self._cursors_by_gap[gap.floor, gap.late_floor]
+        """Return the cursor to continue with, or the current one to end the gap if that was used before."""
+        used = self._cursors_by_gap[gap.floor, gap.late_floor]
         if gap.cursor is None:
-            walked.clear()
-        walked.add(gap.cursor)
-        return gap.cursor if page.cursor in walked else page.cursor
+            used.clear()
+        used.add(gap.cursor)
+        return gap.cursor if page.cursor in used else page.cursor
 
     async def _store_items(self, page: FeedPage, *, known: Micros | None) -> _StoredItems:
-        """Store the items of a page. What is not newer than `known` nearly always is known, so look before.
+        """Store the items of a page. Those up to `known` are nearly always stored already, so read first.
 
-        What comes late makes the walk go on. It is written together with the state: else a kill between the
-        two would make it look as if it had been known all along.
+        Late items make reading continue. They are written in one commit with the state: otherwise, if the
+        process is killed between the two, the next poll takes them for known and stops too early.
         """
         oldest = self._settings.oldest_kept(self._store.clock())
         items = [item for item in page.items if item.time >= oldest]
@@ -234,42 +235,46 @@ class _Poll:
         )
         late = [item for item in unknown if item.time < known]
         level = [item for item in unknown if item.time == known]
-        owed = late[-MAX_PENDING_ITEMS:]
-        at_once = (*newer, *pinned, *level, *late[:-MAX_PENDING_ITEMS])
-        found = [*await self._store.add_items(self._account_id, at_once), *owed]
-        return _StoredItems(found, owed, sum(item.kind != "repost" for item in found))
+        pending = late[-MAX_PENDING_ITEMS:]
+        others = (*newer, *pinned, *level, *late[:-MAX_PENDING_ITEMS])
+        found = [*await self._store.add_items(self._account_id, others), *pending]
+        return _StoredItems(found, pending, sum(item.kind != "repost" for item in found))
 
     async def _write(
-        self, edit: AccountEdit, page: FeedPage | None = None, kept: _StoredItems = _NO_ITEMS
+        self, edit: AccountEdit, page: FeedPage | None = None, stored_items: _StoredItems = _NO_ITEMS
     ) -> None:
-        """Count what a page brought, make the state follow it, and end the poll when nothing is left."""
-        new, bad = len(kept.new), 0 if page is None else page.invalid_records
+        """Count the items of a page, write the state, and end the poll if no gap is left."""
+        new, invalid = len(stored_items.new), 0 if page is None else page.invalid_records
         self._new_items += new
-        self._newer += sum(self._watermark is not None and item.time > self._watermark for item in kept.new)
-        self._new_links += sum(len(item.links) for item in kept.new)
-        self._invalid_records += bad
+        self._newer += sum(
+            self._watermark is not None and item.time > self._watermark for item in stored_items.new
+        )
+        self._new_links += sum(len(item.links) for item in stored_items.new)
+        self._invalid_records += invalid
 
         def after(account: Account) -> Account:
             now = self._store.clock()
             account = transitions.page_read(
                 edit(account),
                 new=new,
-                counted=transitions.posts_before_profile(account, kept.new),
-                uncounted=kept.uncounted,
+                counted=transitions.posts_before_profile(account, stored_items.new),
+                uncounted=stored_items.uncounted,
                 pages=1,
-                invalid=bad,
+                invalid=invalid,
                 now=now,
             )
             is_over = not account.gaps or self._pages >= self._settings.max_pages_per_user
             return self._finish(account, now) if is_over else account
 
         await self._lease.update(
-            after, [InsertIfAbsent(record=item_record(item, self._account_id)) for item in kept.pending]
+            after,
+            [InsertIfAbsent(record=item_record(item, self._account_id)) for item in stored_items.pending],
         )
 
     def _finish(self, account: Account, now: Micros) -> Account:
-        """How long ago the last poll was tells how often the account posts; the first poll tells nothing, and
-        which of its posts the profile has counted is not known.
+        """Set the next interval from the time since the previous poll.
+
+        The first poll does not show how often the account posts, nor which posts the profile counted.
         """
         if self._watermark is None:
             account = transitions.profile_count_reset(account)
@@ -285,9 +290,9 @@ class _Poll:
         )
 
 
-def _summarize_page(page: FeedPage, cursor: str | None, kept: _StoredItems) -> PageSummary:
+def _summarize_page(page: FeedPage, cursor: str | None, stored_items: _StoredItems) -> PageSummary:
     return PageSummary(
         cursor=cursor,
         item_times=tuple(item.time for item in page.items),
-        new_times=tuple(item.time for item in kept.new if item not in page.pinned),
+        new_times=tuple(item.time for item in stored_items.new if item not in page.pinned),
     )

@@ -1,7 +1,7 @@
-"""`Poller`: polls many accounts, each when its time has come, a number of them at once.
+"""`Poller`: polls many accounts, each when it is due, several at the same time.
 
-Several pollers, in any number of processes, share the accounts of one storage: who holds an account polls it.
-One account's failure is told and remembered, and never ends a cycle; wrong credentials end it at once.
+Several pollers, in any number of processes, share the accounts of one storage: the one that has the lease of
+an account polls it. A failing account is reported and retried, and never ends a cycle; wrong credentials do.
 """
 
 from __future__ import annotations
@@ -49,38 +49,37 @@ from .store import AccountEdit, FeedStore
 log = logging.getLogger("perdure.feeds")
 
 POLLS_PER_CONNECTION = 2
-"""Polls under way for each connection, so that no connection waits for a storage."""
+"""How many polls run for each connection, so that no connection waits for the storage."""
 DUE_CHECK_SECONDS = 2.0
-"""Seconds between looks at what is due."""
+"""How often due accounts are read, if there were none."""
 PROFILES_PER_REQUEST = 25
-"""Asked for together."""
 PROFILE_INTERVAL: Micros = 55 * MINUTE
 HINT_INTERVAL: Micros = MINUTE
 ALARM_INTERVAL: Micros = MINUTE
 ALARM_COST_FACTOR = 30.0
-"""Alarms read every account. With very many of them, that takes a thirtieth of the time at most."""
+"""Checking alarms reads every account. The pause is at least 30 times as long as that took."""
 REMOVAL_INTERVAL: Micros = 10 * MINUTE
 ITEMS_PER_REMOVAL = 1000
 LINK_SUMMARY_INTERVAL: Micros = 5 * MINUTE
 MAX_LINK_ITEMS = 20_000
-"""Items that are read for summaries of links at a time: about half a second of work."""
+"""Maximum number of items that are read for link summaries at a time: about half a second of work."""
 
 
 OnOutcome: TypeAlias = Callable[[PollOutcome], None]
 
 
 class CycleStats(msgspec.Struct, kw_only=True):
-    """What came of polling many accounts."""
+    """Counts of one cycle over many accounts."""
 
     polled: int = 0
     initial: int = 0
-    """Accounts that were polled for the first time."""
+    """How many accounts were polled for the first time."""
     skipped: int = 0
     failed: int = 0
     elsewhere: int = 0
-    """Accounts that another poller had."""
+    """How many accounts another poller was polling."""
     with_new_items: int = 0
-    """Accounts that had something new."""
+    """How many accounts had new items."""
     new_items: int = 0
     new_links: int = 0
     pages: int = 0
@@ -120,8 +119,8 @@ class Poller:
         lease_duration: Micros = LEASE_DURATION,
     ) -> None:
         """`on_alarm` is called when an alarm is raised, repeated or cleared while the poller runs.
-        `follow_lists` are synchronised while it runs. `hold` is how long an account stays with a poller that
-        has died.
+        `follow_lists` are synchronised while it runs. The account of a poller that died is free after
+        `lease_duration`.
         """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
         self._store = store
@@ -133,9 +132,9 @@ class Poller:
         self._follow_lists = follow_lists
         self._lease_duration = lease_duration
         self._in_progress: set[str] = set()
-        """Accounts that wait for one of our polls, or are in one."""
+        """Accounts that this poller has queued or is polling."""
         self._deferred_until: dict[str, Micros] = {}
-        """Accounts that stand as due, and are left alone for a while."""
+        """Accounts that are stored as due, and when they are polled next in this process."""
 
     async def poll(
         self, stored: StoredAccount, *, is_scheduled: bool = False
@@ -155,26 +154,28 @@ class Poller:
             raise
         except (AccountLeaseLost, StorageError) as error:
             return self._defer(stored.account, error)
-        except Exception as error:  # a source of somebody's own may raise anything
-            log.exception("the poll of %s broke off", stored.account.handle)
+        except Exception as error:  # sources of other packages can raise anything
+            log.exception("poll of %s failed", stored.account.handle)
             return self._defer(stored.account, error)
 
     def _defer(self, account: Account, error: Exception) -> PollFailed:
-        """What went wrong could not be stored with the account, so it is remembered here."""
+        """Remember a failure that could not be stored in the account."""
         self._deferred_until[account.account_id] = self._store.clock() + MINUTE
         return PollFailed(account, error)
 
     async def run_once(self) -> CycleStats:
-        """One cycle: poll every active account now, and those whose probe is due."""
+        """Poll every active account once, and unavailable ones that are due for a probe."""
         cycle = await self._poll_all(self._pollable_accounts(), reports_elsewhere=True)
         await self._log_errors(self.summarize_links())
         return cycle
 
     async def run(self) -> None:
-        """Poll each account at its time, until cancelled. Beside that, keep the profiles fresh, take hints,
-        watch for alarms, synchronise follow lists, summarise links and remove old items.
+        """Poll each account when it is due, until cancelled.
+
+        Also refresh profiles, apply hints, check alarms, synchronise follow lists, summarise links and remove
+        old items.
         """
-        await _all_of(
+        await _run_all(
             self._poll_all(self._due_accounts()),
             self._repeat(PROFILE_INTERVAL, self.refresh_profiles),
             self._apply_hints(),
@@ -201,11 +202,11 @@ class Poller:
         return removed
 
     async def summarize_links(self) -> None:
-        """Bring the summaries of links up to date, as far as a bounded effort goes."""
+        """Update the link summaries, reading a limited number of items."""
         await self._index.refresh(max_items=MAX_LINK_ITEMS)
 
     async def sync_follow_lists(self, source: FollowSource, lists: FollowLists) -> None:
-        """Add the accounts that the follow lists name. One list that fails does not stop the others."""
+        """Add the accounts of the follow lists. A list that fails does not stop the others."""
         for actor in lists.actors:
             try:
                 follows = await read_follow_list(source, actor)
@@ -215,7 +216,7 @@ class Poller:
             except AuthenticationFailed:
                 raise
             except FeedError as error:
-                log.warning("the follow list of %s was not synchronised: %s", actor, error)
+                log.warning("cannot synchronise the follow list of %s: %s", actor, error)
                 continue
             counts = Counter(change.action for change in changes if change.action is not None)
             if counts:
@@ -223,7 +224,7 @@ class Poller:
                 log.info("follow list of %s: %s", actor, done)
 
     async def refresh_profiles(self) -> None:
-        """Ask for the handles and post counts that were not asked for in a while."""
+        """Read the profiles that were not read for a while, for handles and post counts."""
         async for batch in self._stale_profiles():
             known = {stored.account.account_id for stored in batch}
             asked_at = self._store.clock()
@@ -234,30 +235,28 @@ class Poller:
                     )
 
     async def _profiles(self, names: list[str]) -> list[Profile]:
-        """What is refused for one of them is no reason not to ask for the next ones."""
+        """Read profiles. If the source rejects the request, log that: the next batch may succeed."""
         try:
             return await self._source.profiles(names)
         except (InvalidActor, RequestRejected) as error:
-            log.warning("some profiles were not read: %s", error)
+            log.warning("could not read some profiles: %s", error)
             return []
 
     async def apply_hints(self, source: HintSource) -> int:
-        """Make those accounts due that a feed of many shows to have news. How many they were."""
+        """Make the accounts due that a feed of many accounts shows to have new items. Return how many."""
         newest = await source.latest_activity()
-        told = 0
+        count = 0
         for account_id, time in newest.items():
             with suppress(UnknownAccount, CorruptFeedRecord, NewerFormat):
                 before = (await self._store.get(account_id)).account
                 edit = partial(transitions.hinted, newest=time, now=self._store.clock())
                 if edit(before) != before:
-                    told += 1
+                    count += 1
                     await self._edit(account_id, edit)
-        return told
+        return count
 
     async def _edit(self, account_id: str, edit: AccountEdit) -> None:
-        with suppress(
-            UnknownAccount, CorruptFeedRecord, NewerFormat
-        ):  # removed meanwhile, or unreadable here
+        with suppress(UnknownAccount, CorruptFeedRecord, NewerFormat):  # removed meanwhile, or not readable
             await self._store.update(account_id, edit)
 
     # Many accounts
@@ -265,18 +264,19 @@ class Poller:
     async def _poll_all(
         self, accounts: AsyncIterable[StoredAccount], *, reports_elsewhere: bool = False
     ) -> CycleStats:
-        """Poll these accounts, a number at once. Pollers that run side by side meet at accounts all the time,
-        so that is reported only for a cycle.
+        """Poll these accounts, several at the same time.
+
+        Pollers that run in parallel often find an account leased, so only a single cycle reports that.
         """
         cycle = CycleStats()
-        crew = self._settings.connections * POLLS_PER_CONNECTION
-        waiting: asyncio.Queue[StoredAccount | None] = asyncio.Queue(crew)
+        consumers = self._settings.connections * POLLS_PER_CONNECTION
+        waiting: asyncio.Queue[StoredAccount | None] = asyncio.Queue(consumers)
 
-        async def line_up() -> None:
+        async def produce() -> None:
             async for stored in accounts:
                 self._in_progress.add(stored.account.account_id)
                 await waiting.put(stored)
-            for _ in range(crew):
+            for _ in range(consumers):
                 await waiting.put(None)
 
         def report(outcome: PollOutcome) -> None:
@@ -284,7 +284,7 @@ class Poller:
                 cycle.add(outcome)
                 self._on_outcome(outcome)
 
-        await _all_of(line_up(), *(self._consume(waiting, report) for _ in range(crew)))
+        await _run_all(produce(), *(self._consume(waiting, report) for _ in range(consumers)))
         return cycle
 
     async def _consume(self, waiting: asyncio.Queue[StoredAccount | None], report: OnOutcome) -> None:
@@ -301,15 +301,15 @@ class Poller:
             report(outcome)
 
     async def _pollable_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """Collected before the first is polled: a poll changes what a listing shows."""
+        """Yield the pollable accounts. They are read before the first poll, which changes the listing."""
         now = self._store.clock()
-        everybody = [stored async for stored in self._store.accounts()]
-        for stored in everybody:
+        accounts = [stored async for stored in self._store.accounts()]
+        for stored in accounts:
             if stored.account.is_pollable(now):
                 yield stored
 
     async def _due_accounts(self) -> AsyncGenerator[StoredAccount]:
-        """For ever. Those that are at hand already may still stand as due."""
+        """Yield due accounts, without end. Accounts in progress may still be stored as due."""
         while True:
             due = [each for each in await self._due() if self._is_available(each.account.account_id)]
             for stored in due:
@@ -329,10 +329,10 @@ class Poller:
                 min(8 * self._settings.connections * POLLS_PER_CONNECTION, MAX_PAGE_RECORDS)
             )
         except StorageError as error:
-            log.warning("cannot see what is due: %s", error)
+            log.warning("cannot read due accounts: %s", error)
             return []
 
-    # Beside the polls
+    # Other jobs
 
     async def _repeat(
         self,
@@ -342,9 +342,7 @@ class Poller:
         first: Micros = 0,
         rest: float = 0,
     ) -> None:
-        """Do a job again and again: the first time after a while, and then after an interval, or after `rest`
-        times as long as it took.
-        """
+        """Repeat a job: first after `first`, then after the interval, or after `rest` times its duration."""
         await anyio.sleep(first / 1e6)
         while True:
             started = anyio.current_time()
@@ -358,7 +356,7 @@ class Poller:
         if isinstance(source, FollowSource):
             await self._repeat(lists.interval, partial(self.sync_follow_lists, source, lists))
         else:
-            log.warning("follow lists are not synchronised: %s cannot read them", source.name)
+            log.warning("cannot synchronise follow lists: %s does not have them", source.name)
 
     async def _apply_hints(self) -> None:
         source = self._source
@@ -367,14 +365,14 @@ class Poller:
             await anyio.sleep(HINT_INTERVAL / 1e6)
 
     async def _log_errors(self, work: Awaitable[object]) -> None:
-        """What is no poll may fail without ending the polls, but for wrong credentials."""
+        """Log errors of a job, so that it does not end the polls. Wrong credentials do."""
         try:
             await work
         except AuthenticationFailed:
             raise
         except (FeedError, StorageError) as error:
             log.warning("%s", error)
-        except Exception:  # a source or a callback of somebody's own may raise anything
+        except Exception:  # sources and callbacks of other packages can raise anything
             log.exception("a job of the poller failed")
 
     async def _stale_profiles(self) -> AsyncGenerator[Sequence[StoredAccount]]:
@@ -389,7 +387,7 @@ class Poller:
 
 
 def _update_profile(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """Take over a profile, unless another poller has read one meanwhile."""
+    """Apply a profile, unless another poller has read one meanwhile."""
     return transitions.profile_updated(account, profile, now=now) if _is_stale(account, now) else account
 
 
@@ -397,9 +395,12 @@ def _is_stale(account: Account, now: Micros) -> bool:
     return (account.profile_read_at or 0) + PROFILE_INTERVAL <= now
 
 
-async def _all_of(*works: Coroutine[None, None, object]) -> None:
-    """Until all have ended, or one has failed; then the others are stopped."""
-    tasks = [asyncio.create_task(work) for work in works]
+async def _run_all(*jobs: Coroutine[None, None, object]) -> None:
+    """Run all until they end. If one fails, cancel and await the others, and raise its error.
+
+    A task group would raise an ExceptionGroup.
+    """
+    tasks = [asyncio.create_task(job) for job in jobs]
     try:
         await asyncio.gather(*tasks)
     finally:

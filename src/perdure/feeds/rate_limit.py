@@ -1,8 +1,8 @@
-"""The rate limit of a source, and retries of what failed. For everyone who writes a source.
+"""The rate limit of a source, and retries of failed requests. For authors of sources.
 
-One `Budget` counts for all requests to a server: it reads from the server's own headers what is left, keeps a
-reserve, and when the server refuses more, all requests wait. The time that a server names wins over our own
-backoff. Every long wait is reported, with its reason and its end.
+One `RateLimiter` counts all requests to a server: it reads from the server's headers what is left, keeps a
+reserve, and when the server rejects more, all requests wait. The time that a server names takes precedence
+over our own backoff. Every long wait is reported, with its reason and its end.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TypeAlias, TypeVar
 import anyio
 
 from ..storage import Micros
-from ..storage.clock import system_clock
+from ..storage.clock import HOUR, MINUTE, SECOND, system_clock
 from .errors import RateLimited, SourceUnavailable
 from .settings import PollSettings
 
@@ -29,23 +29,23 @@ OnWait: TypeAlias = Callable[[str, Micros], None]
 """Takes the reason for a wait, and the time at which it ends."""
 
 RESERVE_FRACTION = 0.1
-"""The part of a limit that is left to others who share the address."""
-DEFAULT_PAUSE: Micros = 60 * 1_000_000
-"""How long to wait when a source refuses for its rate, and does not say until when."""
-MIN_PAUSE: Micros = 1_000_000
-MAX_PAUSE: Micros = 3600 * 1_000_000
-"""A source's word counts within these: clocks differ, and headers can say anything."""
-LONG_WAIT: Micros = 5 * 1_000_000
+"""The fraction of a limit that is left to other clients of the same IP address."""
+DEFAULT_PAUSE: Micros = MINUTE
+"""How long to wait if a source that limits the rate does not say until when."""
+MIN_PAUSE: Micros = SECOND
+MAX_PAUSE: Micros = HOUR
+"""The bounds of a wait that a source asks for: clocks differ, and headers can be wrong."""
+LONG_WAIT: Micros = 5 * SECOND
 """A wait before a retry is reported if it is at least this long; a wait for the rate limit always is."""
 
 
 def log_wait(reason: str, until: Micros) -> None:
-    """Log a wait: what `Budget` does unless it is given another function."""
+    """Log a wait. The default of `RateLimiter`."""
     log.warning("waiting until %s: %s", f"{datetime.fromtimestamp(until / 1e6, UTC):%H:%M:%S} UTC", reason)
 
 
 class RateLimiter:
-    """What may be asked, and how much of it at a time."""
+    """Limits the rate of requests to a server, and how many run at the same time."""
 
     def __init__(
         self,
@@ -59,16 +59,16 @@ class RateLimiter:
         self._reported: dict[bool, Micros] = {}
         """The end of the last wait that was reported: of waits for the rate limit, and of others."""
         self.remaining: int | None = None
-        """As the source last said, less what was asked since."""
+        """How many requests are left, by the last response and the requests since. None if not known."""
         self.paused_until: Micros | None = None
-        """While everybody waits."""
+        """Until when all requests wait. None if they do not."""
         self.request_count = 0
         self._limit: int | None = None
         self._resets_at: Micros = 0
         self._connections = anyio.CapacityLimiter(connections)
 
     def update(self, *, limit: int | None, remaining: int, resets_at: Micros) -> None:
-        """What the headers of an answer said. Answers overtake each other: of one window the least counts."""
+        """Apply the headers of a response. As these arrive out of order, the lowest of a window counts."""
         resets_at = min(resets_at, self.clock() + MAX_PAUSE)
         if resets_at < self._resets_at:
             return
@@ -78,7 +78,7 @@ class RateLimiter:
         self._resets_at = resets_at
 
     def pause(self, retry_at: Micros | None) -> None:
-        """The source wants no more before this time."""
+        """Send no request before this time."""
         now = self.clock()
         retry_at = (
             now + DEFAULT_PAUSE if retry_at is None else min(max(retry_at, now + MIN_PAUSE), now + MAX_PAUSE)
@@ -87,7 +87,7 @@ class RateLimiter:
 
     @asynccontextmanager
     async def slot(self) -> AsyncGenerator[None]:
-        """Wait until something may be asked, and then for a connection."""
+        """Wait for a connection, and until a request is allowed."""
         async with self._connections:
             while (until := self._blocked_until()) is not None:
                 self.paused_until = until
@@ -105,7 +105,7 @@ class RateLimiter:
             self.on_wait(reason, until)
 
     def _blocked_until(self) -> Micros | None:
-        """When the next thing may be asked. None: now."""
+        """Return when the next request is allowed, or None if it is allowed now."""
         now = self.clock()
         if self.paused_until is not None and now >= self.paused_until:
             self.paused_until = None
@@ -117,15 +117,15 @@ class RateLimiter:
 
 
 class Retrier:
-    """Requests within a budget, tried again a few times."""
+    """Sends requests within a rate limit, and retries those that fail."""
 
-    def __init__(self, limiter: RateLimiter, polling: PollSettings) -> None:
+    def __init__(self, limiter: RateLimiter, settings: PollSettings) -> None:
         self.limiter = limiter
-        self._retries = polling.max_retries
-        self._backoff = polling.retry_backoff_ms / 1000
+        self._retries = settings.max_retries
+        self._backoff = settings.retry_backoff_ms / 1000
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """What the attempt brings. A refusal for the rate is waited out, and is not one of the tries."""
+        """Return the result of an attempt. Rate limits are waited for, and do not count as retries."""
         tried = 0
         while True:
             try:
@@ -143,7 +143,7 @@ class Retrier:
                 tried += 1
 
     def _retry_after(self, error: SourceUnavailable) -> float:
-        """The seconds that the source itself wants to be left alone."""
+        """Return the seconds that the source asks to wait."""
         if error.retry_at is None:
             return 0.0
         return min(max(error.retry_at - self.limiter.clock(), 0), MAX_PAUSE) / 1e6

@@ -1,7 +1,7 @@
-"""The settings: a YAML or TOML file, checked before anything begins.
+"""The settings: a YAML or TOML file, checked before anything starts.
 
 polling:
-  interval_minutes: 15          # where an account's own interval starts
+  interval_minutes: 15          # the first interval of an account
   posts_per_page: 100
   initial_lookback_hours: 24
   max_retries: 3
@@ -35,12 +35,12 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "connections": (1, 1000),
     "retention_days": (1, 36_600),
 }
-"""What each setting may be, both ends included."""
+"""The bounds of each setting, both included."""
 MIN_FOLLOW_HOURS, MAX_FOLLOW_HOURS = 0.25, 24.0 * 31
 
 
 class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How feeds are polled. The names are those that the first poller of this kind had."""
+    """How feeds are polled."""
 
     interval_minutes: float = 15
     posts_per_page: int = 100
@@ -49,15 +49,15 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     retry_backoff_ms: float = 1000
     max_pages_per_user: int = 100
     connections: int = 10
-    """Requests under way at the same time."""
+    """How many requests run at the same time."""
     retention_days: float | None = None
-    """Items that are older are removed, and not stored again. None: items are kept."""
+    """Items that are older are removed and not stored again. None to keep all items."""
 
     def __post_init__(self) -> None:
-        for name, (least, most) in _BOUNDS.items():
+        for name, (low, high) in _BOUNDS.items():
             value = cast("float | None", getattr(self, name))
-            if value is not None and not (math.isfinite(value) and least <= value <= most):
-                raise InvalidSettings(f"polling.{name}", f"must be {least} to {most}, not {value}")
+            if value is not None and not (math.isfinite(value) and low <= value <= high):
+                raise InvalidSettings(f"polling.{name}", f"must be between {low} and {high}, not {value}")
 
     @property
     def initial_interval(self) -> Micros:
@@ -73,33 +73,35 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where Bluesky is, and who reads it."""
+    """The servers of Bluesky, and the account that reads them."""
 
     service: str = "https://public.api.bsky.app"
-    """Who is asked without credentials."""
+    """The server for requests without credentials."""
     pds: str = "https://bsky.social"
-    """Who is asked with credentials, and for the records of an account."""
+    """The server for requests with credentials, and for the records of an account."""
     identifier: str | None = None
-    """The reader's handle or DID. None: read without credentials."""
+    """The handle or DID to log in with. None to read without credentials."""
     password_variable: str = "PERDURE_BLUESKY_PASSWORD"  # noqa: S105 - the name of a variable
-    """The variable of the environment that holds the reader's app password."""
+    """The environment variable with the app password."""
     follow_lists: tuple[str, ...] = ()
     """Handles or DIDs whose follow lists `feeds run` synchronises."""
     follow_interval_hours: float = 6
     follow_prune: bool = False
     """Whether accounts that are no longer followed are suspended."""
     hints: str | None = None
-    """`timeline`, or the at:// address of a list: one feed that shows early which accounts have new posts."""
+    """`timeline`, or the at:// URI of a list: one feed that shows early which accounts have new posts."""
 
     def __post_init__(self) -> None:
         hours = self.follow_interval_hours
         if not MIN_FOLLOW_HOURS <= hours <= MAX_FOLLOW_HOURS:
-            allowed = f"{MIN_FOLLOW_HOURS:g} to {MAX_FOLLOW_HOURS:g}"
-            raise InvalidSettings("bluesky.follow_interval_hours", f"must be {allowed}, not {hours:g}")
+            allowed = f"{MIN_FOLLOW_HOURS:g} and {MAX_FOLLOW_HOURS:g}"
+            raise InvalidSettings(
+                "bluesky.follow_interval_hours", f"must be between {allowed}, not {hours:g}"
+            )
 
 
 class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
-    """Follow lists that are synchronised by themselves."""
+    """Follow lists that a poller synchronises."""
 
     actors: tuple[str, ...]
     interval: Micros
@@ -108,7 +110,7 @@ class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
 
 class FeedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     url: str | None = None
-    """The storage. None: that of the command, or its default."""
+    """The URL of the storage. None for that of the command, or its default."""
     polling: PollSettings = PollSettings()
     bluesky: BlueskySettings = BlueskySettings()
 
@@ -123,17 +125,17 @@ class FeedSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 def load_settings(path: Path) -> FeedSettings:
-    """The settings in a file, or one sentence about what is wrong with it."""
+    """Load the settings in a file. Raise InvalidSettings if it has an error."""
     if path.suffix not in _PARSERS:
-        raise InvalidSettings(str(path), "settings are a .toml, .yaml or .yml file")
+        raise InvalidSettings(str(path), "settings must be a .toml, .yaml or .yml file")
     try:
-        told = _PARSERS[path.suffix](path.read_text(encoding="utf-8"))
+        values = _PARSERS[path.suffix](path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidSettings(str(path), f"cannot be read: {error}") from error
     except ValueError as error:
-        raise InvalidSettings(str(path), f"is not {path.suffix[1:].upper()}: {error}") from error
+        raise InvalidSettings(str(path), f"invalid {path.suffix[1:].upper()}: {error}") from error
     try:
-        return msgspec.convert({} if told is None else told, FeedSettings)
+        return msgspec.convert({} if values is None else values, FeedSettings)
     except InvalidSettings as error:
         raise InvalidSettings(f"{path}: {error.setting}", error.reason) from error
     except msgspec.ValidationError as error:
@@ -144,7 +146,9 @@ def _read_yaml(text: str) -> object:
     try:
         import yaml  # noqa: PLC0415 (an extra)
     except ModuleNotFoundError as error:
-        raise InvalidSettings("YAML", "pip install 'perdure[feeds]', or write TOML") from error
+        raise InvalidSettings(
+            "settings", "YAML support is not installed; install the feeds extra, or use TOML"
+        ) from error
     try:
         return cast("object", yaml.safe_load(text))
     except yaml.YAMLError as error:

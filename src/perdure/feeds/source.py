@@ -1,8 +1,7 @@
-"""What perdure asks of a place that has feeds. Bluesky is one (`perdure.feeds.bluesky`).
+"""The interface of a source of feeds. Bluesky is one (`perdure.feeds.bluesky`).
 
-A feed is read newest first, page by page; a cursor means "older than this" and nothing else. Whatever a
-source has to say instead of an answer is one of the SourceErrors; waiting and trying again is its own matter
-(`rate_limit` has what it needs for that).
+A feed is read newest first, page by page; a cursor means "older than this" and nothing else. A source raises
+SourceErrors, and waits and retries on its own (`rate_limit` has the tools for that).
 """
 
 from __future__ import annotations
@@ -17,54 +16,54 @@ from .item import Item
 
 
 class FeedPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of a feed, newest first. It may be short, or empty, and still not be the last."""
+    """A page of a feed, newest first. It can be short or empty without being the last."""
 
     items: tuple[Item, ...]
     cursor: str | None
-    """Where the next page begins. Only its absence means the end."""
+    """Where the next page starts. Only None means the end."""
     pinned: tuple[Item, ...] = ()
-    """Shown at the top, wherever they belong: they say nothing about how far the page reaches."""
+    """Items shown at the top regardless of their time."""
     etag: str | None = None
     invalid_records: int = 0
-    """Records that could not be read."""
+    """How many records were skipped because they are invalid."""
 
 
 class Profile(msgspec.Struct, frozen=True, kw_only=True):
-    """An account, as the source describes it."""
+    """An account as the source describes it."""
 
     account_id: str
     handle: str
     post_count: int | None = None
-    """How many there are, by the source's own count."""
+    """How many posts the source counts. None if it does not say."""
 
 
 class FeedSource(Protocol):
-    """Reading feeds. Everything may raise a SourceError."""
+    """Reads feeds. Every method can raise a SourceError."""
 
     @property
     def name(self) -> str:
-        """For people and for logs."""
+        """The name in messages and logs."""
         ...
 
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """The newest items, or those older than a cursor. None: still what this ETag stands for."""
+        """Return the newest items, or those after a cursor. None if nothing changed since `etag`."""
         ...
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
-        """Those of these accounts, by id or handle, that there are. In any order."""
+        """Return the profiles of those accounts, given by id or handle, that exist. In any order."""
         ...
 
 
 @runtime_checkable
 class FollowSource(Protocol):
-    """A source that knows who follows whom."""
+    """A source that lists which accounts an account follows."""
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]: ...
 
     def follows(self, actor: str) -> AsyncIterator[Profile]:
-        """Yield the accounts that `actor` follows and that the source shows just now."""
+        """Yield the accounts that `actor` follows and that the source currently shows."""
         ...
 
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
@@ -76,21 +75,21 @@ class FollowSource(Protocol):
 
 
 class SourceRecord(msgspec.Struct, frozen=True):
-    """An item as its author wrote it, without what only the feed shows: the links of a quoted post, say."""
+    """An item as its author wrote it, without what only the feed shows: links of quoted posts."""
 
     item: Item
     written_at: Micros
-    """When it was written, whatever time its author gave it."""
+    """When it was written, regardless of the time that its author gave it."""
 
 
 class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of an account's own records, oldest first."""
+    """A page of an account's own records, oldest first."""
 
     records: tuple[SourceRecord, ...]
     uris: tuple[str, ...]
     """The URIs of all records of the page, invalid ones included."""
     cursor: str | None
-    """Where the next page begins. Only its absence means the end."""
+    """Where the next page starts. Only None means the end."""
 
     @property
     def invalid_records(self) -> int:
@@ -100,23 +99,23 @@ class RecordPage(msgspec.Struct, frozen=True, kw_only=True):
 
 @runtime_checkable
 class AuditSource(Protocol):
-    """A source that can be read in the order of writing too, and so has what a feed hides in its depth."""
+    """A source that also lists records in the order of writing, so that back-dated posts are found."""
 
     def records(self, account_id: str, *, after: str | None = None) -> AsyncIterator[RecordPage]:
-        """Yield everything that an account wrote, oldest first; each page's cursor continues from there."""
+        """Yield all records of an account, oldest first. `after` is the cursor of a page to continue from."""
         ...
 
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
-        """Return these items as the feed shows them, links included. Those that it does not show are left
-        out: they are deleted, or invalid.
+        """Return these items as the feed shows them, links included. Omit those that it does not show because
+        they are deleted or invalid.
         """
         ...
 
 
 @runtime_checkable
 class HintSource(Protocol):
-    """A source with one feed for many accounts: a hint of who has news, and no more than that."""
+    """A source with one feed of many accounts, which shows early which of them posted."""
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Who has posted of late, and when the newest item of each was made."""
+        """Return the ids of accounts that posted recently, and the time of the newest item of each."""
         ...

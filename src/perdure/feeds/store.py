@@ -1,4 +1,4 @@
-"""`FeedStore`: accounts and items, kept in any storage. An account and its items are one partition."""
+"""`FeedStore`: stores accounts and items in any storage. An account and its items are one partition."""
 
 from __future__ import annotations
 
@@ -45,25 +45,25 @@ ADDRESSES_PER_READ = 100
 """Records that are read by their addresses."""
 PAGE_SIZE = 500
 FIRST_NAME = "\x01"
-"""No key or partition comes before this one."""
+"""The first possible key and partition."""
 
 
 class FeedStore:
-    """What is known of feeds. Takes a storage, and leaves closing it to its owner."""
+    """The accounts and items in a storage. It does not close the storage."""
 
     def __init__(self, storage: Storage, *, clock: Callable[[], Micros] = system_clock) -> None:
         self.storage = storage
         self.clock = clock
         self.dirty_hours = DirtyHours(storage, clock)
         self._reported: set[tuple[Address, int]] = set()
-        """Records that cannot be read and were logged, so that each version of one is logged once."""
+        """Invalid records that were logged, so that each version of one is logged once."""
 
     # Accounts
 
     async def add(self, account: Account) -> bool:
-        """Whether it is new. One that is there already stays as it is."""
-        _, birth = insertion(account)
-        return isinstance(await self.storage.commit([birth], now=self.clock()), Committed)
+        """Add an account and return True, or return False if it exists already."""
+        _, change = insertion(account)
+        return isinstance(await self.storage.commit([change], now=self.clock()), Committed)
 
     async def get(self, account_id: str) -> StoredAccount:
         record = await self.storage.get(account_address(account_id), now=self.clock())
@@ -72,19 +72,19 @@ class FeedStore:
         return StoredAccount.from_record(record)
 
     async def find(self, name: str) -> StoredAccount:
-        """By id, or by the handle that it had when its profile was last read."""
+        """Find an account by its id, or by its handle in the last profile that was read."""
         name = name.removeprefix("@")
         if name.startswith("did:"):
             return await self.get(name)
         found = [each async for each in self.accounts() if each.account.handle.lower() == name.lower()]
-        if len(found) > 1:  # one was renamed, and the other took its name
+        if len(found) > 1:  # one was renamed, and the other took its handle
             raise AmbiguousHandle(name, [each.account.account_id for each in found])
         if not found:
             raise UnknownAccount(name)
         return found[0]
 
     async def accounts(self, status: AccountStatus | None = None) -> AsyncGenerator[StoredAccount]:
-        """All of them, in the order in which they were added."""
+        """Yield all accounts, in the order in which they were added."""
         tag = None if status is None else status.value
         after: Position | None = None
         while records := await self.storage.page(
@@ -97,7 +97,7 @@ class FeedStore:
     async def account_page(
         self, before: StoredAccount | None, limit: int
     ) -> tuple[list[StoredAccount], bool]:
-        """The first of them, or the next after one that was read; and whether there are more."""
+        """Return the first accounts, or those after `before`, and whether there are more."""
         after = None if before is None else before.record.position
         found: list[StoredAccount] = []
         while records := await self.storage.page(ACCOUNTS, after=after, limit=limit + 1, now=self.clock()):
@@ -108,28 +108,28 @@ class FeedStore:
         return found[:limit], len(found) > limit
 
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
-        """The handles of these, as far as they are known here."""
+        """Return the handles of those accounts that are stored, by id."""
         found: dict[str, str] = {}
-        for some in parts_of(
+        for batch in parts_of(
             [account_address(each) for each in dict.fromkeys(account_ids)], ADDRESSES_PER_READ
         ):
-            records = await self._get_many(some)
+            records = await self._get_many(batch)
             read = self._valid_accounts([record for record in records if isinstance(record, Record)])
             found |= {stored.account.account_id: stored.account.handle for stored in read}
         return found
 
     async def due(self, limit: int) -> list[StoredAccount]:
-        """Accounts whose time has come, the most overdue first."""
+        """Return the due accounts, most overdue first."""
         now, asked = self.clock(), limit
         while True:
             records = await self.storage.due(POLLS, until=now, limit=asked, now=now)
             found = list(self._valid_accounts(records))
             if len(found) >= limit or is_last_page(records, asked) or asked == MAX_PAGE_RECORDS:
                 return found[:limit]
-            asked = min(MAX_PAGE_RECORDS, 2 * asked)  # look behind those that cannot be read
+            asked = min(MAX_PAGE_RECORDS, 2 * asked)  # read past the invalid ones
 
     async def update(self, account_id: str, edit: AccountEdit) -> Account:
-        """Change an account, whatever others do to it meanwhile."""
+        """Change an account, and retry if it changed meanwhile. Raise EditConflict after many attempts."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if (written := await self.replace(stored, edit(stored.account))) is not None:
@@ -139,15 +139,13 @@ class FeedStore:
     async def replace(
         self, stored: StoredAccount, account: Account, also: Sequence[Change] = ()
     ) -> StoredAccount | None:
-        """Write the account, and what goes with it, if it is still as it was read. None: it is not."""
+        """Write the account and other records if it is unchanged since it was read. Return None if not."""
         after, change = stored.replace_with(account)
         committed = await self._commit([change, *also])
         return after if isinstance(committed, Committed) else None
 
     async def remove(self, account_id: str, *, with_items: bool = False) -> None:
-        """Forget an account. Its items stay, unless they are to go too; items that a newer version of perdure
-        wrote stay in any case.
-        """
+        """Remove an account, and with `with_items` its items, except those that a newer version wrote."""
         for _ in range(MAX_EDIT_ATTEMPTS):
             stored = await self.get(account_id)
             if isinstance(await self._delete([stored.record]), Committed):
@@ -170,24 +168,24 @@ class FeedStore:
         return await self._commit([Delete(before=record) for record in records])
 
     async def _commit(self, changes: Sequence[Change]) -> Committed | Refused:
-        """Write changes of accounts and items. Hours of items that change are marked before, so that their
+        """Write changes of accounts and items. The hours of changed items are marked first, so that their
         links are counted again: see `dirty_hours`.
         """
         times = [_order_of(change) for change in changes if change.address.space == ITEMS]
-        began = self.clock()
+        started = self.clock()
         await self.dirty_hours.mark(times)
         answer = await self.storage.commit(changes, now=self.clock())
-        if self.clock() - began > MARK_LIFETIME // 2:  # the marks may have run out before it was written
+        if self.clock() - started > MARK_LIFETIME // 2:  # the marks may have expired before the commit
             await self.dirty_hours.mark(times)
         return answer
 
     # Items
 
     async def add_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Store items, and tell which of them nobody knew. Those that are known stay as they are."""
+        """Store items, and return the new ones. Items that are stored already do not change."""
         new: list[Item] = []
-        for some in parts_of(found, ITEMS_PER_COMMIT):
-            part = list({item.uri: item for item in some}.values())
+        for batch in parts_of(found, ITEMS_PER_COMMIT):
+            part = list({item.uri: item for item in batch}.values())
             committed = await self._commit(
                 [InsertIfAbsent(record=items.item_record(item, account_id)) for item in part]
             )
@@ -199,17 +197,17 @@ class FeedStore:
         return new
 
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
-        """Remove these items, and return how many were there. Those of a newer version of perdure stay."""
+        """Remove these items, and return how many were stored. Those that a newer version wrote stay."""
         count = 0
-        for some in parts_of([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
-            records = await self._get_many(some)
+        for batch in parts_of([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
+            records = await self._get_many(batch)
             ours = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
             if ours and isinstance(await self._delete(ours), Committed):
                 count += len(ours)
         return count
 
     async def remove_items_before(self, time: Micros, *, limit: int) -> int:
-        """Remove about `limit` items that are older than this, the oldest first. Return how many it were."""
+        """Remove about `limit` items that are older than this, oldest first. Return how many."""
         after: Position | None = None
         count = 0
         while count < limit and (
@@ -221,21 +219,21 @@ class FeedStore:
                 if not self._is_newer(record):
                     by_account[record.partition].append(record)
             for ours in by_account.values():
-                for some in parts_of(ours, ITEMS_PER_COMMIT):
-                    if isinstance(await self._delete(some), Committed):
-                        count += len(some)
+                for batch in parts_of(ours, ITEMS_PER_COMMIT):
+                    if isinstance(await self._delete(batch), Committed):
+                        count += len(batch)
             if len(old) < len(records):
                 break
             after = records[-1].position
         return count
 
     async def missing_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
-        """Those of these items that are not stored."""
+        """Return those of these items that are not stored."""
         addresses = [items.item_address(item, account_id) for item in found]
         known: set[Address] = set()
-        for some in parts_of(addresses, ADDRESSES_PER_READ):
-            records = await self._get_many(some)
-            known |= {address for address, found in zip(some, records, strict=True) if found is not None}
+        for batch in parts_of(addresses, ADDRESSES_PER_READ):
+            records = await self._get_many(batch)
+            known |= {address for address, found in zip(batch, records, strict=True) if found is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]
 
     async def newest_items(
@@ -246,10 +244,7 @@ class FeedStore:
         before: Micros | None = None,
         kind: str | None = None,
     ) -> AsyncGenerator[tuple[str, Item]]:
-        """Yield items with the account in whose feed they are, the newest first.
-
-        An item that cannot be read is logged and skipped.
-        """
+        """Yield account ids and items, newest first. An invalid item is logged and skipped."""
         after = None if before is None else older_than(before, account_id)
         async with aclosing(self.item_records(account_id, after=after, kind=kind)) as records:
             async for record in records:
@@ -261,7 +256,7 @@ class FeedStore:
     async def item_records(
         self, account_id: str | None = None, *, after: Position | None = None, kind: str | None = None
     ) -> AsyncGenerator[Record]:
-        """Yield the records of items after a position, the newest first."""
+        """Yield the records of items after a position, newest first."""
         while records := await self.storage.page(
             ITEMS, account_id, after=after, limit=PAGE_SIZE, now=self.clock(), tag=kind, descending=True
         ):
@@ -273,10 +268,10 @@ class FeedStore:
         counts = await self.storage.counts(ITEMS, account_id, now=self.clock())
         return sum(counts.values())
 
-    # Records that cannot be read
+    # Invalid records
 
     def _valid_accounts(self, records: Sequence[Record]) -> Iterator[StoredAccount]:
-        """One that cannot be read is no reason not to poll the others."""
+        """Yield the accounts that can be decoded, and log the others."""
         for record in records:
             try:
                 yield StoredAccount.from_record(record)
@@ -284,8 +279,8 @@ class FeedStore:
                 self._report(record.address, record.version, error)
 
     def parse_item(self, record: Record) -> Item | None:
-        """Return the item of a record, or None if it cannot be read; that is logged."""
-        if record.tag == CORRUPT_TAG:  # quarantined, and reported when it was
+        """Return the item of a record, or log that it is invalid and return None."""
+        if record.tag == CORRUPT_TAG:  # quarantined, and logged then
             return None
         try:
             return parse_item(record)
@@ -294,7 +289,7 @@ class FeedStore:
             return None
 
     async def _get_many(self, addresses: Sequence[Address]) -> list[Record | StorageCorrupt | None]:
-        """Read these records. One that the storage itself cannot read does not hide the others."""
+        """Read these records. If the storage cannot read one of them, read them one by one."""
         try:
             return [*await self.storage.get_many(addresses, now=self.clock())]
         except StorageCorrupt:
@@ -319,7 +314,7 @@ class FeedStore:
         return False
 
     def _report(self, address: Address, version: int, error: PerdureError) -> None:
-        """Log each version of a record once: pollers and pages read it again and again."""
+        """Log each version of a record once: pollers and pages read it repeatedly."""
         if len(self._reported) >= MAX_PAGE_RECORDS:
             self._reported.clear()
         if (place := (address, version)) not in self._reported:
@@ -328,7 +323,7 @@ class FeedStore:
 
 
 def older_than(time: Micros, account_id: str | None = None) -> Position:
-    """The position in a listing of items, newest first, after which come those that are older than this."""
+    """Return the position before the first item older than this, in a listing with the newest first."""
     return Position(time, FIRST_NAME, account_id or FIRST_NAME)
 
 

@@ -1,4 +1,4 @@
-"""How a poll ends, for the account: when it is polled again, and what is remembered of this time. Pure."""
+"""The changes of an account: leases, finished and failed polls, profiles and edits by operators. Pure."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .source import Profile
 
 MIN_POLL_INTERVAL: Micros = 2 * MINUTE
 MAX_POLL_INTERVAL: Micros = 6 * HOUR
-"""Between two polls of an account, but for what chance adds."""
+"""The bounds of the time between two polls of an account, before jitter is added."""
 MAX_RETRY_WAIT: Micros = 30 * MINUTE
-"""Between two polls that fail, if the account's own interval is not longer: a source that was down for hours
-is read again soon after it is back."""
+"""Maximum time between two failing polls, unless the account's own interval is longer: a source that was
+down for hours is polled soon after it is back."""
 JITTER_FRACTION = 0.1
 PROBE_INTERVALS: tuple[Micros, ...] = (HOUR, 6 * HOUR, 24 * HOUR, 7 * 24 * HOUR)
-"""When an account that the source does not show is looked for again; the last one for ever."""
+"""The intervals at which an unavailable account is probed. The last one repeats."""
 
 
 def new_account(
     profile: Profile, *, now: Micros, settings: PollSettings, origin: str = MANUAL_ORIGIN
 ) -> Account:
-    """Return a new account, which is due at once."""
+    """Return a new account, which is due immediately."""
     return Account(
         account_id=profile.account_id,
         handle=profile.handle,
@@ -44,13 +44,13 @@ def new_account(
 
 
 def leased(account: Account, lease: Lease) -> Account:
-    """Give the account to a poller. A poller that died may have stored posts that it did not count."""
+    """Give the lease to a poller. A poller that died may have stored posts without counting them."""
     is_taken_over = account.lease is not None and account.lease.poller != lease.poller
     return replace(profile_count_reset(account) if is_taken_over else account, lease=lease)
 
 
 def profile_count_reset(account: Account) -> Account:
-    """Compare the source's count with ours only from the next profile on."""
+    """Forget the post count of the profile, so that counts are compared from the next profile on."""
     return replace(
         account,
         profile_posts=None,
@@ -63,15 +63,16 @@ def profile_count_reset(account: Account) -> Account:
 
 
 def posts_after_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items the source had not counted yet when its profile was last read: what is
-    read of an account's past is no news for its count.
+    """Return how many of these items are posts that the last profile did not count yet.
+
+    Older posts, which a poll may read too, are in its count already.
     """
     since = (account.profile_read_at or 0) - HOUR  # clocks of authors differ
     return sum(item.kind != "repost" and item.time > since for item in found)
 
 
 def posts_before_profile(account: Account, found: Iterable[Item]) -> int:
-    """Return how many of these items the source may have counted when its profile was last read."""
+    """Return how many of these items are posts that the last profile may have counted."""
     until = (account.profile_read_at or 0) + 10 * MINUTE  # its clock may differ from ours
     return sum(item.kind != "repost" and item.time <= until for item in found)
 
@@ -79,9 +80,10 @@ def posts_before_profile(account: Account, found: Iterable[Item]) -> int:
 def page_read(
     account: Account, *, new: int, counted: int, uncounted: int, pages: int, invalid: int, now: Micros
 ) -> Account:
-    """Count what a page brought: new items, and how many of them are posts that the last profile may have
-    counted, or may not have counted. A post of about the same time is both: a false alarm would be worse than
-    a late one.
+    """Count the items of a page.
+
+    `counted` of the new ones are posts that the last profile may have counted, and `uncounted` are posts that
+    it may not have counted. A post of about the same time is both: a late alarm is better than a false one.
     """
     unseen = max(account.unseen_posts - counted, 0)
     return replace(
@@ -97,7 +99,7 @@ def page_read(
 
 
 def audited(account: Account, *, posts: int) -> Account:
-    """An audit compared everything, and stored this many posts."""
+    """Apply an audit that compared everything and stored this many posts."""
     return replace(
         account,
         posts_since_profile=account.posts_since_profile + posts,
@@ -117,9 +119,10 @@ def poll_finished(
     made_progress: bool,
     now: Micros,
 ) -> Account:
-    """The poll is over. With a gap left the account is due at once, if it got on with one. `fresh` of the
-    items that it found are newer than what was known before. `waited` is the time since the poll before,
-    if both were due or part of a cycle: a poll by hand says nothing about how often there are polls.
+    """End a poll. If a gap is left and the poll made progress with it, the account is due immediately.
+
+    `newer` of the `new` items are above the previous watermark. `waited` is the time since the previous poll,
+    if both were due or in a cycle: manual polls do not show how often there are polls.
     """
     interval = (
         account.poll_interval if elapsed is None else next_interval(account.poll_interval, newer, elapsed)
@@ -142,7 +145,7 @@ def poll_finished(
 
 
 def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
-    """The poll came to nothing. What is known stays as it is."""
+    """End a poll that failed: keep what is known, and retry later."""
     has_become_unavailable = (
         isinstance(error, AccountUnavailable) and account.status is not AccountStatus.UNAVAILABLE
     )
@@ -169,7 +172,7 @@ def poll_failed(account: Account, error: FeedError, *, now: Micros) -> Account:
 
 
 def released(account: Account) -> Account:
-    """The poll was given up: due as before. It may have stored posts that it did not count."""
+    """End a poll that was stopped: due as before. It may have stored posts without counting them."""
     return replace(profile_count_reset(account), lease=None)
 
 
@@ -190,7 +193,7 @@ def resumed(account: Account, *, now: Micros) -> Account:
 
 
 def reset(account: Account, *, now: Micros) -> Account:
-    """Forget how far it was read. Its items stay, so nothing is stored twice."""
+    """Forget how far the account was read. Its items stay, so nothing is stored twice."""
     return replace(
         account,
         watermark=None,
@@ -206,7 +209,7 @@ def reset(account: Account, *, now: Micros) -> Account:
 
 
 def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
-    """Somebody saw an item of it: poll it now, if that is news."""
+    """Make the account due now if an item was seen that is newer than the watermark."""
     if account.status is not AccountStatus.ACTIVE or (
         account.watermark is not None and newest <= account.watermark
     ):
@@ -215,8 +218,9 @@ def hinted(account: Account, *, newest: Micros, now: Micros) -> Account:
 
 
 def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Account:
-    """What the source says of it: a new handle, and by how much its own count has risen more than ours. A
-    count that falls makes up for an earlier rise: posts were deleted before a poll saw them.
+    """Apply a profile: the handle, and by how much its post count has risen more than ours.
+
+    A falling count cancels an earlier rise: posts were deleted before a poll found them.
     """
     unseen, carried = account.unseen_posts, account.posts_since_profile
     if account.profile_posts is not None and profile.post_count is not None:
@@ -231,13 +235,14 @@ def profile_updated(account: Account, profile: Profile, *, now: Micros) -> Accou
         unseen_since=None if not unseen else now if account.unseen_since is None else account.unseen_since,
         profile_read_at=now,
         posts_since_profile=0,
-        uncounted_posts=carried,  # a poll may be quicker than the profile that counts what it found
+        uncounted_posts=carried,  # profiles may count a post later than a poll finds it
     )
 
 
 def next_interval(interval: Micros, new: int, elapsed: Micros) -> Micros:
-    """Toward one new item in each poll, halfway: half the time after four of them, longer after none.
-    A poll soon after another that found nothing proves nothing.
+    """Return an interval closer to one new item per poll: half as long after four items, longer after none.
+
+    If a poll finds nothing soon after another, the interval stays.
     """
     target = elapsed / new if new else max(interval, 2 * elapsed)
     return round(min(max(math.sqrt(interval * max(target, 1)), MIN_POLL_INTERVAL), MAX_POLL_INTERVAL))

@@ -199,6 +199,6 @@ def record_of(row: Row) -> Item:
     return msgspec.structs.replace(
         item_of(row),
         time=made if created is None else min(made, created),
-        author_author_handle="",
+        author_handle="",
         text=row.record.get("text", ""),
     )
