@@ -138,7 +138,7 @@ async def test_what_is_no_account_is_passed_over(store: FeedStore, caplog: pytes
     await settle(store)
     assert [each.account.account_id async for each in store.accounts()] == [ANNA]
     assert [each.account.account_id for each in await store.due(9)] == [ANNA]
-    assert "did:plc:broken: not an account" in caplog.text
+    assert "did:plc:broken: invalid account record" in caplog.text
 
 
 async def test_accounts_are_listed_in_the_order_they_were_added_and_by_status(store: FeedStore) -> None:
@@ -432,7 +432,7 @@ async def test_an_account_that_is_changed_before_each_try_to_remove_it_is_busy(s
 async def test_a_record_that_is_not_an_account_is_reported_as_corrupt(store: FeedStore) -> None:
     stored = await added(store)
     await damage(store, stored.record)
-    with pytest.raises(CorruptFeedRecord, match="not an account") as caught:
+    with pytest.raises(CorruptFeedRecord, match="invalid account record") as caught:
         await store.get(ANNA)
     assert caught.value.key == stored.record.partition
 
