@@ -343,4 +343,4 @@ async def test_two_settings_files_in_a_folder_are_one_too_many(place: Place) -> 
 async def test_a_source_that_does_not_answer_is_told_in_one_sentence(place: Place) -> None:
     place.fake.fail(Fault(how="refused", times=None))
     ended = await place.feeds("add", "alice.test", code=1)
-    assert ended.err == "perdure: status 503: UpstreamFailure Upstream failure; try again later\n"
+    assert ended.err == "perdure: HTTP 503: UpstreamFailure Upstream failure; try again later\n"

@@ -117,7 +117,7 @@ async def test_an_account_that_fails_does_not_fail_the_others(place: Place) -> N
     said = (await place.feeds("once")).out
     assert "[INITIAL] alice.test: 1 posts" in said
     assert "[SKIP] gone.test: Account unavailable (Profile not found (400 InvalidRequest))\n" in said
-    assert "[ERROR] bob.test: status 503: UpstreamFailure Upstream failure\n" in said
+    assert "[ERROR] bob.test: HTTP 503: UpstreamFailure Upstream failure\n" in said
     assert "; 1 skipped; 1 failed; " in said
 
 

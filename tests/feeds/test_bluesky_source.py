@@ -381,7 +381,7 @@ async def test_answers_that_all_break_are_a_source_that_is_not_there(
 async def test_an_answer_that_takes_too_long_is_none(fake: FakeBluesky, anna: str, how: How) -> None:
     fake.fail(Fault(how=how, seconds=3600, times=None))
     async with open_bluesky(settings(fake), environ={}, request_timeout=0.1) as bluesky:
-        with pytest.raises(SourceUnavailable, match=r"did not answer in 0\.1 s"):
+        with pytest.raises(SourceUnavailable, match=r"did not respond within 0\.1 s"):
             await head(bluesky, anna)
 
 

@@ -1,9 +1,9 @@
-"""Marks: hours whose items are changing, so that no summary of their links made meanwhile is final.
+"""Dirty hours: hours whose items are changing, so that a link summary made meanwhile is not final.
 
 An hour is open until an hour after its end, and is not summarised before that. A process that stores or
-deletes items of an earlier hour first marks the hour for some minutes: a summary is final only if reading the
-items started after the last mark has run out. The mark comes first, so a process that is killed at any moment
-leaves at worst a mark too many. Whether an hour is marked is written in one small record for each day.
+deletes items of an earlier hour first marks the hour as dirty for some minutes: a summary is final only if
+reading the items started after the last mark expired. The mark comes first, so a process that is killed at
+any moment leaves at worst an unnecessary mark. One small record for each day has its marks.
 """
 
 from __future__ import annotations
@@ -26,48 +26,48 @@ log = logging.getLogger("perdure.feeds")
 
 LINKS = Space("links")
 MARKS, HOURS, DAYS = "marks", "hours", "days"
-"""The partitions."""
+"""The partitions of this space."""
 
 OPEN_AFTER_END: Micros = HOUR
 """How long after its end an hour is not summarised."""
 MARK_AFTER_END: Micros = HOUR // 2
-"""How long after its end items may be stored without a mark. The difference to the above is the time that a
-commit may take, and clocks may differ."""
+"""How long after the end of an hour its items are stored without a mark. The difference to `OPEN_AFTER_END`
+allows for slow commits and different clocks."""
 MARK_LIFETIME: Micros = 10 * MINUTE
 MAX_CLOCK_SKEW: Micros = MINUTE
-"""By how much clocks of processes may differ where a mark decides."""
+"""Maximum difference of the clocks of processes."""
 SUMMARY_RETENTION: Micros = 32 * DAY
-"""How long after its end a summary is stored."""
+"""How long after the end of its hour or day a summary is stored."""
 MAX_CACHED_HOURS = 4000
 
 
 class DirtyMarks(msgspec.Struct, frozen=True, kw_only=True, tag_field=FORMAT_FIELD, tag=1):
-    """The marks of a day."""
+    """The marks of the hours of a day."""
 
     until: tuple[tuple[int, Micros], ...]
-    """Until when the items of an hour, by its number since 1970, may be changing."""
+    """Hours, as numbers since 1970, and until when their items may be changing."""
 
 
 def parse_marks(record: Record) -> DirtyMarks:
-    """Return the marks of a record. Raises NewerFormat or CorruptFeedRecord."""
+    """Decode a record. Raise NewerFormat or CorruptFeedRecord."""
     try:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise CorruptFeedRecord(record.key, f"not marks: {error}") from error
+        raise CorruptFeedRecord(record.key, f"invalid record of dirty hours: {error}") from error
 
 
 def number_key(number: int) -> str:
-    """The key of an hour or a day, by its number since 1970."""
+    """Return the key of an hour or a day, by its number since 1970."""
     return f"{number:010}"
 
 
 def position_before(partition: str, time: Micros) -> Position:
-    """The position right before everything from this time on."""
+    """Return the position right before everything from this time on."""
     return Position(max(time - 1, 0), "~", partition)
 
 
 class DirtyHours:
-    """The marks in a storage. Each process has one, and remembers what it has marked."""
+    """The marks in a storage. It caches what its process has marked."""
 
     def __init__(self, storage: Storage, clock: Callable[[], Micros]) -> None:
         self._storage = storage
@@ -76,8 +76,10 @@ class DirtyHours:
         self._marking = anyio.Lock()
 
     async def mark(self, times: Iterable[Micros]) -> None:
-        """Mark the hours of these times, if they may be summarised already. Call it before the items of these
-        times are stored or deleted; the mark holds for at least half of `MARK_LASTS`.
+        """Mark the hours of these times, if they may be summarised already.
+
+        Call it before items of these times are stored or deleted. The mark is valid for at least half of
+        `MARK_LIFETIME`.
         """
         now = self._clock()
         wanted = {hour for hour in {time // HOUR for time in times} if self._needs_mark(hour, now)}
@@ -104,7 +106,7 @@ class DirtyHours:
                 record = await self._storage.get(Address(LINKS, MARKS, number_key(day)), now=now)
                 change = _change(day, record, marked)
             except (NewerFormat, StorageCorrupt) as error:
-                log.warning("the links of a day may be counted wrongly: %s", error)
+                log.warning("link counts of a day may be wrong: %s", error)
                 break
             if isinstance(await self._storage.commit([change], now=now), Committed):
                 break
@@ -128,11 +130,11 @@ class DirtyHours:
         return until
 
     async def _read_marks(self, record: Record) -> Mapping[int, Micros]:
-        """Damaged marks are replaced, and each hour counts as marked: any of them may have been."""
+        """Read the marks of a day. If they are damaged, replace them and treat every hour as marked."""
         try:
             return dict(parse_marks(record).until)
         except (CorruptFeedRecord, NewerFormat) as error:
-            log.warning("the links of a day are counted again: %s", error)
+            log.warning("counting the links of a day again: %s", error)
             first = record.order // HOUR
             hours = range(first, first + HOURS_PER_DAY)
             if isinstance(error, CorruptFeedRecord):
@@ -141,7 +143,7 @@ class DirtyHours:
 
 
 def _change(day: int, record: Record | None, marked: Mapping[int, Micros]) -> Insert | Replace:
-    """The change that adds marks to those of a day."""
+    """Return the change that adds marks to those of a day."""
     expires_at = (day + 1) * DAY + SUMMARY_RETENTION
     if record is None:
         body = _format.encode(DirtyMarks(until=tuple(sorted(marked.items()))))

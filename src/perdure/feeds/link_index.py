@@ -1,8 +1,8 @@
-"""`LinkIndex`: which links most accounts share, over a day, a week or a month at much the same cost.
+"""`LinkIndex`: ranks the links that the most accounts share, over a day, a week or a month at a similar cost.
 
-Closed hours are summarised once, and a day is merged from its hours; both are stored beside the feeds and
-expire after a month. The newest hours, which are still open, are read from the items each time. A summary is
-used from then on if it is final, and is made again otherwise: see `dirty_hours`.
+Closed hours are summarised once, and a day is merged from its hours; both are stored with the feeds and
+expire after a month. The newest hours, which are still open, are read from the items each time. A final
+summary is used from then on, and others are made again: see `dirty_hours`.
 """
 
 from __future__ import annotations
@@ -48,34 +48,34 @@ from .store import FeedStore, older_than
 log = logging.getLogger("perdure.feeds")
 
 MAX_WINDOW: Micros = 31 * DAY
-"""A longer window is counted from its items alone."""
+"""The longest window that uses summaries. A longer one is counted from its items."""
 SUMMARIES_PER_PAGE = 100
 SUMMARIES_PER_COMMIT = 20
 MAX_COMMIT_CHARS = 512 * 1024
-"""Summaries in one commit, and the characters of their bodies, beyond which another commit follows."""
+"""Maximum number of summaries in one commit, and of characters in their bodies."""
 MIN_REBUILD_AGE: Micros = MINUTE
-"""A summary that is not final is made again after this time, if reading is bounded."""
+"""How old a summary that is not final must be to be made again, if the number of items is limited."""
 
 
 class Ranking(msgspec.Struct, frozen=True, kw_only=True):
-    """The links that most accounts share."""
+    """The links that the most accounts share."""
 
     links: tuple[SharedLink, ...]
     missing_hours: int = 0
-    """Hours of the window that are not summarised yet, because reading was bounded."""
+    """How many hours of the window are not summarised yet, because the number of items is limited."""
 
 
 class LinkIndex:
-    """The summaries of a store's links."""
+    """The link summaries of a store."""
 
     def __init__(self, store: FeedStore) -> None:
         self._store = store
         self._storage = store.storage
 
     async def ranking(self, since: Micros, *, limit: int, max_items: int | None = None) -> Ranking:
-        """Return the links that most accounts have shared since a time.
+        """Return the links that the most accounts shared since a time.
 
-        `max_items` bounds how many items are read for hours that are not summarised yet.
+        `max_items` limits how many items are read for hours that are not summarised yet.
         """
         now = self._store.clock()
         totals = LinkTotals(since=since, now=now)
@@ -97,7 +97,7 @@ class LinkIndex:
         return Ranking(links=tuple(totals.links(limit)), missing_hours=reading.missing)
 
     async def refresh(self, *, max_items: int) -> None:
-        """Summarise what is missing, the newest hours first, but for hours that are still changing."""
+        """Make missing summaries, newest hours first, except for hours that are still changing."""
         now = self._store.clock()
         reading = _WindowReader(
             self, Window(since=now - MAX_WINDOW, now=now), max_items=max_items, is_refresh=True
@@ -123,7 +123,7 @@ class LinkIndex:
     async def read_summaries(
         self, partition: str, first: Micros, until: Micros
     ) -> dict[Micros, _StoredSummary]:
-        """Return the summaries that start within a span of time, by their start."""
+        """Return the summaries that start in a range of time, by their start."""
         found: dict[Micros, _StoredSummary] = {}
         after: Position = position_before(partition, first)
         while records := await self._storage.page(
@@ -139,9 +139,9 @@ class LinkIndex:
     async def store_summaries(
         self, partition: str, made: Sequence[tuple[LinkSummary, _StoredSummary | None]]
     ) -> None:
-        """Store summaries in the place of those that were read. If another process was first, its own stay.
+        """Store summaries, replacing those that were read. If another process was faster, its summaries stay.
 
-        A summary that cannot be stored is made again when it is next needed.
+        A summary that cannot be stored is made again when it is needed.
         """
         changes = [
             _change(partition, summary, stored)
@@ -152,7 +152,7 @@ class LinkIndex:
             for some in _split_commits(changes):
                 await self._commit(some)
         except StorageError as error:
-            log.warning("summaries of links were not stored: %s", error)
+            log.warning("link summaries not stored: %s", error)
 
     async def _commit(self, changes: Sequence[Insert | Replace]) -> None:
         answer = await self._storage.commit(changes, now=self._store.clock())
@@ -161,7 +161,7 @@ class LinkIndex:
                 await self._commit([change])
 
     async def shares_by_hour(self, first: int, last: int) -> AsyncGenerator[tuple[int, list[Share], int]]:
-        """Yield the shares of each of these hours and how many items it has, the newest hour first."""
+        """Yield each of these hours with its shares and its number of items, newest first."""
         hour, found, items = last, list[Share](), 0
         async with aclosing(self._store.item_records(after=older_than((last + 1) * HOUR))) as records:
             async for record in records:
@@ -179,7 +179,7 @@ class LinkIndex:
 
     @property
     def dirty_margin(self) -> Micros:
-        """How long after the end of a mark a reading must start to see all that was stored under it."""
+        """How long after the end of a mark a read must start to include everything stored under it."""
         return round(self._storage.lag * 1e6) + MAX_CLOCK_SKEW
 
     async def dirty_until(self, first_day: int, last_day: int) -> dict[int, Micros]:
@@ -191,7 +191,7 @@ class LinkIndex:
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """Which hours and days a ranking is added up from."""
+    """The hours and days of a ranking."""
 
     since: Micros
     now: Micros
@@ -203,40 +203,40 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def trend_hour(self) -> int:
-        """The first hour of the two days that matter for the trend."""
+        """The first hour of the two days of the trend."""
         return (self.now - 2 * DAY) // HOUR
 
     @property
     def first_hour(self) -> int:
-        """The first hour that is read. What is older than two days is read by whole days."""
+        """The first hour that is read. Days before the trend are read as a whole."""
         hour = self.since // HOUR
         return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
 
     def is_recent(self, day: int) -> bool:
-        """Whether hours of a day matter for the trend."""
+        """Whether a day has hours of the trend."""
         return (day + 1) * HOURS_PER_DAY > self.trend_hour
 
     def counts_day(self, day: int) -> bool:
-        """Whether a day is counted as a whole, and not by its hours, which hold more links."""
+        """Whether a day is counted as a whole, and not by its hours, which have more links."""
         return self.since <= day * DAY or not self.is_recent(day)
 
 
 class _Day(msgspec.Struct, frozen=True, kw_only=True):
-    """What a day adds to a ranking: itself, or its hours."""
+    """What a day adds to a ranking: its summary, or those of its hours."""
 
     counted: Sequence[LinkSummary]
     recent: Sequence[LinkSummary] = ()
-    """Its hours, if they matter for the trend."""
+    """Its hours in the trend."""
 
 
 class _StoredSummary(msgspec.Struct, frozen=True):
-    """A stored summary, and the record that the next one replaces."""
+    """A stored summary, and the record that a new one replaces."""
 
     record: Record
     summary: LinkSummary | None
-    """None: it cannot be read."""
+    """None if it is invalid."""
     is_newer: bool = False
-    """Whether a newer version of perdure wrote it. It is left as it is."""
+    """Whether a newer version of perdure wrote it. It is not replaced."""
 
     @classmethod
     def from_record(cls, record: Record) -> _StoredSummary:
@@ -245,12 +245,12 @@ class _StoredSummary(msgspec.Struct, frozen=True):
         except NewerFormat:
             return cls(record, None, is_newer=True)
         except CorruptFeedRecord as error:
-            log.warning("a summary of links is made again: %s", error)
+            log.warning("making a link summary again: %s", error)
             return cls(record, None)
 
 
 class _WindowReader:
-    """One pass over a window. It makes the summaries that are missing."""
+    """Reads the summaries of a window, and makes those that are missing."""
 
     def __init__(
         self, index: LinkIndex, window: Window, *, max_items: int | None, is_refresh: bool = False
@@ -263,7 +263,7 @@ class _WindowReader:
         self.missing = 0
 
     async def days(self) -> AsyncGenerator[_Day]:
-        """Yield the days of the window, the newest first."""
+        """Yield the days of the window, newest first."""
         oldest = await self._index.oldest_hour()
         if oldest is None:
             return
@@ -293,14 +293,14 @@ class _WindowReader:
         )
 
     def _is_final(self, summary: LinkSummary, hour: int) -> bool:
-        """Whether no item of this hour was stored or deleted since the summary was made."""
+        """Whether no item of this hour was stored or deleted since its items were read for the summary."""
         return (
             summary.read_at
             >= self._dirty_until.get(hour, -self._index.dirty_margin) + self._index.dirty_margin
         )
 
     def _final_day(self, stored: _StoredSummary | None, day: int) -> LinkSummary | None:
-        """Return the summary of a day, if there is one and it is final."""
+        """Return the summary of a day if it is final, else None."""
         if stored is None or stored.summary is None:
             return None
         summary, first = stored.summary, day * HOURS_PER_DAY
@@ -310,10 +310,9 @@ class _WindowReader:
     async def _merge(
         self, day: int, hours: Mapping[int, LinkSummary], stored: _StoredSummary | None
     ) -> LinkSummary | None:
-        """Return the summary of a day, and store it, if its hours are final.
+        """Merge and store the summary of a day if its hours are final, else return None.
 
-        A mark that was set after the marks were read runs out later than `now`, so that the day is not final
-        either.
+        A mark that was set after the marks were read expires later than `now`, so the day is not final then.
         """
         if not all(self._is_final(summary, hour) for hour, summary in hours.items()):
             return None
@@ -322,9 +321,7 @@ class _WindowReader:
         return summary
 
     async def _hours(self, hours: range) -> dict[int, LinkSummary]:
-        """Return the summaries of hours of one day. Those that are missing are made, as long as items may be
-        read.
-        """
+        """Return the summaries of hours of one day. Make missing ones within the limit of items."""
         if not hours:
             return {}
         stored = await self._index.read_summaries(HOURS, hours[0] * HOUR, (hours[-1] + 1) * HOUR)
@@ -344,7 +341,7 @@ class _WindowReader:
         return found
 
     def _needs_summary(self, hour: int, summary: LinkSummary | None) -> bool:
-        """Whether a summary is to be made."""
+        """Whether a summary is missing, or not final and old enough."""
         if self._is_refresh and self._dirty_until.get(hour, 0) + self._index.dirty_margin > self._window.now:
             return False
         if summary is None:
@@ -354,7 +351,7 @@ class _WindowReader:
         return self._items_left is None or summary.read_at < self._window.now - MIN_REBUILD_AGE
 
     async def _summarize(self, run: range) -> dict[int, LinkSummary]:
-        """Summarise hours in a row, from the newest down, as long as items may be read."""
+        """Summarise consecutive hours, newest first, within the limit of items."""
         made: dict[int, LinkSummary] = {}
         if self._items_left is not None and self._items_left <= 0:
             return made
@@ -370,7 +367,7 @@ class _WindowReader:
 
 
 def _consecutive_runs(hours: Iterable[int]) -> Iterator[range]:
-    """Hours in a row, the newest run first."""
+    """Yield ranges of consecutive hours, newest first."""
     ordered = sorted(hours, reverse=True)
     while ordered:
         last = first = ordered.pop(0)
@@ -380,7 +377,7 @@ def _consecutive_runs(hours: Iterable[int]) -> Iterator[range]:
 
 
 def _split_commits(changes: Iterable[Insert | Replace]) -> Iterator[list[Insert | Replace]]:
-    """Changes that fit into one commit each."""
+    """Yield lists of changes that fit into one commit each."""
     some: list[Insert | Replace] = []
     length = 0
     for change in changes:
@@ -411,8 +408,9 @@ def _change(partition: str, summary: LinkSummary, stored: _StoredSummary | None)
 
 
 def parse_link_record(record: Record) -> object:
-    """Return what a record of the space `LINKS` holds, or raise NewerFormat. A damaged one is made again when
-    it is next needed, so it is not reported.
+    """Decode a record of the space `LINKS`. Raise NewerFormat.
+
+    Return None for a damaged one: it is made again when it is needed, so it is not reported.
     """
     try:
         return parse_marks(record) if record.partition == MARKS else parse_summary(record)

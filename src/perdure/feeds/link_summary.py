@@ -1,7 +1,7 @@
-"""Summaries of links: who shared what in an hour or a day, how they are merged, and the ranking. Pure.
+"""Link summaries: who shared which link in an hour or a day, how they are merged, and their ranking. Pure.
 
-A summary holds every share with its time, so that a window may start in the middle of it. It is bounded: what
-is left out is shared by the fewest accounts.
+A summary has every share with its time, so a window can start in the middle of it. Its size is limited: the
+links that the fewest accounts shared are left out.
 """
 
 from __future__ import annotations
@@ -23,59 +23,57 @@ HOURS_PER_DAY = 24
 MAX_HOUR_LINKS = 1000
 MAX_DAY_LINKS = 300
 MAX_SHARERS_PER_LINK = 2000
-"""Accounts of one link in a summary."""
+"""Maximum number of accounts of one link in a summary."""
 MAX_SHARES_PER_ACCOUNT = 24
-"""Times that are kept of one account and link in a summary: the first ones, and the last."""
+"""Maximum number of shares of one link by one account in a summary: the first ones, and the last."""
 MAX_SUMMARY_BYTES = 200 * 1024
-"""Of a body."""
 MAX_TITLE_CHARS = 300
-"""Characters."""
 
 
 class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=False):
-    """A link, and its shares in an hour or a day."""
+    """A link and its shares in an hour or a day."""
 
     url: str
     share_count: int
     """How often it was shared."""
     last_offset: Micros
-    """When it was last shared, counted from the start of the summary."""
+    """When it was last shared, relative to the start of the summary."""
     sharers: tuple[int, ...]
-    """Numbers of accounts in the summary's table, one for each share, the earliest first."""
+    """Indexes in `LinkSummary.accounts`, one for each share, earliest first."""
     offsets: tuple[Micros, ...]
-    """When each of these shares was, counted from the start of the summary."""
+    """The time of each of these shares, relative to the start of the summary."""
     title: str = ""
     shared_url: str = ""
-    """The address of the earliest share. Empty: it is the normal form."""
+    """The URL of the earliest share. Empty if it is the normal form."""
 
 
 class LinkSummary(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=1
 ):
-    """The links of an hour or a day, those of the most accounts first."""
+    """The links of an hour or a day, those that the most accounts shared first."""
 
     start: Micros
     read_at: Micros
-    """When reading the items started. What was stored later may be missing."""
+    """When reading the items started. Items that were stored later may be missing."""
     accounts: tuple[str, ...] = ()
     rows: tuple[LinkRow, ...] = ()
     left_out: int = 0
-    """Links for which there was no room."""
+    """How many links were left out because of the limits."""
 
 
 def parse_summary(record: Record) -> LinkSummary:
-    """Return the summary of a record. Raises NewerFormat or CorruptFeedRecord."""
+    """Decode a record. Raise NewerFormat or CorruptFeedRecord."""
     try:
         return summary_format.decode(record.key, record.body)
     except StorageCorrupt as error:
-        raise CorruptFeedRecord(record.key, f"not a summary of links: {error}") from error
+        raise CorruptFeedRecord(record.key, f"invalid link summary: {error}") from error
 
 
 summary_format = BodyFormat(LinkSummary)
 
 
 class Share(msgspec.Struct, frozen=True, gc=False):
-    """An account shared a link."""
+    """One share of a link by an account."""
 
     account_id: str
     time: Micros
@@ -96,7 +94,7 @@ def summarize_hour(shares: Iterable[Share], *, start: Micros, read_at: Micros) -
 
 
 def summarize_all(shares: Iterable[Share], *, start: Micros) -> LinkSummary:
-    """Summarise all shares from a time on, without a bound: for what is not stored."""
+    """Summarise all shares from a time on, without limits. Such a summary is not stored."""
     return _build_summary([tally.row(start, None, None) for tally in _tally_shares(shares)], start, start)
 
 
@@ -130,7 +128,7 @@ def _get_tally(tallies: dict[str, _Tally], url: str, shared: str) -> _Tally:
 
 
 class _Tally:
-    """The shares of one link, which are added in the order of their times."""
+    """The shares of one link, added in the order of their times."""
 
     def __init__(self, url: str, shared: str) -> None:
         self.share_count = 0
@@ -147,7 +145,7 @@ class _Tally:
         self._by_account.setdefault(account_id, []).append(time)
 
     def row(self, start: Micros, max_shares: int | None, max_sharers: int | None) -> _NamedRow:
-        """Return the shares, of so many accounts at most, and so many of each."""
+        """Return the shares, limited by the number of accounts and of shares of each."""
         some = list(self._by_account.items())[:max_sharers]
         shares = sorted((time, name) for name, times in some for time in _first_and_last(times, max_shares))
         return _NamedRow(
@@ -161,13 +159,13 @@ class _Tally:
         )
 
 
-def _first_and_last(times: list[Micros], most: int | None) -> list[Micros]:
-    """Return the first of these times, and the last."""
-    return times if most is None or len(times) <= most else [*times[: most - 1], times[-1]]
+def _first_and_last(times: list[Micros], limit: int | None) -> list[Micros]:
+    """Return the first of these times and the last, at most as many as given."""
+    return times if limit is None or len(times) <= limit else [*times[: limit - 1], times[-1]]
 
 
 class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """A row in which accounts are named, before there is a table of them."""
+    """A row with account ids, before they are replaced with indexes."""
 
     url: str
     share_count: int
@@ -178,10 +176,10 @@ class _NamedRow(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     shared_url: str
 
 
-def _fit_rows(rows: list[_NamedRow], most: int, start: Micros, read_at: Micros) -> LinkSummary:
-    """Keep the links of the most accounts, the newest of them, as far as there is room."""
+def _fit_rows(rows: list[_NamedRow], max_links: int, start: Micros, read_at: Micros) -> LinkSummary:
+    """Keep the links that the most accounts shared, then the newest, within the limits."""
     ranked = sorted(rows, key=lambda row: (-row.sharers, -row.last, row.url))
-    count = min(len(ranked), most)
+    count = min(len(ranked), max_links)
     while True:
         summary = _build_summary(ranked[:count], start, read_at)
         size = len(summary_format.encode(summary).encode())
@@ -211,12 +209,12 @@ def _build_summary(rows: Sequence[_NamedRow], start: Micros, read_at: Micros) ->
 
 
 class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
-    """A link, and who shared it within a window of time."""
+    """A link and the accounts that shared it in a window of time."""
 
     url: str
     """The normal form."""
     shared_url: str
-    """As it was first shared: what is opened."""
+    """The URL as it was first shared, to open it."""
     title: str
     first_shares: tuple[tuple[str, Micros], ...]
     """The accounts that shared it, each with the time of its first share, earliest first."""
@@ -238,10 +236,10 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LinkTotals:
-    """What was shared since a time, added up from summaries.
+    """Ranks the links of several summaries since a time.
 
-    Nearly all links are shared once. So the shares of each link are counted first, which are at least as many
-    as its accounts, and the rest only for links that can still be among the first ones.
+    Nearly all links are shared once. So it first counts the shares of each link, which are at least as many
+    as its accounts, and collects details only for links that can still be among the first.
     """
 
     def __init__(self, summaries: Iterable[LinkSummary] = (), *, since: Micros = 0, now: Micros = 0) -> None:
@@ -251,7 +249,7 @@ class LinkTotals:
         self._recent: list[LinkSummary] = []
 
     def add(self, summary: LinkSummary) -> None:
-        """Add a summary. One that starts before the window must hold every share."""
+        """Add a summary. One that starts before the window must have every share."""
         self._summaries.append(summary)
 
     def add_trend(self, summary: LinkSummary) -> None:
@@ -259,17 +257,19 @@ class LinkTotals:
         self._recent.append(summary)
 
     def links(self, limit: int | None = None) -> list[SharedLink]:
-        """Return the links of the most accounts first, and of equal ones the newest."""
+        """Return the links that the most accounts shared first, and of equal ones the newest first."""
         sums = self._sums()
-        most = sorted(sums, key=sums.__getitem__, reverse=True)[:limit]
-        details = self._details(most)
-        least = min((len(detail.firsts) for detail in details.values()), default=0)
-        details |= self._details(url for url, count in sums.items() if count >= least and url not in details)
+        top = sorted(sums, key=sums.__getitem__, reverse=True)[:limit]
+        details = self._details(top)
+        threshold = min((len(detail.firsts) for detail in details.values()), default=0)
+        details |= self._details(
+            url for url, count in sums.items() if count >= threshold and url not in details
+        )
         ranked = sorted((detail.rank, url, detail) for url, detail in details.items())
         return [detail.link(url) for _, url, detail in ranked[:limit]]
 
     def _sums(self) -> dict[str, int]:
-        """Return how many shares each link has within the window; accounts are at most as many."""
+        """Return how many shares each link has in the window. It has at most as many accounts."""
         sums: dict[str, int] = {}
         since, counted = self._since, sums.get
         for summary in self._summaries:
@@ -299,7 +299,7 @@ class LinkTotals:
 
 
 class _LinkDetail:
-    """Everything about one link, being added up."""
+    """Collects the shares of one link."""
 
     def __init__(self) -> None:
         self.firsts: dict[str, Micros] = {}
@@ -336,7 +336,7 @@ class _LinkDetail:
         return -len(self.firsts), -self._last
 
     def _describe(self, time: Micros, row: LinkRow) -> None:
-        """Take the address of the earliest share, and the title of the earliest that has one."""
+        """Keep the URL of the earliest share, and the earliest title."""
         if self._described_at is None or time < self._described_at:
             self._described_at, self._shared = time, row.shared_url
         if row.title and (self._titled_at is None or time < self._titled_at):

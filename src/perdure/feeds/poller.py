@@ -21,6 +21,7 @@ import anyio
 import msgspec
 
 from ..storage import Micros
+from ..storage.batcher import batched
 from ..storage.clock import MINUTE
 from ..storage.errors import NewerFormat, StorageError
 from ..storage.limits import MAX_PAGE_RECORDS
@@ -40,7 +41,6 @@ from .follows import follow_accounts, read_follow_list
 from .health import AlarmWatch, OnAlarm, find_alarms, log_alarm
 from .lease import LEASE_DURATION
 from .link_index import LinkIndex
-from .parts import parts_of
 from .poll import PolledElsewhere, PollFailed, PollOutcome, PollSkipped, PollSucceeded
 from .settings import FollowLists, PollSettings
 from .source import FeedSource, FollowSource, HintSource, Profile
@@ -382,7 +382,7 @@ class Poller:
             async for stored in self._store.accounts(AccountStatus.ACTIVE)
             if _is_stale(stored.account, now)
         ]
-        for some in parts_of(stale, PROFILES_PER_REQUEST):
+        for some in batched(stale, PROFILES_PER_REQUEST):
             yield some
 
 

@@ -23,6 +23,7 @@ from ..storage import (
     Storage,
     is_last_page,
 )
+from ..storage.batcher import batched
 from ..storage.clock import system_clock
 from ..storage.errors import NewerFormat, PerdureError, StorageCorrupt
 from ..storage.limits import MAX_PAGE_RECORDS
@@ -32,7 +33,6 @@ from .account import ACCOUNTS, POLLS, Account, AccountStatus, StoredAccount, acc
 from .dirty_hours import MARK_LIFETIME, DirtyHours
 from .errors import AmbiguousHandle, CorruptFeedRecord, EditConflict, UnknownAccount
 from .item import ITEMS, Item, parse_item
-from .parts import parts_of
 
 log = logging.getLogger("perdure.feeds")
 
@@ -110,7 +110,7 @@ class FeedStore:
     async def handles(self, account_ids: Iterable[str]) -> dict[str, str]:
         """Return the handles of those accounts that are stored, by id."""
         found: dict[str, str] = {}
-        for batch in parts_of(
+        for batch in batched(
             [account_address(each) for each in dict.fromkeys(account_ids)], ADDRESSES_PER_READ
         ):
             records = await self._get_many(batch)
@@ -184,7 +184,7 @@ class FeedStore:
     async def add_items(self, account_id: str, found: Sequence[Item]) -> list[Item]:
         """Store items, and return the new ones. Items that are stored already do not change."""
         new: list[Item] = []
-        for batch in parts_of(found, ITEMS_PER_COMMIT):
+        for batch in batched(found, ITEMS_PER_COMMIT):
             part = list({item.uri: item for item in batch}.values())
             committed = await self._commit(
                 [InsertIfAbsent(record=items.item_record(item, account_id)) for item in part]
@@ -199,7 +199,7 @@ class FeedStore:
     async def remove_items(self, account_id: str, removed: Sequence[Item]) -> int:
         """Remove these items, and return how many were stored. Those that a newer version wrote stay."""
         count = 0
-        for batch in parts_of([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
+        for batch in batched([items.item_address(item, account_id) for item in removed], ITEMS_PER_COMMIT):
             records = await self._get_many(batch)
             ours = [each for each in records if isinstance(each, Record) and not self._is_newer(each)]
             if ours and isinstance(await self._delete(ours), Committed):
@@ -219,7 +219,7 @@ class FeedStore:
                 if not self._is_newer(record):
                     by_account[record.partition].append(record)
             for ours in by_account.values():
-                for batch in parts_of(ours, ITEMS_PER_COMMIT):
+                for batch in batched(ours, ITEMS_PER_COMMIT):
                     if isinstance(await self._delete(batch), Committed):
                         count += len(batch)
             if len(old) < len(records):
@@ -231,7 +231,7 @@ class FeedStore:
         """Return those of these items that are not stored."""
         addresses = [items.item_address(item, account_id) for item in found]
         known: set[Address] = set()
-        for batch in parts_of(addresses, ADDRESSES_PER_READ):
+        for batch in batched(addresses, ADDRESSES_PER_READ):
             records = await self._get_many(batch)
             known |= {address for address, found in zip(batch, records, strict=True) if found is not None}
         return [item for item, address in zip(found, addresses, strict=True) if address not in known]

@@ -1,13 +1,18 @@
-"""The identity of a link: one normal form for one page, however its address was written. Pure.
+"""URLs: the normal form that identifies a page, tracking parameters, and URLs in plain text. Pure.
 
-The normal form says whether two links are the same; what is opened is the address as it was shared. In the
+Two links are the same if their normal forms are equal; the URL as it was shared is what is opened. In the
 normal form
 
 - the scheme is https, the host is in lower case and ASCII, without credentials, default port and final dot;
-- letters, digits and `-._~` are written plainly, everything else that must be is percent-encoded in upper
-  case;
-- parameters that track the reader are removed (see `tracking`), the others are sorted by their names;
+- letters, digits and `-._~` are plain, everything else that must be is percent-encoded in upper case;
+- parameters that track the reader are removed (`is_tracking`), and the others are sorted by name;
 - a trailing slash is removed, and so is the fragment, unless it selects the page: `#/article/5`, `#!/news`.
+
+The list of tracking parameters deliberately omits names that may select a page. A parameter belongs to
+`TRACKING_PARAMETERS` if its name is used for nothing else, and otherwise to the hosts where it is known to
+track or to carry a gift: `si` is a share code on YouTube, and may be a section elsewhere. To add one, find
+the documentation of the service that appends it, put it under the comment of that service, in lower case, and
+add an example to `tests/feeds/test_urls.py`.
 """
 
 from __future__ import annotations

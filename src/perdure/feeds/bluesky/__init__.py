@@ -1,7 +1,7 @@
-"""Bluesky as a source of feeds: its public service, or a reader's own server with credentials. No SDK.
+"""Bluesky as a source of feeds: its public service, or the reader's own server with credentials. No SDK.
 
-`reading` and `embeds` make items of what it shows, `answers` has the table of what its errors mean, `client`
-asks, `session` keeps the credentials fresh, and `source` puts them together.
+`items` and `embeds` parse responses, `errors` has the table of error responses, `xrpc` sends requests,
+`session` keeps the tokens valid, and `source` combines them.
 """
 
 from .source import BlueskyHintSource, BlueskySource, open_bluesky

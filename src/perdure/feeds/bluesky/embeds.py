@@ -1,7 +1,7 @@
-"""The links in a post: in its card, in the post that it quotes, marked in its text, or merely written. Pure.
+"""The links in a post: in its card, in the post that it quotes, marked in its text, or as plain text. Pure.
 
-The same place is told once, the way it was shared most plainly. A part that cannot be read has no links, and
-takes nothing away from the others.
+Each page is returned once, by the first of these ways. An invalid part has no links, and does not affect
+the others.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 
 def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
-    """Of a post, and of how it is shown, where that is known."""
+    """Return the links of a post, and of its view if that is known."""
     if not view and not post.embed and not post.facets and "://" not in post.text:
         return ()
     embeds = [embed for raw in (view, post.embed) if (embed := _read(_embed, raw)) is not None]
@@ -33,7 +33,7 @@ def find_links(post: Post, view: Raw = NO_RAW) -> tuple[Link, ...]:
 
 
 def is_quote(post: Post) -> bool:
-    """Whether it quotes a post; feeds and lists can be attached in the same way."""
+    """Whether it quotes a post. Feeds and lists are embedded in the same way."""
     embed = _read(_embed, post.embed)
     if embed is None or embed.record is None:
         return False
@@ -41,7 +41,7 @@ def is_quote(post: Post) -> bool:
 
 
 def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia, str]]:
-    """All links, the plainest first."""
+    """Yield all links: cards first, then quotes, marked links and plain text."""
     for embed in embeds:
         for card in _cards(embed):
             yield card.uri, "card", card.title
@@ -56,7 +56,7 @@ def _iter_links(post: Post, embeds: list[Embed]) -> Iterator[tuple[str, LinkVia,
 
 
 def _cards(embed: Embed) -> Iterator[External]:
-    """Alone, or beside a quote."""
+    """Yield the cards of an embed, alone or together with a quote."""
     if embed.external is not None:
         yield embed.external
     if embed.media is not None and embed.media.external is not None:
@@ -64,7 +64,7 @@ def _cards(embed: Embed) -> Iterator[External]:
 
 
 def _quoted_links(embed: Embed) -> Iterator[tuple[str, str]]:
-    """What the quoted post links to."""
+    """Yield the links of the quoted post."""
     quoted = _innermost(embed.record)
     if quoted is None:
         return
@@ -82,7 +82,7 @@ def _innermost(quoted: QuotedRecord | None) -> QuotedRecord | None:
 
 
 def _split_marked_text(post: Post) -> tuple[list[str], str]:
-    """The links that are marked, and the text without what stands for them: that may be shortened."""
+    """Return the marked links, and the text without them, because their text can be shortened."""
     marked: list[str] = []
     text = post.text.encode()
     for facet in _read(_facets, post.facets) or ():
@@ -94,7 +94,7 @@ def _split_marked_text(post: Post) -> tuple[list[str], str]:
 
 
 def _blank_out(text: bytes, start: int, end: int) -> bytes:
-    """As long as before, so that the places of the other marks hold."""
+    """Replace a range with spaces, so that the other offsets stay valid."""
     start, end = max(start, 0), min(end, len(text))
     return text[:start] + b" " * (end - start) + text[end:] if start < end else text
 
@@ -109,6 +109,6 @@ def _read(decoder: msgspec.json.Decoder[T], raw: Raw) -> T | None:
 
 
 _normalize_cached = lru_cache(4096)(normalize_url)
-"""A link stands in a post up to four times, and what is news is in many posts."""
+"""A link occurs in a post up to four times, and popular links are in many posts."""
 _embed: msgspec.json.Decoder[Embed | None] = msgspec.json.Decoder(Embed | None)
 _facets: msgspec.json.Decoder[list[Facet] | None] = msgspec.json.Decoder(list[Facet] | None)

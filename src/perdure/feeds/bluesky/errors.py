@@ -1,7 +1,7 @@
-"""What Bluesky's answers mean when they are not what was asked for. Pure; this is the whole table.
+"""The error responses of Bluesky, as errors of feeds. Pure; this is the whole table.
 
-The status alone says little: an expired token, an unknown account and a malformed cursor are all 400. Each is
-told by its status and its `error`, and by the whole message where two share these.
+The status alone is not enough: an expired token, an unknown account and a malformed cursor are all 400. Each
+is identified by its status and its `error`, and by the whole message if two share these.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ CHECK_CREDENTIALS = "check bluesky.identifier in the settings, and its app passw
 
 
 class TokenRejected(SourceError):
-    """The access token is no longer valid. `session` gets a new one; the error never leaves this package."""
+    """Raised when the access token is no longer valid. `session` handles it by getting a new one."""
 
 
 _ERRORS_BY_CODE: dict[tuple[int, str], type[SourceError]] = {
@@ -61,15 +61,15 @@ _ERRORS_BY_MESSAGE: dict[str, type[SourceError]] = {
     "Invalid AT identifier": InvalidActor,
     "Malformed cursor": CursorRejected,
 }
-"""What 400 InvalidRequest means."""
+"""The meanings of 400 InvalidRequest."""
 
 
 def error_from_response(
     status: int, headers: Mapping[str, str], body: bytes, *, actor: str, now: Micros, has_token: bool = False
 ) -> SourceError:
-    """Return the error that an answer other than 2xx and 304 stands for.
+    """Return the error for a response other than 2xx and 304.
 
-    `actor` is the account that was asked about. `has_token` is whether the request was sent with a token.
+    `actor` is the account in the request. `has_token` is whether the request was sent with a token.
     """
     error = _parse_error(body)
     if status == 429:
@@ -87,7 +87,7 @@ def _unavailable(
     status: int, headers: Mapping[str, str], error: ErrorResponse | None, now: Micros
 ) -> SourceUnavailable:
     kind = SourceServerError if status == 500 else SourceUnavailable
-    reason = f"status {status}{f': {error.error} {error.message}' if error else ''}"
+    reason = f"HTTP {status}{f': {error.error} {error.message}' if error else ''}"
     return kind(reason, retry_at=retry_at(headers, now) if "retry-after" in headers else None)
 
 
@@ -95,7 +95,7 @@ def _error_class(status: int, error: ErrorResponse, actor: str, *, has_token: bo
     if (known := _ERRORS_BY_CODE.get((status, error.error))) is not None:
         return known if has_token or known is not TokenRejected else SourceUnavailable
     if status == 401:
-        # Any other 401 is about a token between their own servers ("jwt expired"), and passes.
+        # Any other 401 is about a token between Bluesky's own servers ("jwt expired"), and temporary.
         return AuthenticationFailed if has_token and error.error in _OWN_ACCOUNT_ERRORS else SourceUnavailable
     if (status, error.error) != (400, "InvalidRequest"):
         return RequestRejected
@@ -104,7 +104,7 @@ def _error_class(status: int, error: ErrorResponse, actor: str, *, has_token: bo
 
 
 def _parse_error(body: bytes) -> ErrorResponse | None:
-    """None: whoever answered, it was not Bluesky."""
+    """Parse an error response. Return None if it is not one of Bluesky."""
     try:
         return _refusal.decode(body)
     except (ValueError, RecursionError):
@@ -112,7 +112,7 @@ def _parse_error(body: bytes) -> ErrorResponse | None:
 
 
 def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
-    """When to come back. None: it does not say."""
+    """Return when to retry, or None if the headers do not say."""
     if (value := headers.get("retry-after")) is not None:
         if (seconds := parse_int(value)) is not None:
             return now + seconds * SECOND
@@ -123,7 +123,7 @@ def retry_at(headers: Mapping[str, str], now: Micros) -> Micros | None:
 
 
 def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micros] | None:
-    """The limit, what is left of it, and when it begins anew. None: it does not say."""
+    """Return the limit, how many requests are left, and when it resets. None if the headers do not say."""
     remaining = parse_int(headers.get("ratelimit-remaining"))
     reset = parse_int(headers.get("ratelimit-reset"))
     if remaining is None or reset is None:
@@ -132,7 +132,7 @@ def parse_rate_limit(headers: Mapping[str, str]) -> tuple[int | None, int, Micro
 
 
 def parse_int(text: str | None) -> int | None:
-    """Headers come from anywhere: what is no plain number is nothing."""
+    """Parse a number in a header. Return None if it is not a plain one."""
     if text is None or not (plain := text.strip()).isascii() or not plain.isdigit() or len(plain) > 12:
         return None
     return int(plain)

@@ -1,7 +1,6 @@
-"""Items out of what Bluesky shows. Pure.
+"""Items out of responses of Bluesky, and its timestamps. Pure.
 
-Each record is read on its own. One that is not what it should be is set aside and counted, and takes nothing
-away from the others.
+Each record is parsed on its own. An invalid one is skipped and counted, and does not affect the others.
 """
 
 from __future__ import annotations
@@ -40,15 +39,15 @@ R = TypeVar("R")
 T = TypeVar("T")
 
 SMALL_RECORD_BYTES = 16 * 1024
-"""Bytes of a record. Hardly any has more."""
+"""A record of this size always fits into the storage. Hardly any is larger."""
 
 
 class InvalidRecord(ValueError):
-    """A record that is not what it should be. Never leaves this module."""
+    """Raised when a record is invalid. Caught in this module."""
 
 
 def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
-    """A page of a feed. What is pinned stands apart, for it says nothing about how far the page reaches."""
+    """Parse a page of a feed. Pinned items are separate, because they are not in the order of the page."""
     entries, bad = _parse_each(feed.feed, _parse_entry)
     return FeedPage(
         items=tuple(item for item, is_pinned in entries if not is_pinned),
@@ -60,7 +59,7 @@ def parse_page(feed: Feed, etag: str | None = None) -> FeedPage:
 
 
 def parse_records(records: Records, account_id: str, cursor: str | None) -> RecordPage:
-    """Return a page of an account's own records."""
+    """Parse a page of an account's own records."""
     written, _ = _parse_each(records.records, lambda raw: _parse_record(raw, account_id))
     named, _ = _parse_each(records.records, _named.decode)
     return RecordPage(records=tuple(written), uris=tuple(each.uri for each in named), cursor=cursor)
@@ -82,7 +81,7 @@ def complete_items(items: Iterable[Item], posts: Posts) -> list[Item]:
 
 
 def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
-    """A repost keeps its own address and time; a post becomes what the feed has of it."""
+    """Return an item as the feed shows it. A repost keeps its own URI and time."""
     if item.kind != "repost":
         return _require_storable(_make_item(FeedEntry(post=view)), raw)
     shown = _make_item(FeedEntry(post=view))
@@ -99,7 +98,7 @@ def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
 
 
 def latest_by_author(feed: Feed) -> dict[str, Micros]:
-    """Who stands in a feed of many, and the time of the newest item of each."""
+    """Return the accounts in a feed of many, and the time of the newest item of each."""
     newest: dict[str, Micros] = {}
     for who, time in _parse_each(feed.feed, _author_and_time)[0]:
         newest[who] = max(time, newest.get(who, 0))
@@ -111,19 +110,19 @@ def parse_profiles(raws: Iterable[Raw]) -> list[Profile]:
 
 
 def _parse_each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int]:
-    """Those that can be read, and how many cannot."""
-    good: list[T] = []
-    bad = 0
+    """Return the valid ones, and how many are invalid."""
+    valid: list[T] = []
+    invalid = 0
     for raw in raws:
         try:
-            good.append(read(raw))
-        except (ValueError, RecursionError):  # all that decoding raises, and Unreadable
-            bad += 1
-    return good, bad
+            valid.append(read(raw))
+        except (ValueError, RecursionError):  # all that decoding raises, and InvalidRecord
+            invalid += 1
+    return valid, invalid
 
 
 def _parse_entry(raw: Raw) -> tuple[Item, bool]:
-    """An entry of a feed, and whether it is pinned there."""
+    """Parse an entry of a feed, and whether it is pinned."""
     entry = _entry.decode(raw)
     is_pinned = entry.reason is not None and entry.reason.type == REASON_PIN
     return _require_storable(_make_item(entry), raw), is_pinned
@@ -149,17 +148,17 @@ def _repost_reason(entry: FeedEntry) -> Reason | None:
 
 
 def _entry_time(entry: FeedEntry) -> Micros:
-    """Where the entry stands in its feed: a repost at its own time, a post at the earlier of when it says
-    that it was written and when it was first seen.
+    """Return the position of an entry in its feed: the time of a repost, or for a post the earlier of its
+    author's time and the time when it was indexed.
     """
     repost = _repost_reason(entry)
     if repost is not None:
         return _require_time(parse_timestamp(repost.indexed_at))
-    seen = _require_time(parse_timestamp(entry.post.indexed_at))
+    indexed_at = _require_time(parse_timestamp(entry.post.indexed_at))
     if entry.post.record.created_at == entry.post.indexed_at:
-        return seen
-    said = parse_timestamp(entry.post.record.created_at)
-    return seen if said is None else min(said, seen)
+        return indexed_at
+    author_time = parse_timestamp(entry.post.record.created_at)
+    return indexed_at if author_time is None else min(author_time, indexed_at)
 
 
 def _author_and_time(raw: Raw) -> tuple[str, Micros]:
@@ -176,7 +175,7 @@ def _post_kind(post: Post) -> ItemKind:
 
 
 def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
-    """Return a record as its author's server lists it. Its identity is the one that it has in the feed."""
+    """Parse a record as its author's server lists it. Its URI is the same as in the feed."""
     written = _record.decode(raw)
     collection, _, key = written.uri.removeprefix(f"at://{account_id}/").partition("/")
     if collection == REPOST:
@@ -199,9 +198,9 @@ def _parse_record(raw: Raw, account_id: str) -> SourceRecord:
     return SourceRecord(_require_storable(item, raw), tid_time(key) or item.time)
 
 
-def _record_time(said: object, key: str) -> Micros:
-    """Nobody knows when it was first seen; its key tells when it was made."""
-    times = [time for time in (parse_timestamp(said), tid_time(key)) if time is not None]
+def _record_time(author_time: object, key: str) -> Micros:
+    """Return the earlier of the author's time and the time in the key: the time of indexing is not known."""
+    times = [time for time in (parse_timestamp(author_time), tid_time(key)) if time is not None]
     return _require_time(min(times, default=None))
 
 
@@ -212,14 +211,14 @@ def _profile(raw: Raw) -> Profile:
 
 def _require_time(time: Micros | None) -> Micros:
     if time is None:
-        raise InvalidRecord("it has no time")
+        raise InvalidRecord("has no valid time")
     return time
 
 
 def _require_storable(item: Item, raw: Raw) -> Item:
-    """What was read from little can fail only by its name."""
+    """Check that an item can be stored. For a small record, only the URI can be invalid."""
     if not (is_valid_uri(item.uri) if len(raw) <= SMALL_RECORD_BYTES else is_storable(item)):
-        raise InvalidRecord("it fits into no record")
+        raise InvalidRecord("is too large to store")
     return item
 
 
@@ -235,14 +234,16 @@ _profile_view = msgspec.json.Decoder(ProfileView)
 
 _TIMESTAMP = re.compile(r"\s*\d{4}-\d\d-\d\d(?:[Tt ]\d\d:\d\d|\s*$)")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TID_DIGITS = {letter: value for value, letter in enumerate("234567abcdefghijklmnopqrstuvwxyz")}
+_TID_DIGITS = {character: value for value, character in enumerate("234567abcdefghijklmnopqrstuvwxyz")}
 _TID_LENGTH = 13
 _TID_CLOCK_BITS = 10
 
 
 def parse_timestamp(written: object) -> Micros | None:
-    """A time as the server itself reads it: a date with dashes, and a time of day. Without an offset it is
-    UTC, and before 1970 it is 1970. None: it is no time. People's programs write it, so it may be anything.
+    """Parse a time as the server does: a date with dashes and a time of day.
+
+    Without an offset it is UTC, and before 1970 it is 1970. Return None for anything else: clients can
+    write any value.
     """
     if not isinstance(written, str) or not _TIMESTAMP.match(written):
         return None
@@ -255,10 +256,13 @@ def parse_timestamp(written: object) -> Micros | None:
 
 
 def tid_time(key: str) -> Micros | None:
-    """When a record's key was made: a TID is a time, and ten bits that tell writers apart. None: no TID."""
-    if len(key) != _TID_LENGTH or not all(letter in _TID_DIGITS for letter in key):
+    """Return the time in a TID, the usual key of a record, or None if it is not one.
+
+    A TID is a time and ten bits that distinguish writers.
+    """
+    if len(key) != _TID_LENGTH or not all(character in _TID_DIGITS for character in key):
         return None
     number = 0
-    for letter in key:
-        number = number << 5 | _TID_DIGITS[letter]
+    for character in key:
+        number = number << 5 | _TID_DIGITS[character]
     return None if number >> 63 else number >> _TID_CLOCK_BITS

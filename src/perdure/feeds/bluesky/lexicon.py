@@ -1,7 +1,7 @@
-"""What Bluesky's answers look like, as far as they are read. Fields that are not named here are passed over.
+"""The schemas of Bluesky's responses, as far as they are used. Other fields are ignored.
 
-People's programs write the records, so of each only what an item cannot do without must have its shape; a
-list's members, and whatever holds links, stay raw here and are read on their own.
+Clients write the records, so only the fields that an item needs must be valid. The members of lists, and
+everything that contains links, stay raw here and are parsed separately.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ FACET_LINK = "app.bsky.richtext.facet#link"
 
 
 class LexiconObject(msgspec.Struct, rename="camel", gc=False):
-    """A part of an answer. None of them can be part of a cycle."""
+    """A part of a response. It is never part of a reference cycle."""
 
 
 # Feeds
@@ -37,11 +37,11 @@ class Author(LexiconObject):
 
 
 class Reply(LexiconObject):
-    """That there is one is all that matters."""
+    """The parent of a reply. Only its presence matters."""
 
 
 class Post(LexiconObject):
-    """The record that its author wrote."""
+    """The record of a post, as its author wrote it."""
 
     text: str = ""
     created_at: object = None
@@ -59,7 +59,7 @@ class PostView(LexiconObject):
 
 
 class Reason(LexiconObject):
-    """Why a post is in this feed, where that is not for its author's sake."""
+    """Why a post of another account, or a pinned post, is in this feed."""
 
     type: str = msgspec.field(name="$type", default="")
     by: Author | None = None
@@ -72,7 +72,7 @@ class FeedEntry(LexiconObject):
     reason: Reason | None = None
 
 
-# What a post shows
+# Embeds
 
 
 class External(LexiconObject):
@@ -81,7 +81,7 @@ class External(LexiconObject):
 
 
 class QuotedRecord(LexiconObject):
-    """What is quoted: only its address in a record, all of it in a view, one level deeper beside media."""
+    """A quoted record: its URI in a record, all of it in a view, one level deeper if there is media."""
 
     uri: str = ""
     value: Post | None = None
@@ -90,7 +90,7 @@ class QuotedRecord(LexiconObject):
 
 
 class Embed(LexiconObject):
-    """What is attached, as it was written (`embed`) or as it is shown (`embed#view`)."""
+    """An embed, as it was written (`embed`) or as it is shown (`embed#view`)."""
 
     external: External | None = None
     media: Embed | None = None
@@ -98,7 +98,7 @@ class Embed(LexiconObject):
 
 
 class Index(LexiconObject):
-    """Bytes of the text in UTF-8."""
+    """A range of bytes of the text in UTF-8."""
 
     byte_start: int
     byte_end: int
@@ -134,7 +134,7 @@ class AnyRecord(LexiconObject):
 
 
 class Follow(LexiconObject):
-    """That somebody follows an account."""
+    """The record of a follow."""
 
     subject: str
 

@@ -86,7 +86,7 @@ _tokens = msgspec.json.Decoder(Tokens)
 T = TypeVar("T")
 
 MAX_RENEWALS = 3
-"""For one request: a server that rejects the tokens that it has just issued is left alone for a while."""
+"""Maximum for one request: a server that rejects the tokens that it has just issued needs a pause."""
 
 
 class Session:
@@ -108,7 +108,7 @@ class Session:
 
     @property
     def token(self) -> str | None:
-        """The access token, unless there is none that may be valid."""
+        """The access token. None if there is none, or the server rejected it."""
         tokens = self._tokens
         return None if tokens is None or tokens.access_jwt == self._rejected_token else tokens.access_jwt
 
@@ -162,7 +162,7 @@ class Session:
 
 
 class AuthenticatedClient:
-    """A server, asked with the session's token."""
+    """A client that sends the token of a session, and renews it if it is rejected."""
 
     def __init__(self, client: XrpcClient, session: Session) -> None:
         self._client = client

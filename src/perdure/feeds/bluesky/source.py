@@ -1,4 +1,4 @@
-"""`Bluesky`: feeds, profiles, follow lists and records, as `perdure.feeds` asks for them."""
+"""`BlueskySource`: reads feeds, profiles, follow lists and records. `open_bluesky` opens it from settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import httpx2
 import msgspec
 
 from ...storage import Micros
+from ...storage.batcher import batched
 from ..errors import AccountBlocked, AccountUnavailable, InvalidSettings, RequestRejected, SourceUnavailable
 from ..item import Item
-from ..parts import parts_of
 from ..rate_limit import RateLimiter, Retrier
 from ..settings import BlueskySettings, FeedSettings
 from ..source import FeedPage, Profile, RecordPage
@@ -25,14 +25,13 @@ from .xrpc import REQUEST_TIMEOUT, QueryParams, XrpcClient, XrpcReader, XrpcResp
 T = TypeVar("T")
 
 PROFILES_PER_REQUEST = 25
-"""Profiles in a request."""
 POSTS_PER_REQUEST = 25
 PAGE_SIZE = 100
 TIMELINE = "timeline"
 
 
 class BlueskySource:
-    """A FeedSource, a FollowSource and an AuditSource. `open_bluesky` makes one."""
+    """A FeedSource, a FollowSource and an AuditSource."""
 
     def __init__(
         self,
@@ -42,8 +41,8 @@ class BlueskySource:
         public: XrpcReader | None = None,
         name: str = "Bluesky",
     ) -> None:
-        """`records` is the server that has people's records. `unsigned` is asked where `feeds`, with our
-        credentials, is blocked.
+        """`records` is the server with the records of accounts. `public` is used without credentials if an
+        account blocks the reader of `feeds`.
         """
         self.name = name
         self._feeds = feeds
@@ -53,42 +52,44 @@ class BlueskySource:
     async def page(
         self, account_id: str, *, limit: int, cursor: str | None = None, etag: str | None = None
     ) -> FeedPage | None:
-        """A page of an account's feed: posts, replies, quotes and reposts. Only the newest has an ETag."""
-        asked: dict[str, str | int] = {"actor": account_id, "limit": limit}
+        """Return a page of a feed: posts, replies, quotes and reposts. Only the newest has an ETag."""
+        params: dict[str, str | int] = {"actor": account_id, "limit": limit}
         if cursor is not None:
-            asked["cursor"] = cursor
+            params["cursor"] = cursor
         known = etag if cursor is None else None
-        answer = await self._get("app.bsky.feed.getAuthorFeed", asked, _feed, etag=known)
-        if answer is None:
+        response = await self._get("app.bsky.feed.getAuthorFeed", params, _feed, etag=known)
+        if response is None:
             return None
-        return parse_page(answer.value, answer.etag if cursor is None else None)
+        return parse_page(response.value, response.etag if cursor is None else None)
 
     async def profiles(self, actors: Sequence[str]) -> list[Profile]:
-        """Those that there are. InvalidActor: one of these names cannot be anybody's."""
+        """Return the profiles that exist. Raise InvalidActor if one of the names is not valid."""
         names = [actor.removeprefix("@") for actor in actors]
         found: list[Profile] = []
-        for some in parts_of(names, PROFILES_PER_REQUEST):
-            asked = {"actors": some}
-            answer = await self._get_modified("app.bsky.actor.getProfiles", asked, _profiles)
-            found += parse_profiles(answer.profiles)
+        for batch in batched(names, PROFILES_PER_REQUEST):
+            params = {"actors": batch}
+            response = await self._get_modified("app.bsky.actor.getProfiles", params, _profiles)
+            found += parse_profiles(response.profiles)
         return found
 
     async def follows(self, actor: str) -> AsyncGenerator[Profile]:
-        """Whom somebody follows."""
-        asked: dict[str, str | int] = {"actor": actor.removeprefix("@"), "limit": PAGE_SIZE}
+        """Yield the accounts that `actor` follows."""
+        params: dict[str, str | int] = {"actor": actor.removeprefix("@"), "limit": PAGE_SIZE}
         used: set[str] = set()
         while True:
-            answer = await self._get_modified("app.bsky.graph.getFollows", asked, _follows)
-            for profile in parse_profiles(answer.follows):
+            response = await self._get_modified("app.bsky.graph.getFollows", params, _follows)
+            for profile in parse_profiles(response.follows):
                 yield profile
-            if not answer.cursor:
+            if not response.cursor:
                 return
-            _check_unused(answer.cursor, used, f"the follow list of {actor}")
-            asked["cursor"] = answer.cursor
+            _check_unused(response.cursor, used, f"the follow list of {actor}")
+            params["cursor"] = response.cursor
 
     async def unfollowed(self, actor: str, account_ids: Sequence[str]) -> set[str]:
-        """Return those of these accounts that `actor` certainly does not follow: by the actor's own records,
-        or, if those cannot be read here, because the account is shown and yet not among the followed ones.
+        """Return those of these accounts that `actor` certainly does not follow.
+
+        The actor's own records show that. If they cannot be read, it is certain for accounts that are shown:
+        the follow list would contain them.
         """
         try:
             followed = {each async for each in self._follow_records(actor)}
@@ -111,9 +112,9 @@ class BlueskySource:
     async def shown_items(self, items: Sequence[Item]) -> list[Item]:
         """Return these items as the feed shows them."""
         found: list[Item] = []
-        for some in parts_of(items, POSTS_PER_REQUEST):
-            asked = {"uris": list(dict.fromkeys(item.post_uri for item in some))}
-            found += complete_items(some, await self._get_modified("app.bsky.feed.getPosts", asked, _posts))
+        for batch in batched(items, POSTS_PER_REQUEST):
+            params = {"uris": list(dict.fromkeys(item.post_uri for item in batch))}
+            found += complete_items(batch, await self._get_modified("app.bsky.feed.getPosts", params, _posts))
         return found
 
     async def records(self, account_id: str, *, after: str | None = None) -> AsyncGenerator[RecordPage]:
@@ -126,7 +127,7 @@ class BlueskySource:
             used.add(at)
             page = await self._record_page(account_id, at)
             if page.cursor in used:
-                raise SourceUnavailable(f"the records of {account_id} do not end: the cursor repeats")
+                raise SourceUnavailable(f"the record listing of {account_id} repeats a cursor")
             at = page.cursor
             yield page
 
@@ -138,16 +139,16 @@ class BlueskySource:
 
     async def _list_records(self, account_id: str, collection: str, after: str) -> Records:
         """Return the records after a key, in the order of their keys."""
-        asked: dict[str, str | int] = {
+        params: dict[str, str | int] = {
             "repo": account_id,
             "collection": collection,
             "limit": PAGE_SIZE,
             "reverse": "true",
         }
         if after:
-            asked["cursor"] = after
+            params["cursor"] = after
         return _require_modified(
-            await self._records.get("com.atproto.repo.listRecords", asked, _records)
+            await self._records.get("com.atproto.repo.listRecords", params, _records)
         ).value
 
     async def _get_modified(self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T]) -> T:
@@ -156,7 +157,7 @@ class BlueskySource:
     async def _get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """Somebody who is blocked with credentials may still read what everybody can."""
+        """Send a request, and repeat it without credentials if the account blocks the reader."""
         try:
             return await self._feeds.get(method, params, decoder, etag=etag)
         except AccountBlocked:
@@ -166,7 +167,7 @@ class BlueskySource:
 
 
 class BlueskyHintSource(BlueskySource):
-    """A HintSource too: it looks at one feed of many accounts, the reader's timeline or a list."""
+    """Also a HintSource: it reads one feed of many accounts, the reader's timeline or a list."""
 
     def __init__(
         self,
@@ -181,30 +182,30 @@ class BlueskyHintSource(BlueskySource):
         self._hints = hints
 
     async def latest_activity(self) -> Mapping[str, Micros]:
-        """Who stands in the newest page, and the time of the newest item of each."""
-        asked: dict[str, str | int] = {"limit": PAGE_SIZE}
+        """Return the accounts in the newest page, and the time of the newest item of each."""
+        params: dict[str, str | int] = {"limit": PAGE_SIZE}
         if self._hints == TIMELINE:
-            return latest_by_author(await self._get_modified("app.bsky.feed.getTimeline", asked, _feed))
-        asked["list"] = self._hints
-        return latest_by_author(await self._get_modified("app.bsky.feed.getListFeed", asked, _feed))
+            return latest_by_author(await self._get_modified("app.bsky.feed.getTimeline", params, _feed))
+        params["list"] = self._hints
+        return latest_by_author(await self._get_modified("app.bsky.feed.getListFeed", params, _feed))
 
 
 def _check_unused(cursor: str, used: set[str], what: str) -> None:
-    """Raise if a cursor repeats: what was read is not all, and must not be taken for it."""
+    """Raise SourceUnavailable if a cursor repeats, because the list is then incomplete."""
     if cursor in used:
-        raise SourceUnavailable(f"{what} does not end: the cursor repeats")
+        raise SourceUnavailable(f"{what} repeats a cursor")
     used.add(cursor)
 
 
 def _next_collection(collection: str) -> str | None:
-    """Where the reading goes on after the end of a collection."""
+    """Return the cursor of the next collection, or None after the last."""
     return f"{REPOST}/" if collection == POST else None
 
 
-def _require_modified(answer: XrpcResponse[T] | None) -> XrpcResponse[T]:
-    if answer is None:
-        raise SourceUnavailable("unchanged, says the server, and was not asked")
-    return answer
+def _require_modified(response: XrpcResponse[T] | None) -> XrpcResponse[T]:
+    if response is None:
+        raise SourceUnavailable("unexpected 304 Not Modified")
+    return response
 
 
 _feed = msgspec.json.Decoder(Feed)
@@ -215,7 +216,7 @@ _posts = msgspec.json.Decoder(Posts)
 
 
 KEEPALIVE_SECONDS = 60.0
-"""Seconds for which a connection that nobody needs stays open."""
+"""How long an idle connection stays open."""
 
 
 @asynccontextmanager
@@ -227,8 +228,9 @@ async def open_bluesky(
     request_timeout: float = REQUEST_TIMEOUT,
     transport: httpx2.AsyncBaseTransport | None = None,
 ) -> AsyncGenerator[BlueskySource]:
-    """Open Bluesky as these settings want it read. The budget is that of the server that has the feeds.
-    `transport` sends the requests in another way than over connections of its own.
+    """Open Bluesky as these settings describe it.
+
+    `limiter` is the rate limiter of the server with the feeds. `transport` replaces the connections.
     """
     bluesky = settings.bluesky
     _check(bluesky)
@@ -240,7 +242,7 @@ async def open_bluesky(
         settings.polling,
     )
     limits = httpx2.Limits(max_keepalive_connections=connections, keepalive_expiry=KEEPALIVE_SECONDS)
-    # Each client sees to its own patience, for an answer as a whole.
+    # XrpcClient has its own timeout, for the response as a whole.
     async with httpx2.AsyncClient(
         limits=limits, timeout=None, headers={"user-agent": "perdure"}, transport=transport
     ) as http:
@@ -259,7 +261,7 @@ async def open_bluesky(
 def _make_source(
     settings: BlueskySettings, feeds: XrpcReader, records: XrpcReader, *, public: XrpcReader | None = None
 ) -> BlueskySource:
-    """Only who is to look for hints has a way to do it."""
+    """Return a source, which is a HintSource only if hints are configured."""
     if settings.hints is None:
         return BlueskySource(feeds, records, public=public)
     return BlueskyHintSource(feeds, records, settings.hints, public=public)
@@ -268,16 +270,16 @@ def _make_source(
 def _check(settings: BlueskySettings) -> None:
     for name, url in (("service", settings.service), ("pds", settings.pds)):
         if not _is_http_url(url):
-            raise InvalidSettings(f"bluesky.{name}", "must be an http or https address, without a password")
+            raise InvalidSettings(f"bluesky.{name}", "must be an http or https URL without credentials")
     if settings.identifier is not None and not _is_encrypted(settings.pds):
-        raise InvalidSettings("bluesky.pds", "must be https: a password goes there")
+        raise InvalidSettings("bluesky.pds", "must use https because the password is sent there")
     hints = settings.hints
     if hints is not None and hints != TIMELINE and not hints.startswith("at://"):
-        raise InvalidSettings("bluesky.hints", f"must be `timeline` or a list's at:// address, not {hints!r}")
-    if hints == TIMELINE and settings.identifier is None:
         raise InvalidSettings(
-            "bluesky.hints", "a timeline is somebody's: set bluesky.identifier, or use a list"
+            "bluesky.hints", f"must be `timeline` or the at:// URI of a list, not {hints!r}"
         )
+    if hints == TIMELINE and settings.identifier is None:
+        raise InvalidSettings("bluesky.hints", "`timeline` needs bluesky.identifier; set it, or use a list")
 
 
 def _is_http_url(url: str) -> bool:
@@ -289,13 +291,13 @@ def _is_http_url(url: str) -> bool:
 
 
 def _is_encrypted(url: str) -> bool:
-    """Whether nobody on the way can read what is sent there."""
+    """Whether requests are encrypted, or do not leave this machine."""
     parsed = httpx2.URL(url)
     return parsed.scheme == "https" or parsed.host in ("127.0.0.1", "::1", "localhost")
 
 
 def _password(settings: BlueskySettings, environ: Mapping[str, str]) -> str | None:
-    """None: nobody needs one."""
+    """Return the password, or None if there is no login."""
     if settings.identifier is None:
         return None
     if password := environ.get(settings.password_variable):

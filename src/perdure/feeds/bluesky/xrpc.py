@@ -1,6 +1,6 @@
-"""Asking one of Bluesky's servers: within the budget, again when it fails, and typed when it answers.
+"""The HTTP client for a server of Bluesky (XRPC), with rate limit, retries and typed responses.
 
-An answer that is late, cut off or unreadable is as good as none: SourceUnavailable, and tried again.
+A response that is late, cut off or invalid raises SourceUnavailable, and the request is retried.
 """
 
 from __future__ import annotations
@@ -24,30 +24,30 @@ T = TypeVar("T")
 QueryParams: TypeAlias = Mapping[str, str | int | Sequence[str]]
 
 REQUEST_TIMEOUT = 30.0
-"""Seconds for an answer, from the first byte of the question to the last of the answer."""
-
-
+"""Seconds from the first byte of a request to the last of the response."""
 OWN_ETAG_PREFIX = "perdure:"
-"""How an ETag begins that is not the server's."""
+"""The prefix of an ETag that is not from the server."""
 
 
 class XrpcResponse(msgspec.Struct, Generic[T], frozen=True):
+    """A decoded response."""
+
     value: T
     etag: str
 
 
 class XrpcReader(Protocol):
-    """Whoever can be asked: a server, or a server with credentials."""
+    """A client that sends GET requests, with or without credentials."""
 
     async def get(
         self, method: str, params: QueryParams, decoder: msgspec.json.Decoder[T], *, etag: str | None = None
     ) -> XrpcResponse[T] | None:
-        """What a method of the server answers. None: still what this ETag stands for."""
+        """Call a method. Return None if the response has not changed since `etag`."""
         ...
 
 
 class XrpcClient:
-    """One server, asked without credentials unless a token is given."""
+    """A client of one server, without credentials unless a token is given."""
 
     def __init__(
         self, http: httpx2.AsyncClient, service: str, retrier: Retrier, *, timeout: float = REQUEST_TIMEOUT
@@ -66,7 +66,7 @@ class XrpcClient:
         etag: str | None = None,
         token: Callable[[], str | None] = lambda: None,
     ) -> XrpcResponse[T] | None:
-        """The token is asked for when the request is sent: waiting for a turn may outlast one."""
+        """Call a method. `token` is called when the request is sent, since tokens expire while it waits."""
         actor = str(params.get("actor") or params.get("repo") or "")
 
         async def attempt() -> XrpcResponse[T] | None:
@@ -74,7 +74,7 @@ class XrpcClient:
             response = await self._send(request)
             self._update_limits(response.headers)
             if etag is not None and response.is_success and _etag_of(response) == etag:
-                return None  # the server sends no ETags, and the same answer again
+                return None  # the server sends no ETags, and the response is the same
             return self._parse(request, response, decoder, actor)
 
         return await self._retrier.call(attempt)
@@ -87,9 +87,9 @@ class XrpcClient:
         body: Mapping[str, str] | None = None,
         token: str | None = None,
     ) -> T:
-        """Call a method of the sessions, which have rate limits of their own.
+        """Call a method for sessions, which have rate limits of their own.
 
-        Every 401 is final here: an account whose wrong password is tried again and again is locked.
+        Every 401 is final here: repeated attempts with a wrong password lock the account.
         """
 
         async def attempt() -> XrpcResponse[T] | None:
@@ -102,10 +102,10 @@ class XrpcClient:
                     raise AuthenticationFailed(str(error)) from error
                 raise
 
-        answer = await self._retrier.call(attempt)
-        if answer is None:
-            raise SourceUnavailable(f"{method}: unchanged, says the server, and was not asked")
-        return answer.value
+        response = await self._retrier.call(attempt)
+        if response is None:
+            raise SourceUnavailable(f"{method}: unexpected 304 Not Modified")
+        return response.value
 
     def _request(
         self,
@@ -147,26 +147,26 @@ class XrpcClient:
         try:
             return XrpcResponse(_decode(decoder, response.content), _etag_of(response))
         except (ValueError, RecursionError) as error:
-            raise SourceUnavailable(f"{request.url.path}: the answer is not readable: {error}") from error
+            raise SourceUnavailable(f"{request.url.path}: invalid response: {error}") from error
 
     async def _send(self, request: httpx2.Request) -> httpx2.Response:
         try:
             with anyio.fail_after(self._timeout):
                 return await self._http.send(request)
         except TimeoutError as error:
-            raise SourceUnavailable(f"{self.service} did not answer in {self._timeout:g} s") from error
+            raise SourceUnavailable(f"{self.service} did not respond within {self._timeout:g} s") from error
         except httpx2.RequestError as error:
             raise SourceUnavailable(f"{self.service}: {error or type(error).__name__}") from error
 
     def _update_limits(self, headers: Mapping[str, str]) -> None:
-        if (told := errors.parse_rate_limit(headers)) is not None:
-            limit, remaining, resets_at = told
+        if (limits := errors.parse_rate_limit(headers)) is not None:
+            limit, remaining, resets_at = limits
             self._retrier.limiter.update(limit=limit, remaining=remaining, resets_at=resets_at)
 
 
 def _etag_of(response: httpx2.Response) -> str:
-    """Return the ETag of an answer, or one of our own if the server gives none: then an answer that is the
-    same again need not be decoded.
+    """Return the ETag of a response, or a digest if the server sends none, so that an equal response need not
+    be decoded.
     """
     if (etag := response.headers.get("etag")) is not None:
         return etag
@@ -174,7 +174,7 @@ def _etag_of(response: httpx2.Response) -> str:
 
 
 def _decode(decoder: msgspec.json.Decoder[T], content: bytes) -> T:
-    """Half of a pair of surrogates in one post must not cost the whole page."""
+    """Decode a response. Replace lone surrogates, so that one in a post does not make the page invalid."""
     try:
         return decoder.decode(content)
     except ValueError:
