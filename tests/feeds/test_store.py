@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
 
 import anyio
 import pytest
@@ -23,7 +24,7 @@ from perdure.feeds.lease import LEASE_DURATION, acquire_lease
 from perdure.feeds.settings import PollSettings
 from perdure.feeds.source import Profile
 from perdure.feeds.store import MAX_EDIT_ATTEMPTS, FeedStore
-from perdure.storage import Committed, Insert, Record
+from perdure.storage import Change, Committed, Insert, Record
 from perdure.storage.kit import Subject
 
 from ..storage.engines import layer_subject
@@ -275,10 +276,10 @@ async def test_a_nul_within_a_text_can_be_stored(store: FeedStore) -> None:
     assert [each async for each in store.newest_items(ANNA)] == [(ANNA, item(1, text="a\0b"))]
 
 
-# Holding
+# Leases
 
 
-async def test_one_poller_at_a_time_holds_an_account(store: FeedStore) -> None:
+async def test_one_poller_at_a_time_leases_an_account(store: FeedStore) -> None:
     stored = await added(store)
     async with acquire_lease(store, stored, "first"):
         current = await store.get(ANNA)
@@ -290,7 +291,46 @@ async def test_one_poller_at_a_time_holds_an_account(store: FeedStore) -> None:
         assert held.account.lease is not None
 
 
-async def test_a_held_account_is_not_due_until_the_hold_runs_out(store: FeedStore) -> None:
+@pytest.mark.parametrize("is_native", [True, False], ids=["Task.cancel", "cancel scope"])
+async def test_a_lease_is_released_if_it_is_cancelled_while_it_is_written(
+    store: FeedStore, monkeypatch: pytest.MonkeyPatch, *, is_native: bool
+) -> None:
+    stored = await added(store)
+    written, resume = anyio.Event(), anyio.Event()
+    replace_account = store.replace
+
+    async def slow_replace(
+        stored: StoredAccount, account: Account, also: Sequence[Change] = ()
+    ) -> StoredAccount | None:
+        after = await replace_account(stored, account, also)
+        written.set()
+        await resume.wait()
+        return after
+
+    async def poll() -> None:
+        async with acquire_lease(store, stored, "poller"):
+            pytest.fail("it was not cancelled")
+
+    monkeypatch.setattr(store, "replace", slow_replace)
+    if is_native:
+        task = asyncio.create_task(poll())
+        await written.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        resume.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+    else:
+        async with anyio.create_task_group() as group:
+            group.start_soon(poll)
+            await written.wait()
+            group.cancel_scope.cancel()
+            resume.set()
+    account = (await store.get(ANNA)).account
+    assert (account.lease, account.next_poll_at) == (None, stored.account.next_poll_at)
+
+
+async def test_a_leased_account_is_not_due_until_the_lease_expires(store: FeedStore) -> None:
     stored = await added(store)
     async with acquire_lease(store, stored, "first"):
         await settle(store)
