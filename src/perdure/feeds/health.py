@@ -186,7 +186,7 @@ def _repeated_alarm(accounts: Sequence[Account]) -> Alarm | None:
 def _alarm(
     kind: AlarmKind, accounts: Sequence[Account], message: Callable[[str], str], *, of: int | None = None
 ) -> Alarm | None:
-    """Return an alarm about these accounts, if there are any. `message` takes who is concerned."""
+    """Return an alarm about these accounts, if there are any. `message` adds to the start of a sentence."""
     if not accounts:
         return None
     handles = tuple(each.handle for each in accounts[:MAX_NAMED_ACCOUNTS])

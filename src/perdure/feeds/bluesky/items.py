@@ -100,8 +100,8 @@ def _complete_item(item: Item, view: PostView, raw: Raw) -> Item:
 def latest_by_author(feed: Feed) -> dict[str, Micros]:
     """Return the accounts in a feed of many, and the time of the newest item of each."""
     newest: dict[str, Micros] = {}
-    for who, time in _parse_each(feed.feed, _author_and_time)[0]:
-        newest[who] = max(time, newest.get(who, 0))
+    for author, time in _parse_each(feed.feed, _author_and_time)[0]:
+        newest[author] = max(time, newest.get(author, 0))
     return newest
 
 
@@ -164,8 +164,8 @@ def _entry_time(entry: FeedEntry) -> Micros:
 def _author_and_time(raw: Raw) -> tuple[str, Micros]:
     entry = _entry.decode(raw)
     repost = _repost_reason(entry)
-    who = entry.post.author if repost is None or repost.by is None else repost.by
-    return who.did, _entry_time(entry)
+    author = entry.post.author if repost is None or repost.by is None else repost.by
+    return author.did, _entry_time(entry)
 
 
 def _post_kind(post: Post) -> ItemKind:

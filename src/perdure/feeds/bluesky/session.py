@@ -146,12 +146,12 @@ class Session:
         return await self._client.post("com.atproto.server.refreshSession", _tokens, token=token)
 
     async def _log_in(self) -> Tokens:
-        """Log in. A refusal is remembered: an account whose wrong password is tried again is locked."""
+        """Log in. Remember a failure: repeated attempts with a wrong password lock the account."""
         if self._login_error is not None:
             raise AuthenticationFailed(self._login_error)
-        who = {"identifier": self._identifier, "password": self._password}
+        credentials = {"identifier": self._identifier, "password": self._password}
         try:
-            return await self._client.post("com.atproto.server.createSession", _tokens, body=who)
+            return await self._client.post("com.atproto.server.createSession", _tokens, body=credentials)
         except (SourceUnavailable, RateLimited):
             raise
         except SourceError as error:
