@@ -31,11 +31,11 @@ async def copied(source: str, target: str, *options: str) -> Ended:
     return Ended(process.returncode or 0, out.decode(), err.decode())
 
 
-async def add_held_account(storage: Storage, name: str, until: Micros) -> None:
+async def add_leased_account(storage: Storage, name: str, until: Micros) -> None:
     store = FeedStore(storage)
     profile = Profile(account_id=f"did:plc:{name}", handle=f"{name}.test")
     account = transitions.new_account(profile, now=store.clock(), settings=PollSettings())
-    await store.add(msgspec.structs.replace(account, hold=Lease("a poller", until)))
+    await store.add(msgspec.structs.replace(account, lease=Lease("a poller", until)))
 
 
 async def create_claimed_task(storage: Storage, *, lasts: Micros) -> None:
@@ -49,8 +49,8 @@ async def test_a_copy_warns_of_tasks_and_accounts_that_live_processes_work_on(tm
     async with await open_storage(source) as storage:
         for lasts in (HOUR, HOUR, -HOUR):
             await create_claimed_task(storage, lasts=lasts)
-        await add_held_account(storage, "alice", now + HOUR)
-        await add_held_account(storage, "bob", now - HOUR)
+        await add_leased_account(storage, "alice", now + HOUR)
+        await add_leased_account(storage, "bob", now - HOUR)
         live = await count_live_claims(storage, now=now)
     assert (live.tasks, live.accounts) == (2, 1)  # the others were left by processes that are gone
     ended = await copied(source, f"sqlite:///{tmp_path / 'first.db'}")
@@ -67,7 +67,7 @@ async def test_a_copy_warns_of_tasks_and_accounts_that_live_processes_work_on(tm
 async def test_a_copy_of_a_storage_that_nobody_uses_warns_of_nothing(tmp_path: Path) -> None:
     source, now = folder_url(tmp_path), system_clock()
     async with await open_storage(source) as storage:
-        await add_held_account(storage, "bob", now - HOUR)
+        await add_leased_account(storage, "bob", now - HOUR)
     ended = await copied(source, f"sqlite:///{tmp_path / 'target.db'}")
     assert (ended.code, ended.err) == (0, "")
     assert re.search(r"Copy verified: all records are identical.\n$", ended.out)

@@ -12,7 +12,7 @@ from perdure.tasks import Failure, NewTask, Status, Success, TaskStore
 from .. import task_edits
 from ..markers import strong_memory
 from ..tasks.samples import ANA, BOB, Clock, created
-from .test_looking import QUESTION
+from .test_queries import QUESTION
 
 pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 

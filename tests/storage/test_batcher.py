@@ -27,7 +27,7 @@ async def turns() -> None:
         await asyncio.sleep(0)
 
 
-class Desk:
+class ToolDashboard:
     """Answers a question with ten times itself, and each group only when it is let go."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ async def told(caller: Awaitable[T]) -> T:
 
 
 async def test_one_alone_leaves_at_once() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100)
     (caller,) = await asked(batcher, 1)
     assert desk.groups == [[1]]
@@ -79,7 +79,7 @@ async def test_one_alone_leaves_at_once() -> None:
 
 
 async def test_those_who_ask_in_the_same_turn_go_together() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     callers = await asked(Batcher(desk.answer, max_items=100), 1, 2, 3)
     assert desk.groups == [[1, 2, 3]]
     await desk.let_go()
@@ -87,7 +87,7 @@ async def test_those_who_ask_in_the_same_turn_go_together() -> None:
 
 
 async def test_those_who_come_while_a_group_is_under_way_go_with_the_next() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100)
     callers = await asked(batcher, 1)
     for question in (2, 3, 4):
@@ -100,14 +100,14 @@ async def test_those_who_come_while_a_group_is_under_way_go_with_the_next() -> N
 
 
 async def test_a_group_has_no_more_than_the_most() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     await asked(Batcher(desk.answer, max_items=2), 1, 2, 3, 4, 5)
     await desk.let_all_go()
     assert desk.groups == [[1, 2], [3, 4], [5]]
 
 
 async def test_a_group_is_no_heavier_than_the_heaviest_unless_one_question_alone_is() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100, weight=lambda question: question, max_weight=10)
     await asked(batcher, 4, 6, 1, 20, 3, 3, 11)
     await desk.let_all_go()
@@ -115,7 +115,7 @@ async def test_a_group_is_no_heavier_than_the_heaviest_unless_one_question_alone
 
 
 async def test_no_more_groups_are_under_way_than_may_be_at_once() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     await asked(Batcher(desk.answer, max_items=1, max_concurrent=2), 1, 2, 3, 4)
     assert desk.groups == [[1], [2]]
     await desk.let_go(1)
@@ -125,7 +125,7 @@ async def test_no_more_groups_are_under_way_than_may_be_at_once() -> None:
 
 
 async def test_a_group_that_comes_back_first_answers_its_own_callers() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     first, second = await asked(Batcher(desk.answer, max_items=1, max_concurrent=2), 1, 2)
     await desk.let_go(1)
     assert (first.done(), second.done()) == (False, True)
@@ -199,7 +199,7 @@ async def test_after_an_error_the_next_group_goes_all_the_same() -> None:
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
 async def test_a_caller_that_is_cancelled_disturbs_nobody_and_its_question_is_asked(gone: int) -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100)
     callers = await asked(batcher, 1)
     callers += await asked(batcher, 2, 3)  # these wait for a group; the first is in one
@@ -213,7 +213,7 @@ async def test_a_caller_that_is_cancelled_disturbs_nobody_and_its_question_is_as
 
 
 async def test_an_error_that_nobody_waits_for_any_more_is_dropped() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
 
     async def fail(questions: Sequence[int]) -> list[int | Exception]:
         await desk.answer(questions)
@@ -231,7 +231,7 @@ async def test_an_error_that_nobody_waits_for_any_more_is_dropped() -> None:
 
 
 async def test_close_answers_what_was_asked_and_then_refuses() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=1)
     callers = await asked(batcher, 1, 2, 3)
     closing = asyncio.create_task(batcher.close())
@@ -250,7 +250,7 @@ async def test_close_answers_what_was_asked_and_then_refuses() -> None:
 
 
 async def test_close_waits_for_what_was_asked_in_the_same_turn() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100)
     caller, *closing = (
         asyncio.create_task(each) for each in (batcher.submit(1), batcher.close(), batcher.close())
@@ -262,7 +262,7 @@ async def test_close_waits_for_what_was_asked_in_the_same_turn() -> None:
 
 
 async def test_close_with_nothing_asked_returns() -> None:
-    desk = Desk()
+    desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100)
     await batcher.close()
     await batcher.close()
@@ -284,7 +284,7 @@ class Crowd:
     """
 
     def __init__(self, most: int, at_once: int, heaviest: int) -> None:
-        self._desk = Desk()
+        self._desk = ToolDashboard()
         self._most = most
         self._at_once = at_once
         self._heaviest = heaviest

@@ -15,12 +15,12 @@ from perdure.web import Dashboard, cache, live
 
 from . import feed_data
 from .browser import Keep, browsing
-from .tool_dashboard import CALM, ME, Desk, at_a_desk, served, visiting
+from .tool_dashboard import CALM, ME, ToolDashboard, open_tool_dashboard, served, visiting
 
 
 @pytest.fixture
-async def desk(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Desk]:
-    async with at_a_desk(tmp_path) as desk:
+async def desk(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[ToolDashboard]:
+    async with open_tool_dashboard(tmp_path) as desk:
         yield desk
 
 
@@ -34,7 +34,7 @@ def drawn_often() -> Generator[None]:
 
 
 @pytest.fixture
-async def client(desk: Desk) -> AsyncGenerator[httpx2.AsyncClient]:
+async def client(desk: ToolDashboard) -> AsyncGenerator[httpx2.AsyncClient]:
     """Of a dashboard without a token."""
     async with visiting(Dashboard(desk.storage)) as client:
         yield client
@@ -68,7 +68,7 @@ def keep(folder: Path) -> Keep:
 
 
 @pytest.fixture
-async def page(desk: Desk, browser: Browser) -> AsyncGenerator[Page]:
+async def page(desk: ToolDashboard, browser: Browser) -> AsyncGenerator[Page]:
     """The overview in a browser that must not complain: no script fails, nothing is refused."""
     await feed_data.feed(FeedStore(desk.storage))
     complaints: list[str] = []
@@ -87,7 +87,7 @@ async def page(desk: Desk, browser: Browser) -> AsyncGenerator[Page]:
 
 
 @pytest.fixture
-async def tabs(desk: Desk, browser: Browser) -> AsyncGenerator[BrowserContext]:
+async def tabs(desk: ToolDashboard, browser: Browser) -> AsyncGenerator[BrowserContext]:
     """A browser for several pages, which may complain: what they show goes, or its server does."""
     async with (
         served(Dashboard(desk.storage).app) as address,
@@ -97,7 +97,7 @@ async def tabs(desk: Desk, browser: Browser) -> AsyncGenerator[BrowserContext]:
 
 
 @pytest.fixture
-async def mending(desk: Desk) -> AsyncGenerator[Runtime]:
+async def mending(desk: ToolDashboard) -> AsyncGenerator[Runtime]:
     """Work that goes well in its second attempt, and work that ends with a result that reports an error."""
     app = App(desk.storage, runtime=CALM)
 

@@ -21,7 +21,7 @@ from perdure.web import Dashboard, live
 from .. import task_edits
 from ..test_examples import Served, sampled
 from .browser import Keep, be_seen, is_live, open_task
-from .tool_dashboard import ME, PAGES, Desk, served
+from .tool_dashboard import ME, PAGES, ToolDashboard, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often")]
 
@@ -35,7 +35,7 @@ def anyio_backend() -> str:
 
 
 async def test_a_task_is_followed_from_the_list_to_its_page_and_watched_to_its_end(
-    desk: Desk, page: Page, keep: Keep
+    desk: ToolDashboard, page: Page, keep: Keep
 ) -> None:
     await page.get_by_role("link", name="Tasks", exact=True).click()
     await expect(page.locator("#live")).to_have_text("live")
@@ -60,7 +60,7 @@ async def test_a_task_is_followed_from_the_list_to_its_page_and_watched_to_its_e
 
 
 async def test_a_question_appears_and_is_answered_through_its_form(
-    desk: Desk, page: Page, keep: Keep
+    desk: ToolDashboard, page: Page, keep: Keep
 ) -> None:
     task_id = await desk.submit("sign_report")
     await desk.until(task_id, "input_required")
@@ -79,7 +79,7 @@ async def test_a_question_appears_and_is_answered_through_its_form(
     await expect(form).to_have_count(0)
 
 
-async def test_what_is_typed_stays_while_the_page_is_kept_up_to_date(desk: Desk, page: Page) -> None:
+async def test_what_is_typed_stays_while_the_page_is_kept_up_to_date(desk: ToolDashboard, page: Page) -> None:
     task_id = await desk.submit("sign_report")
     snapshot = await desk.until(task_id, "input_required")
     await page.goto("/tasks?status=input_required")
@@ -94,7 +94,7 @@ async def test_what_is_typed_stays_while_the_page_is_kept_up_to_date(desk: Desk,
 
 @asynccontextmanager
 async def _killed_and_started_again(
-    desk: Desk, browser: Browser, folder: Path
+    desk: ToolDashboard, browser: Browser, folder: Path
 ) -> AsyncGenerator[tuple[Page, Callable[[], Awaitable[None]]]]:
     """The page of a task that asks, at a server that can be killed and started again."""
     await desk.until(await desk.submit("sign_report"), "input_required")
@@ -118,7 +118,7 @@ async def _killed_and_started_again(
 
 
 async def test_what_is_typed_and_where_stays_when_the_server_is_killed_and_started_again(
-    desk: Desk, browser: Browser, tmp_path: Path
+    desk: ToolDashboard, browser: Browser, tmp_path: Path
 ) -> None:
     async with _killed_and_started_again(desk, browser, tmp_path) as (page, again):
         question, name = page.locator("#questions > *"), page.get_by_label("Full name")
@@ -143,7 +143,7 @@ async def test_what_is_typed_and_where_stays_when_the_server_is_killed_and_start
 
 
 async def test_a_refused_answer_is_mended_and_sent_to_a_server_that_was_killed_and_started_again(
-    desk: Desk, browser: Browser, tmp_path: Path
+    desk: ToolDashboard, browser: Browser, tmp_path: Path
 ) -> None:
     async with _killed_and_started_again(desk, browser, tmp_path) as (page, again):
         await page.get_by_label("Full name").fill("  ")
@@ -163,7 +163,7 @@ CONNECTIONS = 6
 
 
 async def test_only_tabs_that_are_seen_are_live_so_there_may_be_any_number(
-    desk: Desk, tabs: BrowserContext
+    desk: ToolDashboard, tabs: BrowserContext
 ) -> None:
     pages: list[Page] = []
     for _ in range(CONNECTIONS + 1):
@@ -184,7 +184,7 @@ async def test_only_tabs_that_are_seen_are_live_so_there_may_be_any_number(
 
 
 async def test_a_page_of_a_task_that_is_gone_says_so_and_asks_no_more(
-    desk: Desk, tabs: BrowserContext, monkeypatch: pytest.MonkeyPatch
+    desk: ToolDashboard, tabs: BrowserContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     task_id = await desk.submit("print_report")
     await desk.runtime.wait(ME, task_id, 10)
@@ -221,7 +221,7 @@ async def _time_passes(page: Page, until: Callable[[], Awaitable[bool]]) -> None
 
 
 async def test_a_page_of_a_browser_that_is_logged_in_no_longer_asks_for_the_token(
-    desk: Desk, browser: Browser
+    desk: ToolDashboard, browser: Browser
 ) -> None:
     token = "nobody guesses this"  # noqa: S105 - the point is that it is asked for
     async with (
@@ -272,7 +272,7 @@ _NOTES_WHEN_IT_ASKS = """
 """
 
 
-async def test_a_task_is_cancelled_only_if_one_is_sure(desk: Desk, page: Page, keep: Keep) -> None:
+async def test_a_task_is_cancelled_only_if_one_is_sure(desk: ToolDashboard, page: Page, keep: Keep) -> None:
     task_id = await desk.submit("build_report")
     await page.goto("/tasks")
     await page.locator(f"#task-{task_id}").get_by_role("link").click()
@@ -297,7 +297,7 @@ async def _accept(dialog: Dialog) -> None:
 
 
 async def test_the_charts_are_drawn_and_drawn_again_when_something_ends(
-    desk: Desk, page: Page, keep: Keep
+    desk: ToolDashboard, page: Page, keep: Keep
 ) -> None:
     await expect(page.locator("#ended svg")).to_be_visible()
     await expect(page.locator("#ended .column")).to_have_count(0)
@@ -315,7 +315,7 @@ async def test_the_charts_are_drawn_and_drawn_again_when_something_ends(
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(("device", "width"), [("desktop", 1280), ("phone", 390)])
 async def test_every_page_fits_its_screen(
-    desk: Desk, page: Page, keep: Keep, scheme: Scheme, device: str, width: int
+    desk: ToolDashboard, page: Page, keep: Keep, scheme: Scheme, device: str, width: int
 ) -> None:
     await page.emulate_media(color_scheme=scheme)
     await page.set_viewport_size({"width": width, "height": 844})
@@ -348,7 +348,9 @@ _CELLS_BEYOND = """width => [...document.querySelectorAll("th, td")].filter((cel
 """Cells that are on the screen only if one moves their table sideways."""
 
 
-async def test_the_keyboard_reaches_the_content_first_and_then_every_row(desk: Desk, page: Page) -> None:
+async def test_the_keyboard_reaches_the_content_first_and_then_every_row(
+    desk: ToolDashboard, page: Page
+) -> None:
     task_id = await desk.submit("build_report")
     await page.goto("/tasks")
     await page.keyboard.press("Tab")

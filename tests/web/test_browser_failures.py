@@ -6,7 +6,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from .browser import Keep, colour_of, open_task
-from .tool_dashboard import ME, Desk
+from .tool_dashboard import ME, ToolDashboard
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often", "mending")]
 
@@ -18,7 +18,7 @@ def anyio_backend() -> str:
 
 
 async def test_the_failure_of_an_earlier_attempt_is_no_alarm_once_the_task_completed(
-    desk: Desk, page: Page
+    desk: ToolDashboard, page: Page
 ) -> None:
     await open_task(page, "mend_report")
     note = page.locator("#summary").get_by_text("no glue for <2026>")
@@ -41,7 +41,7 @@ async def test_the_timeline_tells_each_attempt_and_why_it_was_given_back(page: P
 
 
 async def test_a_task_whose_result_reports_an_error_is_a_failure_on_every_page(
-    desk: Desk, page: Page, keep: Keep
+    desk: ToolDashboard, page: Page, keep: Keep
 ) -> None:
     await expect(page.locator("#counts .failed .count")).to_have_text("1")
     await expect(page.locator("#counts .completed .count")).to_have_text("1")
@@ -66,7 +66,7 @@ async def test_a_task_whose_result_reports_an_error_is_a_failure_on_every_page(
     assert listed == await colour_of(state.locator(".status")) == await _colour_of_failing(desk, page)
 
 
-async def _colour_of_failing(desk: Desk, page: Page) -> str:
+async def _colour_of_failing(desk: ToolDashboard, page: Page) -> str:
     await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
     await open_task(page, "print_report")
     return await colour_of(page.locator("#summary .status"))

@@ -24,7 +24,7 @@ from perdure.web.tasks import CachedTaskPage
 
 from ..feeds.shared_links import item_at
 from . import feed_data
-from .tool_dashboard import ME, Desk, visiting
+from .tool_dashboard import ME, ToolDashboard, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -61,7 +61,7 @@ async def test_a_page_of_many_tasks_reads_one_page_and_the_counts(path: str) -> 
 
 
 async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_page_says_so(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two old hours, of which a bounded page reads one at a time."""
     store = FeedStore(desk.storage)
@@ -81,7 +81,7 @@ async def test_links_of_hours_that_are_not_summarised_yet_are_missing_and_the_pa
 
 
 async def test_items_are_paged_and_filtered_without_missing_or_repeating(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "ITEMS_PER_PAGE", 2)
     await feed_data.feed(FeedStore(desk.storage))
@@ -102,7 +102,7 @@ async def test_items_are_paged_and_filtered_without_missing_or_repeating(
 
 
 async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_them(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "MAX_SCANNED", 1)
     await feed_data.feed(FeedStore(desk.storage))
@@ -115,7 +115,7 @@ async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_the
 @pytest.mark.parametrize(
     "query", ["account=nobody.example", "kind=video", "after=x", "after=1 x", "after=9e9 x y", "account=%00"]
 )
-async def test_a_filter_that_cannot_be_is_not_found(desk: Desk, query: str) -> None:
+async def test_a_filter_that_cannot_be_is_not_found(desk: ToolDashboard, query: str) -> None:
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         assert (await client.get(f"/feeds/items?{query}")).status_code == 404
 
@@ -132,7 +132,7 @@ async def thoughts(client: httpx2.AsyncClient, path: str) -> list[str]:
 
 
 async def test_an_id_is_looked_for_among_the_newest_tasks_alone(
-    desk: Desk, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
+    desk: ToolDashboard, client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "MAX_SCANNED", 3)
     old, newer, _ = [await desk.submit("build_report") for _ in range(3)]
@@ -144,7 +144,7 @@ async def test_an_id_is_looked_for_among_the_newest_tasks_alone(
 
 
 async def test_accounts_are_paged_without_missing_or_repeating(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "ACCOUNTS_PER_PAGE", 2)
     await feed_data.feed(FeedStore(desk.storage))
@@ -236,7 +236,7 @@ async def test_a_page_that_cannot_be_drawn_is_not_kept_up_to_date(client: httpx2
 
 
 async def test_a_task_that_did_not_change_is_not_drawn_again_and_one_that_ended_not_even_read(
-    desk: Desk,
+    desk: ToolDashboard,
 ) -> None:
     store, operator = TaskStore(desk.storage), Operator(desk.storage)
     made = await store.create(ME, NewTask(method="tools/call"))

@@ -22,7 +22,7 @@ from perdure.web import Dashboard, tasks
 from perdure.web import live as live_module
 from perdure.web.live import LiveUpdates, PageFragments
 
-from .tool_dashboard import ME, Desk, csrf_token_in, path_of, served
+from .tool_dashboard import ME, ToolDashboard, csrf_token_in, path_of, served
 
 pytestmark = [pytest.mark.anyio, pytest.mark.usefixtures("drawn_often")]
 
@@ -46,7 +46,7 @@ async def _told(answer: httpx2.Response) -> AsyncGenerator[Told]:
             yield json.loads(line.removeprefix("data: "))
 
 
-async def test_an_open_list_is_sent_the_rows_that_changed_and_the_new_ones(desk: Desk) -> None:
+async def test_an_open_list_is_sent_the_rows_that_changed_and_the_new_ones(desk: ToolDashboard) -> None:
     first, second = await desk.submit("build_report"), await desk.submit("sign_report")
     await desk.until(second, "input_required")
     async with (
@@ -69,7 +69,7 @@ async def test_an_open_list_is_sent_the_rows_that_changed_and_the_new_ones(desk:
         assert f"task-{second}" not in change["fragments"]
 
 
-async def test_forms_that_are_sent_later_are_the_browsers_own(desk: Desk) -> None:
+async def test_forms_that_are_sent_later_are_the_browsers_own(desk: ToolDashboard) -> None:
     task_id = await desk.submit("build_report")
     async with served(Dashboard(desk.storage).app) as address, httpx2.AsyncClient(base_url=address) as client:
         page = await path_of(client, task_id)
@@ -79,7 +79,7 @@ async def test_forms_that_are_sent_later_are_the_browsers_own(desk: Desk) -> Non
 
 
 async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(
-    desk: Desk, monkeypatch: pytest.MonkeyPatch
+    desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "FINISHED_REFRESH_SECONDS", 0.0)
     task_id = await desk.submit("print_report")
@@ -97,7 +97,7 @@ async def test_a_page_of_a_task_that_is_removed_is_told_that_it_is_over(
         assert (await client.get(f"/events{page}")).status_code == 404
 
 
-async def test_a_server_ends_though_pages_are_open(desk: Desk) -> None:
+async def test_a_server_ends_though_pages_are_open(desk: ToolDashboard) -> None:
     async with httpx2.AsyncClient() as client:
         async with served(Dashboard(desk.storage).app) as address:
             stream = client.stream("GET", f"{address}/events/tasks", timeout=20)

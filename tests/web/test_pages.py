@@ -23,7 +23,7 @@ from .. import task_edits
 from ..markers import row
 from ..newer import newer, put, stored
 from . import feed_data
-from .tool_dashboard import FORM, ME, ORIGIN, Desk, csrf_token_in, path_of, post, visiting
+from .tool_dashboard import FORM, ME, ORIGIN, ToolDashboard, csrf_token_in, path_of, post, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,9 @@ pytestmark = pytest.mark.anyio
 # The list
 
 
-async def test_the_list_shows_each_task_and_not_whose_it_is(desk: Desk, client: httpx2.AsyncClient) -> None:
+async def test_the_list_shows_each_task_and_not_whose_it_is(
+    desk: ToolDashboard, client: httpx2.AsyncClient
+) -> None:
     task_id = await desk.submit("print_report")
     await desk.runtime.wait(ME, task_id, 10)
     page = (await client.get("/tasks")).text
@@ -43,7 +45,9 @@ async def test_the_list_shows_each_task_and_not_whose_it_is(desk: Desk, client: 
     assert "id.example" not in page
 
 
-async def test_the_list_is_narrowed_by_status_and_by_name(desk: Desk, client: httpx2.AsyncClient) -> None:
+async def test_the_list_is_narrowed_by_status_and_by_name(
+    desk: ToolDashboard, client: httpx2.AsyncClient
+) -> None:
     printing, building = await desk.submit("print_report"), await desk.submit("build_report")
     await desk.runtime.wait(ME, printing, 10)
     failed = (await client.get("/tasks?status=failed")).text
@@ -54,7 +58,7 @@ async def test_the_list_is_narrowed_by_status_and_by_name(desk: Desk, client: ht
 
 
 async def test_the_list_is_paged_by_a_cursor_without_missing_or_repeating(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     made = {await desk.submit("build_report", year) for year in range(60)}
     seen: list[str] = []
@@ -68,7 +72,9 @@ async def test_the_list_is_paged_by_a_cursor_without_missing_or_repeating(
     assert (await client.get("/tasks?after=made-up")).status_code == 404
 
 
-async def test_an_id_or_its_beginning_leads_to_its_task(desk: Desk, client: httpx2.AsyncClient) -> None:
+async def test_an_id_or_its_beginning_leads_to_its_task(
+    desk: ToolDashboard, client: httpx2.AsyncClient
+) -> None:
     task_id = await desk.submit("build_report")
     for text in (task_id, task_id[:8]):
         found = await client.get(f"/tasks/find?id={text}")
@@ -82,7 +88,7 @@ async def test_an_id_or_its_beginning_leads_to_its_task(desk: Desk, client: http
 
 
 async def test_a_tasks_page_tells_its_arguments_variables_attempts_and_times(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     task_id = await desk.submit("build_report")
     async for snapshot in desk.runtime.watch(ME, task_id):
@@ -97,7 +103,7 @@ async def test_a_tasks_page_tells_its_arguments_variables_attempts_and_times(
     assert 'class="created"' in page
 
 
-async def test_a_tasks_page_tells_its_error(desk: Desk, client: httpx2.AsyncClient) -> None:
+async def test_a_tasks_page_tells_its_error(desk: ToolDashboard, client: httpx2.AsyncClient) -> None:
     task_id = await desk.submit("print_report")
     await desk.runtime.wait(ME, task_id, 10)
     page = (await client.get(await path_of(client, task_id))).text
@@ -106,7 +112,9 @@ async def test_a_tasks_page_tells_its_error(desk: Desk, client: httpx2.AsyncClie
     assert "/cancel" not in page
 
 
-async def test_cancelling_from_the_page_ends_the_task(desk: Desk, client: httpx2.AsyncClient) -> None:
+async def test_cancelling_from_the_page_ends_the_task(
+    desk: ToolDashboard, client: httpx2.AsyncClient
+) -> None:
     task_id = await desk.submit("build_report")
     page = await path_of(client, task_id)
     assert (await post(client, page, "/cancel")).headers["location"] == page
@@ -115,7 +123,7 @@ async def test_cancelling_from_the_page_ends_the_task(desk: Desk, client: httpx2
     assert "cancelled" in key.text
 
 
-async def asked(desk: Desk, client: httpx2.AsyncClient) -> tuple[str, str, str]:
+async def asked(desk: ToolDashboard, client: httpx2.AsyncClient) -> tuple[str, str, str]:
     """A task that waits for an answer, its page, and the key of its question."""
     task_id = await desk.submit("sign_report")
     snapshot = await desk.until(task_id, "input_required")
@@ -123,7 +131,7 @@ async def asked(desk: Desk, client: httpx2.AsyncClient) -> tuple[str, str, str]:
 
 
 async def test_a_question_is_answered_through_a_form_of_its_schema(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     task_id, page, key = await asked(desk, client)
     html = (await client.get(page)).text
@@ -138,7 +146,7 @@ async def test_a_question_is_answered_through_a_form_of_its_schema(
     assert outcome.value == {"action": "accept", "content": content}
 
 
-async def test_a_question_is_declined(desk: Desk, client: httpx2.AsyncClient) -> None:
+async def test_a_question_is_declined(desk: ToolDashboard, client: httpx2.AsyncClient) -> None:
     task_id, page, key = await asked(desk, client)
     await post(client, page, "/answer", key=key, action="decline")
     outcome = (await desk.runtime.wait(ME, task_id, 10)).task.outcome
@@ -158,7 +166,7 @@ async def test_a_question_is_declined(desk: Desk, client: httpx2.AsyncClient) ->
     ],
 )
 async def test_what_does_not_fit_the_schema_is_said_and_what_was_typed_stays(
-    desk: Desk, client: httpx2.AsyncClient, fields: dict[str, str], problem: str
+    desk: ToolDashboard, client: httpx2.AsyncClient, fields: dict[str, str], problem: str
 ) -> None:
     task_id, page, key = await asked(desk, client)
     refused = await post(client, page, "/answer", key=key, action="accept", **fields)
@@ -167,7 +175,7 @@ async def test_what_does_not_fit_the_schema_is_said_and_what_was_typed_stays(
     assert (await desk.runtime.get(ME, task_id)).task.status == Status.INPUT_REQUIRED
 
 
-async def asked_elsewhere(desk: Desk, url: str) -> str:
+async def asked_elsewhere(desk: ToolDashboard, url: str) -> str:
     """A task that waits for something that is done at this address."""
     store = TaskStore(desk.storage)
     made = await store.create(ME, NewTask(method="tools/call"))
@@ -177,7 +185,7 @@ async def asked_elsewhere(desk: Desk, url: str) -> str:
 
 
 async def test_a_question_that_is_answered_elsewhere_links_there_and_is_only_confirmed(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     task_id = await asked_elsewhere(desk, "https://pay.example/1")
     page = await path_of(client, task_id)
@@ -188,7 +196,7 @@ async def test_a_question_that_is_answered_elsewhere_links_there_and_is_only_con
 
 
 async def test_a_link_that_is_none_of_the_web_is_shown_and_not_linked(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     task_id = await asked_elsewhere(desk, "javascript:alert(1)")
     page = (await client.get(await path_of(client, task_id))).text
@@ -197,7 +205,7 @@ async def test_a_link_that_is_none_of_the_web_is_shown_and_not_linked(
 
 
 async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     """What is typed into it would be gone, or stand below another question."""
     store = TaskStore(desk.storage)
@@ -211,7 +219,9 @@ async def test_a_question_keeps_its_place_on_the_page_when_another_is_answered(
     assert (len(set(before)), after) == (2, before[1:])
 
 
-async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_results(desk: Desk) -> None:
+async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_results(
+    desk: ToolDashboard,
+) -> None:
     config = StoreConfig(result_retention_ms=14 * 86_400_000)
     made = await TaskStore(desk.storage, config).create(ME, NewTask(method="tools/call"))
     async with visiting(Dashboard(desk.storage)) as client:
@@ -223,7 +233,7 @@ async def test_what_is_cancelled_here_is_kept_for_as_long_as_the_servers_keep_re
 
 @pytest.mark.parametrize("value", ["NaN", "1e999", '"\\ud800"', "[" * 100_000])
 async def test_what_cannot_be_stored_is_said_and_what_was_typed_stays(
-    desk: Desk, client: httpx2.AsyncClient, value: str
+    desk: ToolDashboard, client: httpx2.AsyncClient, value: str
 ) -> None:
     store = TaskStore(desk.storage)
     made = await store.create(ME, NewTask(method="tools/call"))
@@ -237,14 +247,14 @@ async def test_what_cannot_be_stored_is_said_and_what_was_typed_stays(
 
 
 async def test_a_question_that_nobody_asked_cannot_be_answered(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     _, page, _ = await asked(desk, client)
     assert (await post(client, page, "/answer", key="other", action="decline")).status_code == 409
 
 
 async def test_a_task_that_is_not_there_is_a_page_that_is_not_there(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     page = await path_of(client, await desk.submit("build_report"))
     handle = page.split("/")[2]
@@ -255,7 +265,7 @@ async def test_a_task_that_is_not_there_is_a_page_that_is_not_there(
 
 @row(105)
 async def test_a_task_of_a_newer_version_is_listed_its_page_says_so_and_it_is_not_cancelled(
-    desk: Desk, client: httpx2.AsyncClient
+    desk: ToolDashboard, client: httpx2.AsyncClient
 ) -> None:
     task_id = (await desk.runtime.store.create(ME, NewTask(method="tools/call"))).task.task_id
     page = await path_of(client, task_id)
@@ -277,7 +287,9 @@ async def test_a_task_of_a_newer_version_is_listed_its_page_says_so_and_it_is_no
 # How everything is
 
 
-async def test_the_overview_counts_and_tells_what_ended(desk: Desk, client: httpx2.AsyncClient) -> None:
+async def test_the_overview_counts_and_tells_what_ended(
+    desk: ToolDashboard, client: httpx2.AsyncClient
+) -> None:
     for _ in range(3):
         await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
     await asked(desk, client)
@@ -290,14 +302,14 @@ async def test_the_overview_counts_and_tells_what_ended(desk: Desk, client: http
     assert (await client.get("/?span=2y")).status_code == 404
 
 
-async def test_workers_and_their_leases_are_shown(desk: Desk, client: httpx2.AsyncClient) -> None:
+async def test_workers_and_their_leases_are_shown(desk: ToolDashboard, client: httpx2.AsyncClient) -> None:
     task_id = await desk.submit("build_report")
     page = (await client.get("/workers")).text
     assert desk.runtime.name in page
     assert (await path_of(client, task_id)) in page
 
 
-async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk: Desk) -> None:
+async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk: ToolDashboard) -> None:
     await feed_data.feed(FeedStore(desk.storage))
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         accounts = (await client.get("/feeds")).text
@@ -320,7 +332,7 @@ async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk
 
 
 @row(130)
-async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: Desk) -> None:
+async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: ToolDashboard) -> None:
     store = FeedStore(desk.storage)
     await feed_data.feed(store)
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
@@ -337,7 +349,7 @@ async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: Desk) -> N
 
 
 @row(130)
-async def test_one_damaged_item_breaks_no_page(desk: Desk) -> None:
+async def test_one_damaged_item_breaks_no_page(desk: ToolDashboard) -> None:
     store = FeedStore(desk.storage)
     await feed_data.feed(store)
     (record,) = await desk.storage.page(ITEMS, limit=1, now=store.clock(), descending=True)

@@ -13,7 +13,7 @@ from perdure.storage import open_storage
 from perdure.web import Dashboard
 from perdure.web.security import SessionSigner
 
-from .tool_dashboard import ME, ORIGIN, Desk, csrf_token_in, path_of, post, visiting
+from .tool_dashboard import ME, ORIGIN, ToolDashboard, csrf_token_in, path_of, post, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -30,7 +30,7 @@ def paths(dashboard: Dashboard, method: str) -> list[str]:
     ]
 
 
-async def test_with_a_token_every_page_needs_it(desk: Desk) -> None:
+async def test_with_a_token_every_page_needs_it(desk: ToolDashboard) -> None:
     dashboard = Dashboard(desk.storage, feeds=True, token=TOKEN)
     async with visiting(dashboard) as client:
         for path in set(paths(dashboard, "GET")) - {"/login"}:
@@ -40,7 +40,7 @@ async def test_with_a_token_every_page_needs_it(desk: Desk) -> None:
             assert (await client.post(path)).status_code == 401
 
 
-async def test_the_token_opens_in_a_header_and_a_wrong_one_does_not(desk: Desk) -> None:
+async def test_the_token_opens_in_a_header_and_a_wrong_one_does_not(desk: ToolDashboard) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         assert (await client.get("/tasks", headers=BEARER)).status_code == 200
         for wrong in (f"Bearer {TOKEN}x", "Bearer ", f"Basic {TOKEN}", "Bearer \u00e9"):
@@ -48,7 +48,9 @@ async def test_the_token_opens_in_a_header_and_a_wrong_one_does_not(desk: Desk) 
             assert (await client.get("/tasks", headers=given)).status_code == 401
 
 
-async def test_the_login_form_sets_a_cookie_that_no_script_and_no_other_site_uses(desk: Desk) -> None:
+async def test_the_login_form_sets_a_cookie_that_no_script_and_no_other_site_uses(
+    desk: ToolDashboard,
+) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         refused = await post(client, "/login", "", token=TOKEN[:-1])
         assert (refused.status_code, "perdure_session" in client.cookies) == (403, False)
@@ -59,7 +61,7 @@ async def test_the_login_form_sets_a_cookie_that_no_script_and_no_other_site_use
         assert (await client.get("/tasks")).status_code == 200
 
 
-async def test_a_session_is_of_one_browser_and_ends(desk: Desk) -> None:
+async def test_a_session_is_of_one_browser_and_ends(desk: ToolDashboard) -> None:
     now = [1_800_000_000_000_000]
     dashboard = Dashboard(desk.storage, token=TOKEN, clock=lambda: now[0])
     async with visiting(dashboard) as client:
@@ -76,13 +78,13 @@ async def test_a_session_is_of_one_browser_and_ends(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("forged", ["", "x", "1.2", "9999999999999999.", "²."])
-async def test_a_cookie_that_was_made_up_opens_nothing(desk: Desk, forged: str) -> None:
+async def test_a_cookie_that_was_made_up_opens_nothing(desk: ToolDashboard, forged: str) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         cookie = f"perdure_session={forged}".encode()
         assert (await client.get("/tasks", headers={b"cookie": cookie})).status_code == 303
 
 
-async def test_what_is_only_like_the_way_in_is_closed(desk: Desk) -> None:
+async def test_what_is_only_like_the_way_in_is_closed(desk: ToolDashboard) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         assert (await client.get("/loginx")).headers["location"] == "/login?next=/loginx"
         missed = await client.get("/static/nothing.css")
@@ -91,7 +93,7 @@ async def test_what_is_only_like_the_way_in_is_closed(desk: Desk) -> None:
         assert (wrong.status_code, "GET" in wrong.headers["allow"]) == (405, True)
 
 
-async def test_logging_out_closes(desk: Desk) -> None:
+async def test_logging_out_closes(desk: ToolDashboard) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         await post(client, "/login", "", token=TOKEN)
         key = csrf_token_in((await client.get("/tasks")).text)
@@ -102,13 +104,13 @@ async def test_logging_out_closes(desk: Desk) -> None:
 @pytest.mark.parametrize(
     "elsewhere", ["https://evil.example", "//evil.example", "/\\evil.example", "x", "/\n"]
 )
-async def test_the_login_leads_nowhere_else(desk: Desk, elsewhere: str) -> None:
+async def test_the_login_leads_nowhere_else(desk: ToolDashboard, elsewhere: str) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         let_in = await post(client, "/login", "", token=TOKEN, next=elsewhere)
         assert let_in.headers["location"] == "/"
 
 
-async def test_every_form_needs_the_key_of_its_browser(desk: Desk) -> None:
+async def test_every_form_needs_the_key_of_its_browser(desk: ToolDashboard) -> None:
     dashboard = Dashboard(desk.storage, feeds=True)
     async with visiting(dashboard) as client, visiting(dashboard) as other:
         foreign = csrf_token_in(
@@ -130,7 +132,7 @@ async def test_every_form_needs_the_key_of_its_browser(desk: Desk) -> None:
     ],
 )
 async def test_a_form_from_another_site_changes_nothing(
-    desk: Desk, client: httpx2.AsyncClient, headers: dict[str, str]
+    desk: ToolDashboard, client: httpx2.AsyncClient, headers: dict[str, str]
 ) -> None:
     task_id = await desk.submit("build_report")
     page = await path_of(client, task_id)
@@ -142,7 +144,7 @@ async def test_a_form_from_another_site_changes_nothing(
     assert (await client.post(f"{page}/cancel", data={"csrf_token": key}, headers=ours)).status_code == 303
 
 
-async def test_read_only_refuses_every_form_and_shows_none(desk: Desk) -> None:
+async def test_read_only_refuses_every_form_and_shows_none(desk: ToolDashboard) -> None:
     dashboard = Dashboard(desk.storage, feeds=True, read_only=True, token=TOKEN)
     task_id = await desk.submit("sign_report")
     await desk.until(task_id, "input_required")
@@ -170,7 +172,7 @@ async def test_a_server_on_loopback_answers_to_its_own_names(client: httpx2.Asyn
     assert (await client.get("/", headers={"host": host})).status_code == 200
 
 
-async def test_every_answer_keeps_the_browser_from_running_or_framing_anything(desk: Desk) -> None:
+async def test_every_answer_keeps_the_browser_from_running_or_framing_anything(desk: ToolDashboard) -> None:
     async with visiting(Dashboard(desk.storage, token=TOKEN)) as client:
         asked: list[tuple[str, dict[str, str]]] = [
             ("/tasks", {}),
@@ -194,7 +196,7 @@ async def test_a_form_that_is_too_large_is_not_read(client: httpx2.AsyncClient) 
     assert answer.status_code == 413
 
 
-async def test_it_works_where_it_is_mounted(desk: Desk) -> None:
+async def test_it_works_where_it_is_mounted(desk: ToolDashboard) -> None:
     dashboard = Dashboard(desk.storage, token=TOKEN)
     task_id = await desk.submit("build_report")
     outer = Starlette(routes=[Mount("/admin", dashboard.app)])
@@ -230,7 +232,7 @@ async def test_a_dashboard_of_any_name_needs_a_token() -> None:
 
 
 async def test_without_a_token_nobody_on_another_machine_is_answered_whatever_name_he_says(
-    desk: Desk,
+    desk: ToolDashboard,
 ) -> None:
     dashboard = Dashboard(desk.storage)
     transport = httpx2.ASGITransport(app=dashboard.app, client=("192.0.2.7", 4711))

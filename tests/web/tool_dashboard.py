@@ -38,7 +38,7 @@ FORM = {
 }
 
 
-class Desk:
+class ToolDashboard:
     """What a test does: submit work, let it go on, see what became of it."""
 
     def __init__(self, storage: Storage, runtime: Runtime, pages: asyncio.Semaphore) -> None:
@@ -61,13 +61,13 @@ class Desk:
 
 
 @asynccontextmanager
-async def at_a_desk(folder: Path) -> AsyncGenerator[Desk]:
+async def open_tool_dashboard(folder: Path) -> AsyncGenerator[ToolDashboard]:
     pages = asyncio.Semaphore(0)
     async with (
         await open_storage(f"sqlite:///{folder / 'tasks.db'}") as storage,
         _app(storage, pages).open() as runtime,
     ):
-        yield Desk(storage, runtime, pages)
+        yield ToolDashboard(storage, runtime, pages)
 
 
 def _app(storage: Storage, pages: asyncio.Semaphore) -> App:

@@ -35,7 +35,7 @@ class Choice(msgspec.Struct, frozen=True):
     """A value that can be chosen."""
 
     key: str
-    """The text that stands for the value in a form."""
+    """The text that represents the value in a form."""
     label: str
     value: Json
 

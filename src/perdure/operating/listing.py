@@ -164,14 +164,14 @@ async def find(storage: Storage, text: str, *, max_scanned: int | None = None, n
     """
     if not is_task_id(text) or len(text) < MIN_PREFIX_LENGTH:
         raise IdTooShort(MIN_PREFIX_LENGTH)
-    is_whole = len(text) >= TASK_ID_LENGTH
-    if is_whole and (direct := await _get_unowned(storage, text, now)) is not None:
+    is_complete = len(text) >= TASK_ID_LENGTH
+    if is_complete and (direct := await _get_unowned(storage, text, now)) is not None:
         return direct
     found: list[Record] = []
     async for record in _scan_newest(storage, max_scanned, now):
         if record.key.startswith(text):
             found.append(record)
-            if is_whole or len(found) > 1:
+            if is_complete or len(found) > 1:
                 break
     return Snapshot.from_record(_single(text, found))
 

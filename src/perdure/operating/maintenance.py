@@ -53,7 +53,7 @@ used, so their decoders report no damage.
 """
 ALL_SPACES = tuple(DECODERS)
 QUARANTINED_SPACES = frozenset({TASKS, ACCOUNTS, ITEMS})
-"""Spaces whose damaged records are quarantined. A damaged setting must be deleted, as its message says."""
+"""Spaces whose damaged records are quarantined. A damaged setting must be deleted."""
 
 
 # Copying

@@ -54,7 +54,7 @@ _BROWSER_ID = re.compile(r"[A-Za-z0-9_-]{16,64}")
 
 
 class SessionSigner:
-    """Checks the token, and signs sessions and CSRF tokens. Without a token, everybody is logged in."""
+    """Checks the token, and signs sessions and CSRF tokens. Without a token, no login is needed."""
 
     def __init__(self, token: str | None) -> None:
         if token is not None and len(token.strip()) < MIN_TOKEN_LENGTH:

@@ -133,10 +133,10 @@ async def test_a_low_level_server_without_tasks_fails_with_the_advice_for_it(tas
 async def test_the_method_of_an_object_is_found_when_it_was_registered_too_early(
     server: MCPServer[Any], tasks: Tasks
 ) -> None:
-    class Desk:
+    class ToolDashboard:
         async def write(self) -> None: ...
 
-    desk = Desk()
+    desk = ToolDashboard()
     server.add_tool(desk.write)
     tasks.durable(desk.write)
     assert "'write' is not durable: it was registered before" in await refused(server)

@@ -82,7 +82,7 @@ function update(name, html) {
   return after;
 }
 
-// Tell screen readers about a new status, and about nothing else: more would be noise.
+// Screen readers announce a new status, and nothing else: more would be noise.
 function announceStatus(before, after) {
   if (after.id !== "summary") return;
   const [was, is] = [before, after].map((each) => each.querySelector(".status")?.textContent);

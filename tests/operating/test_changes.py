@@ -16,7 +16,7 @@ from .. import task_edits
 from ..markers import once, strong_memory
 from ..tasks.samples import ANA, BOB, Clock, created
 from .conftest import close
-from .test_looking import QUESTION
+from .test_queries import QUESTION
 
 pytestmark = [pytest.mark.anyio, strong_memory("operators read across partitions, and each test at once")]
 
