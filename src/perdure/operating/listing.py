@@ -12,7 +12,7 @@ from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, NotFound
 from ..tasks.listing import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, MAX_RECORDS_EXAMINED, page_of_tags
 from ..tasks.owner import partition_of
-from ..tasks.record import is_task_id
+from ..tasks.record import TaskId, is_task_id
 from ..tasks.snapshot import TASKS, task_address
 from .errors import AmbiguousId, IdTooShort
 from .locators import Sealer
@@ -21,6 +21,9 @@ from .views import TAGS, NewerTask, TaskSummary, matches_name
 MIN_PREFIX_LENGTH = 6
 TASK_ID_LENGTH = 32
 """Number of characters of a task id. A text of this length is a complete id."""
+MAX_READ_CHARS = 16 * 1024 * 1024
+FIRST_PAGE_SIZE = 20
+"""Number of records that are read first, before their size is known."""
 
 _position_decoder = msgspec.json.Decoder(tuple[int, str, str])
 
@@ -184,12 +187,11 @@ def _single(text: str, found: Sequence[Record]) -> Record:
     return found[0]
 
 
-async def _get_unowned(storage: Storage, text: str, now: Micros) -> Snapshot | None:
-    if not is_task_id(text):
-        return None
+async def _get_unowned(storage: Storage, task_id: TaskId, now: Micros) -> Snapshot | None:
+    """Return the task of the local user or of an anonymous client with this id, or None."""
     owners = (Owner.local(), Owner.anonymous())
-    places = [task_address(partition_of(owner, text), text) for owner in owners]
-    records = await storage.get_many(places, now=now)
+    addresses = [task_address(partition_of(owner, task_id), task_id) for owner in owners]
+    records = await storage.get_many(addresses, now=now)
     return next((Snapshot.from_record(record) for record in records if record is not None), None)
 
 
@@ -205,11 +207,6 @@ async def _scan_newest(storage: Storage, max_scanned: int | None, now: Micros) -
             return
         seen += len(records)
         after = records[-1].position
-
-
-MAX_READ_CHARS = 16 * 1024 * 1024
-FIRST_PAGE_SIZE = 20
-"""Number of records that are read first, before their size is known."""
 
 
 class ReadBudget:

@@ -148,11 +148,11 @@ def _message(task: TaskRecord) -> str | None:
     return headline(cause or task.status_message or "")
 
 
-class _Named(msgspec.Struct):
+class _ToolName(msgspec.Struct):
     name: str | None = None
 
 
-_named = msgspec.json.Decoder(_Named)
+_name_decoder = msgspec.json.Decoder(_ToolName)
 
 
 def task_name(task: TaskRecord) -> str:
@@ -164,7 +164,7 @@ def tool_name(task: TaskRecord) -> str | None:
     if isinstance(task.params_json, UnsetType):
         return None
     try:
-        return _named.decode(task.params_json).name
+        return _name_decoder.decode(task.params_json).name
     except msgspec.MsgspecError:
         return None
 
