@@ -69,7 +69,7 @@ async def told(caller: Awaitable[T]) -> T:
         return await caller
 
 
-async def test_one_alone_leaves_at_once() -> None:
+async def test_a_single_request_is_sent_immediately() -> None:
     desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100)
     (caller,) = await asked(batcher, 1)
@@ -86,7 +86,7 @@ async def test_those_who_ask_in_the_same_turn_go_together() -> None:
     assert await told(asyncio.gather(*callers)) == [10, 20, 30]
 
 
-async def test_those_who_come_while_a_group_is_under_way_go_with_the_next() -> None:
+async def test_requests_that_arrive_during_a_batch_join_the_next() -> None:
     desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100)
     callers = await asked(batcher, 1)
@@ -114,7 +114,7 @@ async def test_a_group_is_no_heavier_than_the_heaviest_unless_one_question_alone
     assert desk.groups == [[4, 6], [1], [20], [3, 3], [11]]
 
 
-async def test_no_more_groups_are_under_way_than_may_be_at_once() -> None:
+async def test_no_more_batches_are_in_flight_than_allowed() -> None:
     desk = ToolDashboard()
     await asked(Batcher(desk.answer, max_items=1, max_concurrent=2), 1, 2, 3, 4)
     assert desk.groups == [[1], [2]]
@@ -198,7 +198,7 @@ async def test_after_an_error_the_next_group_goes_all_the_same() -> None:
 
 
 @pytest.mark.parametrize("gone", [0, 1, 2])
-async def test_a_caller_that_is_cancelled_disturbs_nobody_and_its_question_is_asked(gone: int) -> None:
+async def test_a_cancelled_caller_affects_no_other_and_its_request_is_sent(gone: int) -> None:
     desk = ToolDashboard()
     batcher = Batcher(desk.answer, max_items=100)
     callers = await asked(batcher, 1)
@@ -212,7 +212,7 @@ async def test_a_caller_that_is_cancelled_disturbs_nobody_and_its_question_is_as
     assert results == [answer for at, answer in enumerate((10, 20, 30)) if at != gone]
 
 
-async def test_an_error_that_nobody_waits_for_any_more_is_dropped() -> None:
+async def test_an_error_without_a_waiting_caller_is_dropped() -> None:
     desk = ToolDashboard()
 
     async def fail(questions: Sequence[int]) -> list[int | Exception]:

@@ -339,7 +339,7 @@ async def attempt(source: Storage, target: Storage, at: int, *, written: bool) -
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_a_copy_that_goes_on_does_not_begin_anew(source: Storage, target: Storage) -> None:
+async def test_a_resumed_copy_does_not_start_again(source: Storage, target: Storage) -> None:
     await filled(source, FEW)
     with pytest.raises(StorageUnavailable):  # note, 2 records, note, 2 records, note, and then
         await copied(source, Storage(Failing(target, 8, written=False)))
@@ -366,7 +366,7 @@ async def test_a_target_where_another_source_is_half_copied_is_refused(
     assert await contents(target) == before
 
 
-async def test_a_note_that_cannot_be_read_is_told(source: Storage, target: Storage) -> None:
+async def test_an_unreadable_copy_state_is_reported(source: Storage, target: Storage) -> None:
     await insert_each(
         target, make_record("under-way", partition="perdure", space=COPIES, body='{"source":1}')
     )
@@ -446,7 +446,7 @@ async def test_a_record_that_did_not_arrive_is_found_out(
 
 
 @pytest.mark.usefixtures("small_pages")
-async def test_progress_is_told_in_order(source: Storage, target: Storage) -> None:
+async def test_progress_is_reported_in_order(source: Storage, target: Storage) -> None:
     await filled(source, FEW)
     told: list[CopyProgress] = []
     await copied(source, target, on_progress=told.append)

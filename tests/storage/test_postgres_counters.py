@@ -111,7 +111,7 @@ async def test_a_repair_among_commits_leaves_every_counter_right() -> None:
         assert (await storage.maintain()).findings == ()
 
 
-async def test_two_purges_at_once_tell_of_each_record_once() -> None:
+async def test_two_concurrent_purges_report_each_record_once() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage, await open_storage(url) as other:
         records = [make_record(f"k{n}", tag="t", expires_at=NOW + n) for n in range(200)]
@@ -124,7 +124,7 @@ async def test_two_purges_at_once_tell_of_each_record_once() -> None:
         assert dict(await storage.counts(SPACE, now=NOW)) == {}
 
 
-async def test_a_purge_that_was_outrun_begins_anew() -> None:
+async def test_a_purge_with_a_serialization_failure_is_repeated() -> None:
     """It has found a record, and waits for the partition; whoever holds that gives the record more time."""
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:

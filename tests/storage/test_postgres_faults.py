@@ -163,7 +163,7 @@ async def test_a_commit_whose_session_was_ended_in_the_middle_is_unknown() -> No
 
 
 @pytest.mark.parametrize("option", ["lock_timeout", "statement_timeout"])
-async def test_who_waits_too_long_is_told_and_nothing_is_written(option: str) -> None:
+async def test_a_commit_that_waits_too_long_raises_and_nothing_is_written(option: str) -> None:
     url = servers.postgres().new_url(f"&{option}=0.3")
     async with await at_last(lambda: open_storage(url)) as storage:
         async with partition_locked(url):
@@ -226,7 +226,7 @@ async def test_a_commit_that_does_not_fit_leaves_its_neighbours_alone() -> None:
         await expect_whole(storage, {"a", "b"})
 
 
-async def test_a_partition_that_others_hold_leaves_its_neighbours_alone() -> None:
+async def test_a_locked_partition_does_not_affect_others() -> None:
     url = servers.postgres().new_url("&lock_timeout=1")
     records = [
         make_record(f"k{n}", partition=partition)

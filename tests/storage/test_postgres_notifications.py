@@ -72,7 +72,7 @@ async def test_a_group_of_commits_is_notified_once() -> None:
         assert await heard_of(4)
 
 
-async def test_nobody_is_notified_unless_somebody_has_said_to_listen() -> None:
+async def test_commits_notify_only_if_a_listener_is_announced() -> None:
     url = servers.postgres().new_url()
     heard: asyncio.Queue[str] = asyncio.Queue()
 
@@ -88,7 +88,7 @@ async def test_nobody_is_notified_unless_somebody_has_said_to_listen() -> None:
         assert heard.empty()
 
 
-async def test_commits_of_which_nobody_hears_do_not_wait_for_each_other() -> None:
+async def test_commits_without_listeners_do_not_wait_for_each_other() -> None:
     with Postgres() as server:
         one, other = server.new_url("&lock_timeout=0.5"), server.new_url("&lock_timeout=0.5")
         async with await open_storage(one) as a, await open_storage(other) as b, session(one) as db:
@@ -104,7 +104,7 @@ async def test_commits_of_which_nobody_hears_do_not_wait_for_each_other() -> Non
             await in_time(asyncio.gather(*commits))
 
 
-async def test_who_begins_to_listen_waits_for_commits_that_do_not_notify() -> None:
+async def test_a_new_listener_waits_for_commits_that_do_not_notify() -> None:
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage, session(url) as writer, session(url) as db:
         quiet_commit = writer.transaction()
@@ -145,7 +145,7 @@ async def test_ones_own_commit_wakes_once() -> None:
             await asyncio.wait_for(watch.changed(), 0.3)
 
 
-async def test_more_than_a_notification_holds_wakes_everybody() -> None:
+async def test_a_change_too_large_for_a_notification_wakes_every_watch() -> None:
     url = servers.postgres().new_url()
     async with (
         await open_storage(url) as storage,
@@ -188,7 +188,7 @@ async def test_a_lost_listening_connection_comes_back(monkeypatch: pytest.Monkey
         await in_time(watch.changed())
 
 
-async def test_nobody_listens_while_nobody_watches(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_there_is_no_listener_without_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(notifications, "LINGER_SECONDS", 0.1)
     url = servers.postgres().new_url()
     async with await open_storage(url) as storage:

@@ -52,13 +52,13 @@ def as_user(server: Postgres, name: str, password: str = ANY_CHARACTERS, databas
     )
 
 
-async def test_a_password_may_hold_any_character(guarded: Postgres) -> None:
+async def test_a_password_may_contain_any_character(guarded: Postgres) -> None:
     async with await open_storage(as_user(guarded, await new_user(guarded))) as storage:
         await insert_each(storage, make_record("k"))
         assert (await storage.maintain(repair=True)).findings == ()
 
 
-async def test_who_is_refused_is_told_what_to_check(guarded: Postgres) -> None:
+async def test_failed_authentication_says_what_to_check(guarded: Postgres) -> None:
     user = await new_user(guarded)
     with pytest.raises(CannotOpen, match="check user, password") as caught:
         await open_storage(as_user(guarded, user, "wrong-secret"))

@@ -116,7 +116,7 @@ async def test_a_statement_seeks_in_its_index_and_sorts_nothing(db: Connection, 
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_page_begins_at_its_position(db: Connection, name: str) -> None:
+async def test_a_page_seeks_to_its_position(db: Connection, name: str) -> None:
     steps = await plan(db, name, "force_generic_plan")
     order = '("order" + 0)' if "tag" in name else '"order"'
     columns = f"ROW({order}, key)" if "partition" in name else f"ROW({order}, key, partition)"
@@ -142,7 +142,7 @@ async def test_a_commit_and_a_purge_seek_too(db: Connection) -> None:
         assert await db.fetchval(looked) == before
 
 
-def test_the_statements_of_every_verb_are_looked_at() -> None:
+def test_the_statements_of_every_verb_are_checked() -> None:
     assert len(PAGES) == 8
     notifications = {"announce_listener", "change_counter"}
     maintenance = {

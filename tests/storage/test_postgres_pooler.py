@@ -54,7 +54,7 @@ async def test_a_commit_is_one_transaction_behind_a_pooler() -> None:
         assert one.transactions == before + 1
 
 
-async def test_who_forgets_the_option_is_told() -> None:
+async def test_a_pooler_without_the_option_is_reported() -> None:
     async with pooler(servers.postgres().port, "perdure") as one:
         with pytest.raises(CannotOpen, match="add pooler=transaction"):
             await open_storage(url_of(one, options=""))

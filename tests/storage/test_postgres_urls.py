@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
         ("lock_timeout=nan", "lock_timeout"),
     ],
 )
-async def test_an_option_that_makes_no_sense_is_told(options: str, complaint: str) -> None:
+async def test_an_invalid_option_is_reported(options: str, complaint: str) -> None:
     with pytest.raises(CannotOpen, match=complaint) as caught:
         await open_storage(f"postgresql://user:secret@host/db?{options}")
     assert "secret" not in str(caught.value)
@@ -43,7 +43,7 @@ async def test_an_option_that_makes_no_sense_is_told(options: str, complaint: st
 @pytest.mark.parametrize(
     "url", ["postgresql:db", "postgresql:/db", "postgresql://u:secret@h/d#f", "postgres://[::1/db"]
 )
-async def test_what_names_no_server_is_told(url: str) -> None:
+async def test_a_url_without_a_server_is_reported(url: str) -> None:
     with pytest.raises(CannotOpen, match="the URL names no server") as caught:
         await open_storage(url)
     assert "secret" not in str(caught.value)
@@ -67,7 +67,7 @@ async def test_what_names_no_server_is_told(url: str) -> None:
         "host/db?password=x@s3cr3t",
     ],
 )
-async def test_a_password_whose_special_characters_stand_as_they_are_is_not_told(rest: str) -> None:
+async def test_a_password_with_unencoded_characters_is_not_shown(rest: str) -> None:
     with pytest.raises(CannotOpen, match="the URL names no server") as caught:
         await open_storage(f"postgresql://{rest}")
     told = "".join(format_exception(caught.value, limit=0))
@@ -76,7 +76,7 @@ async def test_a_password_whose_special_characters_stand_as_they_are_is_not_told
 
 
 @pytest.mark.parametrize("hosts", ["a,", ",a", "a,,b"])
-async def test_a_host_without_a_name_among_others_is_told(hosts: str) -> None:
+async def test_an_empty_host_among_others_is_reported(hosts: str) -> None:
     with pytest.raises(CannotOpen, match="the URL names no server"):
         await open_storage(f"postgresql://{hosts}/db")
 
@@ -104,6 +104,6 @@ async def test_the_servers_own_settings_may_be_given() -> None:
 
 
 @pytest.mark.parametrize("option", ["sslmode=what", "stray"])
-async def test_what_the_driver_does_not_understand_is_told(option: str) -> None:
+async def test_an_option_that_the_driver_rejects_is_reported(option: str) -> None:
     with pytest.raises(CannotOpen, match="check the driver's options"):
         await open_storage(f"{servers.postgres().url}?{option}")

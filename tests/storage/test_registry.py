@@ -27,7 +27,7 @@ async def test_a_storage_knows_its_name() -> None:
 
 
 @pytest.mark.parametrize("url", ["", "tasks.db", "memory", "oracle://host/db", ":", "SQLITE:///x"])
-async def test_an_unknown_scheme_is_told_which_there_are(url: str) -> None:
+async def test_an_unknown_scheme_lists_the_known_ones(url: str) -> None:
     with pytest.raises(UnknownScheme, match=r"use one of .*memory, .*sqlite") as caught:
         await open_storage(url)
     assert caught.value.location == url
@@ -73,7 +73,7 @@ def is_anything_in(folder: Path) -> bool:
     return any(folder.iterdir())
 
 
-async def test_a_relative_file_is_told_with_its_folder(
+async def test_a_relative_file_is_shown_with_its_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -107,7 +107,7 @@ def is_naive_there(url: str) -> bool:
     return url == "shy:here"
 
 
-async def test_a_missing_driver_is_told_what_to_install() -> None:
+async def test_a_missing_driver_says_what_to_install() -> None:
     register_engine("absent", "no_such_driver.engine:open_engine", package="perdure[absent]")
     with pytest.raises(MissingExtra, match=r"pip install 'perdure\[absent\]'") as caught:
         await open_storage("absent://host")

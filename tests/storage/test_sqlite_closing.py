@@ -26,7 +26,7 @@ from .sqlite_helpers import (
 pytestmark = pytest.mark.anyio
 
 
-async def test_commits_in_flight_finish_or_are_told(tmp_path: Path) -> None:
+async def test_commits_in_flight_finish_or_raise(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     storage = await open_storage(url_of(path))
     with locked(path) as release:
@@ -44,7 +44,7 @@ async def test_commits_in_flight_finish_or_are_told(tmp_path: Path) -> None:
         assert await keys_of(storage) == finished
 
 
-async def test_reads_in_flight_finish_or_are_told(tmp_path: Path) -> None:
+async def test_reads_in_flight_finish_or_raise(tmp_path: Path) -> None:
     storage = await open_storage(url_of(tmp_path / "records.db"))
     await insert_each(storage, make_record())
     reads = [asyncio.create_task(storage.page(SPACE, PARTITION, limit=1, now=NOW)) for _ in range(50)]
@@ -54,7 +54,7 @@ async def test_reads_in_flight_finish_or_are_told(tmp_path: Path) -> None:
     assert all(result == [make_record()] or isinstance(result, StorageClosed) for result in results)
 
 
-async def test_every_verb_is_told_after_closing(tmp_path: Path) -> None:
+async def test_every_verb_raises_after_closing(tmp_path: Path) -> None:
     storage = await open_storage(url_of(tmp_path / "records.db"))
     await storage.close()
     for call in (
@@ -72,7 +72,7 @@ async def test_every_verb_is_told_after_closing(tmp_path: Path) -> None:
         storage.watch(SPACE)
 
 
-async def test_closing_twice_is_fine_one_after_the_other_and_at_once(tmp_path: Path) -> None:
+async def test_closing_twice_is_fine_in_sequence_and_concurrently(tmp_path: Path) -> None:
     storage = await open_storage(url_of(tmp_path / "records.db"))
     await insert_each(storage, make_record())
     await asyncio.gather(storage.close(), storage.close())
@@ -93,7 +93,7 @@ async def test_nothing_is_left_behind(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["records.db"]
 
 
-async def test_a_watch_that_waits_is_told_when_the_storage_is_closed(tmp_path: Path) -> None:
+async def test_a_waiting_watch_raises_when_the_storage_is_closed(tmp_path: Path) -> None:
     storage = await open_storage(url_of(tmp_path / "records.db"))
     watch = storage.watch(SPACE)
     await watch.changed()

@@ -28,7 +28,7 @@ def name(change: Change) -> str:
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=name)
-async def test_a_record_born_again_with_the_version_that_was_read_is_counted_right(
+async def test_a_reinserted_record_with_the_version_that_was_read_is_counted_right(
     tmp_path: Path, change: Change
 ) -> None:
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
@@ -41,7 +41,7 @@ async def test_a_record_born_again_with_the_version_that_was_read_is_counted_rig
         assert (await storage.maintain()).findings == ()
 
 
-async def test_a_guard_counts_the_tag_that_stands_there_and_not_the_one_that_was_read(tmp_path: Path) -> None:
+async def test_a_guard_counts_the_stored_tag_and_not_the_one_that_was_read(tmp_path: Path) -> None:
     guard = Guard(space=SPACE, tags=frozenset({"red"}), max_count=1)
     async with await open_storage(url_of(tmp_path / "records.db")) as storage:
         await insert_each(storage, READ)

@@ -61,7 +61,7 @@ def cut(path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("part", [0.5, 0.02, 0.999])
-async def test_a_truncated_file_is_told_at_opening_and_untouched(tmp_path: Path, part: float) -> None:
+async def test_a_truncated_file_is_reported_at_opening_and_unchanged(tmp_path: Path, part: float) -> None:
     path = tmp_path / "records.db"
     url = await make_file(path)
     good = contents(tmp_path)["records.db"]
@@ -75,7 +75,7 @@ async def test_a_truncated_file_is_told_at_opening_and_untouched(tmp_path: Path,
 
 
 @pytest.mark.parametrize("seed", range(8))
-async def test_garbage_in_the_file_is_told_or_found_and_never_a_raw_error(tmp_path: Path, seed: int) -> None:
+async def test_garbage_in_the_file_is_reported_and_never_a_raw_error(tmp_path: Path, seed: int) -> None:
     path, copy = tmp_path / "records.db", tmp_path / "copy.db"
     url = await make_file(path)
     shutil.copy(path, copy)
@@ -141,7 +141,7 @@ async def test_a_header_that_was_overwritten_is_refused(tmp_path: Path) -> None:
         await open_storage(url)
 
 
-async def test_text_that_is_no_longer_text_is_told_as_damage(tmp_path: Path) -> None:
+async def test_text_that_is_not_utf8_is_reported_as_damage(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     url = await make_file(path)
     execute(path, "UPDATE records SET body = CAST(x'ff' AS TEXT) WHERE key = 'k007'")

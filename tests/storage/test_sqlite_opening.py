@@ -173,7 +173,7 @@ async def test_the_open_file_is_ours_in_wal_mode_and_as_durable_as_asked(
 
 
 @server
-async def test_eight_processes_open_a_new_file_at_once(tmp_path: Path) -> None:
+async def test_eight_processes_open_a_new_file_concurrently(tmp_path: Path) -> None:
     names = [f"process-{n}" for n in range(8)]
     async with AsyncExitStack() as stack:
         children = [await stack.enter_async_context(child("open_at_once", name)) for name in names]

@@ -71,7 +71,7 @@ def test_a_statement_seeks_in_an_index_and_sorts_nothing(db: sqlite3.Connection,
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
-def test_a_page_begins_at_its_position(db: sqlite3.Connection, name: str) -> None:
+def test_a_page_seeks_to_its_position(db: sqlite3.Connection, name: str) -> None:
     [step] = plan(db, name)
     columns = "(order,key)" if "partition" in name else "(order,key,partition)"
     marks = "(?,?)" if "partition" in name else "(?,?,?)"
@@ -85,6 +85,6 @@ def test_counting_reads_no_live_record(db: sqlite3.Connection) -> None:
     assert any("USING COVERING INDEX records_by_expiry (expires_at<?)" in step for step in steps), steps
 
 
-def test_the_statements_of_every_verb_are_looked_at() -> None:
+def test_the_statements_of_every_verb_are_checked() -> None:
     assert len(PAGES) == 8
     assert {"get", "find", "due", "expired", "expired_partition", "count", *WHOLE} < {*STATEMENTS}

@@ -24,7 +24,7 @@ KILLS = 10
 # Together
 
 
-async def test_processes_that_do_everything_at_once_disturb_each_other_in_nothing(tmp_path: Path) -> None:
+async def test_concurrent_processes_do_not_disturb_each_other(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
     async with await open_storage(url) as storage:
         hammers = [asyncio.create_task(told_by(url, name, script="sqlite_hammer")) for name in "abcd"]

@@ -79,7 +79,7 @@ async def test_any_file_name_can_be_written_as_a_url(tmp_path: Path, name: str) 
     assert names_in(tmp_path) == [name]
 
 
-async def test_a_path_that_begins_with_two_slashes_is_that_path(tmp_path: Path) -> None:
+async def test_a_path_that_starts_with_two_slashes_is_that_path(tmp_path: Path) -> None:
     async with await open_storage(f"sqlite:////{tmp_path}/records.db") as storage:
         await insert_each(storage, make_record())
     assert names_in(tmp_path) == ["records.db"]

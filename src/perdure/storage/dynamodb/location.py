@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from typing import Annotated
-from urllib.parse import parse_qsl, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from ..errors import CannotOpen
+from ..url_options import parse_options
 
 _OPTIONS_HELP = (
     "the options are endpoint_url, region_name, profile_name, attempts=NUMBER, timeout=SECONDS and "
@@ -59,14 +60,7 @@ def parse_url(url: str) -> Location:
 
 def _options(shown: str, query: str) -> Options:
     """Parse the options. `shown` is the part of the URL that an error may show."""
-    try:
-        given = dict(parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query)))
-    except ValueError:
-        raise CannotOpen(shown, "the options must be written as NAME=VALUE", _OPTIONS_HELP) from None
-    try:
-        options = msgspec.convert(given, Options, strict=False)
-    except ValueError as error:  # its text has the name of the option, not its value
-        raise CannotOpen(shown, str(error), _OPTIONS_HELP) from error
+    options = parse_options(query, Options, shown, _OPTIONS_HELP)
     if "@" in (options.endpoint_url or ""):
         raise CannotOpen(shown, "endpoint_url must not contain a user or password", "remove it")
     return options

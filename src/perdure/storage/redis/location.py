@@ -10,7 +10,6 @@
 from __future__ import annotations
 
 import re
-from math import isfinite
 from typing import Annotated, Any, Literal, TypeAlias
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
@@ -20,6 +19,7 @@ from redis.asyncio.connection import parse_url as parse_driver_url
 from redis.exceptions import RedisError
 
 from ..errors import CannotOpen
+from ..url_options import convert_options
 from .node import Host, ping_on_connect, require_master_on_connect
 
 Kind: TypeAlias = Literal["single", "sentinel", "cluster"]
@@ -139,13 +139,7 @@ def _path(path: str, kind: Kind) -> tuple[str, int]:
 
 def _own_options(name: str, given: dict[str, str]) -> Options:
     own_options = {key: value for key, value in given.items() if key in Options.__struct_fields__}
-    try:
-        options = msgspec.convert(own_options, Options, strict=False)
-    except ValueError as error:
-        raise CannotOpen(name, str(error), _OPTIONS_HELP) from error
-    if not (isfinite(options.timeout) and isfinite(options.replica_timeout)):
-        raise CannotOpen(name, "a timeout is not a number", _OPTIONS_HELP)
-    return options
+    return convert_options(own_options, Options, name, _OPTIONS_HELP)
 
 
 def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:

@@ -22,10 +22,8 @@ APPLICATION_ID = 0x70726472  # "prdr"; stored in the header of the file
 _PACKAGE = files(__package__ or "")
 _MIN_VERSION = (3, 40)
 _HEADER_READ_ATTEMPTS = 5
-_LOCK_RETRY_SECONDS = (
-    0.0005,
-    0.003,
-)  # shorter than SQLite's own, with which a process can wait forever among busy ones
+_LOCK_RETRY_SECONDS = 0.0005, 0.003
+"""Shorter than SQLite's own delays, with which a process can wait forever among busy ones."""
 
 
 def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
@@ -115,9 +113,8 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
 
 def _read_version(db: sqlite3.Connection, location: Location) -> int:
     (tables,) = execute_when_unlocked(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
-    (application,) = execute_when_unlocked(
-        db, "PRAGMA application_id", location
-    ).fetchone()  # second: both are written together
+    # Read second: the tables and the id are written together.
+    (application,) = execute_when_unlocked(db, "PRAGMA application_id", location).fetchone()
     _check_application(location, application if tables else APPLICATION_ID)
     return execute_when_unlocked(db, "PRAGMA user_version", location).fetchone()[0]
 

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple, TypeAlias
 
+import msgspec
+
 from ..record import (
     Accepted,
     Change,
@@ -134,21 +136,7 @@ class Transaction:
         if expired is not None:
             self._delete(expired)
             self._add_delta(record.space, record.partition, expired.tag, -1)
-        self._db.execute(
-            _INSERT,
-            (
-                record.space,
-                record.partition,
-                record.key,
-                record.order,
-                record.body,
-                record.version,
-                record.tag,
-                record.expires_at,
-                record.lane,
-                record.wake_at,
-            ),
-        )
+        self._db.execute(_INSERT, msgspec.structs.astuple(record))  # the columns are the fields, in order
 
     def _replace(self, after: Record, stored: _StoredRow | None) -> None:
         row = stored.id if stored else None

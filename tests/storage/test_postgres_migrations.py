@@ -50,7 +50,7 @@ async def test_several_clients_may_open_what_is_not_there_yet() -> None:
         await storage.close()
 
 
-async def test_a_client_may_be_told_not_to_make_tables() -> None:
+async def test_migrate_never_creates_no_tables() -> None:
     url = servers.postgres().new_url()
     with pytest.raises(MissingSchema, match="run: perdure migrate --url postgresql://127") as caught:
         await open_storage(f"{url}&migrate=never")
@@ -128,7 +128,7 @@ async def test_tables_of_others_are_not_touched(table: str) -> None:
         assert await db.fetchval(found, schema) == 1
 
 
-async def test_a_schema_may_hold_other_things_beside_ours() -> None:
+async def test_a_schema_may_contain_other_tables() -> None:
     url = servers.postgres().new_url()
     schema = parse_url(url).quoted_schema
     async with session(url) as db:

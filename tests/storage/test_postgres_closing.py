@@ -98,7 +98,7 @@ async def test_closing_does_not_wait_for_ever_for_upkeep(monkeypatch: pytest.Mon
         await until_none(db, name)
 
 
-async def test_closing_finishes_what_is_under_way() -> None:
+async def test_closing_finishes_calls_in_flight() -> None:
     url, name = named(servers.postgres(), "&pool=1")
     storage = await open_storage(url)
     async with partition_locked(url.partition("&")[0]):

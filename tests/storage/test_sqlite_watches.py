@@ -39,7 +39,7 @@ async def test_a_commit_of_this_process_wakes_a_watch(tmp_path: Path) -> None:
         await in_time(watch.changed())
 
 
-async def test_nobody_looks_for_others_once_the_last_watch_is_closed(tmp_path: Path) -> None:
+async def test_polling_stops_when_the_last_watch_is_closed(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
     async with await open_storage(url) as storage, await open_storage(url) as clock:
         looks, ticks = trace(storage), trace(clock)
@@ -61,7 +61,7 @@ async def expect_looking(statements: list[str]) -> None:
     await eventually(lambda: statements.count(LOOK) > before + 3)
 
 
-async def test_nobody_looks_for_others_before_the_first_watch(tmp_path: Path) -> None:
+async def test_there_is_no_polling_before_the_first_watch(tmp_path: Path) -> None:
     url = url_of(tmp_path / "records.db")
     async with await open_storage(url) as storage, await open_storage(url) as clock:
         looks = await statements_while_another_ticks(storage, clock)

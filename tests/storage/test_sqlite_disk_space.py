@@ -111,7 +111,7 @@ async def test_maintain_gives_room_back_to_the_file_system(tmp_path: Path) -> No
 
 @pytest.mark.parametrize("most_bytes", [200_000, 1_000_000])
 @server
-async def test_a_full_file_system_is_told_by_type_and_nothing_acknowledged_is_lost(
+async def test_a_full_file_system_raises_by_type_and_nothing_acknowledged_is_lost(
     tmp_path: Path, most_bytes: int
 ) -> None:
     url = url_of(tmp_path / "records.db")
@@ -151,14 +151,14 @@ async def make_file(path: Path) -> str:
 
 
 @server
-async def test_a_new_file_in_a_read_only_folder_is_told_by_type(open_to_all: Path) -> None:
+async def test_a_new_file_in_a_read_only_directory_raises_by_type(open_to_all: Path) -> None:
     allow(open_to_all, 0o555)
     assert await told_by("without_rights", url_of(open_to_all / "records.db")) == ["CannotOpen"]
     assert contents(open_to_all) == {}
 
 
 @server
-async def test_a_file_in_a_read_only_folder_is_told_by_type_and_untouched(open_to_all: Path) -> None:
+async def test_a_file_in_a_read_only_directory_raises_by_type_and_is_unchanged(open_to_all: Path) -> None:
     path = open_to_all / "records.db"
     url = await make_file(path)
     before = contents(open_to_all)
@@ -170,7 +170,7 @@ async def test_a_file_in_a_read_only_folder_is_told_by_type_and_untouched(open_t
 
 
 @server
-async def test_a_read_only_file_in_a_writable_folder_is_told_by_type(open_to_all: Path) -> None:
+async def test_a_read_only_file_in_a_writable_directory_raises_by_type(open_to_all: Path) -> None:
     path = open_to_all / "records.db"
     url = await make_file(path)
     before = contents(open_to_all)["records.db"]
@@ -182,7 +182,7 @@ async def test_a_read_only_file_in_a_writable_folder_is_told_by_type(open_to_all
 
 
 @server
-async def test_a_file_that_may_not_be_read_is_told_by_type(open_to_all: Path) -> None:
+async def test_an_unreadable_file_raises_by_type(open_to_all: Path) -> None:
     path = open_to_all / "records.db"
     url = await make_file(path)
     allow(path, 0)
@@ -190,7 +190,7 @@ async def test_a_file_that_may_not_be_read_is_told_by_type(open_to_all: Path) ->
 
 
 @server
-async def test_a_folder_that_may_not_be_entered_is_told_by_type(open_to_all: Path) -> None:
+async def test_an_inaccessible_directory_raises_by_type(open_to_all: Path) -> None:
     folder = open_to_all / "closed" / "inner"
     folder.mkdir(parents=True)
     allow(folder.parent, 0)

@@ -82,7 +82,7 @@ async def test_each_commit_of_a_group_has_its_own_outcome(tmp_path: Path) -> Non
         assert (await storage.maintain()).findings == ()
 
 
-async def test_a_caller_cancelled_while_its_commit_is_queued_disturbs_nobody(tmp_path: Path) -> None:
+async def test_a_caller_cancelled_while_its_commit_is_queued_affects_no_other(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path)) as storage:
         with locked(path) as release:
@@ -104,7 +104,7 @@ async def test_a_caller_cancelled_while_its_commit_is_queued_disturbs_nobody(tmp
 
 
 @server
-async def test_a_lock_held_for_too_long_is_busy_and_then_no_more(tmp_path: Path) -> None:
+async def test_a_lock_that_lasts_too_long_is_busy_until_it_is_released(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path, busy_timeout=0.2)) as storage:
         await insert_each(storage, make_record("before", tag="t"))
@@ -123,7 +123,7 @@ async def test_a_lock_held_for_too_long_is_busy_and_then_no_more(tmp_path: Path)
 
 
 @server
-async def test_reads_go_on_while_others_hold_the_lock(tmp_path: Path) -> None:
+async def test_reads_continue_while_the_database_is_locked(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     async with await open_storage(url_of(path)) as storage:
         record = make_record(tag="t", lane="lane", wake_at=NOW)

@@ -115,7 +115,7 @@ async def test_the_old_code_refuses_a_file_whose_migration_is_still_in_the_log(t
     assert len(ask(path, "SELECT note FROM records")) == len(KEYS)
 
 
-async def test_eight_that_migrate_at_once_do_it_once(tmp_path: Path) -> None:
+async def test_eight_concurrent_migrations_migrate_once(tmp_path: Path) -> None:
     path = tmp_path / "records.db"
     url = await make_file(path)
     await asyncio.gather(*[asyncio.to_thread(migrate, url, ADD_TABLE, ADD_COLUMN) for _ in range(8)])
