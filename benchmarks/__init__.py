@@ -1,1 +1,1 @@
-"""What perdure costs, in ratios to the floor of the machine. `python -m benchmarks` measures it."""
+"""What perdure costs, as ratios to a baseline on the same machine: `python -m benchmarks`."""

@@ -1,8 +1,8 @@
-"""How fast workers empty a queue that was filled before, against as many plain holds by one process.
+"""How fast workers empty a full queue, compared with one process that starts the same tasks without claims.
 
-A worker here claims and does nothing else: its executor counts. Each claim is one commit of the task and its
-lease. The floor takes the same tasks into work without leases, as many at a time as a worker claims at once,
-and need not look for them, nor share them with anybody.
+A worker here only claims: its executor counts. Each claim is one commit of the task and its lease. The
+baseline starts the same tasks without leases, in batches of the same size. It neither searches for them nor
+shares them.
 """
 
 from __future__ import annotations
@@ -26,62 +26,62 @@ from perdure.tasks import NewTask, Snapshot, TaskId, TaskStore
 from perdure.tasks.edits import lane_of
 from tests import task_edits
 
-from .processes import Crew, Link, Mate
-from .report import Line, per_second
+from .processes import ChildProcess, Link, ProcessGroup
+from .report import ResultRow, per_second
 from .runtime_overhead import nothing
 from .timing import Seconds, ratio, spread
 from .workload import ROOMY, owners
 
 WORKERS = (1, 4, 16)
 NEW = NewTask(method="tools/call", params={"name": "nothing", "arguments": {}}, function="nothing")
-LOOK = 0.005
-"""Seconds between two looks whether all is claimed."""
+POLL_SECONDS = 0.005
+"""Seconds between two checks whether everything is claimed."""
 IDLE = 1.0
-"""Seconds without a claim after which a worker believes that the queue is empty."""
+"""Seconds without a claim after which a worker considers the queue empty."""
 
 Timed: TypeAlias = Callable[[str], Awaitable[float]]
-"""Empties the queue of the file at this URL, and says how many seconds that took."""
+"""Empties the queue at this URL and returns the seconds that it took."""
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run: tasks in the queue of one round, and rounds."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks in the queue of one round, and the number of rounds."""
 
     tasks: int
     rounds: int
 
 
-async def measure(folder: Path, effort: Effort) -> list[Line]:
+async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
     full = folder / "queue.db"
-    await _fill(full, effort.tasks)
-    with Crew(max(WORKERS)) as mates:
+    await _fill(full, workload.tasks)
+    with ProcessGroup(max(WORKERS)) as processes:
         contenders: list[Timed] = [
-            partial(_hold_all, tasks=effort.tasks),
-            *(partial(_in_processes, mates[:number], effort.tasks) for number in WORKERS),
-            *(partial(_in_one_process, number, effort.tasks) for number in WORKERS),
+            partial(_hold_all, tasks=workload.tasks),
+            *(partial(_in_processes, processes[:number], workload.tasks) for number in WORKERS),
+            *(partial(_in_one_process, number, workload.tasks) for number in WORKERS),
         ]
-        floor, *others = await _race(full, contenders, effort.rounds)
+        baseline, *others = await _race(full, contenders, workload.rounds)
     hows = [f"{number} in {where}" for where in ("processes", "one process") for number in WORKERS]
-    return [_line(how, effort, floor, each) for how, each in zip(hows, others, strict=True)]
+    return [_row(how, workload, baseline, each) for how, each in zip(hows, others, strict=True)]
 
 
-def _line(how: str, effort: Effort, floor: Seconds, subject: Seconds) -> Line:
-    return Line(
+def _row(how: str, workload: Workload, baseline: Seconds, subject: Seconds) -> ResultRow:
+    return ResultRow(
         what=f"SQLite claims, workers {how}: claims / holds",
-        floor=per_second(effort.tasks, median(floor)),
-        subject=per_second(effort.tasks, median(subject)),
-        ratio=ratio(floor, subject),
+        baseline=per_second(workload.tasks, median(baseline)),
+        subject=per_second(workload.tasks, median(subject)),
+        ratio=ratio(baseline, subject),
     )
 
 
 async def _fill(path: Path, number: int) -> None:
-    """Tasks that wait for a worker."""
+    """Store queued tasks."""
     async with await open_storage(f"sqlite:///{path}?synchronous=normal") as storage:
         store, owner = TaskStore(storage, ROOMY), owners()
         await spread(lambda: store.create(next(owner), NEW), number, 64)
 
 
 async def _race(full: Path, contenders: Sequence[Timed], rounds: int) -> list[Seconds]:
-    """As `measure.race`, but each run has a file of its own, and times itself."""
+    """Like `timing.race`, but each run has its own file and times itself."""
     seconds: list[Seconds] = [[] for _ in contenders]
     for number in range(rounds + 1):
         order = list(enumerate(contenders))
@@ -94,7 +94,7 @@ async def _race(full: Path, contenders: Sequence[Timed], rounds: int) -> list[Se
     return [each[1:] for each in seconds]  # the first round was for warming up
 
 
-# The floor
+# The baseline
 
 
 async def _hold_all(url: str, tasks: int) -> float:
@@ -103,16 +103,16 @@ async def _hold_all(url: str, tasks: int) -> float:
         now = store.clock()
         found = await storage.due(lane_of("nothing"), until=now, limit=tasks, now=now)
         waiting = map(Snapshot.from_record, found)
-        began = monotonic()
+        started = monotonic()
         await spread(lambda: task_edits.claim(store, next(waiting)), tasks, AT_ONCE)
-        return monotonic() - began
+        return monotonic() - started
 
 
 # The workers
 
 
 class _Taking(Executor):
-    """Notes that a task was claimed, and leaves it at that."""
+    """Counts claimed tasks instead of running them."""
 
     def __init__(self) -> None:
         self.taken = 0
@@ -136,30 +136,32 @@ async def _in_one_process(number: int, tasks: int, url: str) -> float:
     taking = [_Taking() for _ in range(number)]
     async with AsyncExitStack() as stack:
         runtimes = [await stack.enter_async_context(_app(url, each).open(work=False)) for each in taking]
-        began = monotonic()
+        started = monotonic()
         for runtime in runtimes:
             await stack.enter_async_context(runtime.running())
-        while sum(each.taken for each in taking) < tasks:  # noqa: ASYNC110 - a look costs less than telling
-            await asyncio.sleep(LOOK)
-    return max(each.last for each in taking) - began
+        while sum(each.taken for each in taking) < tasks:  # noqa: ASYNC110 - polling costs less than notifying
+            await asyncio.sleep(POLL_SECONDS)
+    return max(each.last for each in taking) - started
 
 
-async def _in_processes(mates: Sequence[Mate], tasks: int, url: str) -> float:
-    """The measuring process only waits, so it may as well block."""
-    for mate in mates:
-        mate.begin(_claim, url)
-    for mate in mates:
-        mate.hear()  # it is ready
-    began = monotonic()
-    for mate in mates:
-        mate.tell("go")
-    results = [cast("tuple[int, float]", mate.hear()) for mate in mates]
+async def _in_processes(processes: Sequence[ChildProcess], tasks: int, url: str) -> float:
+    """Block: the measuring process has nothing else to do."""
+    for process in processes:
+        process.start(_claim, url)
+    for process in processes:
+        process.receive()  # it is ready
+    started = monotonic()
+    for process in processes:
+        process.send("go")
+    results = [cast("tuple[int, float]", process.receive()) for process in processes]
     assert sum(taken for taken, _ in results) == tasks, results
-    return max(last for _, last in results) - began
+    return max(last for _, last in results) - started
 
 
 def _claim(link: Link, url: str) -> tuple[int, float]:
-    """In a process of the crew: claim until there is nothing left; how many, and when the last."""
+    """Claim until the queue is empty; return the number of claims and the time of the last. Runs in a child
+    process.
+    """
     return asyncio.run(_claim_until_empty(link, url))
 
 
@@ -171,5 +173,5 @@ async def _claim_until_empty(link: Link, url: str) -> tuple[int, float]:
         taking.last = monotonic()
         async with runtime.running():
             while monotonic() - taking.last < IDLE:  # noqa: ASYNC110
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(POLL_SECONDS)
     return taking.taken, taking.last

@@ -1,7 +1,7 @@
-"""What the dashboard costs: its first page over many tasks, and what open pages take from running ones.
+"""What the dashboard costs: a first page over many tasks, and the throughput lost while pages are open.
 
-The server is that of `perdure serve`: dashboard and runtime in one process, on one file. Whoever looks on is
-a process of its own.
+The server is that of `perdure serve`: dashboard and runtime in one process, on one file. Each open page is
+read by a separate process.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from perdure.web import Dashboard
 from tests.web.tool_dashboard import served
 
 from .engines.synthetic_tasks import fill
-from .report import Line, at_least, at_most, per_second
+from .report import ResultRow, at_least, at_most, per_second
 from .runtime_overhead import MANY, opened
 from .timing import Seconds, ratio, spread
 from .workload import owners
@@ -41,8 +41,8 @@ with urllib.request.urlopen(sys.argv[1]) as stream:
 """Reads a stream of events to its end."""
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """Tasks in the file of the first pages, first pages of each kind; tasks of a round, and rounds."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks stored for first pages and how often each page is loaded; tasks per round, and rounds."""
 
     stored: int
     first: int
@@ -50,20 +50,20 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
-async def measure(folder: Path, effort: Effort) -> list[Line]:
+async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
     url = f"sqlite:///{folder / 'pages.db'}"
-    await fill(url, effort.stored)
+    await fill(url, workload.stored)
     async with await open_storage(url) as storage:
-        lines = [await _first(storage, path, effort) for path in PATHS]
-    return [*lines, await _open(f"sqlite:///{folder / 'open.db'}", effort)]
+        rows = [await _first(storage, path, workload) for path in PATHS]
+    return [*rows, await _open(f"sqlite:///{folder / 'open.db'}", workload)]
 
 
-async def _first(storage: Storage, path: str, effort: Effort) -> Line:
-    """A dashboard that nobody has looked at yet."""
-    seconds = [await _seen(Dashboard(storage), path) for _ in range(effort.first)]
-    return Line(
-        what=f"dashboard, first page {path} of {effort.stored:,} tasks; time / allowed",
-        floor=f"{ALLOWED * 1000:.0f} ms",
+async def _first(storage: Storage, path: str, workload: Workload) -> ResultRow:
+    """Open a dashboard without any cached page."""
+    seconds = [await _seen(Dashboard(storage), path) for _ in range(workload.first)]
+    return ResultRow(
+        what=f"dashboard, first page {path} of {workload.stored:,} tasks; time / allowed",
+        baseline=f"{ALLOWED * 1000:.0f} ms",
         subject=f"{median(seconds) * 1000:,.0f} ms",
         ratio=median(seconds) / ALLOWED,
         target=at_most(1),
@@ -76,35 +76,35 @@ async def _seen(dashboard: Dashboard, path: str) -> float:
         dashboard.running(),
         httpx2.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client,
     ):
-        began = perf_counter()
+        started = perf_counter()
         answer = await client.get(path, headers={"accept": "text/html"})
-        seconds = perf_counter() - began
+        seconds = perf_counter() - started
     assert answer.status_code == 200, answer
     return seconds
 
 
-async def _open(url: str, effort: Effort) -> Line:
-    """Tasks that run while the list and the overview are open, against those that nobody watches."""
+async def _open(url: str, workload: Workload) -> ResultRow:
+    """Compare running tasks while the list and the overview are open with running them while no page is."""
     owner = owners()
     closed, watched = Seconds(), Seconds()
     async with await open_storage(url) as storage, opened(url) as subject:
         dashboard = Dashboard(storage)
 
         async def one() -> float:
-            began = perf_counter()
-            await spread(lambda: subject.waited(next(owner)), effort.tasks, MANY)
-            return perf_counter() - began
+            started = perf_counter()
+            await spread(lambda: subject.waited(next(owner)), workload.tasks, MANY)
+            return perf_counter() - started
 
         async with served(dashboard.app) as address:
             await one()
-            for _ in range(effort.rounds):
+            for _ in range(workload.rounds):
                 closed.append(await one())
                 async with _onlooker(f"{address}/events/tasks"), _onlooker(f"{address}/events/overview"):
                     watched.append(await one())
-    return Line(
+    return ResultRow(
         what=f"dashboard, list and overview open, {MANY} tasks in flight: tasks / tasks without it",
-        floor=per_second(effort.tasks, median(closed)),
-        subject=per_second(effort.tasks, median(watched)),
+        baseline=per_second(workload.tasks, median(closed)),
+        subject=per_second(workload.tasks, median(watched)),
         ratio=ratio(closed, watched),
         target=at_least(0.95),
     )

@@ -1,4 +1,4 @@
-"""What a task takes up in the memory engine: its record, and its places in the indexes."""
+"""The memory that a task takes in the memory engine: its record and its index entries."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import msgspec
 from perdure.storage import open_storage
 from perdure.tasks import TaskStore
 
-from .report import Line
+from .report import ResultRow
 from .workload import ANA, NEW, ROOMY, record
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks are kept at once."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of stored tasks."""
 
     tasks: int
 
 
-async def measure(effort: Effort) -> Line:
+async def measure(workload: Workload) -> ResultRow:
     encoded = len(record(0).body)
-    kept = await _bytes_per_task(effort.tasks)
-    return Line(
-        what=f"memory, bytes of a task among {effort.tasks:,}: kept / encoded",
-        floor=f"{encoded:,} bytes",
+    kept = await _bytes_per_task(workload.tasks)
+    return ResultRow(
+        what=f"memory, bytes of a task among {workload.tasks:,}: kept / encoded",
+        baseline=f"{encoded:,} bytes",
         subject=f"{kept:,.0f} bytes",
         ratio=kept / encoded,
     )
@@ -34,7 +34,7 @@ async def measure(effort: Effort) -> Line:
 async def _bytes_per_task(number: int) -> float:
     async with await open_storage("memory:") as storage:
         store = TaskStore(storage, ROOMY)
-        await store.create(ANA, NEW)  # whatever is made once is made before
+        await store.create(ANA, NEW)  # create what exists only once before measuring
         gc.collect()
         tracemalloc.start()
         for _ in range(number):

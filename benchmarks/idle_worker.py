@@ -1,4 +1,4 @@
-"""What a worker costs while there is nothing to do: the processor time of its whole process."""
+"""What an idle worker costs: the CPU time of its whole process."""
 
 from __future__ import annotations
 
@@ -11,39 +11,39 @@ import msgspec
 
 from perdure.runtime import App
 
-from .processes import Crew, Link
-from .report import Line, at_most
+from .processes import Link, ProcessGroup
+from .report import ResultRow, at_most
 from .runtime_overhead import nothing
 
 FUNCTIONS = (1, 20)
-"""Each function has a queue, and each queue is looked at."""
+"""Numbers of functions. Each has a queue, and each queue is polled."""
 ALLOWED = 0.01
-"""Of one core."""
+"""The allowed share of one core."""
 SETTLE = 1.0
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """For how many seconds each worker is watched."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The seconds for which each worker is measured."""
 
     seconds: float
 
 
-def measure(folder: Path, effort: Effort) -> list[Line]:
-    """All at once: processor time does not suffer from neighbours."""
-    with Crew(len(FUNCTIONS)) as mates:
-        for mate, functions in zip(mates, FUNCTIONS, strict=True):
+def measure(folder: Path, workload: Workload) -> list[ResultRow]:
+    """Measure all concurrently: CPU time does not depend on other processes."""
+    with ProcessGroup(len(FUNCTIONS)) as processes:
+        for process, functions in zip(processes, FUNCTIONS, strict=True):
             url = f"sqlite:///{folder / f'idle-{functions}.db'}"
-            mate.begin(_idle, url, functions, effort.seconds)
+            process.start(_idle, url, functions, workload.seconds)
         return [
-            _line(functions, *cast("tuple[float, float]", mate.hear()))
-            for mate, functions in zip(mates, FUNCTIONS, strict=True)
+            _row(functions, *cast("tuple[float, float]", process.receive()))
+            for process, functions in zip(processes, FUNCTIONS, strict=True)
         ]
 
 
-def _line(functions: int, wall: float, cpu: float) -> Line:
-    return Line(
+def _row(functions: int, wall: float, cpu: float) -> ResultRow:
+    return ResultRow(
         what=f"SQLite worker, idle, functions: {functions}; processor time / allowed",
-        floor=f"{ALLOWED * wall * 1000:,.0f} ms in {wall:.0f} s",
+        baseline=f"{ALLOWED * wall * 1000:,.0f} ms in {wall:.0f} s",
         subject=f"{cpu * 1000:,.0f} ms",
         ratio=cpu / (ALLOWED * wall),
         target=at_most(1),
@@ -51,7 +51,7 @@ def _line(functions: int, wall: float, cpu: float) -> Line:
 
 
 def _idle(_: Link, url: str, functions: int, seconds: float) -> tuple[float, float]:
-    """In a process of the crew: the seconds that passed, and those of the processor."""
+    """Return elapsed and CPU seconds. Runs in a child process."""
     return asyncio.run(_work(url, functions, seconds))
 
 
@@ -61,6 +61,6 @@ async def _work(url: str, functions: int, seconds: float) -> tuple[float, float]
         app.function(name=f"nothing-{number}")(nothing)
     async with app.open():
         await asyncio.sleep(SETTLE)
-        began, used = monotonic(), process_time()
+        started, used = monotonic(), process_time()
         await asyncio.sleep(seconds)
-        return monotonic() - began, process_time() - used
+        return monotonic() - started, process_time() - used

@@ -1,4 +1,6 @@
-"""The first page of a long listing against its last, which a seek reaches as fast and an offset does not."""
+"""The first page of a long listing compared with its last, which a seek reaches as fast and an offset does
+not.
+"""
 
 from __future__ import annotations
 
@@ -12,20 +14,20 @@ import msgspec
 from perdure.storage import Insert, Storage, open_storage
 from perdure.tasks import TaskPage, TaskStore
 
-from .report import Line, Target, at_most, micros
+from .report import ResultRow, Target, at_most, micros
 from .timing import race, ratio
 from .workload import ANA, ROOMY, record
 
 PAGE = 50
 STRIDE = 200
-"""The largest page, for walking to the end."""
+"""The page size for reading to the end: the largest one."""
 BATCH = 25
-"""The most changes of a commit."""
+"""The maximum number of changes per commit."""
 IN_FLIGHT = 64
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run: how long the listings are, calls of one round, and rounds."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The lengths of the listings, the calls per round, and the number of rounds."""
 
     stored: tuple[int, ...]
     in_memory: tuple[int, ...]
@@ -33,30 +35,30 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
-async def measure(folder: Path, effort: Effort) -> list[Line]:
-    """The listings, and how large the file of the longest is, on which the target is set."""
-    lines = [await _in_memory(number, effort) for number in effort.in_memory]
-    *shorter, longest = effort.stored
-    lines += [await _in_file(folder / f"{number}.db", number, effort, None) for number in shorter]
+async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
+    """Measure the listings, and the file size of the longest. Only that one has a target."""
+    rows = [await _in_memory(number, workload) for number in workload.in_memory]
+    *shorter, longest = workload.stored
+    rows += [await _in_file(folder / f"{number}.db", number, workload, None) for number in shorter]
     path = folder / "longest.db"
-    lines.append(await _in_file(path, longest, effort, at_most(1.2)))
-    return [*lines, _size_line(longest, path.stat().st_size)]
+    rows.append(await _in_file(path, longest, workload, at_most(1.2)))
+    return [*rows, _size_row(longest, path.stat().st_size)]
 
 
-async def _in_memory(number: int, effort: Effort) -> Line:
+async def _in_memory(number: int, workload: Workload) -> ResultRow:
     async with await open_storage("memory:") as storage:
         await load(storage, number)
-        return await _compare(f"memory, page of {number:,} tasks", storage, number, effort, None)
+        return await _compare(f"memory, page of {number:,} tasks", storage, number, workload, None)
 
 
-async def _in_file(path: Path, number: int, effort: Effort, target: Target | None) -> Line:
+async def _in_file(path: Path, number: int, workload: Workload, target: Target | None) -> ResultRow:
     async with await open_storage(f"sqlite:///{path}?synchronous=normal") as storage:
         await load(storage, number)
-        return await _compare(f"SQLite, page of {number:,} tasks", storage, number, effort, target)
+        return await _compare(f"SQLite, page of {number:,} tasks", storage, number, workload, target)
 
 
 async def load(storage: Storage, number: int) -> None:
-    """Store so many tasks of one owner, past the store, which would count them one by one."""
+    """Store tasks of one owner directly, because the store would count them one by one."""
     batches = _batches(number)
 
     async def share() -> None:
@@ -71,30 +73,32 @@ def _batches(number: int) -> Iterator[list[Insert]]:
         yield [Insert(record=record(each)) for each in range(start, min(start + BATCH, number))]
 
 
-async def _compare(what: str, storage: Storage, number: int, effort: Effort, target: Target | None) -> Line:
+async def _compare(
+    what: str, storage: Storage, number: int, workload: Workload, target: Target | None
+) -> ResultRow:
     store = TaskStore(storage, ROOMY)
     cursor = await _walk(store, number)
 
     async def first() -> None:
-        for _ in range(effort.calls):
+        for _ in range(workload.calls):
             _check(await store.list(ANA, limit=PAGE), is_last=False)
 
     async def last() -> None:
-        for _ in range(effort.calls):
+        for _ in range(workload.calls):
             _check(await store.list(ANA, limit=PAGE, cursor=cursor), is_last=True)
 
-    firsts, lasts = await race([first, last], effort.rounds)
-    return Line(
+    firsts, lasts = await race([first, last], workload.rounds)
+    return ResultRow(
         what=f"{what}: last / first",
-        floor=micros(median(firsts) / effort.calls),
-        subject=micros(median(lasts) / effort.calls),
+        baseline=micros(median(firsts) / workload.calls),
+        subject=micros(median(lasts) / workload.calls),
         ratio=ratio(lasts, firsts),
         target=target,
     )
 
 
 async def _walk(store: TaskStore, number: int) -> str | None:
-    """The cursor of the last page, come by honestly: from page to page."""
+    """Return the cursor of the last page, reached from page to page."""
     cursor: str | None = None
     left = number - PAGE
     while left:
@@ -109,11 +113,11 @@ def _check(page: TaskPage, *, is_last: bool) -> None:
     assert (page.next_cursor is None) is is_last
 
 
-def _size_line(number: int, size: int) -> Line:
+def _size_row(number: int, size: int) -> ResultRow:
     encoded = len(record(0).body)
-    return Line(
+    return ResultRow(
         what=f"SQLite, file bytes of a task among {number:,}: stored / encoded",
-        floor=f"{encoded:,} bytes",
+        baseline=f"{encoded:,} bytes",
         subject=f"{size / number:,.0f} bytes",
         ratio=size / number / encoded,
     )

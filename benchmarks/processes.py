@@ -1,4 +1,4 @@
-"""Processes that do what the measuring process asks for: replicas are not always neighbours in one loop."""
+"""Child processes for benchmarks of several processes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from multiprocessing.context import SpawnProcess
 from typing import TypeAlias, cast
 
 Link: TypeAlias = "Connection[object, object]"
-"""Between the measuring process and one of the crew."""
+"""The connection between the measuring process and a child."""
 Job: TypeAlias = Callable[..., object]
-"""A function of a module: it is called with the link and what was given, and its result is sent back."""
+"""A function at module level. It is called with the link and the arguments, and its result is sent back."""
 
-PATIENCE = 60.0
-"""Seconds without a word after which something is wrong."""
+RECEIVE_TIMEOUT = 60.0
+"""Seconds after which `receive` gives up."""
 
 
-class Mate:
-    """One process. It does one job after the other; a job may talk through the link meanwhile."""
+class ChildProcess:
+    """One process. It runs one job after the other; a job can send and receive messages through its link."""
 
     def __init__(self) -> None:
         context = multiprocessing.get_context("spawn")
@@ -28,39 +28,39 @@ class Mate:
         self._process.start()
         theirs.close()
 
-    def begin(self, job: Job, *given: object) -> None:
+    def start(self, job: Job, *given: object) -> None:
         self._link.send((job, given))
 
-    def tell(self, word: object) -> None:
-        self._link.send(word)
+    def send(self, message: object) -> None:
+        self._link.send(message)
 
-    def hear(self) -> object:
-        """What the job says next; in the end, what came of it."""
-        if not self._link.poll(PATIENCE):
-            raise TimeoutError("a process of the crew says nothing")
+    def receive(self) -> object:
+        """Return the next message of the job; the last one is its result."""
+        if not self._link.poll(RECEIVE_TIMEOUT):
+            raise TimeoutError("a child process does not respond")
         return self._link.recv()
 
-    def dismiss(self) -> None:
+    def stop(self) -> None:
         self._link.close()
         self._process.join()
 
 
-class Crew:
-    """So many processes, as a context manager."""
+class ProcessGroup:
+    """Several processes, as a context manager."""
 
     def __init__(self, number: int) -> None:
-        self.mates = [Mate() for _ in range(number)]
+        self.processes = [ChildProcess() for _ in range(number)]
 
-    def __enter__(self) -> list[Mate]:
-        return self.mates
+    def __enter__(self) -> list[ChildProcess]:
+        return self.processes
 
     def __exit__(self, *_: object) -> None:
-        for mate in self.mates:
-            mate.dismiss()
+        for process in self.processes:
+            process.stop()
 
 
 def _serve(link: Link) -> None:
-    with suppress(EOFError, BrokenPipeError):  # dismissed
+    with suppress(EOFError, BrokenPipeError):  # stopped
         while True:
             job, given = cast("tuple[Job, tuple[object, ...]]", link.recv())
             link.send(job(link, *given))

@@ -1,7 +1,7 @@
-"""The SQL that the store sends for a life, written down once, to be sent again without the store.
+"""Records the SQL that the store sends for a lifecycle, so that it can be sent again without the store.
 
-A life is led in memory; each of its commits also runs through the SQLite engine's `Transaction` on a scratch
-database that notes every statement. So the floor cannot drift from what the engine really does.
+A lifecycle runs in memory; each of its commits also runs through the SQLite engine's `Transaction` on a
+scratch database that records every statement. So the baseline cannot drift from what the engine does.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.storage.sqlite.database import migrations, statement
 from perdure.storage.sqlite.transaction import Transaction
 from perdure.tasks import TaskStore
 
-from .workload import COMMITS_OF_LIFE, ROOMY, live, owners
+from .workload import COMMITS_PER_LIFECYCLE, ROOMY, owners, run_lifecycle
 
 Value: TypeAlias = str | int | None
 Sent: TypeAlias = tuple[str, tuple[Value, ...]]
@@ -33,66 +33,66 @@ _DELETE_ZERO_COUNT = statement("delete_zero_count")
 
 
 class Step(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One commit as SQL: it looks the record up, counts for the guard if there is one, and writes."""
+    """One commit as SQL: it reads the record, counts for the guard if there is one, and writes."""
 
     find: Sent
     counts: tuple[Sent, ...]
     write: str
     values: tuple[Value, ...]
-    """Of a replace without the row's id, which only the look-up tells."""
+    """The values of a replace without the row's id, which only the read returns."""
     moves: tuple[tuple[Scope, int], ...]
-    """By how much which counter moves."""
+    """By how much each counter changes."""
 
 
-class Life(msgspec.Struct, frozen=True, gc=False):
-    """The commits of a task, and the look at it afterwards."""
+class Lifecycle(msgspec.Struct, frozen=True, gc=False):
+    """The commits of a task, and the read after them."""
 
     steps: tuple[Step, ...]
     read: dict[str, Value]
 
 
 def play(db: sqlite3.Connection, step: Step) -> None:
-    """Send the statements of a commit, except for the counters."""
+    """Send the statements of a commit, except those of the counters."""
     found = db.execute(*step.find).fetchone()
     for count in step.counts:
         db.execute(*count).fetchone()
     db.execute(step.write, (*step.values, found[0]) if found else step.values)
 
 
-def read(db: sqlite3.Connection, life: Life) -> Sequence[object]:
-    """Send the look at the task."""
-    return db.execute(_GET, life.read).fetchall()
+def read(db: sqlite3.Connection, lifecycle: Lifecycle) -> Sequence[object]:
+    """Read the task."""
+    return db.execute(_GET, lifecycle.read).fetchall()
 
 
 def count(deltas: Deltas, step: Step) -> None:
-    """Note how a commit moves the counters."""
+    """Add up how a commit changes the counters."""
     for scope, by in step.moves:
         deltas[scope] += by
 
 
 def flush(db: sqlite3.Connection, deltas: Deltas) -> None:
-    """Send the counters, once for the whole transaction as the engine does."""
+    """Write the counters, once per transaction, as the engine does."""
     moved = [(*scope, by) for scope, by in deltas.items() if by]
     db.executemany(_ADD_COUNT, moved)
     db.executemany(_DELETE_ZERO_COUNT, [row[:3] for row in moved if row[3] < 0])
 
 
-async def write_down(number: int) -> list[Life]:
-    """So many lives, each of a task of its own."""
+async def write_down(number: int) -> list[Lifecycle]:
+    """Record lifecycles, each of a new task."""
     engine = _Noting()
     store = TaskStore(Storage(engine), ROOMY)
-    lives: list[Life] = []
+    lifecycles: list[Lifecycle] = []
     for owner, _ in zip(owners(), range(number), strict=False):
-        record = (await live(store, owner)).record
-        steps = tuple(engine.steps[-COMMITS_OF_LIFE:])
+        record = (await run_lifecycle(store, owner)).record
+        steps = tuple(engine.steps[-COMMITS_PER_LIFECYCLE:])
         now = record.order  # any time before it expires
         looked_up = {"space": record.space, "partition": record.partition, "key": record.key, "now": now}
-        lives.append(Life(steps, looked_up))
-    return lives
+        lifecycles.append(Lifecycle(steps, looked_up))
+    return lifecycles
 
 
 class _Scribe:
-    """Stands in for a connection, and writes down what is sent through it."""
+    """A connection that records what is sent through it."""
 
     def __init__(self) -> None:
         self._db = sqlite3.connect(":memory:", isolation_level=None)
@@ -112,7 +112,7 @@ class _Scribe:
         self._db.executemany(sql, rows)
 
     def step(self) -> Step:
-        """What was sent since the last time."""
+        """Return what was sent since the last call."""
         find, *counts, (write, values) = self.sent
         moves = tuple((row[:3], row[3]) for row in self.moved)
         self.sent, self.moved = [], []
@@ -121,7 +121,7 @@ class _Scribe:
 
 
 class _Noting(MemoryEngine):
-    """Keeps records in memory, and notes the SQL that the SQLite engine would have sent."""
+    """A memory engine that also records the SQL that the SQLite engine would have sent."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -139,5 +139,5 @@ class _Noting(MemoryEngine):
 
 
 def _plain(values: Sequence[Value]) -> tuple[Value, ...]:
-    """Text as hand-written code would send it: a plain string where the store sends an enum."""
+    """Replace enums by plain strings, as hand-written code would send them."""
     return tuple(str(value) if isinstance(value, str) else value for value in values)

@@ -1,4 +1,4 @@
-"""The lines of the result, how they are judged and how they are shown."""
+"""The rows of the report, their targets, and how they are printed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from time import perf_counter
 
 import msgspec
 
-HEADINGS = ("what", "floor", "subject", "ratio", "target", "verdict")
+HEADINGS = ("what", "baseline", "subject", "ratio", "target", "verdict")
 
 
 class Target(msgspec.Struct, frozen=True):
-    """How large a ratio may be, or must be."""
+    """An upper or lower limit of a ratio."""
 
     bound: float
     at_least: bool = False
@@ -31,11 +31,11 @@ class Target(msgspec.Struct, frozen=True):
         return f"{'at least' if self.at_least else 'at most'} {self.bound:g}"
 
 
-class Line(msgspec.Struct, frozen=True, kw_only=True):
-    """One thing measured. Without a target it is told, not judged."""
+class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
+    """A measurement. Without a target it has no verdict."""
 
     what: str
-    floor: str
+    baseline: str
     subject: str
     ratio: float
     target: Target | None = None
@@ -49,26 +49,26 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def cells(self) -> tuple[str, ...]:
         target = "" if self.target is None else str(self.target)
-        return self.what, self.floor, self.subject, f"{self.ratio:.2f}", target, self.verdict
+        return self.what, self.baseline, self.subject, f"{self.ratio:.2f}", target, self.verdict
 
 
-class Sheet(msgspec.Struct, frozen=True, kw_only=True):
-    """Numbers beside the lines, that are told and not judged."""
+class InfoTable(msgspec.Struct, frozen=True, kw_only=True):
+    """Further numbers, without verdicts."""
 
     text: str
-    """What they are."""
+    """Explains the numbers."""
     headings: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
 
-class Findings(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a part."""
+class Results(msgspec.Struct, frozen=True, kw_only=True):
+    """The results of a part."""
 
-    lines: list[Line] = []
-    sheets: list[Sheet] = []
+    rows: list[ResultRow] = []
+    tables: list[InfoTable] = []
 
-    def __add__(self, other: Findings) -> Findings:
-        return Findings(lines=self.lines + other.lines, sheets=self.sheets + other.sheets)
+    def __add__(self, other: Results) -> Results:
+        return Results(rows=self.rows + other.rows, tables=self.tables + other.tables)
 
 
 def at_most(bound: float) -> Target:
@@ -87,11 +87,11 @@ def per_second(count: int, seconds: float) -> str:
     return f"{count / seconds:,.0f}/s"
 
 
-def render(findings: Findings) -> str:
-    """Tables that read as plain text and as Markdown."""
-    judged = _table(HEADINGS, [line.cells for line in findings.lines])
-    sheets = [f"{fill(sheet.text, 100)}\n\n{_table(sheet.headings, sheet.rows)}" for sheet in findings.sheets]
-    return "\n\n".join((judged, *sheets))
+def render(results: Results) -> str:
+    """Return tables that are readable as plain text and as Markdown."""
+    judged = _table(HEADINGS, [row.cells for row in results.rows])
+    tables = [f"{fill(table.text, 100)}\n\n{_table(table.headings, table.rows)}" for table in results.tables]
+    return "\n\n".join((judged, *tables))
 
 
 def _table(headings: tuple[str, ...], cells: Sequence[tuple[str, ...]]) -> str:
@@ -102,7 +102,7 @@ def _table(headings: tuple[str, ...], cells: Sequence[tuple[str, ...]]) -> str:
 
 
 def machine(folder: Path) -> str:
-    """What it was measured on: enough to judge the numbers by, nothing that names the machine."""
+    """Describe the machine, without naming it."""
     return (
         f"{_processor()}, {os.cpu_count()} cores, {platform.system()}; "
         f"Python {platform.python_version()} ({sys.implementation.name}), "
@@ -112,18 +112,18 @@ def machine(folder: Path) -> str:
 
 
 def measured(on: str) -> str:
-    """When it was measured, and on what."""
+    """Return when and on which machine it was measured."""
     return f"Measured on {datetime.now(UTC).date():%Y-%m-%d}: {on}."
 
 
-def report(findings: Findings, measured_on: str) -> str:
-    """The text of RESULTS.md."""
+def report(results: Results, measured_on: str) -> str:
+    """Return the text of RESULTS.md."""
     return (
         "# Results of `make bench`\n\n"
         f"{measured(measured_on)}\n\n"
-        "Floor and subject ran in turn, in one process except on the wire, and each ratio is the median\n"
+        "Baseline and subject ran in turn, in one process except on the wire, and each ratio is the median\n"
         "of the ratios of the rounds. Compare ratios, not numbers: the machine was not idle.\n\n"
-        f"{render(findings)}\n"
+        f"{render(results)}\n"
     )
 
 
@@ -137,12 +137,12 @@ def _processor() -> str:
 
 
 def _sync_seconds(folder: Path) -> float:
-    """What the disk takes to make a page safe: about what a commit that shares nothing has to wait."""
+    """Measure how long a sync takes: about the time that a commit waits if it shares no flush."""
     seconds: list[float] = []
     with (folder / "sync").open("wb", buffering=0) as file:
         for _ in range(50):
-            began = perf_counter()
+            started = perf_counter()
             file.write(bytes(4096))
             os.fsync(file.fileno())
-            seconds.append(perf_counter() - began)
+            seconds.append(perf_counter() - started)
     return median(seconds)

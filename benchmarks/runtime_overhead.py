@@ -1,9 +1,9 @@
-"""What it costs to have a task run: an empty function, from submit to its end, against the two writes of it.
+"""What it costs to run a task: an empty function, from submit to its end, compared with the two writes.
 
-The floor creates a task, awaits an empty coroutine in an asyncio task and finishes: nobody who keeps a task
-durable does less. It takes no lease, so it would lose the task with its process; the lease, which is measured
-alone too, the run, and the telling of whoever waits are what lies between. The end is awaited in two ways:
-with `Runtime.wait`, and through an executor that says when a run is over.
+The baseline creates a task, awaits an empty coroutine in an asyncio task and finishes the task: the minimum
+for a durable task. It takes no lease, so the task would be lost with its process. The difference is the
+lease, which is also measured alone, the run, and notifying those that wait. The end is awaited in two ways:
+with `Runtime.wait`, and through an executor that reports the end of a run.
 """
 
 from __future__ import annotations
@@ -22,21 +22,23 @@ from perdure.storage import Change, Record, open_storage
 from perdure.tasks import NewTask, Owner, Snapshot, Success, TaskId, TaskStore, edits
 from tests import task_edits
 
-from .report import Line, Target, at_least, per_second
+from .report import ResultRow, Target, at_least, per_second
 from .timing import CPU, WALL, Clock, Contender, Seconds, race, ratio, spread
 from .workload import ROOMY, owners
 
 MANY = 64
-"""Tasks in flight at once."""
+"""The number of concurrent tasks."""
 SLOTS = RuntimeConfig(concurrency=2 * MANY)
-"""Room for every task to begin where it is created, also while the run before it gives its slot back."""
+"""Enough slots for each task to start where it is created, even before the previous run has released its
+slot.
+"""
 
 CALL = NewTask(method="tools/call", params={"name": "nothing", "arguments": {}})
 DONE = Success.of(None)
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run: tasks of one round alone (on SQLite, in memory) and with others, and rounds."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The tasks per round, one by one (on SQLite, in memory) and concurrently, and the number of rounds."""
 
     alone: int
     alone_in_memory: int
@@ -44,62 +46,66 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
 
 
-async def measure(folder: Path, effort: Effort) -> list[Line]:
-    in_memory = await _measure("memory", "memory:", "memory:", effort, CPU)
-    floor, subject = (f"sqlite:///{folder / name}.db?synchronous=full" for name in ("floor", "runtime"))
-    return [*in_memory, *await _measure("SQLite", floor, subject, effort, WALL)]
+async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
+    in_memory = await _measure("memory", "memory:", "memory:", workload, CPU)
+    baseline, subject = (f"sqlite:///{folder / name}.db?synchronous=full" for name in ("baseline", "runtime"))
+    return [*in_memory, *await _measure("SQLite", baseline, subject, workload, WALL)]
 
 
-async def _measure(engine: str, floor_url: str, url: str, effort: Effort, clock: Clock) -> list[Line]:
+async def _measure(
+    engine: str, floor_url: str, url: str, workload: Workload, clock: Clock
+) -> list[ResultRow]:
     async with await open_storage(floor_url) as storage, opened(url) as subject:
-        floor = TaskStore(storage, ROOMY)
-        alone = effort.alone_in_memory if engine == "memory" else effort.alone
-        some = await race(_contenders(floor, subject, alone, 1), effort.rounds, clock)
-        many = await race(_contenders(floor, subject, effort.together, MANY), effort.rounds, clock)
+        baseline = TaskStore(storage, ROOMY)
+        alone = workload.alone_in_memory if engine == "memory" else workload.alone
+        some = await race(_contenders(baseline, subject, alone, 1), workload.rounds, clock)
+        many = await race(_contenders(baseline, subject, workload.together, MANY), workload.rounds, clock)
     return [
-        *_lines(f"{engine} run, alone", alone, some),
-        *_lines(f"{engine} run, {MANY} in flight", effort.together, many),
+        *_rows(f"{engine} run, alone", alone, some),
+        *_rows(f"{engine} run, {MANY} in flight", workload.together, many),
     ]
 
 
-def _contenders(floor: TaskStore, subject: Subject, number: int, concurrency: int) -> list[Contender]:
+def _contenders(baseline: TaskStore, subject: Subject, number: int, concurrency: int) -> list[Contender]:
     owner = owners()
     return [
-        lambda: spread(lambda: least(floor, next(owner)), number, concurrency),
-        lambda: spread(lambda: leased(floor, next(owner)), number, concurrency),
-        lambda: spread(lambda: subject.told(next(owner)), number, concurrency),
+        lambda: spread(lambda: least(baseline, next(owner)), number, concurrency),
+        lambda: spread(lambda: leased(baseline, next(owner)), number, concurrency),
+        lambda: spread(lambda: subject.text(next(owner)), number, concurrency),
         lambda: spread(lambda: subject.waited(next(owner)), number, concurrency),
     ]
 
 
-def _lines(what: str, number: int, seconds: list[Seconds]) -> list[Line]:
-    floor, leased, told, waited = seconds
+def _rows(what: str, number: int, seconds: list[Seconds]) -> list[ResultRow]:
+    baseline, leased, text, waited = seconds
     return [
-        _line(f"{what}: two writes with a lease / two writes", number, floor, leased),
-        _line(f"{what}: submit until it ended / two writes", number, floor, told, at_least(0.7)),
-        _line(f"{what}: submit and wait / two writes", number, floor, waited, at_least(0.7)),
+        _row(f"{what}: two writes with a lease / two writes", number, baseline, leased),
+        _row(f"{what}: submit until it ended / two writes", number, baseline, text, at_least(0.7)),
+        _row(f"{what}: submit and wait / two writes", number, baseline, waited, at_least(0.7)),
     ]
 
 
-def _line(what: str, number: int, floor: Seconds, subject: Seconds, target: Target | None = None) -> Line:
-    return Line(
+def _row(
+    what: str, number: int, baseline: Seconds, subject: Seconds, target: Target | None = None
+) -> ResultRow:
+    return ResultRow(
         what=what,
-        floor=per_second(number, median(floor)),
+        baseline=per_second(number, median(baseline)),
         subject=per_second(number, median(subject)),
-        ratio=ratio(floor, subject),
+        ratio=ratio(baseline, subject),
         target=target,
     )
 
 
 async def least(store: TaskStore, owner: Owner) -> None:
-    """What a task that runs cannot do without."""
+    """Do the minimum for a task that runs."""
     created = await store.create(owner, CALL)
     await asyncio.create_task(nothing())
     await task_edits.finish(store, created, DONE)
 
 
 async def leased(store: TaskStore, owner: Owner) -> None:
-    """The same under a lease, which is taken with the first write and given up with the second."""
+    """Do the same with a lease, which the first write takes and the second releases."""
     holder = Holder("worker", 10**7, store.clock)
     leases: list[Record] = []
 
@@ -132,7 +138,7 @@ class Subject:
         created = await self._runtime.submit("nothing", owner=owner)
         await self._runtime.wait(owner, created.task.task_id)
 
-    async def told(self, owner: Owner) -> None:
+    async def text(self, owner: Owner) -> None:
         created = await self._runtime.submit("nothing", owner=owner)
         await self._ends.of(created.task.task_id)
 
@@ -142,7 +148,7 @@ async def opened(url: str, config: RuntimeConfig = SLOTS) -> AsyncGenerator[Subj
     ends = Ends()
 
     def executor(store: TaskStore, config: RuntimeConfig) -> Executor:
-        return _Telling(store, config, ends)
+        return _ReportingExecutor(store, config, ends)
 
     app = App(url, store=ROOMY, runtime=config, executor=executor)
     app.function()(nothing)
@@ -151,7 +157,7 @@ async def opened(url: str, config: RuntimeConfig = SLOTS) -> AsyncGenerator[Subj
 
 
 class Ends:
-    """Whoever waits in this process for the end of a run."""
+    """Those that wait in this process for the end of a run."""
 
     def __init__(self) -> None:
         self._waiting: dict[TaskId, asyncio.Future[None]] = {}
@@ -160,14 +166,14 @@ class Ends:
         end = self._waiting[task_id] = asyncio.get_running_loop().create_future()
         return end
 
-    def tell(self, task_id: TaskId) -> None:
+    def notify(self, task_id: TaskId) -> None:
         end = self._waiting.pop(task_id, None)
         if end is not None:
             end.set_result(None)
 
 
-class _Telling(InProcessExecutor):
-    """Says when a run is over."""
+class _ReportingExecutor(InProcessExecutor):
+    """An executor that reports when a run has ended."""
 
     def __init__(self, store: TaskStore, config: RuntimeConfig, ends: Ends) -> None:
         super().__init__(store, config)
@@ -175,4 +181,4 @@ class _Telling(InProcessExecutor):
 
     async def submit(self, job: Job) -> None:
         await super().submit(job)
-        self._ends.tell(job.claim.snapshot.task.task_id)
+        self._ends.notify(job.claim.snapshot.task.task_id)

@@ -1,8 +1,9 @@
-"""Whole lives of tasks on a SQLite file, flushed to disk, against the same SQL sent without the store.
+"""Whole lifecycles of tasks on a SQLite file, flushed to disk, compared with the same SQL sent without the
+store.
 
-There are two floors. The one goes through the engine's own writer thread and shares transactions as the
-store does, so what lies between is the store and the engine's code around its SQL. The other is a blocking
-loop: what SQLite itself takes for these statements, in transactions of the same size.
+There are two baselines. One goes through the engine's writer thread and shares transactions as the store
+does, so the difference is the store and the engine's code around its SQL. The other is a blocking loop: the
+time that SQLite itself takes for these statements, in transactions of the same size.
 """
 
 from __future__ import annotations
@@ -27,46 +28,46 @@ from perdure.storage.sqlite.transaction import Transaction
 from perdure.storage.sqlite.writer import Writer
 from perdure.tasks import TaskStore
 
-from .replay import Deltas, Life, Step, count, flush, play, read, write_down
-from .report import Line, at_least, per_second
+from .replay import Deltas, Lifecycle, Step, count, flush, play, read, write_down
+from .report import ResultRow, at_least, per_second
 from .timing import Contender, Seconds, race, ratio, spread
-from .workload import COMMITS_OF_LIFE, ROOMY, live, owners
+from .workload import COMMITS_PER_LIFECYCLE, ROOMY, owners, run_lifecycle
 
 MANY = 64
-"""Lives in flight at once."""
+"""The number of concurrent lifecycles."""
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run: lives of one round alone and with others, and rounds."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The lifecycles per round, one by one and concurrently, and the number of rounds."""
 
     alone: int
     together: int
     rounds: int
 
     @property
-    def lives(self) -> int:
-        """All that one contender lives, the rounds for warming up included."""
+    def lifecycles(self) -> int:
+        """The total of one contender, including the rounds for warming up."""
         return (self.alone + self.together) * (self.rounds + 1)
 
 
-async def measure(folder: Path, effort: Effort) -> list[Line]:
-    """The lives alone, the lives together, and how much sharing a flush gains."""
-    lives = await write_down(effort.lives)
+async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
+    """Measure lifecycles one by one, concurrent lifecycles, and the gain from sharing a flush."""
+    lifecycles = await write_down(workload.lifecycles)
     gc.collect()
-    gc.freeze()  # what was prepared for the floors is nothing that the store should be searching for garbage
+    gc.freeze()  # keep the garbage collector away from what was prepared for the baselines
     async with (
         _store(folder / "store.db") as store,
-        _Through(folder / "through.db", lives) as through,
-        _Bare(folder / "bare.db", lives) as bare,
+        _Through(folder / "through.db", lifecycles) as through,
+        _Bare(folder / "bare.db", lifecycles) as bare,
     ):
-        alone = await race(_contenders(store, through, bare, effort.alone, 1), effort.rounds)
-        together = await race(_contenders(store, through, bare, effort.together, MANY), effort.rounds)
+        alone = await race(_contenders(store, through, bare, workload.alone, 1), workload.rounds)
+        together = await race(_contenders(store, through, bare, workload.together, MANY), workload.rounds)
     gc.unfreeze()
     _check_alike(folder)
     return [
-        *_lines("alone", effort.alone, alone),
-        *_lines(f"{MANY} in flight", effort.together, together),
-        _gain(effort, alone[0], together[0]),
+        *_rows("alone", workload.alone, alone),
+        *_rows(f"{MANY} in flight", workload.together, together),
+        _gain(workload, alone[0], together[0]),
     ]
 
 
@@ -75,14 +76,14 @@ def _contenders(
 ) -> list[Contender]:
     owner = owners()
     return [
-        lambda: spread(lambda: live(store, next(owner)), number, concurrency),
-        lambda: spread(through.live, number, concurrency),
-        lambda: bare.live(number, concurrency),
+        lambda: spread(lambda: run_lifecycle(store, next(owner)), number, concurrency),
+        lambda: spread(through.run_lifecycle, number, concurrency),
+        lambda: bare.run_lifecycle(number, concurrency),
     ]
 
 
 def _check_alike(folder: Path) -> None:
-    """A floor that left something else behind than the store did would have measured something else."""
+    """Check that the baselines have written the same as the store."""
     found: set[tuple[object, ...]] = set()
     for path in folder.glob("*.db"):
         with closing(sqlite3.connect(path)) as db:
@@ -92,32 +93,32 @@ def _check_alike(folder: Path) -> None:
     assert len(found) == 1, found
 
 
-def _lines(how: str, number: int, seconds: Sequence[Seconds]) -> list[Line]:
-    """A life's throughput is the inverse of its seconds, so the ratios turn round."""
+def _rows(how: str, number: int, seconds: Sequence[Seconds]) -> list[ResultRow]:
+    """Compare throughputs: the ratios are the inverse of those of the seconds."""
     store, through, bare = (per_second(number, median(each)) for each in seconds)
     return [
-        Line(
+        ResultRow(
             what=f"SQLite life, {how}: store / its SQL through the writer",
-            floor=through,
+            baseline=through,
             subject=store,
             ratio=ratio(seconds[1], seconds[0]),
             target=at_least(0.6),
         ),
-        Line(
+        ResultRow(
             what=f"SQLite life, {how}: store / its SQL in a blocking loop",
-            floor=bare,
+            baseline=bare,
             subject=store,
             ratio=ratio(seconds[2], seconds[0]),
         ),
     ]
 
 
-def _gain(effort: Effort, alone: Seconds, together: Seconds) -> Line:
-    slow, fast = median(alone) / effort.alone, median(together) / effort.together
-    return Line(
+def _gain(workload: Workload, alone: Seconds, together: Seconds) -> ResultRow:
+    slow, fast = median(alone) / workload.alone, median(together) / workload.together
+    return ResultRow(
         what=f"SQLite group commit: commits with {MANY} in flight / alone",
-        floor=per_second(COMMITS_OF_LIFE, slow),
-        subject=per_second(COMMITS_OF_LIFE, fast),
+        baseline=per_second(COMMITS_PER_LIFECYCLE, slow),
+        subject=per_second(COMMITS_PER_LIFECYCLE, fast),
         ratio=slow / fast,
     )
 
@@ -129,20 +130,20 @@ async def _store(path: Path) -> AsyncGenerator[TaskStore]:
 
 
 class _Through:
-    """The SQL of lives, through the engine's writer and reader."""
+    """Sends the SQL of lifecycles through the engine's writer and reader."""
 
-    def __init__(self, path: Path, lives: Sequence[Life]) -> None:
+    def __init__(self, path: Path, lifecycles: Sequence[Lifecycle]) -> None:
         location = Location(path=path)
         prepare_database(location)
         self._writer = Writer(location, connect(location))
         self._reader = Reader(location, connect(location))
-        self._lives = iter(lives)
+        self._lifecycles = iter(lifecycles)
 
-    async def live(self) -> None:
-        life = next(self._lives)
-        for step in life.steps:
+    async def run_lifecycle(self) -> None:
+        lifecycle = next(self._lifecycles)
+        for step in lifecycle.steps:
             await self._writer.run(partial(_commit, step))
-        await self._reader.run_inline(partial(read, life=life), rows=1)
+        await self._reader.run_inline(partial(read, lifecycle=lifecycle), rows=1)
 
     async def __aenter__(self) -> _Through:
         return self
@@ -153,30 +154,30 @@ class _Through:
 
 
 def _commit(step: Step, transaction: Transaction) -> None:
-    """Send a commit's SQL past the transaction's code, which adds the counters up and writes them."""
+    """Send a commit's SQL directly; the transaction adds up the counters and writes them."""
     play(transaction._db, step)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
     count(transaction._deltas, step)  # noqa: SLF001  # pyright: ignore[reportPrivateUsage]
 
 
 class _Bare:
-    """The SQL of lives, in a loop that blocks."""
+    """Sends the SQL of lifecycles in a blocking loop."""
 
-    def __init__(self, path: Path, lives: Sequence[Life]) -> None:
+    def __init__(self, path: Path, lifecycles: Sequence[Lifecycle]) -> None:
         location = Location(path=path)
         prepare_database(location)
         self._writing = connect(location)
         self._reading = connect(location)
-        self._lives = iter(lives)
+        self._lifecycles = iter(lifecycles)
 
-    async def live(self, number: int, together: int) -> None:
+    async def run_lifecycle(self, number: int, together: int) -> None:
         for _ in range(number // together):
-            self._live(list(islice(self._lives, together)))
+            self._run(list(islice(self._lifecycles, together)))
 
-    def _live(self, lives: Sequence[Life]) -> None:
-        for steps in zip(*(life.steps for life in lives), strict=True):
+    def _run(self, lifecycles: Sequence[Lifecycle]) -> None:
+        for steps in zip(*(lifecycle.steps for lifecycle in lifecycles), strict=True):
             _transact(self._writing, steps)
-        for life in lives:
-            read(self._reading, life)
+        for lifecycle in lifecycles:
+            read(self._reading, lifecycle)
 
     async def __aenter__(self) -> _Bare:
         return self

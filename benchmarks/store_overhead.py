@@ -1,7 +1,7 @@
-"""What the store's own code costs: in memory, and on an engine that does nothing, against msgspec alone.
+"""What the store's own code costs, in memory and on an engine that does nothing, compared with msgspec alone.
 
-The floor is what nobody can do without: the record's plain values to JSON, and the JSON back to values. It
-knows nothing of perdure's types, so nothing that perdure does with them hides in it.
+The baseline is the minimum: encode the record's plain values as JSON, and decode them. It does not use
+perdure's types, so it contains no cost of perdure.
 """
 
 from __future__ import annotations
@@ -15,53 +15,55 @@ from perdure.storage import Accepted, Address, Change, Committed, Engine, Guard,
 from perdure.storage.memory import MemoryEngine
 from perdure.tasks import TaskStore
 
-from .report import Line, Target, at_most, micros
+from .report import ResultRow, Target, at_most, micros
 from .timing import CPU, Seconds, race, ratio
 from .workload import ANA, NEW, ROOMY, record
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run: calls of one round, and rounds."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls per round, and the number of rounds."""
 
     calls: int
     rounds: int
 
 
-async def measure(effort: Effort) -> list[Line]:
-    return [*await _in_memory(effort), *await _without_engine(effort)]
+async def measure(workload: Workload) -> list[ResultRow]:
+    return [*await _in_memory(workload), *await _without_engine(workload)]
 
 
-async def _in_memory(effort: Effort) -> list[Line]:
-    """Against a dict, because that is what a memory engine is in the place of."""
-    plain, subject = _Plain(effort.calls), _Subject(effort.calls, MemoryEngine)
+async def _in_memory(workload: Workload) -> list[ResultRow]:
+    """Compare with a dict, which a memory engine replaces."""
+    plain, subject = _Plain(workload.calls), _Subject(workload.calls, MemoryEngine)
     floor_create, create = await race(
-        [plain.create, subject.create], effort.rounds, CPU, before=lambda: _forget(plain, subject)
+        [plain.create, subject.create], workload.rounds, CPU, before=lambda: _forget(plain, subject)
     )
     await plain.create()
     await subject.create()
-    floor_get, get = await race([plain.get, subject.get], effort.rounds, CPU)
-    floor, both = _sums(floor_create, floor_get), _sums(create, get)
+    floor_get, get = await race([plain.get, subject.get], workload.rounds, CPU)
+    baseline, both = _sums(floor_create, floor_get), _sums(create, get)
     return [
-        _line("memory, create and get: store / dict, encode and decode", effort, floor, both, at_most(20)),
-        _line("memory, create: store / dict and encode", effort, floor_create, create),
-        _line("memory, get: store / dict and decode", effort, floor_get, get),
+        _row(
+            "memory, create and get: store / dict, encode and decode", workload, baseline, both, at_most(20)
+        ),
+        _row("memory, create: store / dict and encode", workload, floor_create, create),
+        _row("memory, get: store / dict and decode", workload, floor_get, get),
     ]
 
 
-async def _without_engine(effort: Effort) -> list[Line]:
-    plain, subject = _Plain(effort.calls), _Subject(effort.calls, _Instant)
+async def _without_engine(workload: Workload) -> list[ResultRow]:
+    plain, subject = _Plain(workload.calls), _Subject(workload.calls, _Instant)
     contenders = [plain.encode, plain.decode, subject.create, subject.get]
-    encode, decode, create, get = await race(contenders, effort.rounds, CPU)
-    floor, both = _sums(encode, decode), _sums(create, get)
+    encode, decode, create, get = await race(contenders, workload.rounds, CPU)
+    baseline, both = _sums(encode, decode), _sums(create, get)
     return [
-        _line("no engine, create and get: store / encode and decode", effort, floor, both, at_most(12)),
-        _line("no engine, create: store / encode", effort, encode, create),
-        _line("no engine, get: store / decode", effort, decode, get),
+        _row("no engine, create and get: store / encode and decode", workload, baseline, both, at_most(12)),
+        _row("no engine, create: store / encode", workload, encode, create),
+        _row("no engine, get: store / decode", workload, decode, get),
     ]
 
 
 def _forget(plain: _Plain, subject: _Subject) -> None:
-    """What an earlier round has stored is no part of the next, nor is getting rid of it."""
+    """Clear what an earlier round stored, outside the measurement."""
     plain.forget()
     subject.forget()
 
@@ -70,18 +72,20 @@ def _sums(some: Seconds, others: Seconds) -> Seconds:
     return [one + other for one, other in zip(some, others, strict=True)]
 
 
-def _line(what: str, effort: Effort, floor: Seconds, subject: Seconds, target: Target | None = None) -> Line:
-    return Line(
+def _row(
+    what: str, workload: Workload, baseline: Seconds, subject: Seconds, target: Target | None = None
+) -> ResultRow:
+    return ResultRow(
         what=what,
-        floor=micros(median(floor) / effort.calls),
-        subject=micros(median(subject) / effort.calls),
-        ratio=ratio(subject, floor),
+        baseline=micros(median(baseline) / workload.calls),
+        subject=micros(median(subject) / workload.calls),
+        ratio=ratio(subject, baseline),
         target=target,
     )
 
 
 class _Plain:
-    """The floor: the values of the same record, msgspec and a dict."""
+    """The baseline: the values of the same record, with msgspec and a dict."""
 
     def __init__(self, calls: int) -> None:
         self._calls = calls
@@ -115,7 +119,7 @@ class _Plain:
 
 
 class _Subject:
-    """The store on some engine."""
+    """The store on an engine."""
 
     def __init__(self, calls: int, new_engine: Callable[[], Engine]) -> None:
         self._calls = calls
@@ -136,7 +140,7 @@ class _Subject:
 
 
 class _Instant(MemoryEngine):
-    """Answers at once: every commit is done, and every look-up finds the same record."""
+    """An engine without storage: every commit succeeds, and every read returns the same record."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Racing contenders against each other, so that what the machine does meanwhile hits all of them alike.
+"""Runs contenders in turn, so that other load on the machine affects all of them alike.
 
-A ratio is the median of the ratios of single rounds: a round in which the machine was busy counts once.
+A ratio is the median of the ratios of the rounds: a round in which the machine was busy counts once.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from time import perf_counter, process_time
 from typing import TypeAlias
 
 Contender: TypeAlias = Callable[[], Awaitable[object]]
-"""One timed run. Every contender of a race does the same amount of work in it."""
+"""A timed run. Every contender of a race does the same amount of work in it."""
 
 Seconds: TypeAlias = list[float]
-"""What each round took."""
+"""The seconds of each round."""
 
 
 Clock: TypeAlias = Callable[[], float]
 
 WALL: Clock = perf_counter
 CPU: Clock = process_time
-"""For work that waits for nothing: other processes then take none of it away."""
+"""A clock for work that never waits: CPU time does not depend on other processes."""
 
 
 async def race(
@@ -32,7 +32,7 @@ async def race(
     clock: Clock = WALL,
     before: Callable[[], None] = lambda: None,
 ) -> list[Seconds]:
-    """The seconds of each contender, round by round; every second round in reverse order.
+    """Return the seconds of each contender, round by round. Every second round runs in reverse order.
 
     `before` is called before each run and not timed.
     """
@@ -48,13 +48,13 @@ async def race(
     return seconds
 
 
-def ratio(subject: Seconds, floor: Seconds) -> float:
-    """How many times the floor's seconds the subject took."""
-    return median(ours / theirs for ours, theirs in zip(subject, floor, strict=True))
+def ratio(subject: Seconds, baseline: Seconds) -> float:
+    """Return the subject's seconds as a multiple of the baseline's."""
+    return median(ours / theirs for ours, theirs in zip(subject, baseline, strict=True))
 
 
 async def spread(work: Callable[[], Awaitable[object]], count: int, concurrency: int) -> None:
-    """Do some work `count` times, so many of them in flight at once."""
+    """Do some work `count` times with a fixed concurrency."""
 
     async def share() -> None:
         for _ in range(count // concurrency):
@@ -64,7 +64,7 @@ async def spread(work: Callable[[], Awaitable[object]], count: int, concurrency:
 
 
 async def _timed(contender: Contender, clock: Clock) -> float:
-    gc.collect()  # nobody pays for another's garbage
-    began = clock()
+    gc.collect()  # no contender pays for another's garbage
+    started = clock()
     await contender()
-    return clock() - began
+    return clock() - started

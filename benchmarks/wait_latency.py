@@ -1,7 +1,7 @@
-"""How soon whoever waits for a task learns that it has ended: in the same process, and in another.
+"""How soon a waiter is notified that a task has ended: in the same process, and in another.
 
-In the same process the floor is the finish itself, and the subject ends when the waiter has the task. Between
-processes it counts from the moment when the finish has returned, and is compared with what is allowed.
+In the same process the baseline is the finish itself, and the subject ends when the waiter has the task.
+Between processes, the time from the return of the finish is compared with a fixed limit.
 """
 
 from __future__ import annotations
@@ -19,65 +19,65 @@ from perdure.runtime import App, Runtime
 from perdure.tasks import Owner
 from tests import task_edits
 
-from .processes import Crew, Link, Mate
-from .report import Line, at_most, micros
+from .processes import ChildProcess, Link, ProcessGroup
+from .report import ResultRow, at_most, micros
 from .runtime_overhead import CALL, DONE
 from .timing import Seconds, ratio
 from .workload import ROOMY
 
 ALLOWED = 0.05
-"""Seconds between two processes, by the median."""
+"""The limit for the median between two processes, in seconds."""
 OWNER = Owner.local()
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How often each is tried."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of tries of each kind."""
 
     tries: int
 
 
-async def measure(folder: Path, effort: Effort) -> list[Line]:
+async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
     url = f"sqlite:///{folder / 'reaction.db'}?synchronous=full"
     return [
-        await _within("memory", "memory:", effort),
-        await _within("SQLite", url, effort),
-        await _between(url, effort),
+        await _within("memory", "memory:", workload),
+        await _within("SQLite", url, workload),
+        await _between(url, workload),
     ]
 
 
 def _pause() -> float:
-    """Seconds that fall anywhere between two looks of whoever looks now and then."""
+    """Return a random delay within one poll interval, so that tries do not synchronize with polls."""
     return uniform(0.01, 0.06)
 
 
 # In the same process
 
 
-async def _within(engine: str, url: str, effort: Effort) -> Line:
+async def _within(engine: str, url: str, workload: Workload) -> ResultRow:
     async with App(url, store=ROOMY).open(work=False) as runtime:
-        tries = [await _try_within(runtime) for _ in range(effort.tries)]
-    floor, subject = [each for each, _ in tries], [each for _, each in tries]
-    return Line(
+        tries = [await _try_within(runtime) for _ in range(workload.tries)]
+    baseline, subject = [each for each, _ in tries], [each for _, each in tries]
+    return ResultRow(
         what=f"{engine}, from a finish to who waits beside it / the finish",
-        floor=micros(median(floor)),
+        baseline=micros(median(baseline)),
         subject=_distribution(subject),
-        ratio=ratio(subject, floor),
+        ratio=ratio(subject, baseline),
     )
 
 
 async def _try_within(runtime: Runtime) -> tuple[float, float]:
-    """Seconds until the finish has returned, and until the waiter has."""
+    """Return the seconds until the finish has returned, and until the waiter has."""
     created = await runtime.store.create(OWNER, CALL)
     waiting = asyncio.create_task(_wait(runtime, created.task.task_id))
     await asyncio.sleep(_pause())
-    began = monotonic()
+    started = monotonic()
     await task_edits.finish(runtime.store, created, DONE)
     finished = monotonic()
-    return finished - began, await waiting - began
+    return finished - started, await waiting - started
 
 
 async def _wait(runtime: Runtime, task_id: str) -> float:
-    """When it has ended."""
+    """Wait for the task; return when the wait ended."""
     await runtime.wait(OWNER, task_id)
     return monotonic()
 
@@ -85,34 +85,34 @@ async def _wait(runtime: Runtime, task_id: str) -> float:
 # Between processes
 
 
-async def _between(url: str, effort: Effort) -> Line:
-    with Crew(1) as (mate,):
+async def _between(url: str, workload: Workload) -> ResultRow:
+    with ProcessGroup(1) as (process,):
         async with App(url, store=ROOMY).open(work=False) as runtime:
-            mate.begin(_wait_for_each, url, effort.tries)
-            seconds = [await _try_between(runtime, mate) for _ in range(effort.tries)]
-            mate.hear()  # it has closed its storage
-    return Line(
+            process.start(_wait_for_each, url, workload.tries)
+            seconds = [await _try_between(runtime, process) for _ in range(workload.tries)]
+            process.receive()  # it has closed its storage
+    return ResultRow(
         what="SQLite, from a finish to who waits in another process: median / allowed",
-        floor=f"{ALLOWED * 1000:g} ms",
+        baseline=f"{ALLOWED * 1000:g} ms",
         subject=_distribution(seconds),
         ratio=median(seconds) / ALLOWED,
         target=at_most(1),
     )
 
 
-async def _try_between(runtime: Runtime, mate: Mate) -> float:
-    """Seconds from the return of the finish to that of the wait. Both processes read the same clock."""
+async def _try_between(runtime: Runtime, process: ChildProcess) -> float:
+    """Return the seconds between the returns of finish and wait. Both processes read the same clock."""
     created = await runtime.store.create(OWNER, CALL)
-    mate.tell(created.task.task_id)
-    await asyncio.to_thread(mate.hear)  # it is about to wait
+    process.send(created.task.task_id)
+    await asyncio.to_thread(process.receive)  # it is about to wait
     await asyncio.sleep(_pause())
     await task_edits.finish(runtime.store, created, DONE)
     finished = monotonic()
-    return cast("float", await asyncio.to_thread(mate.hear)) - finished
+    return cast("float", await asyncio.to_thread(process.receive)) - finished
 
 
 def _wait_for_each(link: Link, url: str, number: int) -> None:
-    """In the other process."""
+    """Wait for tasks, in the other process."""
     asyncio.run(_wait_for_some(link, url, number))
 
 

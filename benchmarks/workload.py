@@ -1,4 +1,4 @@
-"""The task that everything is measured with: about 1 KB of JSON, and the life it leads."""
+"""The task that all benchmarks use: about 1 KB of JSON, and its lifecycle."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from perdure.tasks.snapshot import new_snapshot
 from tests import task_edits
 
 ROOMY = StoreConfig(max_tasks=0, max_tasks_per_owner=10**6)
-"""Quotas that are looked at, as in production, and refuse nothing here."""
+"""Quotas that are checked, as in production, but refuse nothing here."""
 
 OWNERS = tuple(Owner.user("https://issuer.example", f"user-{number}") for number in range(50))
 ANA = OWNERS[0]
@@ -32,7 +32,7 @@ NEW = NewTask(
     meta={"progressToken": 17, "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
 )
 
-COMMITS_OF_LIFE = 4
+COMMITS_PER_LIFECYCLE = 4
 """A create, two updates and a finish; then a read."""
 
 
@@ -40,18 +40,18 @@ _BEGAN = system_clock()
 
 
 def record(number: int) -> Record:
-    """The record of a new task of Ana's; a greater number is a later one."""
+    """Return the record of a new task of Ana; a greater number is a later task."""
     task = create(NEW, owner=ANA, task_id=new_task_id(), now=_BEGAN + number, config=ROOMY)
     return new_snapshot(task, ROOMY).record
 
 
 def owners() -> Iterator[Owner]:
-    """One after the other, for ever."""
+    """Yield the owners in turn, forever."""
     return (OWNERS[number % len(OWNERS)] for number in count())
 
 
-async def live(store: TaskStore, owner: Owner) -> Snapshot:
-    """A task from its creation to its end, and one look at it."""
+async def run_lifecycle(store: TaskStore, owner: Owner) -> Snapshot:
+    """Create a task, update it twice, finish it, and read it."""
     read = await store.create(owner, NEW)
     read = await task_edits.report(store, read, message="collecting", progress=Progress(done=3, total=12))
     read = await task_edits.set_variables(

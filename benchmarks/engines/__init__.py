@@ -1,1 +1,1 @@
-"""The engines that are servers' clients: what they cost beside the bare driver, and whether size matters."""
+"""Engines with a server: their cost compared with the bare driver, and the effect of size."""

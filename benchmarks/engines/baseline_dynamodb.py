@@ -1,7 +1,7 @@
-"""The floor of DynamoDB: a PutItem with a condition for each write, a consistent GetItem for the read.
+"""The baseline of DynamoDB: a PutItem with a condition for each write, a consistent GetItem for the read.
 
-The table has one local index, by time, which a list of somebody's tasks needs. The client is set up as the
-engine's is: as many connections, no retries of its own, and no validation of parameters.
+The table has one local index, by time, for listing an owner's tasks. The client is configured like the
+engine's: the same number of connections, no retries, and no validation of parameters.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeS
 from perdure.storage import Record
 from perdure.storage.dynamodb.location import parse_url
 
-from .copies import Life
-from .floor import Floor
+from .baseline import Baseline
+from .synthetic_tasks import Lifecycle
 
 if TYPE_CHECKING:
     from types_aiobotocore_dynamodb.client import DynamoDBClient
@@ -27,10 +27,10 @@ ABSENT: dict[str, Any] = {"ConditionExpression": "attribute_not_exists(id)"}
 POLL_SECONDS = 0.2
 
 
-class BareDynamoDb(Floor):
+class BaselineDynamoDb(Baseline):
     db: DynamoDBClient
 
-    def __init__(self, url: str, lives: Iterator[Life]) -> None:
+    def __init__(self, url: str, lives: Iterator[CrashPoint]) -> None:
         super().__init__(lives)
         self._location = parse_url(url)
         self._table = self._location.table
@@ -92,7 +92,7 @@ class BareDynamoDb(Floor):
                 }
             ],
         )
-        while not await self._is_active():  # noqa: ASYNC110 - a server tells nobody
+        while not await self._is_active():  # noqa: ASYNC110 - DynamoDB does not notify
             await asyncio.sleep(POLL_SECONDS)
 
     async def _is_active(self) -> bool:

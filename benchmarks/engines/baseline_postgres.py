@@ -1,8 +1,8 @@
-"""The floor of PostgreSQL: one statement in a transaction of its own for each step, through a pool.
+"""The baseline of PostgreSQL: each step is one statement in its own transaction, through a pool.
 
-The table has a primary key and the two indexes that a list of somebody's tasks needs, by time alone and by
-status. The pool is as large as the engine's; statements stay prepared; and the driver's reset, which costs a
-round trip each time a connection is given back, is left out. An update names the version that it expects.
+The table has a primary key and two indexes for listing an owner's tasks, by time and by status. The pool is
+as large as the engine's, statements stay prepared, and the driver's reset, which costs a round trip each time
+a connection is released, is left out. An update names the version that it expects.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import asyncpg
 from perdure.storage import Record
 from perdure.storage.postgres.location import parse_url
 
-from .copies import Life
-from .floor import Floor
+from .baseline import Baseline
+from .synthetic_tasks import Lifecycle
 
 if TYPE_CHECKING:
     Pool: TypeAlias = asyncpg.Pool[asyncpg.Record]
@@ -43,11 +43,11 @@ WHERE owner = $1 AND id = $2 AND version = $3
 READ = "SELECT created_at, version, status, expires_at, body FROM {schema}.tasks WHERE owner = $1 AND id = $2"
 
 
-class BarePostgres(Floor):
+class BaselinePostgres(Baseline):
     pool: Pool
 
-    def __init__(self, url: str, lives: Iterator[Life]) -> None:
-        super().__init__(lives)
+    def __init__(self, url: str, lifecycles: Iterator[Lifecycle]) -> None:
+        super().__init__(lifecycles)
         self._location = parse_url(url)
         self._insert, self._update, self._read = map(self._within, (INSERT, UPDATE, READ))
 
@@ -94,4 +94,4 @@ class BarePostgres(Floor):
 
 
 async def _no_reset(_: object) -> None:
-    """Nothing here leaves anything behind in a session."""
+    """Skip the reset: no statement here leaves state in a session."""

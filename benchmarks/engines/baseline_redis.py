@@ -1,8 +1,8 @@
-"""The floor of Redis: MULTI, HSET, ZADD and EXEC in one round trip for each write, HGETALL for the read.
+"""The baseline of Redis: MULTI, HSET, ZADD and EXEC in one round trip for each write, HGETALL for the read.
 
-A task is a hash, and an entry in a sorted set of its owner's tasks by time, which is what a list needs. No
-version is looked at: that takes a script, or WATCH and one more round trip. The driver is as it comes, with
-its parser in C; its pool hands out as many connections as may be in use at once, up to CONNECTIONS.
+A task is a hash, and an entry in a sorted set of its owner's tasks by time, for listing. Versions are not
+checked: that takes a script, or WATCH and one more round trip. The driver has its defaults, with the parser
+in C; its pool opens up to CONNECTIONS connections.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from redis.typing import EncodableT, FieldT
 from perdure.storage import Record
 from perdure.storage.redis.location import parse_url
 
-from .copies import Life
-from .floor import Floor
+from .baseline import Baseline
+from .synthetic_tasks import Lifecycle
 
 CONNECTIONS = 64
 
 
-class BareRedis(Floor):
+class BaselineRedis(Baseline):
     redis: Redis
 
-    def __init__(self, url: str, lives: Iterator[Life]) -> None:
-        super().__init__(lives)
+    def __init__(self, url: str, lifecycles: Iterator[Lifecycle]) -> None:
+        super().__init__(lifecycles)
         self._location = parse_url(url)
         self._prefix = self._location.options.prefix
 
@@ -47,7 +47,7 @@ class BareRedis(Floor):
         return (await cast("Awaitable[dict[bytes, bytes]]", answer))[b"body"].decode()
 
     async def _write(self, record: Record) -> int:
-        """How many entries the list has more."""
+        """Write the record, and return by how many entries the list grew."""
         fields: dict[FieldT, EncodableT] = {
             "created_at": record.order,
             "version": record.version,

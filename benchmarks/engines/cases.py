@@ -1,4 +1,4 @@
-"""The engines of the contest: which server each runs on, which floor it has, and what is asked of it."""
+"""The engines that are compared: the server, the baseline and the target of each."""
 
 from __future__ import annotations
 
@@ -10,31 +10,35 @@ import msgspec
 from perdure.storage.kit.servers import Dynoxide, ExtendDb, Postgres, Valkey
 
 from ..report import Target, at_least
-from .baseline_dynamodb import BareDynamoDb
-from .baseline_postgres import BarePostgres
-from .baseline_redis import BareRedis
-from .copies import Life
-from .floor import Floor
+from .baseline import Baseline
+from .baseline_dynamodb import BaselineDynamoDb
+from .baseline_postgres import BaselinePostgres
+from .baseline_redis import BaselineRedis
+from .synthetic_tasks import Lifecycle
 
 Served: TypeAlias = Postgres | Valkey | Dynoxide | ExtendDb
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
-    """Each side starts a server of its own."""
+class EngineCase(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine with its own server."""
 
     name: str
     server: Callable[[], Served]
-    floor: Callable[[str, Iterator[Life]], Floor]
+    baseline: Callable[[str, Iterator[Lifecycle]], Baseline]
     target: Target
-    """Of lives in flight together: the share of the floor's throughput that is to be reached."""
+    """The share of the baseline's throughput to reach with concurrent lifecycles."""
 
 
-POSTGRES = Side(name="PostgreSQL", server=Postgres, floor=BarePostgres, target=at_least(0.7))
-REDIS = Side(
+POSTGRES = EngineCase(name="PostgreSQL", server=Postgres, baseline=BaselinePostgres, target=at_least(0.7))
+REDIS = EngineCase(
     name="Redis",
-    server=lambda: Valkey({"auto-aof-rewrite-percentage": "0"}),  # at a time of its own, it would hit anybody
-    floor=BareRedis,
+    server=lambda: Valkey({"auto-aof-rewrite-percentage": "0"}),  # a rewrite would slow down a random run
+    baseline=BaselineRedis,
     target=at_least(0.7),
 )
-DYNOXIDE = Side(name="DynamoDB (dynoxide)", server=Dynoxide, floor=BareDynamoDb, target=at_least(0.8))
-EXTENDDB = Side(name="DynamoDB (ExtendDB)", server=ExtendDb, floor=BareDynamoDb, target=at_least(0.8))
+DYNOXIDE = EngineCase(
+    name="DynamoDB (dynoxide)", server=Dynoxide, baseline=BaselineDynamoDb, target=at_least(0.8)
+)
+EXTENDDB = EngineCase(
+    name="DynamoDB (ExtendDB)", server=ExtendDb, baseline=BaselineDynamoDb, target=at_least(0.8)
+)

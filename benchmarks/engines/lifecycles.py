@@ -1,8 +1,8 @@
-"""Whole lives of tasks on a server, against the same writes and the read by the bare driver.
+"""Whole lifecycles of tasks on a server, compared with the same writes and the read by the bare driver.
 
-Store and floor work on one server, in turn; what the floor does is told in the module of each driver. Both
-wait until the server has flushed what they wrote, as it is set up by default (PostgreSQL), told to
-(Valkey, which flushes its log with each write), or pleases (the stand-ins of DynamoDB).
+Store and baseline take turns on one server; see the `baseline_*` modules. Both wait until the server has
+flushed their writes: PostgreSQL by default, Valkey because it flushes its log with each write here, and the
+stand-ins of DynamoDB as they are implemented.
 """
 
 from __future__ import annotations
@@ -16,60 +16,60 @@ import msgspec
 from perdure.storage import migrate_storage, open_storage
 from perdure.tasks import TaskStore
 
-from ..report import Line, per_second
+from ..report import ResultRow, per_second
 from ..timing import Contender, Seconds, race, ratio, spread
-from ..workload import ROOMY, live, owners
-from .cases import Served, Side
-from .copies import lives
-from .floor import Floor
+from ..workload import ROOMY, owners, run_lifecycle
+from .baseline import Baseline
+from .cases import EngineCase, Served
+from .synthetic_tasks import lifecycles
 
 JUDGED = 64
-"""Of the lives in flight at once, those on which the target is set."""
+"""The concurrency for which the target is set."""
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run: the lives of one round by how many are in flight at once, and rounds."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The lifecycles per round, by concurrency, and the number of rounds."""
 
-    lives: Mapping[int, int]
+    lifecycles: Mapping[int, int]
     rounds: int
 
 
-async def measure(side: Side, server: Served, effort: Effort) -> list[Line]:
+async def measure(case: EngineCase, server: Served, workload: Workload) -> list[ResultRow]:
     url = server.new_url()
     await migrate_storage(url)
     async with AsyncExitStack() as stack:
         store = TaskStore(await stack.enter_async_context(await open_storage(url)), ROOMY)
-        floor = await stack.enter_async_context(side.floor(server.new_url(), await lives()))
+        baseline = await stack.enter_async_context(case.baseline(server.new_url(), await lifecycles()))
         return [
-            await _compare(side, store, floor, number, together, effort.rounds)
-            for together, number in effort.lives.items()
+            await _compare(case, store, baseline, number, together, workload.rounds)
+            for together, number in workload.lifecycles.items()
         ]
 
 
 async def _compare(
-    side: Side, store: TaskStore, floor: Floor, number: int, together: int, rounds: int
-) -> Line:
+    case: EngineCase, store: TaskStore, baseline: Baseline, number: int, together: int, rounds: int
+) -> ResultRow:
     seconds = await race(
-        _contenders(store, floor, number, together), rounds, before=lambda: floor.prepare(number)
+        _contenders(store, baseline, number, together), rounds, before=lambda: baseline.prepare(number)
     )
-    return _line(side, number, together, *seconds)
+    return _row(case, number, together, *seconds)
 
 
-def _contenders(store: TaskStore, floor: Floor, number: int, together: int) -> list[Contender]:
+def _contenders(store: TaskStore, baseline: Baseline, number: int, together: int) -> list[Contender]:
     owner = owners()
     return [
-        lambda: spread(lambda: live(store, next(owner)), number, together),
-        lambda: spread(floor.live, number, together),
+        lambda: spread(lambda: run_lifecycle(store, next(owner)), number, together),
+        lambda: spread(baseline.run_lifecycle, number, together),
     ]
 
 
-def _line(side: Side, number: int, together: int, store: Seconds, floor: Seconds) -> Line:
-    """A life's throughput is the inverse of its seconds, so the ratio turns round."""
+def _row(case: EngineCase, number: int, together: int, store: Seconds, baseline: Seconds) -> ResultRow:
+    """Compare throughputs: the ratio is the inverse of that of the seconds."""
     how = "alone" if together == 1 else f"{together} in flight"
-    return Line(
-        what=f"{side.name} life, {how}: store / bare driver",
-        floor=per_second(number, median(floor)),
+    return ResultRow(
+        what=f"{case.name} life, {how}: store / bare driver",
+        baseline=per_second(number, median(baseline)),
         subject=per_second(number, median(store)),
-        ratio=ratio(floor, store),
-        target=side.target if together == JUDGED else None,
+        ratio=ratio(baseline, store),
+        target=case.target if together == JUDGED else None,
     )

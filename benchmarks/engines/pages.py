@@ -1,4 +1,4 @@
-"""The first page of a long listing against its last: of one owner, who has half of the tasks, and of all."""
+"""The first page of a long listing compared with its last: one owner (half of the tasks), and all owners."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.storage.clock import system_clock
 from perdure.tasks.owner import partition_of
 from perdure.tasks.snapshot import TASKS
 
-from ..report import Line, Target, micros
+from ..report import ResultRow, Target, micros
 from ..timing import Contender, race, ratio
 from ..workload import ANA
 
@@ -20,39 +20,39 @@ PAGE = 50
 SCOPES = {"of one owner": partition_of(ANA, ""), "of all": None}
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run: calls of one round, and rounds."""
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls per round, and the number of rounds."""
 
     calls: int
     rounds: int
 
 
 async def measure(
-    name: str, storage: Storage, number: int, effort: Effort, target: Target | None
-) -> list[Line]:
-    """A line for each scope, on a storage that is filled."""
+    name: str, storage: Storage, number: int, workload: Workload, target: Target | None
+) -> list[ResultRow]:
+    """Return a row for each scope, on a filled storage."""
     return [
-        await _compare(f"{name}, {number:,} tasks, page {which}", storage, partition, effort, target)
+        await _compare(f"{name}, {number:,} tasks, page {which}", storage, partition, workload, target)
         for which, partition in SCOPES.items()
     ]
 
 
 async def _compare(
-    what: str, storage: Storage, partition: str | None, effort: Effort, target: Target | None
-) -> Line:
+    what: str, storage: Storage, partition: str | None, workload: Workload, target: Target | None
+) -> ResultRow:
     *newest, before = await _page(storage, partition, None, limit=PAGE + 1, descending=True)
     oldest = await _page(storage, partition, None)
     firsts, lasts = await race(
         [
-            _contender(storage, partition, None, oldest, effort.calls),
-            _contender(storage, partition, before.position, newest[::-1], effort.calls),
+            _contender(storage, partition, None, oldest, workload.calls),
+            _contender(storage, partition, before.position, newest[::-1], workload.calls),
         ],
-        effort.rounds,
+        workload.rounds,
     )
-    return Line(
+    return ResultRow(
         what=f"{what}: last / first",
-        floor=micros(median(firsts) / effort.calls),
-        subject=micros(median(lasts) / effort.calls),
+        baseline=micros(median(firsts) / workload.calls),
+        subject=micros(median(lasts) / workload.calls),
         ratio=ratio(lasts, firsts),
         target=target,
     )

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.engines.profile ENGINE`: where the client's time goes while tasks live as in `lives`.
+"""`python -m benchmarks.engines.profile ENGINE`: profile the client during `lifecycles`.
 
-A profile makes everything slower, small functions most of all. What each life takes of the processor is told
-without one, for the client and for the server.
+A profile slows everything down, and small functions the most. The CPU time per lifecycle, of client and
+server, is measured without one.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from perdure.storage.kit.servers import CREDENTIALS
 from perdure.tasks import TaskStore
 
 from ..timing import spread
-from ..workload import ROOMY, live, owners
-from .cases import DYNOXIDE, EXTENDDB, POSTGRES, REDIS, Served, Side
-from .copies import lives
+from ..workload import ROOMY, owners, run_lifecycle
+from .cases import DYNOXIDE, EXTENDDB, POSTGRES, REDIS, EngineCase, Served
+from .synthetic_tasks import lifecycles
 
-SIDES = {"postgres": POSTGRES, "redis": REDIS, "dynoxide": DYNOXIDE, "extenddb": EXTENDDB}
+CASES = {"postgres": POSTGRES, "redis": REDIS, "dynoxide": DYNOXIDE, "extenddb": EXTENDDB}
 SHOWN = 25
 """Functions in a profile."""
 RUNS = 3
@@ -41,48 +41,50 @@ Work: TypeAlias = Callable[[], Awaitable[object]]
 class Arguments(argparse.Namespace):
     engine: str
     together: int
-    lives: int
-    floor: bool
+    lifecycles: int
+    baseline: bool
 
 
 def arguments() -> Arguments:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.engines.profile", description=__doc__)
-    parser.add_argument("engine", choices=SIDES)
-    parser.add_argument("--together", type=int, default=64, help="lives in flight at once")
-    parser.add_argument("--lives", type=int, default=512)
-    parser.add_argument("--floor", action="store_true", help="profile the bare driver instead of the store")
+    parser.add_argument("engine", choices=CASES)
+    parser.add_argument("--together", type=int, default=64, help="lifecycles in flight at once")
+    parser.add_argument("--lifecycles", type=int, default=512)
+    parser.add_argument(
+        "--baseline", action="store_true", help="profile the bare driver instead of the store"
+    )
     return parser.parse_args(namespace=Arguments())
 
 
 async def profile(given: Arguments) -> str:
-    side = SIDES[given.engine]
-    with side.server() as server:
+    case = CASES[given.engine]
+    with case.server() as server:
         async with AsyncExitStack() as stack:
-            opened = _floor if given.floor else _store
-            work = await opened(side, server, given, stack)
+            opened = _baseline if given.baseline else _store
+            work = await opened(case, server, given, stack)
             await work()
-            told = await _timed(work, server, given.lives)
+            text = await _timed(work, server, given.lifecycles)
             profiler = cProfile.Profile()
             profiler.enable()
             await work()
             profiler.disable()
     text = io.StringIO()
     pstats.Stats(profiler, stream=text).sort_stats("tottime").print_stats(SHOWN)
-    return f"{told}\n{text.getvalue()}"
+    return f"{text}\n{text.getvalue()}"
 
 
-async def _store(_: Side, server: Served, given: Arguments, stack: AsyncExitStack) -> Work:
+async def _store(_: EngineCase, server: Served, given: Arguments, stack: AsyncExitStack) -> Work:
     url = server.new_url()
     await migrate_storage(url)
     store = TaskStore(await stack.enter_async_context(await open_storage(url)), ROOMY)
     owner = owners()
-    return partial(spread, lambda: live(store, next(owner)), given.lives, given.together)
+    return partial(spread, lambda: run_lifecycle(store, next(owner)), given.lifecycles, given.together)
 
 
-async def _floor(side: Side, server: Served, given: Arguments, stack: AsyncExitStack) -> Work:
-    floor = await stack.enter_async_context(side.floor(server.new_url(), await lives()))
-    floor.prepare(given.lives * RUNS)
-    return partial(spread, floor.live, given.lives, given.together)
+async def _baseline(case: EngineCase, server: Served, given: Arguments, stack: AsyncExitStack) -> Work:
+    baseline = await stack.enter_async_context(case.baseline(server.new_url(), await lifecycles()))
+    baseline.prepare(given.lifecycles * RUNS)
+    return partial(spread, baseline.run_lifecycle, given.lifecycles, given.together)
 
 
 async def _timed(work: Work, server: Served, number: int) -> str:
@@ -90,13 +92,13 @@ async def _timed(work: Work, server: Served, number: int) -> str:
     await work()
     wall, ours, theirs = perf_counter() - wall, process_time() - ours, _cpu(server.pid) - theirs
     return (
-        f"{number / wall:,.0f} lives per second; CPU of a life: "
+        f"{number / wall:,.0f} lifecycles per second; CPU of a lifecycle: "
         f"{ours / number * 1e6:,.0f} us of the client, {theirs / number * 1e6:,.0f} us of the server"
     )
 
 
 def _cpu(pid: int) -> float:
-    """Seconds of the processor that a process and its children have used, as Linux tells."""
+    """Return the CPU seconds of a process and its children, from /proc."""
     total = 0
     for path in Path("/proc").glob("[0-9]*/stat"):
         try:

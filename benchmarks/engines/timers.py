@@ -1,7 +1,7 @@
-"""What a worker asks of a lane in which very many tasks wait, against one in which few do.
+"""The queries of a worker on a lane with very many queued tasks, compared with a lane with few.
 
-It asks while nothing is due and while everything is, and it claims: it asks for as many as a worker claims at
-once, and takes each of them, with a lease, in commits that are in flight together.
+It queries while nothing is due, and while everything is, and it claims: it reads as many tasks as a worker
+claims together, and claims each of them, with a lease, in concurrent commits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from perdure.storage import Micros, Record, Storage
 from perdure.storage.clock import system_clock
 from perdure.tasks import Snapshot, TaskStore, edits
 
-from ..report import Line, at_most, micros
+from ..report import ResultRow, at_most, micros
 from ..timing import Contender, Seconds, race, ratio
 from ..workload import ROOMY
 from .synthetic_tasks import LANE
@@ -27,9 +27,9 @@ from .synthetic_tasks import LANE
 LEASE: Micros = 3_600_000_000
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
-    """How much is run: calls of one round, and rounds; and rounds in which 16 tasks each are claimed, which
-    are to be far fewer than there are in the small lane.
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
+    """The calls per round, and the number of rounds; and the rounds that claim 16 tasks each. The claims must
+    be far fewer than the tasks in the small lane.
     """
 
     calls: int
@@ -37,29 +37,31 @@ class Effort(msgspec.Struct, frozen=True, kw_only=True):
     claims: int
 
 
-async def measure(name: str, filled: Mapping[int, Storage], effort: Effort) -> list[Line]:
-    """The storages by how many tasks they are filled with."""
+async def measure(name: str, filled: Mapping[int, Storage], workload: Workload) -> list[ResultRow]:
+    """Measure storages, given by the number of tasks in them."""
     few, many = min(filled), max(filled)
     lanes = [_Lane(filled[few]), _Lane(filled[many])]
-    assert effort.claims * AT_ONCE < few // 2, effort
+    assert workload.claims * AT_ONCE < few // 2, workload
     early = [await lane.first() - 1 for lane in lanes]
-    asking = [lane.asking(until, 0, effort.calls) for lane, until in zip(lanes, early, strict=True)]
-    idle = await race(asking, effort.rounds)
-    busy = await race([lane.asking(system_clock(), AT_ONCE, effort.calls) for lane in lanes], effort.rounds)
-    claims = await race([lane.claim for lane in lanes], effort.claims)
+    asking = [lane.asking(until, 0, workload.calls) for lane, until in zip(lanes, early, strict=True)]
+    idle = await race(asking, workload.rounds)
+    busy = await race(
+        [lane.asking(system_clock(), AT_ONCE, workload.calls) for lane in lanes], workload.rounds
+    )
+    claims = await race([lane.claim for lane in lanes], workload.claims)
     what = f"{name}, a lane of {many:,} / of {few:,}"
     return [
-        _line(f"{what}: nothing is due", effort.calls, idle),
-        _line(f"{what}: {AT_ONCE} of all that are due", effort.calls, busy),
-        _line(f"{what}: {AT_ONCE} are claimed", 1, claims),
+        _row(f"{what}: nothing is due", workload.calls, idle),
+        _row(f"{what}: {AT_ONCE} of all that are due", workload.calls, busy),
+        _row(f"{what}: {AT_ONCE} are claimed", 1, claims),
     ]
 
 
-def _line(what: str, calls: int, seconds: Sequence[Seconds]) -> Line:
+def _row(what: str, calls: int, seconds: Sequence[Seconds]) -> ResultRow:
     few, many = seconds
-    return Line(
+    return ResultRow(
         what=what,
-        floor=micros(median(few) / calls),
+        baseline=micros(median(few) / calls),
         subject=micros(median(many) / calls),
         ratio=ratio(many, few),
         target=at_most(1.3),
@@ -67,7 +69,7 @@ def _line(what: str, calls: int, seconds: Sequence[Seconds]) -> Line:
 
 
 class _Lane:
-    """The lane of a storage that was filled, and a worker who looks at it."""
+    """The lane of a filled storage, as a worker queries it."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -75,7 +77,7 @@ class _Lane:
         self._names = count()
 
     async def first(self) -> Micros:
-        """When the first of its tasks was due."""
+        """Return when its first task was due."""
         [record] = await self._due(system_clock(), 1)
         return record.wake_at or 0
 

@@ -1,1 +1,1 @@
-"""Feeds: how near a cycle comes to what latency alone allows, and what a hundred thousand accounts cost."""
+"""Feeds: how close a cycle comes to the limit set by latency, and what a hundred thousand accounts cost."""

@@ -1,6 +1,6 @@
-"""Cycles over real HTTP: a fake Bluesky in a process of its own, that lets every answer wait.
+"""Cycles over real HTTP: a fake Bluesky in another process, which delays every response.
 
-The floor is what the requests would take if they did nothing but wait, with all connections always busy.
+The baseline is the time that the delays alone take, with all connections always busy.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from perdure.storage import open_storage
 from perdure.storage.clock import MINUTE
 from tests.feeds.fake_server.process import FakeProcess, fake_process
 
-from ..report import Line, Target, at_most
+from ..report import ResultRow, Target, at_most
 
 LATENCY = 0.05
 CONNECTIONS = 10
 FEW, MANY = 44, 100
-"""Posts of an account, in its only page: 15 000 of 342 accounts, or 34 000."""
+"""Posts of an account, in its only page: about 15 000 or 34 000 for 342 accounts."""
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     accounts: int
     first: int
-    """How many first cycles, each on a new storage."""
+    """The number of first cycles, each on a new storage."""
     idle: int
-    """How many cycles in which nothing is new, with ETags and without."""
+    """The number of cycles without new posts, with ETags and without."""
 
 
-async def measure(folder: Path, effort: Effort) -> list[Line]:
+async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
     async with fake_process("--latency", str(LATENCY)) as fake:
         settings = FeedSettings(
             polling=PollSettings(connections=CONNECTIONS),
@@ -42,16 +42,18 @@ async def measure(folder: Path, effort: Effort) -> list[Line]:
         )
         budget = RateLimiter(CONNECTIONS)
         async with open_bluesky(settings, limiter=budget) as source:
-            lines: list[Line] = []
+            rows: list[ResultRow] = []
             for posts in (FEW, MANY):
-                dids = await fake.order("populate", accounts=effort.accounts, posts=posts, every=15 * MINUTE)
+                dids = await fake.order(
+                    "populate", accounts=workload.accounts, posts=posts, every=15 * MINUTE
+                )
                 bench = Bench(fake, source, budget, settings.polling, dids)
-                lines.append(await bench.first(folder, effort.first, posts))
-            lines += [
-                await bench.idle(folder, effort.idle, gives_etags=gives_etags)
+                rows.append(await bench.first(folder, workload.first, posts))
+            rows += [
+                await bench.idle(folder, workload.idle, gives_etags=gives_etags)
                 for gives_etags in (True, False)
             ]
-            return lines
+            return rows
 
 
 class Bench:
@@ -69,7 +71,7 @@ class Bench:
         self._polling = polling
         self._dids = dids
 
-    async def first(self, folder: Path, rounds: int, posts: int) -> Line:
+    async def first(self, folder: Path, rounds: int, posts: int) -> ResultRow:
         taken: list[tuple[float, float]] = []
         wanted = posts * len(self._dids)
         for number in range(rounds):
@@ -78,9 +80,9 @@ class Bench:
                 await self._add_all(store)
                 taken.append(await self._cycle(store))
                 assert await store.count_items() == wanted
-        return _line(f"first cycle, {len(self._dids)} accounts, {wanted:,} items", taken, at_most(2.5))
+        return _row(f"first cycle, {len(self._dids)} accounts, {wanted:,} items", taken, at_most(2.5))
 
-    async def idle(self, folder: Path, rounds: int, *, gives_etags: bool) -> Line:
+    async def idle(self, folder: Path, rounds: int, *, gives_etags: bool) -> ResultRow:
         await self._fake.order("server", gives_etags=gives_etags)
         name = "with ETags" if gives_etags else "without ETags"
         async with await open_storage(f"sqlite:///{folder / f'idle-{gives_etags}.db'}") as storage:
@@ -93,7 +95,7 @@ class Bench:
                 "an idle account cost more"
             )
         target = at_most(1.3 if gives_etags else 1.5)
-        return _line(f"idle cycle, {len(self._dids)} accounts, {name}", taken, target)
+        return _row(f"idle cycle, {len(self._dids)} accounts, {name}", taken, target)
 
     async def _add_all(self, store: FeedStore) -> None:
         for start in range(0, len(self._dids), 25):
@@ -101,19 +103,19 @@ class Bench:
                 await store.add(transitions.new_account(profile, now=store.clock(), settings=self._polling))
 
     async def _cycle(self, store: FeedStore) -> tuple[float, float]:
-        """The seconds that a cycle took, and those that its requests had to wait."""
-        before, began = self._budget.request_count, perf_counter()
+        """Run a cycle; return the seconds that it took, and those that its requests had to wait."""
+        before, started = self._budget.request_count, perf_counter()
         cycle = await Poller(store, self._source, self._polling).run_once()
-        seconds = perf_counter() - began
+        seconds = perf_counter() - started
         assert cycle.polled == len(self._dids), cycle
         return seconds, (self._budget.request_count - before) / CONNECTIONS * LATENCY
 
 
-def _line(what: str, taken: list[tuple[float, float]], target: Target | None) -> Line:
+def _row(what: str, taken: list[tuple[float, float]], target: Target | None) -> ResultRow:
     seconds, bound = median(each for each, _ in taken), taken[0][1]
-    return Line(
+    return ResultRow(
         what=f"feeds, {what}; time / latency bound",
-        floor=f"{bound:.2f} s",
+        baseline=f"{bound:.2f} s",
         subject=f"{seconds:.2f} s",
         ratio=median(each / least for each, least in taken),
         target=target,

@@ -1,6 +1,7 @@
 """The page of links over a month at the seed's scale: 342 accounts, 15 000 posts a day.
 
-The floor is the page of a day. Both are read as the page reads them, from summaries that a poller has made.
+The baseline is the page of one day. Both are read as the dashboard does, from summaries that a poller has
+written.
 """
 
 from __future__ import annotations
@@ -16,49 +17,49 @@ from perdure.storage import Micros, open_storage
 from perdure.storage.clock import DAY, HOUR
 from perdure.web.feeds import MAX_LINKS, MAX_RANKED_ITEMS
 
-from ..report import Line, at_most
+from ..report import ResultRow, at_most
 from ..timing import Contender, race, ratio
 
 ACCOUNTS = 342
 WITH_LINKS = 0.4
 """The share of posts that have a link."""
 FRESH = 0.7
-"""The share of links that no other account shares. The others are what many talk about on that day."""
+"""The share of links that no other account shares. The others are the topics of the day."""
 TOPICS = 400
 """Pages that are shared by several accounts in a day."""
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     days: int
     posts: int
-    """Posts a day."""
+    """Posts per day."""
     rounds: int
 
 
-async def measure(folder: Path, effort: Effort) -> list[Line]:
+async def measure(folder: Path, workload: Workload) -> list[ResultRow]:
     async with await open_storage(f"sqlite:///{folder / 'links.db'}") as storage:
         clock = _Clock()
         store = FeedStore(storage, clock=clock)
-        await _fill(store, effort)
-        clock.now += HOUR  # no hour is marked any more
+        await _fill(store, workload)
+        clock.now += HOUR  # no marked hour is left
         index = LinkIndex(store)
         for _ in range(3):
             await index.ranking(clock.now - 30 * DAY, limit=MAX_LINKS)
         day, month = (_reading(index, clock.now - span) for span in (DAY, 30 * DAY))
-        floor, subject = await race([day, month], effort.rounds)
+        baseline, subject = await race([day, month], workload.rounds)
     return [
-        Line(
-            what=f"feeds, links of {effort.days} days at {effort.posts:,} posts a day / links of a day",
-            floor=f"{median(floor) * 1000:.0f} ms",
+        ResultRow(
+            what=f"feeds, links of {workload.days} days at {workload.posts:,} posts a day / links of a day",
+            baseline=f"{median(baseline) * 1000:.0f} ms",
             subject=f"{median(subject) * 1000:.0f} ms",
-            ratio=ratio(subject, floor),
+            ratio=ratio(subject, baseline),
             target=at_most(2),
         )
     ]
 
 
 class _Clock:
-    """A clock that is set by hand."""
+    """A clock that the benchmark sets."""
 
     def __init__(self) -> None:
         self.now: Micros = 1_794_000_000_000_000
@@ -76,13 +77,13 @@ def _reading(index: LinkIndex, since: Micros) -> Contender:
     return read
 
 
-async def _fill(store: FeedStore, effort: Effort) -> None:
-    """Store the posts of the month, account by account, those of the hour to come too."""
+async def _fill(store: FeedStore, workload: Workload) -> None:
+    """Store the posts of the month, account by account, including those of the next hour."""
     chance, newest = Random(1), store.clock() + HOUR
-    each = effort.posts * effort.days // ACCOUNTS
+    each = workload.posts * workload.days // ACCOUNTS
     for number in range(ACCOUNTS):
         account_id = f"did:plc:{number:024}"
-        times = (newest - chance.randrange(effort.days * DAY) for _ in range(each))
+        times = (newest - chance.randrange(workload.days * DAY) for _ in range(each))
         await store.add_items(account_id, [_item(chance, account_id, time) for time in times])
 
 
@@ -96,7 +97,7 @@ def _item(chance: Random, account_id: str, time: Micros) -> Item:
 
 
 def _link(chance: Random, time: Micros) -> Link:
-    """What is talked about most is shared most."""
+    """Return a link; the most popular topics are shared most often."""
     if chance.random() < FRESH:
         page = f"{chance.getrandbits(64):x}"
     else:

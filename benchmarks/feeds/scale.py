@@ -1,7 +1,7 @@
-"""A hundred thousand accounts, in virtual time: is the rate limit kept, who is late, and what does it weigh?
+"""A hundred thousand accounts in virtual time: the rate limit, the lateness of polls, and the memory.
 
-Each account posts at its own pace, from a few times an hour to hardly ever. The source allows what a PDS
-does, 3000 requests in five minutes, and answers after 50 ms. Nothing waits for a real clock.
+Each account posts at its own rate, from a few times an hour to hardly ever. The source has the limit of a
+PDS, 3000 requests in five minutes, and responds after 50 ms. Nothing waits for a real clock.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ from perdure.storage.clock import HOUR, MINUTE
 from perdure.storage.memory import MemoryEngine
 from tests.feeds.virtual_time import run, virtual_clock
 
-from ..report import Line, Sheet, at_most
+from ..report import InfoTable, ResultRow, at_most
 
 WINDOW: Micros = 5 * MINUTE
 LIMIT = 3000
 LATENCY = 0.05
 
 
-class Effort(msgspec.Struct, frozen=True, kw_only=True):
+class Workload(msgspec.Struct, frozen=True, kw_only=True):
     accounts: int
     hours: float
 
 
-class Crowd:
-    """A source whose accounts post by themselves: an item at each multiple of an interval of their own."""
+class SimulatedCrowd:
+    """A source in which each account posts at every multiple of its own interval."""
 
     name = "crowd"
 
@@ -58,7 +58,7 @@ class Crowd:
         self._window = 0
         self._used = 0
         self.busiest = 0
-        """The most requests in a window."""
+        """Return the maximum number of requests in a window."""
         self.by_hour: Counter[int] = Counter()
 
     def join(self, account_id: str) -> Profile:
@@ -70,7 +70,7 @@ class Crowd:
     ) -> FeedPage | None:
         return await self._requests.call(lambda: self._page(account_id, limit, cursor, etag))
 
-    async def profiles(self, actors: Sequence[str]) -> list[Profile]:  # noqa: ARG002 - nobody has changed
+    async def profiles(self, actors: Sequence[str]) -> list[Profile]:  # noqa: ARG002 - no profile changes
         return []
 
     async def _page(
@@ -100,30 +100,30 @@ def _item(account_id: str, number: int, pace: Micros) -> Item:
     return Item(uri=uri, time=number * pace, kind="post", post_uri=uri, author_id=account_id)
 
 
-def measure(effort: Effort) -> tuple[list[Line], list[Sheet]]:
-    return run(_simulate(effort))
+def measure(workload: Workload) -> tuple[list[ResultRow], list[InfoTable]]:
+    return run(_simulate(workload))
 
 
-async def _simulate(effort: Effort) -> tuple[list[Line], list[Sheet]]:
+async def _simulate(workload: Workload) -> tuple[list[ResultRow], list[InfoTable]]:
     clock = virtual_clock()
     polling = PollSettings(posts_per_page=5, initial_lookback_hours=0)
-    crowd = Crowd(RateLimiter(polling.connections, clock=clock), polling)
+    crowd = SimulatedCrowd(RateLimiter(polling.connections, clock=clock), polling)
     store = FeedStore(Storage(MemoryEngine()), clock=clock)
     tracemalloc.start()
     watch = Lateness(clock)
-    await _add_all(store, crowd, effort.accounts, watch)
+    await _add_all(store, crowd, workload.accounts, watch)
     kept = tracemalloc.get_traced_memory()[0]
     poller = asyncio.create_task(Poller(store, crowd, polling, on_outcome=watch.note).run())
-    await asyncio.sleep(effort.hours * 3600)
+    await asyncio.sleep(workload.hours * 3600)
     poller.cancel()
     await asyncio.gather(poller, return_exceptions=True)
     grown = tracemalloc.get_traced_memory()[1] - kept
     tracemalloc.stop()
-    return _told(effort, crowd, watch, await store.count_items(), kept, grown)
+    return _results(workload, crowd, watch, await store.count_items(), kept, grown)
 
 
-async def _add_all(store: FeedStore, crowd: Crowd, count: int, watch: Lateness) -> None:
-    """As if they had been polled before: first polls spread over the longest interval."""
+async def _add_all(store: FeedStore, crowd: SimulatedCrowd, count: int, watch: Lateness) -> None:
+    """Add accounts as if they had been polled before: first polls are spread over the longest interval."""
     chance = Random(2)
     for number in range(count):
         profile = crowd.join(f"did:plc:{number:024}")
@@ -136,7 +136,7 @@ async def _add_all(store: FeedStore, crowd: Crowd, count: int, watch: Lateness) 
 
 
 class Lateness:
-    """By how much of its own interval each poll came after its time."""
+    """How late each poll was, as a share of the account's interval."""
 
     def __init__(self, clock: Callable[[], Micros]) -> None:
         self._clock = clock
@@ -153,14 +153,15 @@ class Lateness:
         self._next[account_id] = at
 
 
-def _told(
-    effort: Effort, crowd: Crowd, watch: Lateness, items: int, kept: int, grown: int
-) -> tuple[list[Line], list[Sheet]]:
+def _results(
+    workload: Workload, crowd: SimulatedCrowd, watch: Lateness, items: int, kept: int, grown: int
+) -> tuple[list[ResultRow], list[InfoTable]]:
     hours = [crowd.by_hour[hour] for hour in sorted(crowd.by_hour)][1:-1] or [sum(crowd.by_hour.values())]
     late = sorted(watch.parts) or [0.0]
-    line = Line(
-        what=f"feeds, {effort.accounts:,} accounts simulated; requests in the busiest five minutes / allowed",
-        floor=f"{LIMIT:,}",
+    row = ResultRow(
+        what=f"feeds, {workload.accounts:,} accounts simulated; "
+        "requests in the busiest five minutes / allowed",
+        baseline=f"{LIMIT:,}",
         subject=f"{crowd.busiest:,}",
         ratio=crowd.busiest / LIMIT,
         target=at_most(1),
@@ -172,8 +173,8 @@ def _told(
         ("items stored", f"{items:,}"),
         ("lateness, median, in intervals of the account", f"{late[len(late) // 2]:.2f}"),
         ("lateness, 99th of 100", f"{late[len(late) * 99 // 100]:.2f}"),
-        ("memory of the accounts, in the memory engine", f"{kept / effort.accounts / 1024:.1f} KiB each"),
+        ("memory of the accounts, in the memory engine", f"{kept / workload.accounts / 1024:.1f} KiB each"),
         ("memory of the polls and items on top, at most", f"{grown / 1024 / 1024:.0f} MiB"),
     ]
-    text = f"{effort.accounts:,} accounts for {effort.hours:g} hours of virtual time."
-    return [line], [Sheet(text=text, headings=("what", "measured"), rows=tuple(rows))]
+    text = f"{workload.accounts:,} accounts for {workload.hours:g} hours of virtual time."
+    return [row], [InfoTable(text=text, headings=("what", "measured"), rows=tuple(rows))]

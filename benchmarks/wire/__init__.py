@@ -1,1 +1,1 @@
-"""Tasks over HTTP. Read `contest`: what is measured, and how it is judged."""
+"""Tasks over HTTP. `comparison` explains what is measured and how it is judged."""

@@ -1,7 +1,7 @@
 """The client of the wire benchmark: JSON-RPC of 2026-07-28 over connections that are kept open.
 
-It does as little as a client can, so that what is measured is the server: requests are put together from
-bytes, and of an answer nothing is read but what says how to go on.
+It does as little as possible, so that the server is measured: requests are assembled from bytes, and only the
+parts of a response that decide the next request are parsed.
 """
 
 from __future__ import annotations
@@ -30,19 +30,19 @@ WORKING = frozenset({"working", "input_required"})
 
 
 class Run(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run. Times are in seconds."""
+    """The result of one run. Times are in seconds."""
 
     number: int
-    """Of tasks, or of plain calls."""
+    """The number of tasks or plain calls."""
     wall: float
     server: float
-    """Processor time of the server."""
+    """CPU time of the server."""
     driver: float
-    """Processor time of the driver."""
+    """CPU time of the client."""
     calls: Seconds
-    """Of each `tools/call`, until its answer was there."""
+    """The seconds of each `tools/call`."""
     gets: Seconds
-    """Of each `tasks/get`."""
+    """The seconds of each `tasks/get`."""
 
     @property
     def requests(self) -> int:
@@ -50,17 +50,17 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def each(self) -> float:
-        """Seconds of a task, or of a plain call."""
+        """The seconds of a task or a plain call."""
         return self.wall / self.number
 
 
 async def collect(server: Server, number: int, concurrency: int) -> Run:
-    """Create so many tasks, and ask for each without a pause until it has ended."""
+    """Create tasks, and poll each without a pause until it has ended."""
     return await _run(server, number, concurrency, _Client.create_and_collect)
 
 
 async def call(server: Server, number: int, concurrency: int) -> Run:
-    """Make so many plain calls."""
+    """Make plain calls."""
     return await _run(server, number, concurrency, _Client.call_plainly)
 
 
@@ -71,14 +71,14 @@ async def _run(
     left = iter(range(number))
 
     async def share(client: _Client) -> None:
-        for _ in left:  # whoever is free takes the next
+        for _ in left:  # a free connection takes the next
             await work(client)
 
     gc.collect()
     gc.disable()
-    used, used_here, began = server.cpu(), process_time(), perf_counter()
+    used, used_here, started = server.cpu(), process_time(), perf_counter()
     await asyncio.gather(*map(share, clients))
-    wall, here, there = perf_counter() - began, process_time() - used_here, server.cpu() - used
+    wall, here, there = perf_counter() - started, process_time() - used_here, server.cpu() - used
     gc.enable()
     for client in clients:
         client.close()
@@ -113,7 +113,7 @@ def _request(method: str, name: str, params: dict[str, Any]) -> bytes:
     body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": META}})
     head = (
         f"POST {PATH} HTTP/1.1",
-        f"Host: {HOST}:80",  # servers look whether it is loopback, whatever the port
+        f"Host: {HOST}:80",  # servers check whether it is loopback, and ignore the port
         "Content-Type: application/json",
         "Accept: application/json, text/event-stream",
         f"MCP-Protocol-Version: {VERSION}",
@@ -128,7 +128,7 @@ _CALL = _request("tools/call", TOOL, {"name": TOOL, "arguments": {}})
 
 
 class _Client:
-    """One connection, on which one request follows the other."""
+    """One connection, which sends one request after the other."""
 
     def __init__(self, wire: _Wire) -> None:
         self._wire = wire
@@ -157,14 +157,14 @@ class _Client:
         assert result.status == "completed", result
 
     async def _send(self, request: bytes, seconds: Seconds) -> _Result:
-        began = perf_counter()
+        started = perf_counter()
         body = await self._wire.exchange(request)
-        seconds.append(perf_counter() - began)
+        seconds.append(perf_counter() - started)
         return _answer.decode(body).result
 
 
 class _Wire(asyncio.Protocol):
-    """HTTP, as much of it as these servers speak: an answer has a length."""
+    """The part of HTTP that these servers use: a response has a content length."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -174,7 +174,7 @@ class _Wire(asyncio.Protocol):
         self._received = b""
 
     def exchange(self, request: bytes) -> asyncio.Future[bytes]:
-        """Send a request; the body of the answer."""
+        """Send a request; return the body of the response."""
         self._waiting = waiting = self._loop.create_future()
         self._transport.write(request)
         return waiting

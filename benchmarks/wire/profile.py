@@ -1,6 +1,6 @@
-"""`python -m benchmarks.wire.profile`: where the time of a server goes while it is driven as in `contest`.
+"""`python -m benchmarks.wire.profile`: profile a server during `comparison`.
 
-A profile makes everything slower, small functions most of all; of threads it sees the event loop's alone.
+A profile slows everything down, and small functions the most. It covers only the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -11,10 +11,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from .apps import docket, durable, plain
 from .client import Run, call, collect
-from .docket import docket
-from .durable import durable
-from .plain import plain
 from .server_process import Server
 
 SERVERS = ("plain", "sqlite", "memory", "docket")
@@ -50,13 +48,13 @@ async def profile(given: Arguments, folder: Path) -> str:
     drive = call if given.server == "plain" else collect
     with make(given.server, folder) as server:
         await drive(server, given.tasks // 4, given.concurrency)
-        told = _told(await drive(server, given.tasks, given.concurrency))
+        text = _described(await drive(server, given.tasks, given.concurrency))
         server.profile()
-        profiled = _told(await drive(server, given.tasks, given.concurrency))
-        return f"without a profile: {told}\nwith it: {profiled}\n\n{server.profiled()}"
+        profiled = _described(await drive(server, given.tasks, given.concurrency))
+        return f"without a profile: {text}\nwith it: {profiled}\n\n{server.profiled()}"
 
 
-def _told(run: Run) -> str:
+def _described(run: Run) -> str:
     return (
         f"{run.number} in {run.wall:.2f} s, {run.requests} requests, "
         f"CPU of the server {run.server:.2f} s, of the driver {run.driver:.2f} s"

@@ -1,7 +1,4 @@
-"""A server in a process of its own, as the measuring process sees it and as it is there.
-
-What it serves is in a module beside this one, so that no server carries the libraries of another.
-"""
+"""A server in its own process: the side of the measuring process, and the side of the server."""
 
 from __future__ import annotations
 
@@ -19,43 +16,43 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from ..processes import Link, Mate
+from ..processes import ChildProcess, Link
 from .apps import PATH
 
 HOST = "127.0.0.1"
 SHOWN = 25
 """Functions in each list of a profile."""
 OURS = "/perdure/(mcp|runtime|tasks|storage)/"
-"""The modules of which a profile has lists of their own."""
+"""The modules for which a profile has a separate list."""
 
 
 # In the measuring process
 
 
 class Server:
-    """One of them, as a context manager. It listens from the start, and is stopped in the end."""
+    """A server as a context manager: listening on entry, stopped on exit."""
 
     def __init__(self, make: Callable[..., ASGIApp], *given: str) -> None:
-        self._mate = Mate()
-        self._mate.begin(_serve, make, given)
-        self.port = cast("int", self._mate.hear())
+        self._process = ChildProcess()
+        self._process.start(_serve, make, given)
+        self.port = cast("int", self._process.receive())
         self.url = f"http://{HOST}:{self.port}{PATH}"
 
     def cpu(self) -> float:
-        """Seconds of the processor that its whole process has used so far."""
+        """Return the CPU seconds that its whole process has used so far."""
         return cast("float", self._ask("cpu"))
 
     def profile(self) -> None:
-        """Write down from now on where the time of its event loop goes."""
+        """Start to profile its event loop."""
         self._ask("profile")
 
     def profiled(self) -> str:
-        """Where it went, and an end of writing it down."""
+        """Stop profiling, and return the profile."""
         return cast("str", self._ask("profiled"))
 
     def _ask(self, word: str) -> object:
-        self._mate.tell(word)
-        return self._mate.hear()
+        self._process.send(word)
+        return self._process.receive()
 
     def __enter__(self) -> Server:
         return self
@@ -63,7 +60,7 @@ class Server:
     def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
         if kind is None:
             self._ask("stop")
-        self._mate.dismiss()
+        self._process.stop()
 
 
 # In the process of the server
@@ -74,7 +71,7 @@ def _serve(link: Link, make: Callable[..., ASGIApp], given: tuple[str, ...]) -> 
 
 
 class _Serving:
-    """A server that does as it is told through the link."""
+    """Serve, and follow the commands that arrive through the link."""
 
     def __init__(self, link: Link) -> None:
         self._link = link
@@ -92,17 +89,17 @@ class _Serving:
             while not self._server.started:
                 assert not running.done(), "the server did not start"
                 await asyncio.sleep(0.01)
-            asyncio.get_running_loop().add_reader(self._link.fileno(), self._hear)
+            asyncio.get_running_loop().add_reader(self._link.fileno(), self._receive)
             self._link.send(listener.getsockname()[1])
             await running
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         try:
-            word = self._link.recv()
-        except EOFError:  # the measuring process is gone
+            message = self._link.recv()
+        except EOFError:  # the measuring process has ended
             self._stop()
             return
-        match word:
+        match message:
             case "cpu":
                 self._link.send(process_time())
             case "profile":
@@ -115,7 +112,7 @@ class _Serving:
                 self._stop()
 
     def _stop(self) -> None:
-        """What `_serve` returns is the answer."""
+        """Return what `_serve` returns."""
         asyncio.get_running_loop().remove_reader(self._link.fileno())
         self._server.should_exit = True
 

@@ -1,4 +1,4 @@
-"""What one writes by hand who keeps a task with the bare driver: a statement for each step of its life."""
+"""The baseline: what one would write by hand with the bare driver, one statement per step of a task."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from typing import Self
 
 from perdure.storage import Record
 
-from .copies import Life
+from .synthetic_tasks import Lifecycle
 
 
-class Floor(ABC):
-    """Four writes and a read, each acknowledged before the next is sent. It counts nothing, guards nothing,
-    tells nobody and forgets nothing; but what it has written is as safe as what the store has.
+class Baseline(ABC):
+    """Four writes and a read, each acknowledged before the next is sent.
+
+    It has no counters, quotas, notifications or expiry, but its writes are as durable as the store's.
     """
 
-    def __init__(self, lives: Iterator[Life]) -> None:
-        self._lives = lives
-        self._ready: deque[Life] = deque()
+    def __init__(self, lifecycles: Iterator[Lifecycle]) -> None:
+        self._lives = lifecycles
+        self._ready: deque[Lifecycle] = deque()
         self._stack = AsyncExitStack()
 
     def prepare(self, number: int) -> None:
-        """Have so many lives ready, so that nobody pays for them who is timed."""
+        """Prepare lifecycles, so that their creation is not measured."""
         self._ready.extend(islice(self._lives, number - len(self._ready)))
 
-    async def live(self) -> None:
-        life = self._ready.popleft()
-        await self.insert(life[0])
-        for before, after in pairwise(life):
+    async def run_lifecycle(self) -> None:
+        lifecycle = self._ready.popleft()
+        await self.insert(lifecycle[0])
+        for before, after in pairwise(lifecycle):
             await self.update(before, after)
-        assert await self.read(life[0]) == life[-1].body
+        assert await self.read(lifecycle[0]) == lifecycle[-1].body
 
     @abstractmethod
     async def open(self) -> None:
-        """Connect, and make the tables. What is to be closed goes on the stack."""
+        """Connect, and create the tables. Push on the stack what must be closed."""
 
     @abstractmethod
     async def insert(self, record: Record) -> None: ...
@@ -47,7 +48,7 @@ class Floor(ABC):
 
     @abstractmethod
     async def read(self, record: Record) -> str:
-        """The body that stands there."""
+        """Return the stored body."""
 
     async def __aenter__(self) -> Self:
         await self.open()
