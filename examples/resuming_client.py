@@ -1,4 +1,4 @@
-"""A client that can be stopped at any time: it saves its task in a file, and resumes it.
+"""A client that may be stopped at any time: it keeps the handle of its task in a file, and resumes it.
 
     python examples/resuming_client.py [ENDPOINT [SECONDS]]
 
@@ -17,32 +17,32 @@ from mcp_types import CallToolResult, TextContent
 
 from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 
-SAVED = Path("report.task")
+SAVED_TASK_FILE = Path("report.handle")
 
 
 async def main(endpoint: str, seconds: float) -> None:
     tasks = ClientTasks(push=True)
     async with Client(endpoint, extensions=[tasks]) as client:
-        if SAVED.exists():
-            print(f"resuming the task in {SAVED}")
-            task = tasks.resume(client, SAVED.read_text())
+        if SAVED_TASK_FILE.exists():
+            print(f"resuming the task in {SAVED_TASK_FILE}")
+            handle = tasks.resume(client, SAVED_TASK_FILE.read_text())
         else:
-            task = await start(tasks, client, seconds)
-        result = await task.wait(on_state=Show())
-        SAVED.unlink()
+            handle = await start(tasks, client, seconds)
+        result = await handle.wait(on_state=PrintStatus())
+        SAVED_TASK_FILE.unlink()
         print(text_of(result))
 
 
 async def start(tasks: ClientTasks, client: Client, seconds: float) -> ClientTask:
-    task = await tasks.start(client, "build_report", {"year": 2026, "seconds": seconds})
-    if isinstance(task, CallToolResult):
-        raise SystemExit(text_of(task))
-    SAVED.write_text(task.save())
-    print(f"the task is saved in {SAVED}; stop me with Ctrl-C and start me again")
-    return task
+    handle = await tasks.start(client, "build_report", {"year": 2026, "seconds": seconds})
+    if isinstance(handle, CallToolResult):
+        raise SystemExit(text_of(handle))
+    SAVED_TASK_FILE.write_text(handle.save())
+    print(f"the task is kept in {SAVED_TASK_FILE}; stop me with Ctrl-C and start me again")
+    return handle
 
 
-class Show:
+class PrintStatus:
     """Prints what the task says, when it says something new."""
 
     said = ""

@@ -77,7 +77,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if not is_worker(config):
         servers.host()
         if config.getoption("numprocesses", None):
-            fork_server.the_forge()
+            fork_server.socket_path()
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

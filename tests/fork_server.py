@@ -4,7 +4,7 @@ The import takes 1.5 seconds of CPU time, for each server and each command that 
 per pytest run imports it once and forks on request. A forked process has its own arguments, folder,
 environment, streams, signals and exit code, and a test can kill it like any other.
 
-    process = await forged("-m", "tests.mcp.server_process", url, cwd=ROOT, stdout=PIPE)
+    process = await spawn("-m", "tests.mcp.server_process", url, cwd=ROOT, stdout=PIPE)
 
 is `asyncio.create_subprocess_exec(sys.executable, ...)`, but faster. In a shell, write
 `python tests/fork_server.py --ask SOCKET ARGUMENTS`. The commands of perdure are not imported in advance:
@@ -35,20 +35,20 @@ from typing import IO, TypeAlias
 
 import msgspec
 
-READ = (
+PRELOADED = (
     *("mcp.client", "mcp.server", "mcp.server.mcpserver", "mcp.client.streamable_http", "mcp.client.stdio"),
     *("uvicorn", "uvicorn.protocols.http.h11_impl", "uvicorn.lifespan.on", "httpx2", "typer", "rich.live"),
     *("perdure", "perdure.mcp.client", "perdure.feeds.bluesky", "perdure.web", "perdure.operating"),
     *("perdure.storage.sqlite", "perdure.tasks.forms", "hypothesis"),
 )
-MOST_BYTES = 1024 * 1024
-ADDRESS = "PERDURE_TEST_FORGE"
+MAX_REQUEST_BYTES = 1024 * 1024
+ADDRESS = "PERDURE_TEST_FORK_SERVER"
 """The environment variable that holds the socket of the forge that another process has started."""
 
 Stream: TypeAlias = int | IO[bytes] | None
 
 
-class Order(msgspec.Struct):
+class SpawnRequest(msgspec.Struct):
     """What is to be run. With it come the three standard streams."""
 
     words: list[str]
@@ -56,7 +56,7 @@ class Order(msgspec.Struct):
     variables: dict[str, str]
 
 
-class Forged:
+class ForkedProcess:
     """A process, as asyncio has them."""
 
     def __init__(self, pid: int, end: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
@@ -105,42 +105,47 @@ async def _rest(stream: asyncio.StreamReader | None) -> bytes:
     return b"" if stream is None else await stream.read()
 
 
-async def forged(
+async def spawn(
     *words: str,
     cwd: Path | str | None = None,
     env: Mapping[str, str] | None = None,
     stdin: Stream = DEVNULL,
     stdout: Stream = None,
     stderr: Stream = None,
-) -> Forged:
+) -> ForkedProcess:
     """`python` with these words: `-m MODULE ...`, `-c CODE ...`, or `FILE ...`."""
     folder = os.path.abspath(cwd or ".")  # noqa: PTH100, ASYNC240 (asks no disk)
-    order = Order(list(words), folder, dict(os.environ if env is None else env))
+    order = SpawnRequest(list(words), folder, dict(os.environ if env is None else env))
     pipes = [_pipe(stdin, 0), _pipe(stdout, 1), _pipe(stderr, 2)]
     theirs = [child for child, _ in pipes]
     if stderr == STDOUT:
         theirs[2] = theirs[1]
-    end, connection = await asyncio.open_unix_connection(sock=_ordered(str(the_forge()), order, theirs))
-    process = Forged(int(await end.readline()), end, connection)
+    end, connection = await asyncio.open_unix_connection(
+        sock=_send_request(str(socket_path()), order, theirs)
+    )
+    process = ForkedProcess(int(await end.readline()), end, connection)
     await _join(process, pipes)
     return process
 
 
-def run_forged(*words: str, cwd: Path | str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+def run_in_fork(*words: str, cwd: Path | str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
     """The same as `subprocess.run`: wait for its end, and return what it printed."""
-    order = Order(list(words), str(cwd), dict(env))
+    order = SpawnRequest(list(words), str(cwd), dict(env))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open() as nothing:
         streams = [nothing.fileno(), out.fileno(), err.fileno()]
-        with _ordered(str(the_forge()), order, streams) as connection, connection.makefile() as answers:
+        with (
+            _send_request(str(socket_path()), order, streams) as connection,
+            connection.makefile() as answers,
+        ):
             _pid, code = answers
         printed = [(file.seek(0), file.read().decode())[1] for file in (out, err)]
     return subprocess.CompletedProcess(list(words), int(code), *printed)
 
 
-def _ordered(forge: str, order: Order, streams: list[int]) -> socket.socket:
+def _send_request(server: str, order: SpawnRequest, streams: list[int]) -> socket.socket:
     """Where it is told which process was made, and later with what it ended."""
     connection = socket.socket(socket.AF_UNIX)
-    connection.connect(forge)
+    connection.connect(server)
     socket.send_fds(connection, [msgspec.json.encode(order)], streams)
     connection.shutdown(socket.SHUT_WR)
     return connection
@@ -158,7 +163,7 @@ def _pipe(wanted: Stream, place: int) -> tuple[int, int | None]:
     return os.dup(wanted if isinstance(wanted, int) else wanted.fileno()), None
 
 
-async def _join(process: Forged, pipes: list[tuple[int, int | None]]) -> None:
+async def _join(process: ForkedProcess, pipes: list[tuple[int, int | None]]) -> None:
     loop = asyncio.get_running_loop()
     for place, (child, ours) in enumerate(pipes):
         os.close(child)
@@ -183,12 +188,12 @@ async def _writer(loop: asyncio.AbstractEventLoop, file: IO[bytes]) -> asyncio.S
 
 
 @cache
-def the_forge() -> Path:
+def socket_path() -> Path:
     """The socket of the process that has read everything. It ends with the process that started it."""
     if ADDRESS in os.environ:
         return Path(os.environ[ADDRESS])
-    path = Path(tempfile.mkdtemp(prefix="forge")) / "socket"
-    command = [sys.executable, "-m", __name__, "--forge", str(path)]
+    path = Path(tempfile.mkdtemp(prefix="fork-server")) / "socket"
+    command = [sys.executable, "-m", __name__, "--serve", str(path)]
     process = subprocess.Popen(
         command,
         cwd=Path(__file__).parents[1],
@@ -206,7 +211,7 @@ def the_forge() -> Path:
 # In the process that forks
 
 
-class Forge:
+class ForkServer:
     def __init__(self, path: str) -> None:
         self._folder = Path(path).parent
         self._listener = socket.socket(socket.AF_UNIX)
@@ -220,7 +225,7 @@ class Forge:
         signal.set_wakeup_fd(woken)
         self._woken = woken
 
-    def next_child(self) -> tuple[Order, list[int]]:
+    def next_child(self) -> tuple[SpawnRequest, list[int]]:
         """Forks for whoever asks, and returns in the processes that it makes; ends with who started us."""
         with selectors.DefaultSelector() as selector:
             for each in (self._listener, self._ended, sys.stdin):
@@ -234,7 +239,7 @@ class Forge:
                 if self._listener in events and (child := self._fork()) is not None:
                     return child
 
-    def _fork(self) -> tuple[Order, list[int]] | None:
+    def _fork(self) -> tuple[SpawnRequest, list[int]] | None:
         connection, _ = self._listener.accept()
         order, streams = _receive(connection)
         pid = os.fork()
@@ -277,14 +282,14 @@ def _be_woken(_number: int, _frame: object) -> None:
     """A signal without a handler wakes nobody."""
 
 
-def _receive(connection: socket.socket) -> tuple[Order, list[int]]:
-    data, streams, _, _ = socket.recv_fds(connection, MOST_BYTES, 3)
-    while more := connection.recv(MOST_BYTES):
+def _receive(connection: socket.socket) -> tuple[SpawnRequest, list[int]]:
+    data, streams, _, _ = socket.recv_fds(connection, MAX_REQUEST_BYTES, 3)
+    while more := connection.recv(MAX_REQUEST_BYTES):
         data += more
-    return msgspec.json.decode(data, type=Order), streams
+    return msgspec.json.decode(data, type=SpawnRequest), streams
 
 
-def become(order: Order, streams: list[int]) -> None:
+def become(order: SpawnRequest, streams: list[int]) -> None:
     """What was asked for: from here on a process like any that the interpreter begins with."""
     os.environ.clear()
     os.environ.update(order.variables)
@@ -316,10 +321,10 @@ def _run(words: list[str]) -> None:
             runpy.run_path(first, run_name="__main__")
 
 
-def ask(forge: str, words: list[str]) -> int:
+def ask(server: str, words: list[str]) -> int:
     """Have it run elsewhere, with our streams; with what it ended."""
-    order = Order(words, str(Path.cwd()), dict(os.environ))
-    with _ordered(forge, order, [0, 1, 2]).makefile() as told:
+    order = SpawnRequest(words, str(Path.cwd()), dict(os.environ))
+    with _send_request(server, order, [0, 1, 2]).makefile() as told:
         _pid, code = told
     return int(code) % 256
 
@@ -327,9 +332,9 @@ def ask(forge: str, words: list[str]) -> int:
 if __name__ == "__main__":
     if sys.argv[1] == "--ask":
         sys.exit(ask(sys.argv[2], sys.argv[3:]))
-    for module in READ:
+    for module in PRELOADED:
         import_module(module)
     gc.freeze()  # so that no child looks at it all when it ends
-    forge = Forge(sys.argv[2])
+    server = ForkServer(sys.argv[2])
     print("ready", flush=True)
-    become(*forge.next_child())
+    become(*server.next_child())

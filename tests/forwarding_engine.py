@@ -24,7 +24,7 @@ from perdure.storage import (
 )
 
 
-class Forwarding(Engine):
+class ForwardingEngine(Engine):
     """Give it a `storage` before its first use."""
 
     name = "forwarding"

@@ -23,9 +23,9 @@ from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 from perdure.storage.kit.servers.process import free_port
 
 from .feeds.fake_server.process import FakeProcess, fake_process
-from .fork_server import PIPE, STDOUT, Forged, forged
+from .fork_server import PIPE, STDOUT, ForkedProcess, spawn
 from .markers import row
-from .mcp.raw_clients import Core, Modern, is_open
+from .mcp.raw_clients import Client2025, Client2026, is_open
 from .runtime.replicas import until
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ ENDLESS = "import anyio, types; example.anyio = types.SimpleNamespace(sleep=lamb
 class Program:
     """A running program, and what it has said."""
 
-    def __init__(self, process: Forged) -> None:
+    def __init__(self, process: ForkedProcess) -> None:
         self._process = process
         self._reading = asyncio.create_task(self._read())
         self.said = ""
@@ -91,7 +91,7 @@ async def running(
 ) -> AsyncGenerator[Program]:
     """`python` with these arguments, in this directory; killed at the end of the block if it still runs."""
     unbuffered = {**environment, "PYTHONUNBUFFERED": "1"}
-    process = await forged(*arguments, cwd=directory, env=unbuffered, stdout=PIPE, stderr=STDOUT)
+    process = await spawn(*arguments, cwd=directory, env=unbuffered, stdout=PIPE, stderr=STDOUT)
     program = Program(process)
     try:
         yield program
@@ -214,10 +214,10 @@ async def test_authenticated_keeps_ada_and_bob_apart(tmp_path: Path) -> None:
     ada_token, bob_token = "ada-secret", "bob-secret"
     async with (
         served(tmp_path, "authenticated") as server,
-        Modern(server.url, token=ada_token) as ada,
-        Modern(server.url, token=bob_token) as bob,
-        Modern(server.url, token="no" + "-secret") as stranger,
-        Core(server.url, token=bob_token) as bob_of_2025,
+        Client2026(server.url, token=ada_token) as ada,
+        Client2026(server.url, token=bob_token) as bob,
+        Client2026(server.url, token="no" + "-secret") as stranger,
+        Client2025(server.url, token=bob_token) as bob_of_2025,
     ):
         task_id = await ada.start("archive", {"folder": "letters"})
         assert (await bob.send("tasks/get", {"taskId": task_id})).code == -32602
@@ -233,8 +233,8 @@ async def test_authenticated_lets_nobody_have_more_than_ten_at_once(tmp_path: Pa
     bob_token, ada_token = "bob-secret", "ada-secret"
     async with (
         served(tmp_path, "authenticated", before=ENDLESS) as server,
-        Modern(server.url, token=bob_token) as bob,
-        Modern(server.url, token=ada_token) as ada,
+        Client2026(server.url, token=bob_token) as bob,
+        Client2026(server.url, token=ada_token) as ada,
     ):
         answers = await asyncio.gather(*(bob.call("archive", {"folder": f"{n}"}) for n in range(14)))
         assert (await ada.call("archive", {"folder": "a"})).result["resultType"] == "task"

@@ -37,22 +37,22 @@ KINDS = ("contract", "rotation", "once")
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
 """What pytest warns of because this process has imported parts of the tests already."""
 LASTING = ["sqlite", *engines.SERVERS]
-ENGINES_OF = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING}
+ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING}
 """The engines of rows that are not about all five. 94 names its engines; memory forgets what 97 keeps, and
 has no stored bytes that could be damaged as in 107.
 """
-ERRORS = 100
+ERRORS_ROW = 100
 """The row that is proven by recording which errors were raised."""
 
 
 class Row(msgspec.Struct, frozen=True):
     number: int
     behaviour: str
-    stands: str
+    state: str
 
     @property
-    def is_claimed(self) -> bool:
-        return self.stands == "proven"
+    def is_proven(self) -> bool:
+        return self.state == "proven"
 
 
 class Proof(msgspec.Struct, frozen=True):
@@ -123,7 +123,7 @@ def missing_engines(row: Row, proofs: list[Proof], *, everywhere: bool) -> list[
     if not seen:
         return []
     is_on_all = everywhere or any(proof.kind == "contract" for proof in proofs)
-    wanted = ENGINES_OF.get(row.number, engines.FIVE if is_on_all else ["memory", "sqlite"])
+    wanted = ENGINES_BY_ROW.get(row.number, engines.FIVE if is_on_all else ["memory", "sqlite"])
     missing = [each for each in wanted if each not in seen and each not in servers.LEFT_OUT]
     return missing if seen & set(engines.SERVERS) else [*missing, "a server"]
 
@@ -138,7 +138,7 @@ def show(row: Row, proofs: list[Proof]) -> None:
         count = f"{len(cases)} cases" if len(cases) > 1 else "1 case"
         say(f"          {kind:8}  {function}  ({count}{': ' if where else ''}{', '.join(where)})")
     if not proofs:
-        say(f"          not yet: {row.stands}")
+        say(f"          not yet: {row.state}")
 
 
 def summary(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: bool) -> str:
@@ -159,8 +159,8 @@ def unraised() -> list[str]:
     """What the last whole run of the tests says about row 100."""
     seen = raised.recorded()
     if seen is None:
-        return [f"row {ERRORS}: no whole run has recorded which errors it raised; run: make test"]
-    return [f"row {ERRORS}: no test raised {name}" for name in raised.missing(seen)]
+        return [f"row {ERRORS_ROW}: no whole run has recorded which errors it raised; run: make test"]
+    return [f"row {ERRORS_ROW}: no test raised {name}" for name in raised.missing(seen)]
 
 
 def problems_of(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: bool) -> list[str]:
@@ -188,7 +188,7 @@ def main() -> None:
     if not options.brief:
         for row in table:
             show(row, proofs.get(row.number, []))
-    claimed = [row for row in table if row.is_claimed]
+    claimed = [row for row in table if row.is_proven]
     say(summary(claimed, proofs, everywhere=options.all))
     problems = problems_of(claimed, proofs, everywhere=options.all)
     for problem in problems:

@@ -31,13 +31,13 @@ from tests import engines, fork_server, servers
 
 from .parity import ROOT, Proof, collect, rows, say
 
-PLAN = Path(__file__).with_name("sabotage.toml")
+MUTANTS = Path(__file__).with_name("sabotage.toml")
 TESTS_FAILED = 1
 TIMEOUT = 600.0
 """Seconds after which a run is stopped. Tests that never end have noticed something, too."""
 
 
-class Sabotage(msgspec.Struct, frozen=True, kw_only=True):
+class Mutant(msgspec.Struct, frozen=True, kw_only=True):
     row: int
     file: str
     old: str
@@ -45,10 +45,10 @@ class Sabotage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    sabotage: list[Sabotage]
+    sabotage: list[Mutant]
 
 
-def apply(sabotage: Sabotage, sources: Path) -> None:
+def apply(sabotage: Mutant, sources: Path) -> None:
     path = sources / "perdure" / sabotage.file
     text = path.read_text(encoding="utf-8")
     if text.count(sabotage.old) != 1:
@@ -57,12 +57,12 @@ def apply(sabotage: Sabotage, sources: Path) -> None:
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    sabotage: Sabotage
-    is_noticed: bool
+    sabotage: Mutant
+    is_killed: bool
     seconds: float
 
 
-def judge(sabotage: Sabotage, proofs: list[Proof]) -> Verdict:
+def judge(sabotage: Mutant, proofs: list[Proof]) -> Verdict:
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         sources = Path(folder) / "src"
@@ -94,8 +94,8 @@ def run_tests(row: int, files: list[str], sources: Path) -> str | None:
     return None
 
 
-def planned() -> list[Sabotage]:
-    return msgspec.convert(tomllib.loads(PLAN.read_text(encoding="utf-8")), Plan).sabotage
+def planned() -> list[Mutant]:
+    return msgspec.convert(tomllib.loads(MUTANTS.read_text(encoding="utf-8")), Plan).sabotage
 
 
 def main() -> None:
@@ -113,10 +113,10 @@ def main() -> None:
     servers.host()  # all runs share its servers
     with ThreadPoolExecutor(2) as pool:
         verdicts = list(pool.map(judge, chosen, [proofs.get(each.row, []) for each in chosen]))
-    green = [each.sabotage for each in verdicts if not each.is_noticed]
+    green = [each.sabotage for each in verdicts if not each.is_killed]
     for each in green:
         say(f"row {each.row} stayed green with {each.new.strip()!r} in {each.file}")
-    bare = {row.number for row in rows() if row.is_claimed} - {each.row for each in plan}
+    bare = {row.number for row in rows() if row.is_proven} - {each.row for each in plan}
     for number in sorted(bare):
         say(f"row {number} is claimed and nothing sabotages it")
     minutes = (time.monotonic() - started) / 60

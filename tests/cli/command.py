@@ -21,7 +21,7 @@ import msgspec
 from perdure.runtime import App, Runtime, Task
 from perdure.tasks import Json
 
-from ..fork_server import PIPE, Forged, forged
+from ..fork_server import PIPE, ForkedProcess, spawn
 
 PATIENCE = 60.0
 HOSTILE = "\x1b]0;owned\x07\x9b31m\u202e"
@@ -52,7 +52,7 @@ class Ended(msgspec.Struct, frozen=True):
 async def run(url: str, *arguments: str, code: int = 0) -> Ended:
     """A command run to its end, which must be this one, and no traceback."""
     command = ("-m", "perdure.cli", "tasks", *arguments)
-    process = await forged(*command, env=environment(url), stdout=PIPE, stderr=PIPE)
+    process = await spawn(*command, env=environment(url), stdout=PIPE, stderr=PIPE)
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     ended = Ended(process.returncode or 0, out.decode(), err.decode())
     assert ended.code == code, ended
@@ -78,7 +78,7 @@ def environment(url: str | None = None) -> dict[str, str]:
 class Terminal:
     """A command in a terminal of its own, 120 letters wide, and somebody who types."""
 
-    def __init__(self, process: Forged, screen: int) -> None:
+    def __init__(self, process: ForkedProcess, screen: int) -> None:
         self.seen = ""
         self._process = process
         self._screen = screen
@@ -126,7 +126,7 @@ class Terminal:
 async def terminal(url: str, *arguments: str) -> AsyncGenerator[Terminal]:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
-    process = await forged(
+    process = await spawn(
         *("-m", "perdure.cli", "tasks", *arguments),
         env={**environment(url), "TERM": "xterm-256color"},
         stdin=theirs,

@@ -20,7 +20,7 @@ from perdure.storage.clock import MINUTE
 
 from ..feeds.fake_server import FakeBluesky
 from ..feeds.simulation import World
-from ..fork_server import PIPE, Forged, forged
+from ..fork_server import PIPE, ForkedProcess, spawn
 from ..storage.sqlite_helpers import url_of
 
 PATIENCE = 60.0
@@ -82,10 +82,10 @@ class Place:
     async def json(self, *arguments: str, code: int = 0) -> Any:  # noqa: ANN401 - any JSON
         return (await self.feeds(*arguments, "--json", code=code)).document
 
-    async def start(self, *arguments: str) -> Forged:
+    async def start(self, *arguments: str) -> ForkedProcess:
         variables = {**environment(), "XDG_STATE_HOME": str(self.folder / "state"), **self.variables}
         command = ("-m", "perdure.cli", "feeds", *arguments)
-        return await forged(*command, cwd=self.folder, env=variables, stdout=PIPE, stderr=PIPE)
+        return await spawn(*command, cwd=self.folder, env=variables, stdout=PIPE, stderr=PIPE)
 
     def person(self, handle: str, posts: int = 0, *, every: Micros = MINUTE) -> str:
         """Somebody who has posted until now. The DID."""

@@ -20,7 +20,7 @@ from mcp_types import CallToolResult
 from perdure.mcp.client import ClientTask
 from perdure.storage.kit.servers.process import free_port
 
-from ..fork_server import PIPE, STDOUT, forged
+from ..fork_server import PIPE, STDOUT, spawn
 from ..test_examples import SERVING, Program
 
 TOKEN = "a-token-that-nobody-guesses"  # noqa: S105 - the point is that it is not told
@@ -130,7 +130,7 @@ async def refused(folder: Path, *arguments: str, code: int = 2) -> str:
     """What it says that is not served: one sentence, and it leaves no file behind."""
     before = _files_in(folder)
     variables = {**os.environ, "COLUMNS": "300", "PYTHONDONTWRITEBYTECODE": "1"}
-    process = await forged(*SERVING, *arguments, cwd=folder, env=variables, stdout=PIPE, stderr=STDOUT)
+    process = await spawn(*SERVING, *arguments, cwd=folder, env=variables, stdout=PIPE, stderr=STDOUT)
     try:
         told = (await asyncio.wait_for(process.communicate(), PATIENCE))[0].decode()
     finally:

@@ -41,7 +41,7 @@ Ended = subprocess.CompletedProcess[str]
 
 def perdure_command(*arguments: str, folder: Path = ROOT) -> Ended:
     variables = {**os.environ, "COLUMNS": "200"}
-    return run_forged("-m", "perdure.cli", *arguments, cwd=folder, env=variables)
+    return run_in_fork("-m", "perdure.cli", *arguments, cwd=folder, env=variables)
 
 
 def expect_result(ended: Ended, code: int, *words: str) -> None:

@@ -66,7 +66,7 @@ async def test_doctor_tells_the_place_and_leaves_nothing_behind(tmp_path: Path) 
 async def doctor(url: str, *options: str) -> str:
     """The report, which is all on standard output."""
     command = ("-m", "perdure.cli", "doctor", *options, "--url", url)
-    process = await forged(*command, env=environment(), stdout=PIPE, stderr=PIPE)
+    process = await spawn(*command, env=environment(), stdout=PIPE, stderr=PIPE)
     told, said = await asyncio.wait_for(process.communicate(), PATIENCE)
     assert (process.returncode, said) == (0, b"")
     return told.decode()

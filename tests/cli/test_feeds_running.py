@@ -23,7 +23,7 @@ from perdure.feeds.account import Lease
 from perdure.storage.clock import HOUR
 
 from ..feeds.fake_server import Fault
-from ..fork_server import Forged, forged
+from ..fork_server import ForkedProcess, spawn
 from ..runtime.replicas import until
 from .feeds_folder import PATIENCE, Ended, Place, a_place, environment, now
 
@@ -274,7 +274,7 @@ async def printed_by(stream: asyncio.StreamReader | None, words: str) -> str:
     return said
 
 
-async def ended(process: Forged) -> Ended:
+async def ended(process: ForkedProcess) -> Ended:
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     return Ended(process.returncode or 0, out.decode(), err.decode())
 
@@ -348,7 +348,7 @@ class Terminal:
 
     async def run(self, place: Place, *arguments: str, out: int | None = None) -> int:
         """The exit code. Standard output goes to the terminal too, or to the file `out`."""
-        process = await forged(
+        process = await spawn(
             *("-m", "perdure.cli", "feeds", *arguments),
             cwd=place.folder,
             env={**environment(), "TERM": "xterm-256color"},

@@ -13,7 +13,7 @@ import pytest
 
 from perdure.storage import open_storage
 
-from ..fork_server import run_forged
+from ..fork_server import run_in_fork
 from ..storage.sqlite_helpers import url_of
 from .feeds_folder import Place, a_place
 from .test_commands import Ended
@@ -58,7 +58,7 @@ async def place(tmp_path: Path, anyio_backend: str) -> AsyncGenerator[Place]:
 
 def perdure(folder: Path, *arguments: str, variables: Mapping[str, str] = {}) -> Ended:
     plain = {name: value for name, value in os.environ.items() if name != "PERDURE_URL"}
-    return run_forged(
+    return run_in_fork(
         "-m", "perdure.cli", *arguments, cwd=folder, env={**plain, "COLUMNS": "200", **variables}
     )
 

@@ -23,8 +23,8 @@ from perdure.storage import open_storage
 from perdure.tasks import Status
 
 from ..feeds.fake_server.process import fake_process
-from ..fork_server import PIPE, STDOUT, forged
-from ..mcp.raw_clients import Core, Modern
+from ..fork_server import PIPE, STDOUT, spawn
+from ..mcp.raw_clients import Client2025, Client2026
 from ..runtime.replicas import until
 from ..storage.engines import new_url
 from ..test_examples import Person, running, sampled, started, text_of, visiting
@@ -174,7 +174,7 @@ async def _pasted(server: Background, folder: Path, lines: str) -> str:
     (folder / "pasted").write_text(lines)
     environment = {**os.environ, "PERDURE_TOKEN": TOKEN}
     with (folder / "pasted").open("rb") as pasted:
-        process = await forged(
+        process = await spawn(
             *("-m", "asyncio"), cwd=folder, env=environment, stdin=pasted, stdout=PIPE, stderr=STDOUT
         )
     async with await open_storage(f"sqlite:///{server.file}") as storage:
@@ -265,9 +265,9 @@ async def test_beyond_this_machine_every_call_and_page_needs_the_token(guarded: 
         assert TOKEN not in (await browser.get(guarded.root + "/")).text
         assert (await browser.get(guarded.root + "/tasks")).status_code != 200
         assert (await browser.post(guarded.url, json={})).status_code == 401
-    async with Modern(guarded.url, token="another") as stranger:  # noqa: S106
+    async with Client2026(guarded.url, token="another") as stranger:  # noqa: S106
         assert (await stranger.send("tools/list")).status == 401
-    async with Modern(guarded.url, token=TOKEN) as friend, Core(guarded.url, token=TOKEN) as older:
+    async with Client2026(guarded.url, token=TOKEN) as friend, Client2025(guarded.url, token=TOKEN) as older:
         task_id = await friend.start("build_report", {"year": 2026, "seconds": 0})
         await friend.until(task_id, "completed")
         listed = (await older.send("tasks/list")).result["tasks"]
@@ -282,7 +282,7 @@ async def test_a_token_of_the_dashboard_opens_that_alone_and_the_other_one_the_s
     two_tokens: Background,
 ) -> None:
     for token, sees, calls in ((DASHBOARD_TOKEN, 200, 401), (TOKEN, 401, 200)):
-        async with anyone(token) as browser, Modern(two_tokens.url, token=token) as client:
+        async with anyone(token) as browser, Client2026(two_tokens.url, token=token) as client:
             assert (await browser.get(two_tokens.root + "/tasks")).status_code == sees
             assert (await client.send("tools/list")).status == calls
     assert TOKEN not in two_tokens.said

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ..fork_server import PIPE, forged
+from ..fork_server import PIPE, spawn
 from .serve_process import TOKEN, refused
 from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER
 
@@ -56,7 +56,7 @@ async def test_a_token_that_no_header_can_carry_or_that_is_guessed_is_refused(
 
 async def test_the_token_that_is_made_as_told_is_long_enough(tmp_path: Path) -> None:
     words = GENERATE_ONE.partition("python ")[2].replace('"', "").split(" ", 1)
-    made = await (await forged(*words, stdout=PIPE)).communicate()
+    made = await (await spawn(*words, stdout=PIPE)).communicate()
     said = await refused(tmp_path, "--token", made[0].decode().strip(), "nowhere:server")
     assert "no module named 'nowhere'" in said
 

@@ -20,7 +20,7 @@ from perdure.storage.kit.servers.valkey import Valkey
 from perdure.storage.memory import MemoryEngine
 
 from ..markers import server
-from ..mcp.raw_clients import Modern
+from ..mcp.raw_clients import Client2026
 from ..runtime.replicas import until
 from ..storage.sqlite_child import fill
 from ..storage.sqlite_helpers import padded
@@ -81,7 +81,7 @@ async def test_health_reports_writes_that_fail_until_they_succeed_again(
     with make(tmp_path) as filling:
         async with (
             sampled(tmp_path, "--url", filling.url, "--no-dashboard") as served,
-            Modern(served.url) as modern,
+            Client2026(served.url) as modern,
             anyone() as browser,
         ):
             address = f"{served.url.removesuffix('/mcp')}/health"

@@ -14,7 +14,7 @@ from mcp.client import Client
 from perdure.mcp.client import ClientTask, ClientTasks
 
 from ..markers import row
-from ..mcp.raw_clients import Core
+from ..mcp.raw_clients import Client2025
 from ..runtime.replicas import until
 from ..test_examples import sampled, started, text_of, visiting
 from .serve_process import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing
@@ -72,7 +72,7 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
     report that was stopped continues. Ctrl-C ends it as SIGTERM does, while a report is written.
     """
     pushed = ClientTasks(push=True)
-    async with sampled(tmp_path) as server, anyone() as browser, Core(server.url) as core:
+    async with sampled(tmp_path) as server, anyone() as browser, Client2025(server.url) as core:
         await core.send("tools/list")
         events_path = server.url.removesuffix("/mcp") + "/events/tasks"
         async with browser.stream("GET", events_path) as events:

@@ -12,7 +12,7 @@ from perdure.storage.kit.servers.process import free_port
 from perdure.tasks import Snapshot, Status
 from perdure.tasks.snapshot import TASKS
 
-from ..mcp.raw_clients import Modern
+from ..mcp.raw_clients import Client2026
 from ..runtime.replicas import until
 from ..test_examples import EXAMPLES, SERVING, Person, Served, running, sampled, started, text_of, visiting
 from ..web.tool_dashboard import csrf_token_in, path_of
@@ -81,8 +81,8 @@ async def test_a_token_guards_a_server_of_ones_own_that_lets_in_everybody(tmp_pa
     (tmp_path / "own.py").write_text(code)
     async with (
         sampled(tmp_path, "own:server", "--token", TOKEN, "--no-dashboard") as server,
-        Modern(server.url) as stranger,
-        Modern(server.url, token=TOKEN) as friend,
+        Client2026(server.url) as stranger,
+        Client2026(server.url, token=TOKEN) as friend,
         anyone() as client,
     ):
         assert (await stranger.send("tools/list")).status == 401
@@ -96,7 +96,10 @@ async def test_a_server_with_tokens_of_its_own_keeps_to_them(tmp_path: Path) -> 
     (tmp_path / "own.py").write_text((EXAMPLES / "authenticated.py").read_text())
     ada_token = "ada-secret"  # noqa: S105 - of the example
     async with sampled(tmp_path, "own:server", "--token", TOKEN) as server:
-        async with Modern(server.url, token=TOKEN) as stranger, Modern(server.url, token=ada_token) as ada:
+        async with (
+            Client2026(server.url, token=TOKEN) as stranger,
+            Client2026(server.url, token=ada_token) as ada,
+        ):
             assert (await stranger.send("tools/list")).status == 401
             assert (await ada.send("tools/list")).status == 200
         async with anyone() as browser:

@@ -14,11 +14,11 @@ from uuid import uuid4
 from .. import fork_server
 
 SHELL = f"""
-python() {{ if [ "$BASHPID" = "$$" ]; then forged "$@"; else exec python "$@"; fi; }}
-perdure() {{ if [ "$BASHPID" = "$$" ]; then forged -m perdure.cli "$@"; else exec perdure "$@"; fi; }}
-forged() {{ command python {fork_server.__file__} --ask "$FORGE" "$@"; }}
+python() {{ if [ "$BASHPID" = "$$" ]; then in_fork "$@"; else exec python "$@"; fi; }}
+perdure() {{ if [ "$BASHPID" = "$$" ]; then in_fork -m perdure.cli "$@"; else exec perdure "$@"; fi; }}
+in_fork() {{ command python {fork_server.__file__} --ask "$FORK_SERVER" "$@"; }}
 """
-"""What ends by itself is forged; a server in the background is a process of the shell, which may kill it."""
+"""What ends by itself is in_fork; a server in the background is a process of the shell, which may kill it."""
 
 
 class Terminal:
@@ -57,7 +57,7 @@ async def terminal(folder: Path) -> AsyncGenerator[Terminal]:
     """A shell in this folder, with the `python` and `perdure` of the tests. What it started ends with it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "COLUMNS": "200", "PYTHONUNBUFFERED": ""}  # a line is one write
-    env["FORGE"] = str(fork_server.the_forge())
+    env["FORK_SERVER"] = str(fork_server.socket_path())
     shell = await asyncio.create_subprocess_exec(
         "bash", "--noprofile", "--norc", cwd=folder, env=env, start_new_session=True,
         stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

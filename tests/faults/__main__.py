@@ -7,8 +7,8 @@ import asyncio
 import sys
 
 from . import scenario
-from .checks import Case, breaches
-from .disturbances import WEATHERS, stage
+from .checks import SortedEvidence, breaches
+from .disturbances import DISTURBANCES, open_setup
 from .report import numbers
 from .scenario import Plan
 
@@ -19,8 +19,8 @@ SHOWN = 3
 async def main(engine: str, weather: str, plan: Plan) -> bool:
     """Whether every check holds."""
     print(f"\n{engine}, {weather}, {plan.seconds:g} seconds, seed {plan.seed}", flush=True)
-    async with stage(engine, weather) as made:
-        case = Case(await scenario.run(plan, made))
+    async with open_setup(engine, weather) as made:
+        case = SortedEvidence(await scenario.run(plan, made))
     for name, number in numbers(case).items():
         print(f"{number:>9}  {name}")
     found = breaches(case)
@@ -33,11 +33,11 @@ async def main(engine: str, weather: str, plan: Plan) -> bool:
 
 
 def parse() -> argparse.Namespace:
-    weathers = sorted({name for each in WEATHERS.values() for name in each})
+    weathers = sorted({name for each in DISTURBANCES.values() for name in each})
     parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
     parser.add_argument("--seconds", type=float, default=20, help="how long each storm lasts")
     parser.add_argument("--seed", type=int, default=7, help="what is drawn: work, blows, moments")
-    parser.add_argument("--engine", choices=sorted(WEATHERS), help="all of them, if not given")
+    parser.add_argument("--engine", choices=sorted(DISTURBANCES), help="all of them, if not given")
     parser.add_argument("--weather", choices=weathers, help="all that the engine may meet, if not given")
     return parser.parse_args()
 
@@ -47,8 +47,8 @@ if __name__ == "__main__":
     plan = Plan(seed=wanted.seed, seconds=wanted.seconds)
     results = [
         asyncio.run(main(engine, weather, plan))
-        for engine in WEATHERS
-        for weather in WEATHERS[engine]
+        for engine in DISTURBANCES
+        for weather in DISTURBANCES[engine]
         if wanted.engine in (None, engine) and wanted.weather in (None, weather)
     ]
     sys.exit(not all(results))

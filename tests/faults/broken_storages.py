@@ -27,10 +27,10 @@ from perdure.storage import (
 from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
 from perdure.storage.watch import WatchRegistry
 
-from ..forwarding_engine import Forwarding
+from ..forwarding_engine import ForwardingEngine
 
 
-class Broken(Forwarding):
+class Broken(ForwardingEngine):
     """Right, but for every twelfth commit or so."""
 
     often = 0.08

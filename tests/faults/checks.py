@@ -12,10 +12,10 @@ from perdure.storage.kit.linearizability import is_linearizable
 from .clients import BOUND, QUOTA, after
 from .histories import body_of, histories, lines, witnesses
 from .journal import Commit, Lost
-from .scenario import MOST_DUE, Evidence
+from .scenario import MAX_DUE, Evidence
 
 
-class Case:
+class SortedEvidence:
     """The evidence, sorted."""
 
     def __init__(self, evidence: Evidence) -> None:
@@ -53,16 +53,16 @@ class Case:
         yield from self.records.values()
 
 
-Check: TypeAlias = Callable[[Case], Iterator[str]]
+Check: TypeAlias = Callable[[SortedEvidence], Iterator[str]]
 
 
-def every_history_is_linearizable(case: Case) -> Iterator[str]:
+def every_history_is_linearizable(case: SortedEvidence) -> Iterator[str]:
     for address, history in case.histories.items():
         if not is_linearizable(history):
             yield f"no order of these operations on {address} explains their answers:\n{lines(history)}"
 
 
-def every_acknowledged_write_is_there(case: Case) -> Iterator[str]:
+def every_acknowledged_write_is_there(case: SortedEvidence) -> Iterator[str]:
     """Unless somebody replaced or deleted it, or may have."""
     gone: set[tuple[Address, int]] = set()
     for change in case.perhaps_written():
@@ -70,27 +70,28 @@ def every_acknowledged_write_is_there(case: Case) -> Iterator[str]:
             gone.add((change.address, change.before.version))
     for record in case.written():
         if case.records.get(record.address) != record and (record.address, record.version) not in gone:
-            stands = case.records.get(record.address)
-            yield f"{told(record)} was acknowledged, and {told(stands) if stands else 'nothing'} is there"
+            stored = case.records.get(record.address)
+            found = describe(stored) if stored else "nothing"
+            yield f"{describe(record)} was acknowledged, and {found} is stored"
 
 
-def what_was_refused_was_not_written(case: Case) -> Iterator[str]:
+def what_was_refused_was_not_written(case: SortedEvidence) -> Iterator[str]:
     """Whoever said so, the server or the engine: nobody ever saw it."""
     refused = {body_of(record): commit for commit, record in case.refused()}
     for record in {*case.seen()}:
         if (commit := refused.get(body_of(record))) is not None:
-            yield f"{told(record)} was seen, and its commit was told {commit.told}"
+            yield f"{describe(record)} was seen, and its commit was told {commit.told}"
 
 
-def what_is_read_was_once_written(case: Case) -> Iterator[str]:
+def what_is_read_was_once_written(case: SortedEvidence) -> Iterator[str]:
     """To the byte, and with the version that its writer gave it."""
     asked = {record for commit in case.journal.commits for record in map(after, commit.changes)}
     for record in {*case.seen()}:
         if record not in asked:
-            yield f"nobody wrote {told(record)}"
+            yield f"nobody wrote {describe(record)}"
 
 
-def commits_are_all_or_nothing(case: Case) -> Iterator[str]:
+def commits_are_all_or_nothing(case: SortedEvidence) -> Iterator[str]:
     """By the first and the last change. What lies between is in the histories."""
     for commit in case.journal.commits:
         there = [address in case.records for address in witnesses(commit)]
@@ -100,7 +101,7 @@ def commits_are_all_or_nothing(case: Case) -> Iterator[str]:
             yield f"of {witnesses(commit)}, which were acknowledged, there are {there}"
 
 
-def the_guard_is_never_passed(case: Case) -> Iterator[str]:
+def the_guard_is_never_passed(case: SortedEvidence) -> Iterator[str]:
     for counted in case.journal.counted:
         if counted.number > BOUND:
             yield f"{counted}, where {BOUND} are allowed"
@@ -109,7 +110,7 @@ def the_guard_is_never_passed(case: Case) -> Iterator[str]:
             yield f"{partition} holds {len(listing.records)}, where {BOUND} are allowed"
 
 
-def counts_are_what_is_listed(case: Case) -> Iterator[str]:
+def counts_are_what_is_listed(case: SortedEvidence) -> Iterator[str]:
     listings = {**case.evidence.spaces, **case.evidence.partitions}
     for place, listing in listings.items():
         listed = dict(Counter(record.tag for record in listing.records))
@@ -117,31 +118,31 @@ def counts_are_what_is_listed(case: Case) -> Iterator[str]:
             yield f"{place}: counted {dict(listing.counts)}, listed {listed}"
 
 
-def listings_are_what_is_read(case: Case) -> Iterator[str]:
+def listings_are_what_is_read(case: SortedEvidence) -> Iterator[str]:
     """By address, by partition, and over all partitions."""
     read = Counter(case.records.values())
     for listings in (case.evidence.spaces, case.evidence.partitions):
         listed = Counter(record for listing in listings.values() for record in listing.records)
         for record in read - listed:
-            yield f"{told(record)} is there, but not listed"
+            yield f"{describe(record)} is there, but not listed"
         for record in listed - read:
-            yield f"{told(record)} is listed, but not there, or listed twice"
+            yield f"{describe(record)} is listed, but not there, or listed twice"
 
 
-def the_lane_holds_what_is_to_be_woken(case: Case) -> Iterator[str]:
+def the_lane_holds_what_is_to_be_woken(case: SortedEvidence) -> Iterator[str]:
     """The earliest of it, where that is more than one call answers."""
     waiting = [record for record in case.records.values() if record.lane is not None]
     waiting.sort(key=lambda record: (record.wake_at, record.key, record.partition, record.space))
     due = case.evidence.due
-    if waiting[:MOST_DUE] != due:
+    if waiting[:MAX_DUE] != due:
         yield f"{len(waiting)} wait, and {len(due)} are due, or in another order"
 
 
-def the_storage_finds_nothing_wrong(case: Case) -> Iterator[str]:
+def the_storage_finds_nothing_wrong(case: SortedEvidence) -> Iterator[str]:
     yield from case.evidence.findings
 
 
-def nobody_complains(case: Case) -> Iterator[str]:
+def nobody_complains(case: SortedEvidence) -> Iterator[str]:
     """No call hangs or raises what it may not, and every client works again."""
     yield from case.journal.complaints
 
@@ -161,11 +162,11 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def breaches(case: Case) -> dict[str, list[str]]:
+def breaches(case: SortedEvidence) -> dict[str, list[str]]:
     """What each check tells, of those that tell anything."""
     found = {check.__name__.replace("_", " "): list(check(case)) for check in CHECKS}
     return {name: breach for name, breach in found.items() if breach}
 
 
-def told(record: Record) -> str:
+def describe(record: Record) -> str:
     return f"{'/'.join(record.address)} in version {record.version}, {body_of(record)},"

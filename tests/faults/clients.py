@@ -50,13 +50,13 @@ GUARD = Guard(space=QUOTA, tags=frozenset(TAGS), max_count=BOUND)
 PLACES = [(space, f"k{n}", n) for space in (THINGS, QUOTA) for n in range(4)]
 IN_USE = 3
 """Partitions at a time."""
-MOST_CALLS = 500
-MOST_UNKNOWN = 5
+MAX_CALLS = 500
+MAX_UNKNOWN = 5
 """Beyond which a partition is left alone. Where much is unknown, it takes long to see if all is explained."""
 
 SIZES = (*[0] * 80, 1_000, 1_000, 10_000, 100_000, 400_000)
 """Bytes more than a body needs. Some take several pieces on the way, and on DynamoDB several items."""
-LONGEST_PAUSE = 0.01
+MAX_PAUSE_SECONDS = 0.01
 _NOT_WRITTEN = (StorageUnavailable, StorageBusy)
 
 
@@ -73,11 +73,11 @@ class Partition:
         return [Address(space, self.name, key) for space, key, _ in places]
 
     @property
-    def is_worn(self) -> bool:
-        return self.calls > MOST_CALLS or max(self.unknown.values(), default=0) > MOST_UNKNOWN
+    def is_used_up(self) -> bool:
+        return self.calls > MAX_CALLS or max(self.unknown.values(), default=0) > MAX_UNKNOWN
 
 
-class Company:
+class SharedState:
     """What the clients of a storm have in common: where they meet, and what they note."""
 
     def __init__(self, hangs: float) -> None:
@@ -91,7 +91,7 @@ class Company:
     def any_partition(self, chance: Random) -> Partition:
         """One of those in use. One that is worn is replaced by a new one."""
         at = chance.randrange(IN_USE)
-        if self._in_use[at].is_worn:
+        if self._in_use[at].is_used_up:
             self._in_use[at] = self._new()
         self._in_use[at].calls += 1
         return self._in_use[at]
@@ -104,7 +104,7 @@ class Company:
 class Client:
     """One of several users of a storage."""
 
-    def __init__(self, name: str, storage: Storage, company: Company, chance: Random) -> None:
+    def __init__(self, name: str, storage: Storage, company: SharedState, chance: Random) -> None:
         self.name = name
         self.wakings = 0
         self._storage = storage
@@ -125,7 +125,7 @@ class Client:
                 await self.read(partition.addresses(self._chance, most=4))
             else:
                 await self._write(partition)
-            await asyncio.sleep(self._chance.uniform(0, LONGEST_PAUSE))
+            await asyncio.sleep(self._chance.uniform(0, MAX_PAUSE_SECONDS))
 
     async def listen(self) -> None:
         """Be woken, again and again, until cancelled."""
@@ -141,7 +141,7 @@ class Client:
         """Write a new record with a name that begins so; whether it was acknowledged, and can be read."""
         self._writes += 1
         at = address._replace(key=f"{address.key} {self._writes}")
-        told = await self.commit([Insert(record=birth(at, f'"{at.key}"'))])
+        told = await self.commit([Insert(record=new_record(at, f'"{at.key}"'))])
         return isinstance(told, Committed) and await self.read([at])
 
     async def read(self, addresses: Sequence[Address]) -> bool:
@@ -188,7 +188,7 @@ class Client:
         name = f'"{self.name} {self._writes} {address.space} {address.key}"'
         body = name + " " * self._chance.choice(SIZES)
         if known is None or drawn < 0.1:
-            record = birth(address, body)
+            record = new_record(address, body)
             return InsertIfAbsent(record=record) if self._chance.random() < 0.3 else Insert(record=record)
         if drawn < 0.4:
             return Delete(before=known)
@@ -198,7 +198,7 @@ class Client:
 
     def _witness(self, partition: Partition, which: str) -> Insert:
         key = f"{self.name} {self._writes} {which}"
-        return Insert(record=birth(Address(WITNESSES, partition.name, key), f'"{key}"'))
+        return Insert(record=new_record(Address(WITNESSES, partition.name, key), f'"{key}"'))
 
     def _learn(self, address: Address, record: Record | None) -> None:
         if record is None:
@@ -223,7 +223,7 @@ class Client:
         return Lost.UNKNOWN
 
 
-def birth(address: Address, body: str) -> Record:
+def new_record(address: Address, body: str) -> Record:
     order = next((n for _, key, n in PLACES if key == address.key), 0)
     lane, wake_at = (None, None) if address.space == WITNESSES else (LANE, 1)
     return Record(

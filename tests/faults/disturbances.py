@@ -25,13 +25,13 @@ from perdure.storage.kit.servers import CREDENTIALS, Dynoxide, Postgres, Server,
 from ..storage import dynamodb_proxy
 from ..storage.dynamodb_proxy import Error, Fault, Loss, conflict, proxy_to
 from .proxy import HOST, Proxy
-from .scenario import Stage
+from .scenario import Setup
 
 CLIENTS = 4
 """Storages that are open at once."""
 
 
-class Scene(msgspec.Struct, frozen=True):
+class ScenarioState(msgspec.Struct, frozen=True):
     """Servers of our own, and a bad network before the first of them for those who want one."""
 
     servers: Sequence[Server]
@@ -41,23 +41,23 @@ class Scene(msgspec.Struct, frozen=True):
     met: Counter[str]
 
 
-Weather: TypeAlias = Callable[[Scene, Random], Awaitable[None]]
+Disturbance: TypeAlias = Callable[[ScenarioState, Random], Awaitable[None]]
 
 
 # Of every engine
 
 
-async def network(scene: Scene, chance: Random) -> None:
+async def network(scene: ScenarioState, chance: Random) -> None:
     """Connections are cut, torn, reset, half closed, delayed and refused, and answers lost."""
-    scene.proxy.rage(chance.getrandbits(32), often=chance.choice((0.01, 0.05, 0.2)))
+    scene.proxy.start_faults(chance.getrandbits(32), often=chance.choice((0.01, 0.05, 0.2)))
     await asyncio.sleep(chance.uniform(0.3, 1))
-    scene.proxy.calm()
+    scene.proxy.stop_faults()
     for kind, number in scene.proxy.met.items():
         scene.met[f"pieces struck by a {kind}"] = number
     await asyncio.sleep(chance.uniform(0.1, 0.5))
 
 
-async def restarts(scene: Scene, chance: Random) -> None:
+async def restarts(scene: ScenarioState, chance: Random) -> None:
     """The server ends in good order, or is killed, and comes back. A cluster needs more time in between."""
     await asyncio.sleep(chance.uniform(0.3, 1) * len(scene.servers))
     server, is_crash = chance.choice(scene.servers), chance.random() < 0.6
@@ -67,19 +67,19 @@ async def restarts(scene: Scene, chance: Random) -> None:
     scene.met["the server was killed" if is_crash else "the server was stopped"] += 1
 
 
-async def freezes(scene: Scene, chance: Random) -> None:
+async def freezes(scene: ScenarioState, chance: Random) -> None:
     """The server stands still for a while. What was sent to it meanwhile, it does later."""
     await asyncio.sleep(chance.uniform(0.3, 1))
     await _freeze(scene, chance.choice(scene.servers), chance.uniform(0.2, 2.5))
 
 
-async def stalls(scene: Scene, chance: Random) -> None:
+async def stalls(scene: ScenarioState, chance: Random) -> None:
     """The same, for longer than anybody waits."""
     await asyncio.sleep(chance.uniform(1, 3))
     await _freeze(scene, chance.choice(scene.servers), chance.uniform(13, 15))
 
 
-async def _freeze(scene: Scene, server: Server, seconds: float) -> None:
+async def _freeze(scene: ScenarioState, server: Server, seconds: float) -> None:
     frozen = [server.pid, *_children(server.pid)]
     for pid in frozen:
         _signal(pid, signal.SIGSTOP)
@@ -104,7 +104,7 @@ def _signal(pid: int, what: signal.Signals) -> None:
 OTHERS = "FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND backend_type = 'client backend'"
 
 
-async def terminations(scene: Scene, chance: Random) -> None:
+async def terminations(scene: ScenarioState, chance: Random) -> None:
     """Somebody ends connections, or cancels what they do."""
     await asyncio.sleep(chance.uniform(0.01, 0.2))
     how, what = chance.choice(
@@ -124,7 +124,7 @@ async def terminations(scene: Scene, chance: Random) -> None:
 # Of Redis
 
 
-async def kills(scene: Scene, chance: Random) -> None:
+async def kills(scene: ScenarioState, chance: Random) -> None:
     """Somebody ends every connection, or lets all of them wait."""
     await asyncio.sleep(chance.uniform(0.02, 0.4))
     how, what = chance.choice(
@@ -143,7 +143,7 @@ async def kills(scene: Scene, chance: Random) -> None:
 # Of DynamoDB
 
 
-async def throttles(scene: Scene, chance: Random) -> None:
+async def throttles(scene: ScenarioState, chance: Random) -> None:
     """AWS takes no more for now, lets transactions meet, fails, and loses requests and answers."""
     often = chance.choice((0.1, 0.3, 0.6))
 
@@ -156,7 +156,7 @@ async def throttles(scene: Scene, chance: Random) -> None:
     await asyncio.sleep(chance.uniform(0.1, 0.5))
 
 
-def _trouble(scene: Scene, chance: Random, operation: str, question: dict[str, Any]) -> Fault:
+def _trouble(scene: ScenarioState, chance: Random, operation: str, question: dict[str, Any]) -> Fault:
     faults: dict[str, Fault] = {
         "requests throttled": Error("ThrottlingException"),
         "requests beyond the rate of the table": Error("ProvisionedThroughputExceededException"),
@@ -172,8 +172,8 @@ def _trouble(scene: Scene, chance: Random, operation: str, question: dict[str, A
     return faults[name]
 
 
-_ANYWHERE: Mapping[str, Weather] = {"restarts": restarts, "freezes": freezes}
-WEATHERS: Mapping[str, Mapping[str, Weather]] = {
+_ANYWHERE: Mapping[str, Disturbance] = {"restarts": restarts, "freezes": freezes}
+DISTURBANCES: Mapping[str, Mapping[str, Disturbance]] = {
     "postgres": {**_ANYWHERE, "network": network, "terminations": terminations, "stalls": stalls},
     "redis": {**_ANYWHERE, "network": network, "kills": kills},
     "redis-cluster": {**_ANYWHERE, "kills": kills},
@@ -194,7 +194,7 @@ _WITHOUT_REPEATING = {("dynamodb", "restarts"): "&timeout=1&attempts=1"}
 
 
 @asynccontextmanager
-async def stage(engine: str, weather: str, other: AnyServer | None = None) -> AsyncGenerator[Stage]:
+async def open_setup(engine: str, weather: str, other: AnyServer | None = None) -> AsyncGenerator[Setup]:
     """A server, or this other one, its clients, and what will happen to them."""
     os.environ.update(CREDENTIALS)
     make, options = _SERVERS[engine]
@@ -207,13 +207,13 @@ async def stage(engine: str, weather: str, other: AnyServer | None = None) -> As
             port = servers[0].port
             proxy = await stack.enter_async_context(Proxy(port))
             requests = await stack.enter_async_context(proxy_to(port))
-            scene = Scene(servers, proxy, requests, Counter())
+            scene = ScenarioState(servers, proxy, requests, Counter())
             ways = {"network": proxy.port, "throttles": requests.port}
             way = through(hasty, port, ways.get(weather, port))
-            yield Stage(
+            yield Setup(
                 storages=[await stack.enter_async_context(await open_storage(way)) for _ in range(CLIENTS)],
                 reopen=lambda: open_storage(url),
-                blow=partial(WEATHERS[engine][weather], scene),
+                blow=partial(DISTURBANCES[engine][weather], scene),
                 met=scene.met,
             )
 

@@ -31,13 +31,13 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 HOST = "127.0.0.1"
 PIECE = 65536
-LONGEST_DELAY = 0.3
-LONGEST_REFUSAL = 0.5
+MAX_DELAY_SECONDS = 0.3
+MAX_REFUSAL_SECONDS = 0.5
 _AT_ONCE = struct.pack("ii", 1, 0)
 """A socket that lingers for no time is closed by a reset."""
 
 
-class Blow(NamedTuple):
+class Fault(NamedTuple):
     kind: Kind
     strength: float
     """From 0 to 1, for those that last."""
@@ -48,11 +48,11 @@ class _Plan(NamedTuple):
     kinds: Sequence[Kind]
     often: float
 
-    def draw(self, piece: str, *, is_request: bool) -> Blow | None:
+    def draw(self, piece: str, *, is_request: bool) -> Fault | None:
         chance = Random(f"{self.seed} {piece}")
         if chance.random() >= self.often:
             return None
-        blow = Blow(chance.choice(self.kinds), chance.random())
+        blow = Fault(chance.choice(self.kinds), chance.random())
         return None if blow.kind == "swallow" and not is_request else blow
 
 
@@ -86,15 +86,15 @@ class Proxy:
         for line in (self._place, *self._unattended):
             line.close()
 
-    def rage(self, seed: int, kinds: Sequence[Kind] = KINDS, often: float = 0.05) -> None:
+    def start_faults(self, seed: int, kinds: Sequence[Kind] = KINDS, often: float = 0.05) -> None:
         """From now on strike this part of all pieces."""
         self._plan = _Plan(seed, kinds, often)
 
-    def calm(self) -> None:
+    def stop_faults(self) -> None:
         """From now on forward what comes. A delay, or a time in which nobody is let in, still ends."""
         self._plan = None
 
-    def draw(self, piece: str, *, is_request: bool) -> Blow | None:
+    def draw(self, piece: str, *, is_request: bool) -> Fault | None:
         return None if self._plan is None else self._plan.draw(piece, is_request=is_request)
 
     def refuse(self, seconds: float) -> None:
@@ -222,13 +222,13 @@ class _Link:
             await target.send(data)
         target.send_no_more()
 
-    async def _strike(self, blow: Blow, data: bytes, target: _Side) -> bytes | None:
+    async def _strike(self, blow: Fault, data: bytes, target: _Side) -> bytes | None:
         """What is left to be sent; None: nothing, ever."""
         match blow.kind:
             case "delay":
-                await asyncio.sleep(blow.strength * LONGEST_DELAY)
+                await asyncio.sleep(blow.strength * MAX_DELAY_SECONDS)
             case "refuse":
-                self._proxy.refuse(blow.strength * LONGEST_REFUSAL)
+                self._proxy.refuse(blow.strength * MAX_REFUSAL_SECONDS)
             case "swallow":
                 self._is_swallowed = True
             case "half-close":

@@ -6,11 +6,11 @@ from collections import Counter
 
 from perdure.storage import Committed, Refused
 
-from .checks import Case
+from .checks import SortedEvidence
 from .journal import Lost
 
 
-def numbers(case: Case) -> dict[str, int]:
+def numbers(case: SortedEvidence) -> dict[str, int]:
     """What happened, how often. The order is that of the report."""
     journal = case.journal
     told = Counter(each.told if isinstance(each.told, Lost) else type(each.told) for each in journal.commits)

@@ -17,15 +17,15 @@ from perdure.storage import Address, Record, Space, Storage, Tag
 from perdure.storage.errors import StorageUnavailable
 from perdure.storage.kit.sample_records import NOW
 
-from .clients import LANE, SPACES, THINGS, WITNESSES, Client, Company
+from .clients import LANE, SPACES, THINGS, WITNESSES, Client, SharedState
 from .journal import Journal
 
 REVIVAL = "revival"
 """The partition that is written to when the storm is over."""
-WELL_WITHIN = 60.0
+CALL_TIMEOUT = 60.0
 PAGE = 500
 ADDRESSES = 100
-MOST_DUE = 1000
+MAX_DUE = 1000
 
 T = TypeVar("T")
 Blow: TypeAlias = Callable[[Random], Awaitable[None]]
@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds of good weather in which a client must work again."""
 
 
-class Stage(msgspec.Struct, frozen=True, kw_only=True):
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
     """What the storm is about."""
 
     storages: Sequence[Storage]
@@ -78,44 +78,44 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
     """Of the storage about itself."""
 
 
-async def run(plan: Plan, stage: Stage) -> Evidence:
+async def run(plan: Plan, stage: Setup) -> Evidence:
     """Everything, in its order."""
-    company = Company(plan.hangs)
+    company = SharedState(plan.hangs)
     listeners = [
         Client(f"listener {n}", storage, company, Random(n)) for n, storage in enumerate(stage.storages)
     ]
     listening = [asyncio.create_task(listener.listen()) for listener in listeners]
     try:
-        await rage(plan, stage, company)
-        async with await patiently(stage.reopen) as direct:
+        await disturb(plan, stage, company)
+        async with await retry(stage.reopen) as direct:
             healthy = Client("healthy", direct, company, Random(plan.seed))
             await asyncio.gather(
-                *[revived(listener, healthy, company, plan.recovers) for listener in listeners]
+                *[wait_for_recovery(listener, healthy, company, plan.recovers) for listener in listeners]
             )
-            return await patiently(lambda: gathered(direct, company, stage.met))
+            return await retry(lambda: collect_evidence(direct, company, stage.met))
     finally:
         for task in listening:
             task.cancel()
         await asyncio.wait(listening)
 
 
-async def rage(plan: Plan, stage: Stage, company: Company) -> None:
+async def disturb(plan: Plan, stage: Setup, company: SharedState) -> None:
     clock = asyncio.get_running_loop().time
     begun = clock()
 
     def goes_on() -> bool:
         lasted = clock() - begun
-        return lasted < plan.seconds or (company.journal.answered < plan.answers and lasted < WELL_WITHIN)
+        return lasted < plan.seconds or (company.journal.answered < plan.answers and lasted < CALL_TIMEOUT)
 
     async with asyncio.TaskGroup() as group:
         for n in range(plan.clients):
             storage = stage.storages[n % len(stage.storages)]
             client = Client(f"client {n}", storage, company, Random(f"client {n} {plan.seed}"))
             group.create_task(client.act(goes_on))
-        group.create_task(blow_on(stage.blow, Random(f"weather {plan.seed}"), goes_on))
+        group.create_task(apply_disturbance(stage.blow, Random(f"weather {plan.seed}"), goes_on))
 
 
-async def blow_on(blow: Blow, chance: Random, goes_on: Callable[[], bool]) -> None:
+async def apply_disturbance(blow: Blow, chance: Random, goes_on: Callable[[], bool]) -> None:
     while goes_on():
         await blow(chance)
 
@@ -123,9 +123,9 @@ async def blow_on(blow: Blow, chance: Random, goes_on: Callable[[], bool]) -> No
 # When it is over
 
 
-async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+async def retry(call: Callable[[], Awaitable[T]]) -> T:
     """Again, until the servers are well: the nodes of a cluster may take a while to agree that they are."""
-    async with asyncio.timeout(WELL_WITHIN):
+    async with asyncio.timeout(CALL_TIMEOUT):
         while True:
             try:
                 return await call()
@@ -133,7 +133,7 @@ async def patiently(call: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.1)
 
 
-async def revived(client: Client, healthy: Client, company: Company, seconds: float) -> None:
+async def wait_for_recovery(client: Client, healthy: Client, company: SharedState, seconds: float) -> None:
     """See that a client of the storm can write, read and be woken again, without being opened anew."""
     what = "work"
     try:
@@ -149,7 +149,7 @@ async def revived(client: Client, healthy: Client, company: Company, seconds: fl
         company.journal.complaints.append(f"{client.name} does not {what} again")
 
 
-async def gathered(storage: Storage, company: Company, met: Counter[str]) -> Evidence:
+async def collect_evidence(storage: Storage, company: SharedState, met: Counter[str]) -> Evidence:
     """All there is to judge by, once nothing changes any more: a commit may still be under way."""
     await asyncio.sleep(storage.lag)
     spaces = await _spaces(storage)
@@ -162,7 +162,7 @@ async def gathered(storage: Storage, company: Company, met: Counter[str]) -> Evi
         records=await _found(storage, company.journal, spaces),
         spaces=spaces,
         partitions={place: await _listing(storage, *place) for place in places},
-        due=await storage.due(LANE, until=NOW, limit=MOST_DUE, now=NOW),
+        due=await storage.due(LANE, until=NOW, limit=MAX_DUE, now=NOW),
         findings=(await storage.maintain()).findings,
     )
 

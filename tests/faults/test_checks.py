@@ -15,9 +15,9 @@ from perdure.storage.memory import MemoryEngine
 
 from . import broken_storages, checks, scenario
 from .broken_storages import Broken
-from .checks import CHECKS, Case, Check, breaches
+from .checks import CHECKS, Check, SortedEvidence, breaches
 from .report import numbers
-from .scenario import Plan, Stage
+from .scenario import Plan, Setup
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ NOTICED: list[tuple[type[Broken], Check]] = [
     (broken_storages.NeverRecovers, checks.nobody_complains),
     (broken_storages.GoesDeaf, checks.nobody_complains),
 ]
-_stormed: dict[type[Broken], Case] = {}
+_stormed: dict[type[Broken], SortedEvidence] = {}
 
 
 async def fair(_: Random) -> None:
@@ -57,7 +57,7 @@ def plan_for(kind: type[Broken]) -> Plan:
     return plan
 
 
-async def storm_on(kind: type[Broken]) -> Case:
+async def storm_on(kind: type[Broken]) -> SortedEvidence:
     """Some work on a storage in memory; once for all checks."""
     if kind not in _stormed:
         engine = MemoryEngine()
@@ -65,8 +65,8 @@ async def storm_on(kind: type[Broken]) -> Case:
         async def reopen() -> Storage:
             return Storage(kind(Storage(engine)))
 
-        stage = Stage(storages=[await reopen(), await reopen()], reopen=reopen, blow=fair, met=Counter())
-        _stormed[kind] = Case(await scenario.run(plan_for(kind), stage))
+        stage = Setup(storages=[await reopen(), await reopen()], reopen=reopen, blow=fair, met=Counter())
+        _stormed[kind] = SortedEvidence(await scenario.run(plan_for(kind), stage))
     return _stormed[kind]
 
 
@@ -88,6 +88,6 @@ async def test_nothing_is_said_of_a_storage_that_is_right() -> None:
 async def test_a_storm_on_sqlite_is_in_order(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'records.db'}"
     async with await open_storage(url) as one, await open_storage(url) as other:
-        stage = Stage(storages=[one, other], reopen=lambda: open_storage(url), blow=fair, met=Counter())
+        stage = Setup(storages=[one, other], reopen=lambda: open_storage(url), blow=fair, met=Counter())
         plan = Plan(seed=1, seconds=1, hangs=60, recovers=60)
-        assert breaches(Case(await scenario.run(plan, stage))) == {}
+        assert breaches(SortedEvidence(await scenario.run(plan, stage))) == {}

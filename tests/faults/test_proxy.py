@@ -91,7 +91,7 @@ async def test_the_end_of_one_direction_is_passed_on_and_the_answer_still_comes(
 
 async def test_a_cut_loses_the_request_and_closes_both_sides(echo: Echo) -> None:
     async with echo.serving() as proxy, line_to(proxy) as line:
-        proxy.rage(1, ["cut"], often=1)
+        proxy.start_faults(1, ["cut"], often=1)
         assert await line.ask() == b""
         await echo.was_left.wait()
         assert echo.heard == []
@@ -100,7 +100,7 @@ async def test_a_cut_loses_the_request_and_closes_both_sides(echo: Echo) -> None
 
 async def test_a_tear_lets_half_of_it_through(echo: Echo) -> None:
     async with echo.serving() as proxy, line_to(proxy) as line:
-        proxy.rage(1, ["tear"], often=1)
+        proxy.start_faults(1, ["tear"], often=1)
         await line.ask()
         await echo.was_left.wait()
         assert echo.heard == [HELLO[: len(HELLO) // 2]]
@@ -109,7 +109,7 @@ async def test_a_tear_lets_half_of_it_through(echo: Echo) -> None:
 async def test_a_reset_is_one_on_both_sides(echo: Echo) -> None:
     async with echo.serving() as proxy, line_to(proxy) as line:
         await line.ask()
-        proxy.rage(1, ["reset"], often=1)
+        proxy.start_faults(1, ["reset"], often=1)
         with pytest.raises(ConnectionResetError):
             await line.ask()
         await echo.was_left.wait()
@@ -120,10 +120,10 @@ async def test_a_reset_is_one_on_both_sides(echo: Echo) -> None:
 async def test_a_half_close_ends_one_direction_only(echo: Echo) -> None:
     async with echo.serving() as proxy, line_to(proxy) as line:
         await line.ask()
-        proxy.rage(1, ["half-close"], often=1)
+        proxy.start_faults(1, ["half-close"], often=1)
         line.writer.write(HELLO)
         await echo.was_left.wait()
-        proxy.calm()
+        proxy.stop_faults()
         assert await line.reader.read() == GOODBYE
         assert echo.heard == [HELLO]
         assert proxy.met == {"half-close": 1}
@@ -131,7 +131,7 @@ async def test_a_half_close_ends_one_direction_only(echo: Echo) -> None:
 
 async def test_a_swallowed_answer_was_given_but_never_comes(echo: Echo) -> None:
     async with echo.serving() as proxy, line_to(proxy) as line:
-        proxy.rage(1, ["swallow"], often=1)
+        proxy.start_faults(1, ["swallow"], often=1)
         assert await line.ask() == b""
         assert echo.heard == [HELLO]
         assert proxy.met["swallow"] == 1
@@ -139,7 +139,7 @@ async def test_a_swallowed_answer_was_given_but_never_comes(echo: Echo) -> None:
 
 async def test_what_is_delayed_arrives_whole(echo: Echo) -> None:
     async with echo.serving() as proxy, line_to(proxy) as line:
-        proxy.rage(1, ["delay"], often=1)
+        proxy.start_faults(1, ["delay"], often=1)
         assert await line.ask() == HELLO
         assert proxy.met == {"delay": 2}
 
@@ -166,10 +166,10 @@ async def is_let_in(proxy: Proxy) -> bool:
 
 async def test_once_calm_it_forwards_again(echo: Echo) -> None:
     async with echo.serving() as proxy:
-        proxy.rage(1, ["cut"], often=1)
+        proxy.start_faults(1, ["cut"], often=1)
         async with line_to(proxy) as line:
             assert await line.ask() == b""
-        proxy.calm()
+        proxy.stop_faults()
         async with line_to(proxy) as line:
             assert await line.ask() == HELLO
 
@@ -188,7 +188,7 @@ async def test_one_seed_is_one_plan_and_another_is_another(echo: Echo) -> None:
 
 async def test_every_kind_is_done_in_the_long_run(echo: Echo) -> None:
     async with echo.serving() as proxy:
-        proxy.rage(3, often=0.5)
+        proxy.start_faults(3, often=0.5)
         while proxy.met.keys() < {*KINDS}:
             await one_round(proxy)
 
@@ -196,7 +196,7 @@ async def test_every_kind_is_done_in_the_long_run(echo: Echo) -> None:
 async def fates(seed: int, kinds: Sequence[Kind] = ("cut", "reset", "tear")) -> list[bool]:
     """Whether each of some conversations of one question goes well."""
     async with Echo().serving() as proxy:
-        proxy.rage(seed, kinds, often=0.5)
+        proxy.start_faults(seed, kinds, often=0.5)
         return [await one_round(proxy) for _ in range(ROUNDS)]
 
 

@@ -12,8 +12,8 @@ from perdure.storage.kit.servers import Valkey
 from .. import engines
 from ..storage.engines import engine_of
 from . import checks, scenario
-from .checks import Case, breaches
-from .disturbances import WEATHERS, stage
+from .checks import SortedEvidence, breaches
+from .disturbances import DISTURBANCES, open_setup
 from .report import numbers
 from .scenario import Plan
 
@@ -26,7 +26,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """One kind of weather for each engine, by the seed; `make soak` has the others."""
     if "weather" not in metafunc.fixturenames:
         return
-    storms = [(engine, weather) for engine, weathers in WEATHERS.items() for weather in weathers]
+    storms = [(engine, weather) for engine, weathers in DISTURBANCES.items() for weather in weathers]
     by_engine = [[each for each in storms if engine_of(each[0]) == name] for name in engines.SERVERS]
     if metafunc.config.getoption("--engines") != "all":
         by_engine = [[engines.choice(each[0][0], each)] for each in by_engine]
@@ -34,8 +34,8 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 async def test_a_storm_loses_nothing_and_repeats_nothing(engine: str, weather: str) -> None:
-    async with stage(engine, weather) as made:
-        case = Case(await scenario.run(PLAN, made))
+    async with open_setup(engine, weather) as made:
+        case = SortedEvidence(await scenario.run(PLAN, made))
     assert breaches(case) == {}, (
         f"python -m tests.faults --engine {engine} --weather {weather} --seed {PLAN.seed}"
     )
@@ -53,7 +53,7 @@ class Forgetful(Valkey):
 
 async def test_a_server_that_forgets_what_it_acknowledged_is_noticed() -> None:
     """It keeps no log, so what it was told is gone when it is killed."""
-    async with stage("redis", "restarts", Forgetful({"appendonly": "no"})) as made:
-        case = Case(await scenario.run(PLAN, made))
+    async with open_setup("redis", "restarts", Forgetful({"appendonly": "no"})) as made:
+        case = SortedEvidence(await scenario.run(PLAN, made))
     assert any(checks.every_acknowledged_write_is_there(case))
     assert any(checks.every_history_is_linearizable(case))

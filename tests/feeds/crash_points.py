@@ -11,15 +11,15 @@ from perdure.feeds import FeedPage, FeedStore, Profile
 from perdure.storage import Change, Committed, Guard, Micros, Refused, Storage
 from perdure.storage.errors import OutcomeUnknown, StorageUnavailable
 
-from ..forwarding_engine import Forwarding
+from ..forwarding_engine import ForwardingEngine
 from .simulation import WorldSource
 
 
-class Killed(BaseException):
+class SimulatedCrash(BaseException):
     """No code of a dead process runs."""
 
 
-class Life:
+class CrashPoint:
     """How many steps are left. Each question has two: before it, and after its answer."""
 
     def __init__(self, steps: int) -> None:
@@ -32,10 +32,10 @@ class Life:
             self._left -= 1
 
     def end(self, *, after: bool) -> None:
-        raise Killed
+        raise SimulatedCrash
 
 
-class Trouble(Life):
+class Trouble(CrashPoint):
     """One question fails, and life goes on."""
 
     def end(self, *, after: bool) -> None:
@@ -43,8 +43,8 @@ class Trouble(Life):
         raise OutcomeUnknown("the answer was lost") if after else StorageUnavailable("the line was cut")
 
 
-class MortalEngine(Forwarding):
-    def __init__(self, storage: Storage, life: Life) -> None:
+class CrashingEngine(ForwardingEngine):
+    def __init__(self, storage: Storage, life: CrashPoint) -> None:
         self.storage = storage
         self._life = life
 
@@ -60,12 +60,12 @@ class MortalEngine(Forwarding):
         return answer
 
 
-class MortalSource:
+class CrashingSource:
     """The source, as seen by a mortal."""
 
     name = "mortal"
 
-    def __init__(self, source: WorldSource, life: Life) -> None:
+    def __init__(self, source: WorldSource, life: CrashPoint) -> None:
         self._source = source
         self._life = life
 
@@ -81,5 +81,5 @@ class MortalSource:
         return await self._source.profiles(actors)
 
 
-def mortal_store(store: FeedStore, life: Life) -> FeedStore:
-    return FeedStore(Storage(MortalEngine(store.storage, life)), clock=store.clock)
+def crashing_store(store: FeedStore, life: CrashPoint) -> FeedStore:
+    return FeedStore(Storage(CrashingEngine(store.storage, life)), clock=store.clock)

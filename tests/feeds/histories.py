@@ -21,7 +21,7 @@ from perdure.storage.clock import HOUR, MINUTE, SECOND
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
 
-from .crash_points import Killed, Life, MortalSource, Trouble, mortal_store
+from .crash_points import CrashingSource, CrashPoint, SimulatedCrash, Trouble, crashing_store
 from .simulation import Knobs, World, WorldSource
 
 SMALL = PollSettings(posts_per_page=5, max_pages_per_user=4)
@@ -105,11 +105,13 @@ class History:
 
     async def poll_and_die(self, steps: int) -> bool:
         """Poll, and be killed after so many steps. False: it was over before."""
-        life = Life(steps)
-        store = mortal_store(self.store, life)
+        life = CrashPoint(steps)
+        store = crashing_store(self.store, life)
         try:
-            await Poller(store, MortalSource(self.source, life), self.polling).poll(await store.get(self.did))
-        except Killed:
+            await Poller(store, CrashingSource(self.source, life), self.polling).poll(
+                await store.get(self.did)
+            )
+        except SimulatedCrash:
             self.kills += 1
             self.world.advance(LEASE_DURATION)
             return True
@@ -117,7 +119,7 @@ class History:
 
     async def poll_in_trouble(self, steps: int) -> bool:
         """Poll, while one question after so many fails. False: it was over before."""
-        store = mortal_store(self.store, Trouble(steps))
+        store = crashing_store(self.store, Trouble(steps))
         try:
             outcome = await Poller(store, self.source, self.polling).poll(await store.get(self.did))
         except StorageError:  # already when it was looked up

@@ -21,8 +21,8 @@ from perdure.storage.clock import DAY, HOUR, MINUTE
 from perdure.storage.errors import StorageError
 from perdure.storage.memory import MemoryEngine
 
-from ..forwarding_engine import Forwarding
-from .crash_points import Killed, Life, Trouble, mortal_store
+from ..forwarding_engine import ForwardingEngine
+from .crash_points import CrashPoint, SimulatedCrash, Trouble, crashing_store
 from .histories import History
 from .histories import settings as polling
 from .shared_links import counted, random_item, recounted
@@ -59,9 +59,9 @@ class Times:
 
     async def share_and_die(self, back: Micros) -> None:
         """Store items, and be killed at any step, or lose the line."""
-        life = self.chance.choice((Life, Trouble))(self.chance.randint(0, 8))
-        store = mortal_store(self.store, life)
-        with suppress(Killed, StorageError):
+        life = self.chance.choice((CrashPoint, Trouble))(self.chance.randint(0, 8))
+        store = crashing_store(self.store, life)
+        with suppress(SimulatedCrash, StorageError):
             await store.add_items(*self.some_items(back))
 
     async def delete(self) -> None:
@@ -169,7 +169,7 @@ def test_a_poll_that_is_killed_at_any_step_leaves_no_summary_wrong(seed: int) ->
     assert steps > 20
 
 
-class Slow(Forwarding):
+class Slow(ForwardingEngine):
     """A storage that takes a long time to store items."""
 
     name = "slow"

@@ -36,7 +36,7 @@ from perdure.storage import Change, Committed, Guard, Micros, Record, Refused, S
 from perdure.storage.clock import DAY, HOUR
 from perdure.storage.memory import MemoryEngine
 
-from ..forwarding_engine import Forwarding
+from ..forwarding_engine import ForwardingEngine
 from ..markers import row
 from ..newer import newer, put
 from .shared_links import counted, item_at, recounted
@@ -233,7 +233,7 @@ async def test_summaries_expire_a_month_after_their_end(store: FeedStore) -> Non
 # Costs
 
 
-class Counting(Forwarding):
+class Counting(ForwardingEngine):
     """Counts the commits of each space."""
 
     def __init__(self, storage: Storage) -> None:

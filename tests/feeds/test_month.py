@@ -40,7 +40,7 @@ from perdure.storage.clock import DAY, HOUR, MINUTE
 from perdure.storage.memory import MemoryEngine
 
 from ..markers import row
-from .crash_points import Killed, Life, MortalEngine
+from .crash_points import CrashingEngine, CrashPoint, SimulatedCrash
 from .fake_server import FEED, FakeBluesky, Fault
 from .simulation import World
 from .virtual_time import run, virtual_clock
@@ -60,7 +60,7 @@ def _say_nothing(_reason: str, _until: Micros) -> None:
     """Waits are no alarms."""
 
 
-class Process(Life):
+class Process(CrashPoint):
     """A poller's process, which can be killed at any time."""
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ class Process(Life):
 
     def step(self, *, after: bool = False) -> None:
         if self.is_dead:
-            raise Killed
+            raise SimulatedCrash
 
 
 class Trouble(msgspec.Struct, kw_only=True):
@@ -117,7 +117,7 @@ class Month:
             yield source
 
     async def _poll(self, process: Process) -> None:
-        store = FeedStore(Storage(MortalEngine(self.engine, process)), clock=self.clock)
+        store = FeedStore(Storage(CrashingEngine(self.engine, process)), clock=self.clock)
         async with self.source() as source:
             await Poller(store, source, POLLING, on_outcome=self._note, on_alarm=self._log).run()
 

@@ -31,7 +31,7 @@ from perdure.storage.clock import HOUR, MINUTE
 from perdure.storage.errors import StorageFull
 from perdure.storage.memory import MemoryEngine
 
-from ..forwarding_engine import Forwarding
+from ..forwarding_engine import ForwardingEngine
 from .simulation import HintingWorldSource, Question, World, WorldSource
 from .virtual_time import in_virtual_time, virtual_clock
 
@@ -387,7 +387,7 @@ async def test_any_number_of_connections_will_do() -> None:
     assert len(stage.outcomes) == 3
 
 
-class Full(Forwarding):
+class Full(ForwardingEngine):
     """A storage that has no room left."""
 
     def __init__(self, storage: Storage) -> None:

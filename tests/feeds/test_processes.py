@@ -14,7 +14,7 @@ from perdure.feeds import FeedStore, PollSettings, transitions
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
-from ..fork_server import PIPE, Forged, forged
+from ..fork_server import PIPE, ForkedProcess, spawn
 from ..runtime.replicas import until
 from ..storage.engines import new_url
 from .fake_server.process import ROOT, FakeProcess, fake_process
@@ -26,9 +26,9 @@ HOLD = 3.0
 
 
 @asynccontextmanager
-async def poller(url: str, fake: FakeProcess) -> AsyncGenerator[Forged]:
+async def poller(url: str, fake: FakeProcess) -> AsyncGenerator[ForkedProcess]:
     command = ("-m", "tests.feeds.poller_process", url, fake.url, str(HOLD))
-    process = await forged(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    process = await spawn(*command, cwd=ROOT, stdin=PIPE, stdout=PIPE)
     assert process.stdout is not None
     assert process.stdin is not None
     assert (await process.stdout.readline()).strip() == b"ready"

@@ -36,11 +36,11 @@ def confirmation(question: str) -> InputRequest:
     )
 
 
-IN_A_HURRY = RuntimeConfig(drain=0.0, cancel_grace=1.0)
+NO_DRAIN = RuntimeConfig(drain=0.0, cancel_grace=1.0)
 """Most tests leave tasks behind that wait."""
 
 
-def make_server(url: str, runtime: RuntimeConfig = IN_A_HURRY) -> tuple[MCPServer[object], Tasks]:
+def make_server(url: str, runtime: RuntimeConfig = NO_DRAIN) -> tuple[MCPServer[object], Tasks]:
     tasks = Tasks(url, runtime=runtime)
     server: MCPServer[object] = MCPServer("perdure-fixture", version="1.0", **tasks.attach())
     add_task_fixtures(server, tasks)

@@ -12,7 +12,7 @@ import pytest
 
 from ..storage.engines import layer_url, new_url
 from .conformance_server import make_server
-from .raw_clients import Core, Modern, serving
+from .raw_clients import Client2025, Client2026, serving
 from .replicas import Replicas
 
 import_module("tests.runtime.weak")  # which registers the scheme of the weak memory engine
@@ -36,14 +36,14 @@ async def url(where: str, anyio_backend: str) -> AsyncGenerator[str]:
 
 
 @pytest.fixture
-async def modern(url: str) -> AsyncGenerator[Modern]:
-    async with Modern(url) as client:
+async def modern(url: str) -> AsyncGenerator[Client2026]:
+    async with Client2026(url) as client:
         yield client
 
 
 @pytest.fixture
-async def core(url: str) -> AsyncGenerator[Core]:
-    async with Core(url) as client:
+async def core(url: str) -> AsyncGenerator[Client2025]:
+    async with Client2025(url) as client:
         yield client
 
 

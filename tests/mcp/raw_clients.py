@@ -120,7 +120,7 @@ async def until_task(look: Callable[[], Awaitable[Json]], *statuses: str, second
             await asyncio.sleep(0.02)
 
 
-class Modern:
+class Client2026:
     """2026-07-28: each request stands for itself."""
 
     def __init__(self, url: str, *, token: str | None = None) -> None:
@@ -129,7 +129,7 @@ class Modern:
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
         self._ids = itertools.count(1)
 
-    async def __aenter__(self) -> Modern:
+    async def __aenter__(self) -> Client2026:
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -207,7 +207,7 @@ class Modern:
             yield _frames(response)
 
 
-class Core:
+class Client2025:
     """2025-11-25: a session, begun with a handshake. Enter it with `async with`."""
 
     def __init__(
@@ -231,7 +231,7 @@ class Core:
         self.asked: list[Json] = []
         """Requests of the server that reached this client."""
 
-    async def __aenter__(self) -> Core:
+    async def __aenter__(self) -> Client2025:
         hello: Json = {
             "protocolVersion": self._version,
             "capabilities": self._capabilities,

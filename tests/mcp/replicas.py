@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
-from ..fork_server import PIPE, Forged, forged
-from .raw_clients import Answering, Core, Json, Modern, until_task
+from ..fork_server import PIPE, ForkedProcess, spawn
+from .raw_clients import Answering, Client2025, Client2026, Json, until_task
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = "perdure/variables"
@@ -18,7 +18,7 @@ VARIABLES = "perdure/variables"
 class Replica:
     """A server process, and clients of it."""
 
-    def __init__(self, process: Forged, port: int, clients: AsyncExitStack) -> None:
+    def __init__(self, process: ForkedProcess, port: int, clients: AsyncExitStack) -> None:
         self._process = process
         self._clients = clients
         self.port = port
@@ -28,11 +28,11 @@ class Replica:
     def pid(self) -> int:
         return self._process.pid
 
-    async def modern(self) -> Modern:
-        return await self._clients.enter_async_context(Modern(self.url))
+    async def modern(self) -> Client2026:
+        return await self._clients.enter_async_context(Client2026(self.url))
 
-    async def core(self, answering: Answering | None = None) -> Core:
-        return await self._clients.enter_async_context(Core(self.url, answering=answering))
+    async def core(self, answering: Answering | None = None) -> Client2025:
+        return await self._clients.enter_async_context(Client2025(self.url, answering=answering))
 
     async def end(self, number: signal.Signals) -> int:
         """Send it a signal; how it ended."""
@@ -57,7 +57,7 @@ class Replicas:
 
 @asynccontextmanager
 async def _running(url: str, *options: str) -> AsyncGenerator[Replica]:
-    process = await forged("-m", "tests.mcp.server_process", url, *options, cwd=ROOT, stdout=PIPE)
+    process = await spawn("-m", "tests.mcp.server_process", url, *options, cwd=ROOT, stdout=PIPE)
     try:
         assert process.stdout is not None
         said = await asyncio.wait_for(process.stdout.readline(), 60)
@@ -90,7 +90,7 @@ def named(name: str) -> Json:
     return {"action": "accept", "content": {"name": name}}
 
 
-async def in_work(client: Modern | Core, task_id: str) -> Json:
+async def in_work(client: Client2026 | Client2025, task_id: str) -> Json:
     """The task, once its tool has said that it is at work."""
     async with asyncio.timeout(30):
         while True:
@@ -101,7 +101,7 @@ async def in_work(client: Modern | Core, task_id: str) -> Json:
             await asyncio.sleep(0.02)
 
 
-async def asking(client: Modern, task_id: str, key: str) -> Json:
+async def asking(client: Client2026, task_id: str, key: str) -> Json:
     """The task, once this is what it asks."""
 
     async def look() -> Json:
@@ -112,5 +112,5 @@ async def asking(client: Modern, task_id: str, key: str) -> Json:
     return await until_task(look, "asking", seconds=30)
 
 
-async def ended(client: Modern | Core, task_id: str) -> Json:
+async def ended(client: Client2026 | Client2025, task_id: str) -> Json:
     return await until_task(lambda: client.get(task_id), "completed", "failed", "cancelled", seconds=30)

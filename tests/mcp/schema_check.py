@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from .conformance.suite import HERE, NODE, check_installed
-from .raw_clients import Answer, Json, Modern
+from .raw_clients import Answer, Client2026, Json
 
 VALIDATE = HERE / "validate.mjs"
 
@@ -55,7 +55,7 @@ def judged() -> Generator[Published]:
     assert not wrongs, "\n".join(wrongs)
 
 
-class Recorded(Modern):
+class Recorded(Client2026):
     """A client that keeps what came, to be judged."""
 
     def __init__(self, url: str, published: Published, *, token: str | None = None) -> None:

@@ -17,7 +17,7 @@ from perdure.runtime import RuntimeConfig
 
 from ..markers import row
 from .conformance_server import add_task_fixtures
-from .raw_clients import Core, Json, Modern, serving
+from .raw_clients import Client2025, Client2026, Json, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -25,7 +25,7 @@ YES: Json = {"action": "accept", "content": {"confirm": True}}
 SHARED = ("taskId", "status", "statusMessage", "createdAt", "lastUpdatedAt")
 """What both protocols call the same."""
 
-Both: TypeAlias = tuple[Modern, Core]
+Both: TypeAlias = tuple[Client2026, Client2025]
 
 
 class Names:
@@ -47,7 +47,10 @@ async def both(request: pytest.FixtureRequest, anyio_backend: str) -> AsyncGener
     authenticated = request.param == "the owner is authenticated"
     async with hosting(authenticated=authenticated) as url:
         token = "ana" if authenticated else None
-        async with Modern(url, token=token) as modern, Core(url, token=token, answering=yes) as core:
+        async with (
+            Client2026(url, token=token) as modern,
+            Client2025(url, token=token, answering=yes) as core,
+        ):
             yield modern, core
 
 
@@ -203,8 +206,8 @@ async def test_the_two_protocols_tell_the_same_of_a_json_rpc_error(both: Both) -
 async def test_the_listing_of_an_owner_has_the_tasks_of_both_protocols() -> None:
     async with (
         hosting(authenticated=True) as url,
-        Modern(url, token="ana") as modern,  # noqa: S106, a name
-        Core(url, token="ana") as core,  # noqa: S106, a name
+        Client2026(url, token="ana") as modern,  # noqa: S106, a name
+        Client2025(url, token="ana") as core,  # noqa: S106, a name
     ):
         one = await modern.start("slow_compute", {"seconds": 0.01})
         two = await core.start("slow_compute", {"seconds": 0.01})
@@ -218,9 +221,9 @@ async def test_the_listing_of_an_owner_has_the_tasks_of_both_protocols() -> None
 async def test_a_task_of_another_owner_is_not_found_through_either_protocol() -> None:
     async with (
         hosting(authenticated=True) as url,
-        Modern(url, token="ana") as ana,  # noqa: S106, a name
-        Modern(url, token="bob") as modern,  # noqa: S106, a name
-        Core(url, token="bob") as core,  # noqa: S106, a name
+        Client2026(url, token="ana") as ana,  # noqa: S106, a name
+        Client2026(url, token="bob") as modern,  # noqa: S106, a name
+        Client2025(url, token="bob") as core,  # noqa: S106, a name
     ):
         task_id = await ana.start("confirm_delete", {"filename": "a.txt"})
         await ana.until(task_id, "input_required")

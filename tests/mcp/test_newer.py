@@ -17,7 +17,7 @@ from perdure.tasks.snapshot import TASKS
 
 from ..markers import row
 from ..newer import FUTURE, changed, put, stored
-from .raw_clients import Answer, Core, Modern, serving
+from .raw_clients import Answer, Client2025, Client2026, serving
 from .v2025_11_25.server import simple_tools
 
 pytestmark = pytest.mark.anyio
@@ -62,7 +62,7 @@ def is_retryable(answer: Answer) -> bool:
 async def test_at_2025_11_25_it_is_a_retryable_error_and_left_out_of_lists(
     url: str, storage: Storage, change: dict[str, Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    async with Core(url) as core:
+    async with Client2025(url) as core:
         made = [await core.start("quick") for _ in range(2)]
         for task_id in made:
             await core.until(task_id, "completed")
@@ -83,7 +83,7 @@ async def test_at_2026_07_28_it_is_a_retryable_error(
     tasks = Tasks(f"sqlite:///{tmp_path / 'tasks.db'}", runtime=RuntimeConfig(drain=0.0))
     server: MCPServer[object] = MCPServer("tests", **tasks.attach())
     simple_tools(server, tasks)
-    async with serving(server.streamable_http_app()) as url, Modern(url) as modern:
+    async with serving(server.streamable_http_app()) as url, Client2026(url) as modern:
         task_id = await modern.start("quick")
         await modern.until(task_id, "completed")
         record = await make_newer(storage, task_id, change)

@@ -10,7 +10,7 @@ import pytest
 from perdure.mcp.pacing import MOST_REMEMBERED, Pacing
 
 from ..markers import row
-from .raw_clients import Core, Modern
+from .raw_clients import Client2025, Client2026
 
 pytestmark = pytest.mark.anyio
 
@@ -20,7 +20,7 @@ FEW = 40
 
 @row(90)
 async def test_a_client_in_a_hurry_needs_few_looks_and_learns_of_the_end_when_it_comes(
-    modern: Modern,
+    modern: Client2026,
 ) -> None:
     task_id = await modern.start("slow_compute", {"seconds": 1})
     looks = 1
@@ -31,7 +31,7 @@ async def test_a_client_in_a_hurry_needs_few_looks_and_learns_of_the_end_when_it
 
 
 @row(90)
-async def test_a_client_in_a_hurry_is_held_in_the_earlier_protocol_too(core: Core) -> None:
+async def test_a_client_in_a_hurry_is_held_in_the_earlier_protocol_too(core: Client2025) -> None:
     task_id = await core.start("slow_compute", {"seconds": 1})
     looks = 1
     while (await core.get(task_id))["status"] == "working":
@@ -40,7 +40,7 @@ async def test_a_client_in_a_hurry_is_held_in_the_earlier_protocol_too(core: Cor
     assert looks < FEW
 
 
-async def test_a_client_that_is_held_hears_of_a_question_soon(modern: Modern) -> None:
+async def test_a_client_that_is_held_hears_of_a_question_soon(modern: Client2026) -> None:
     task_id = await modern.start("confirm_delete", {"filename": "a.txt"})
 
     async with asyncio.timeout(15):

@@ -30,13 +30,13 @@ from perdure.tasks import Owner
 
 from .. import task_edits
 from ..runtime.replicas import until
-from .raw_clients import Answer, Core, Json, Modern, serving
-from .tokens import ISSUER, CoreAs, ModernAs, Tokens, people
+from .raw_clients import Answer, Client2025, Client2026, Json, serving
+from .tokens import ISSUER, TokenClient2025, TokenClient2026, Tokens, people
 
 pytestmark = pytest.mark.anyio
 
 Request: TypeAlias = ServerRequestContext[Any, Any]
-BRISK = RuntimeConfig(drain=0.0, cancel_grace=0.5, report_interval=0.05)
+FAST_CONFIG = RuntimeConfig(drain=0.0, cancel_grace=0.5, report_interval=0.05)
 LASTING: Json = {"then_wait": True}
 KEY: Json = {"perdure/idempotencyKey": "one"}
 FORM: Json = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
@@ -67,13 +67,13 @@ class Other:
             self.over.append(ctx.method)
 
 
-class Site:
+class ToolServer:
     """A server, with a middleware around that of tasks and one within it, and a gate that tools wait for."""
 
     def __init__(self, tokens: Tokens | None, options: Mapping[str, Any]) -> None:
         self.url = ""
         self.gate = asyncio.Event()
-        self.tasks = Tasks("memory:", runtime=BRISK, **options)
+        self.tasks = Tasks("memory:", runtime=FAST_CONFIG, **options)
         self.lifespan = self.tasks.around(pooled)
         self.outer, self.inner = Other(), Other()
         given: dict[str, Any] = {**self.tasks.attach(), "lifespan": self.lifespan, "token_verifier": tokens}
@@ -103,14 +103,14 @@ def in_use(ctx: Context[Any, Any]) -> str:
 @asynccontextmanager
 async def hosting(
     tokens: Tokens | None = None, *, stateless: bool = False, **options: Any
-) -> AsyncGenerator[Site]:
-    site = Site(tokens, options)
+) -> AsyncGenerator[ToolServer]:
+    site = ToolServer(tokens, options)
     add_tools(site.server, site)
     async with serving(site.server.streamable_http_app(stateless_http=stateless)) as site.url:
         yield site
 
 
-def add_tools(server: MCPServer[Any], site: Site) -> None:
+def add_tools(server: MCPServer[Any], site: ToolServer) -> None:
     @server.tool()
     @site.tasks.durable()
     async def pool(name: Annotated[str, Resolve(in_use)]) -> str:
@@ -149,7 +149,7 @@ def text_of(result: Json) -> str:
 
 
 async def call_plainly(
-    client: Modern, tool: str, arguments: Mapping[str, Any] = {}, after: Json | None = None
+    client: Client2026, tool: str, arguments: Mapping[str, Any] = {}, after: Json | None = None
 ) -> Answer:
     """As a client does that knows of no tasks; after a round in which it was asked, with its answer."""
     round_ = {"inputResponses": {"go": YES}, "requestState": after["requestState"]} if after else {}
@@ -161,7 +161,7 @@ async def call_plainly(
 
 @pytest.mark.parametrize("code", [-32042, -32601])
 async def test_who_may_not_listen_is_told_of_no_task_either(code: int) -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         task_id = await client.start("pool")
         await client.until(task_id, "completed")
         site.inner.refusing["subscriptions/listen"] = [MCPError(code, "not you")]
@@ -170,7 +170,7 @@ async def test_who_may_not_listen_is_told_of_no_task_either(code: int) -> None:
 
 
 async def test_who_may_no_longer_call_a_tool_cannot_go_on_with_a_call_either() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         first = (await call_plainly(client, "confirm")).result
         site.inner.refusing["tools/call"] = [MCPError(-32042, "not you")]
         assert (await call_plainly(client, "confirm", after=first)).code == -32042
@@ -180,7 +180,7 @@ async def test_who_may_no_longer_call_a_tool_cannot_go_on_with_a_call_either() -
 
 @pytest.mark.parametrize("instead", [REFUSED, {"content": [], "isError": True}], ids=["told why", "mute"])
 async def test_an_error_that_middleware_puts_in_the_place_of_a_task_is_the_answer(instead: Json) -> None:
-    async with hosting() as site, Modern(site.url) as modern, Core(site.url) as core:
+    async with hosting() as site, Client2026(site.url) as modern, Client2025(site.url) as core:
         site.inner.instead = instead
         answers = [await modern.call("pool"), await call_plainly(modern, "pool"), await core.call("pool")]
         got = [(each.result["content"], each.result["isError"]) for each in answers]
@@ -191,7 +191,7 @@ async def test_an_error_that_middleware_puts_in_the_place_of_a_task_is_the_answe
 
 
 async def test_a_handler_that_refuses_after_it_called_the_function_has_refused() -> None:
-    tasks = Tasks("memory:", runtime=BRISK)
+    tasks = Tasks("memory:", runtime=FAST_CONFIG)
 
     @tasks.durable()
     async def quick() -> str:
@@ -203,7 +203,11 @@ async def test_a_handler_that_refuses_after_it_called_the_function_has_refused()
 
     server: Server[Any] = Server("low", on_call_tool=call_tool)
     tasks.install(server)
-    async with serving(server.streamable_http_app()) as url, Modern(url) as modern, Core(url) as core:
+    async with (
+        serving(server.streamable_http_app()) as url,
+        Client2026(url) as modern,
+        Client2025(url) as core,
+    ):
         answers = [await modern.call("quick"), await core.call("quick"), await core.call("quick", task={})]
         for answer in answers:
             assert answer.error == {"code": -32042, "message": "not you", "data": {"because": "quota"}}
@@ -213,7 +217,7 @@ async def test_a_handler_that_refuses_after_it_called_the_function_has_refused()
 # Calls that wait
 
 
-class Streaming(ModernAs):
+class Streaming(TokenClient2026):
     async def hang_up_waiting(self, tool: str, meta: Json) -> None:
         """Call a tool, and drop the connection once something is told of how far it is."""
         params = {"name": tool, "arguments": {}, "_meta": {**meta, "progressToken": "mine"}}
@@ -247,7 +251,7 @@ async def test_a_call_whose_client_does_not_come_back_with_its_answers_ends_its_
         await patiences[-1].wait()
 
     monkeypatch.setattr(calls, "asyncio", SimpleNamespace(**{**vars(asyncio), "sleep": be_patient}))
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         first = (await call_plainly(client, "confirm", LASTING)).result
         answered = asyncio.create_task(call_plainly(client, "confirm", LASTING, first))
         await until(lambda: site.have("working"))
@@ -261,7 +265,11 @@ async def test_a_call_whose_client_does_not_come_back_with_its_answers_ends_its_
 
 
 async def test_a_session_hears_once_of_what_it_asked_for_twenty_times() -> None:
-    async with hosting(people("ana")) as site, CoreAs(site.url, "ana") as client, client.listen() as told:
+    async with (
+        hosting(people("ana")) as site,
+        TokenClient2025(site.url, "ana") as client,
+        client.listen() as told,
+    ):
         answers = [await client.call("patient", task={}, _meta=KEY) for _ in range(20)]
         (task_id,) = {each.result["task"]["taskId"] for each in answers}
         site.gate.set()
@@ -300,7 +308,10 @@ async def answering(request: Json) -> Json:
 async def test_a_client_is_asked_what_it_says_it_can_be_asked_and_nothing_else(
     tool: str, capabilities: Json, asked: int
 ) -> None:
-    async with hosting() as site, Core(site.url, answering=answering, capabilities=capabilities) as client:
+    async with (
+        hosting() as site,
+        Client2025(site.url, answering=answering, capabilities=capabilities) as client,
+    ):
         plain = await client.call(tool)
         as_task = await client.send("tasks/result", {"taskId": await client.start(tool)})
     assert len(client.asked) == asked
@@ -310,7 +321,7 @@ async def test_a_client_is_asked_what_it_says_it_can_be_asked_and_nothing_else(
 
 @pytest.mark.parametrize("reference", ["#/$defs/nowhere", "urn:nowhere", "#/properties/name"])
 async def test_a_form_that_refers_to_nothing_takes_any_answer(reference: str) -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         task_id = await client.start("fill_in", {"reference": reference})
         await client.until(task_id, "input_required")
         given = {"go": {"action": "accept", "content": {"name": "Ada"}}}
@@ -323,7 +334,7 @@ async def test_the_wait_for_a_result_does_not_run_out_while_its_client_is_asked(
         await asyncio.sleep(0.8)  # longer than one wait
         return YES
 
-    async with hosting(longest_wait=0.3) as site, Core(site.url, answering=slowly) as client:
+    async with hosting(longest_wait=0.3) as site, Client2025(site.url, answering=slowly) as client:
         of_task: Json = {"taskId": await client.start("confirm", LASTING)}
         await until(lambda: site.have("input_required"))
         ran_out = await until_asked(client, of_task)
@@ -334,7 +345,7 @@ async def test_the_wait_for_a_result_does_not_run_out_while_its_client_is_asked(
         assert len(client.asked) == 1
 
 
-async def until_asked(client: Core, of_task: Json) -> Answer:
+async def until_asked(client: Client2025, of_task: Json) -> Answer:
     """What came of the wait in which the client was asked; one so short may be over before that."""
     async with asyncio.timeout(15):
         while True:
@@ -357,7 +368,11 @@ async def test_a_subject_without_an_issuer_is_one_within_its_client() -> None:
     tokens = Tokens()
     for name in ("one", "two"):
         tokens.add(name, subject="ana", client=name, issuer=None)
-    async with hosting(tokens) as site, CoreAs(site.url, "one") as one, CoreAs(site.url, "two") as two:
+    async with (
+        hosting(tokens) as site,
+        TokenClient2025(site.url, "one") as one,
+        TokenClient2025(site.url, "two") as two,
+    ):
         task_id = await one.start("pool")
         listed = [(await each.send("tasks/list")).result["tasks"] for each in (one, two)]
         assert [[task["taskId"] for task in tasks] for tasks in listed] == [[task_id], []]
@@ -365,14 +380,14 @@ async def test_a_subject_without_an_issuer_is_one_within_its_client() -> None:
 
 
 async def test_a_server_without_sessions_lists_nothing_though_tasks_belong_to_sessions() -> None:
-    async with hosting(stateless=True, anonymous="session") as site, Core(site.url) as client:
+    async with hosting(stateless=True, anonymous="session") as site, Client2025(site.url) as client:
         assert client.session_id is None
         await client.start("pool")
         assert (await client.send("tasks/list")).code == -32601
 
 
 async def test_leaving_one_lifespan_keeps_what_another_one_yielded() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         async with site.lifespan(site.server):
             pass
         assert text_of((await call_plainly(client, "pool")).result) == POOL["name"]
@@ -382,7 +397,7 @@ async def test_leaving_one_lifespan_keeps_what_another_one_yielded() -> None:
 
 
 @asynccontextmanager
-async def visiting(site: Site, answer: ElicitResult | ErrorData | Exception) -> AsyncGenerator[Client]:
+async def visiting(site: ToolServer, answer: ElicitResult | ErrorData | Exception) -> AsyncGenerator[Client]:
     """A client that answers so when it is asked."""
 
     async def elicit(context: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:

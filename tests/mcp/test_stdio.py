@@ -20,7 +20,7 @@ from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 from perdure.storage import open_storage
 from perdure.tasks import Owner, Status, TaskRecord, TaskStore
 
-from ..fork_server import PIPE, Forged, forged
+from ..fork_server import PIPE, ForkedProcess, spawn
 from .raw_clients import CAPABILITIES, EXTENSION, MODERN, VERSION, Answer, Json, until_task
 
 pytestmark = pytest.mark.anyio
@@ -38,7 +38,7 @@ def database(tmp_path: Path) -> str:
 class Lines:
     """JSON-RPC, a message a line. Answers with `YES` whatever the server asks."""
 
-    def __init__(self, process: Forged) -> None:
+    def __init__(self, process: ForkedProcess) -> None:
         self._process = process
         self._ids = itertools.count(1)
         self._frames: dict[int, asyncio.Future[Json]] = {}
@@ -125,8 +125,8 @@ async def until(client: Lines, task_id: str, *statuses: str) -> Json:
 
 
 @asynccontextmanager
-async def process(database: str) -> AsyncGenerator[Forged]:
-    running = await forged(*MODULE, database, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT)
+async def process(database: str) -> AsyncGenerator[ForkedProcess]:
+    running = await spawn(*MODULE, database, stdin=PIPE, stdout=PIPE, stderr=PIPE, cwd=ROOT)
     try:
         yield running
     finally:

@@ -24,7 +24,7 @@ from perdure import Task, Tasks
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
-from .raw_clients import EXTENSION, Core, Json, Modern, serving
+from .raw_clients import EXTENSION, Client2025, Client2026, Json, serving
 
 ISSUER = "https://issuer.test"
 
@@ -104,14 +104,14 @@ def add_tools(tasks: Tasks, register: Register) -> None:
         return f"done {label}"
 
 
-class ModernAs(Modern):
+class TokenClient2026(Client2026):
     """2026-07-28, with headers of its own, and to the byte."""
 
     def __init__(self, url: str, bearer: str | None = None, *, headers: Mapping[str, str] = {}) -> None:
         super().__init__(url, token=bearer)
         self._headers.update(headers)
 
-    async def __aenter__(self) -> ModernAs:
+    async def __aenter__(self) -> TokenClient2026:
         await super().__aenter__()
         return self
 
@@ -124,14 +124,14 @@ class ModernAs(Modern):
         return response.status_code, response.content
 
 
-class CoreAs(Core):
+class TokenClient2025(Client2025):
     """2025-11-25, with headers of its own, and to the byte."""
 
     def __init__(self, url: str, bearer: str | None = None, *, headers: Mapping[str, str] = {}) -> None:
         super().__init__(url, token=bearer)
         self._headers.update(headers)
 
-    async def __aenter__(self) -> CoreAs:
+    async def __aenter__(self) -> TokenClient2025:
         await super().__aenter__()
         return self
 
@@ -147,14 +147,14 @@ class CoreAs(Core):
         self._headers.update(headers)
 
 
-Caller: TypeAlias = ModernAs | CoreAs
-Generation: TypeAlias = type[ModernAs] | type[CoreAs]
+Caller: TypeAlias = TokenClient2026 | TokenClient2025
+Generation: TypeAlias = type[TokenClient2026] | type[TokenClient2025]
 
 
 def about(caller: Caller, task_id: str) -> dict[str, Json]:
     """Every method about one task that this generation has, with its parameters."""
     one: Json = {"taskId": task_id}
-    if isinstance(caller, ModernAs):
+    if isinstance(caller, TokenClient2026):
         answers: Json = {**one, "inputResponses": {"go": {"action": "decline"}}}
         return {"tasks/get": one, "tasks/update": answers, "tasks/cancel": one}
     return {"tasks/get": one, "tasks/result": one, "tasks/cancel": one}

@@ -18,7 +18,7 @@ from perdure.storage.clock import HOUR, system_clock
 from perdure.tasks import TaskStore
 
 from ..cli.command import PATIENCE, Ended, environment, folder_url
-from ..fork_server import PIPE, forged
+from ..fork_server import PIPE, spawn
 from ..tasks.samples import ANA, CALL
 
 pytestmark = pytest.mark.anyio
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.anyio
 
 async def copied(source: str, target: str, *options: str) -> Ended:
     command = ("-m", "perdure.cli", "copy", target, "--url", source, *options)
-    process = await forged(*command, env=environment(), stdout=PIPE, stderr=PIPE)
+    process = await spawn(*command, env=environment(), stdout=PIPE, stderr=PIPE)
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     return Ended(process.returncode or 0, out.decode(), err.decode())
 

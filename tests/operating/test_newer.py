@@ -30,7 +30,7 @@ from perdure.tasks.snapshot import LEASES, TASKS
 
 from .. import task_edits
 from ..cli.command import PATIENCE, Ended, environment
-from ..fork_server import PIPE, forged
+from ..fork_server import PIPE, spawn
 from ..markers import row, server
 from ..newer import changed, newer, put, stored
 from ..tasks.samples import ANA, CALL, Clock, created
@@ -40,7 +40,7 @@ pytestmark = pytest.mark.anyio
 
 async def ended_command(*arguments: str) -> Ended:
     """A command run to its end, whatever that is."""
-    process = await forged("-m", "perdure.cli", *arguments, env=environment(), stdout=PIPE, stderr=PIPE)
+    process = await spawn("-m", "perdure.cli", *arguments, env=environment(), stdout=PIPE, stderr=PIPE)
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
     return Ended(process.returncode or 0, out.decode(), err.decode())
 

@@ -35,14 +35,14 @@ from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.snapshot import TASKS, lease_address
 
-from ..forwarding_engine import Forwarding
+from ..forwarding_engine import ForwardingEngine
 from .replicas import QUICK, UNHURRIED, Options, Replicas, until
 
 ME = Owner.local()
 
-STEADY = replace(UNHURRIED, heartbeat=0.5)
+STEADY_HEARTBEAT = replace(UNHURRIED, heartbeat=0.5)
 """For work that lasts for some heartbeats, or whose writes fail for a while."""
-CALM = replace(QUICK, heartbeat=0.4)
+SLOW_HEARTBEAT = replace(QUICK, heartbeat=0.4)
 """Where recovery is feared: a lease lasts 1.2 seconds."""
 
 Hook: TypeAlias = Callable[[Sequence[Change]], Awaitable[None]]
@@ -52,7 +52,7 @@ async def nothing(_: Sequence[Change]) -> None:
     """Leave the commit alone."""
 
 
-class Wire(Forwarding):
+class FaultyLink(ForwardingEngine):
     """One replica's line to the storage."""
 
     name = "wire"
@@ -118,7 +118,7 @@ class Wire(Forwarding):
 class TappedWatch(Watch):
     """A watch that is counted, and that never wakes where the wire is deaf."""
 
-    def __init__(self, wire: Wire, inner: Watch | None) -> None:
+    def __init__(self, wire: FaultyLink, inner: Watch | None) -> None:
         self._wire = wire
         self._inner = inner
         wire.open_watches += 1
@@ -153,10 +153,11 @@ class Beats:
         return asyncio.get_running_loop().time() - self._begun_at
 
 
-class Fair(Wire):
+class Fair(FaultyLink):
     """A line that does not show who looks for lost work a lease whose heartbeat is late, or just comes.
 
-    It is for those who live, who look dead where the machine stands still for a moment. They are `CALM`.
+    It is for those who live, who look dead where the machine stands still for a moment. They have
+    `SLOW_HEARTBEAT`.
     """
 
     def __init__(self, living: dict[Address, Beats]) -> None:
@@ -181,7 +182,7 @@ class Fair(Wire):
         late = {
             address
             for address, beats in self._living.items()
-            if before.get(address) != beats.begun or beats.age > 1.2 * CALM.heartbeat
+            if before.get(address) != beats.begun or beats.age > 1.2 * SLOW_HEARTBEAT.heartbeat
         }
         return [each for each in found if each.address not in late]
 
@@ -192,9 +193,9 @@ def is_held(change: Change) -> bool:
 
 
 @asynccontextmanager
-async def wired(
+async def open_faulty(
     replicas: Replicas,
-    wire: Wire,
+    wire: FaultyLink,
     app: App,
     config: RuntimeConfig = QUICK,
     **options: Unpack[Options],

@@ -17,14 +17,14 @@ from .. import task_edits
 from ..markers import row
 from .faulty_storage import (
     ME,
-    STEADY,
+    STEADY_HEARTBEAT,
+    FaultyLink,
     MovedClock,
-    Wire,
     lease_of,
     now,
+    open_faulty,
     several_heartbeats,
     until_released,
-    wired,
 )
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
@@ -200,7 +200,7 @@ async def test_a_key_that_was_answered_is_not_asked_again(replicas: Replicas) ->
 
 @row(65, 74, 81)
 async def test_what_was_answered_is_not_asked_again_when_the_asker_has_died(replicas: Replicas) -> None:
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
     told: list[tuple[int, str]] = []
 
     @app.function(retries=1, backoff=0.0)
@@ -211,7 +211,7 @@ async def test_what_was_answered_is_not_asked_again_when_the_asker_has_died(repl
 
     clock = MovedClock()
     survivor = await replicas.start(app, clock=clock)
-    async with wired(replicas, wire, app, UNHURRIED) as doomed:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("ask")
         await survivor.answer(ME, made.task.task_id, {await only_key(survivor, made): YES})
         waiting = await asked_again(survivor, made, 2)
@@ -243,9 +243,9 @@ async def asked_again(runtime: Runtime, task: Snapshot, count: int) -> Snapshot:
 async def test_asked_on_one_replica_answered_through_another_and_resumed_on_a_third(
     replicas: Replicas,
 ) -> None:
-    app, wire = asking(), Wire()
+    app, wire = asking(), FaultyLink()
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, UNHURRIED) as doomed:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("ask")
         await asked(other, made)
         wire.cut()
@@ -306,10 +306,10 @@ async def test_a_task_that_waits_for_an_answer_can_be_cancelled(replicas: Replic
 
 @row(81)
 async def test_an_answer_reaches_an_asker_that_hears_nothing(replicas: Replicas) -> None:
-    app, wire = asking(), Wire()
+    app, wire = asking(), FaultyLink()
     wire.is_deaf = True
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, UNHURRIED) as asker:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as asker:
         made = await asker.submit("ask")
         await asked(other, made)
         await other.answer(ME, made.task.task_id, {"whose": YES})
@@ -324,7 +324,7 @@ async def test_a_plain_function_asks_from_its_thread(replicas: Replicas) -> None
     def ask(task: Task) -> str:
         return anyio.from_thread.run(task.elicit, "Whose?").action
 
-    runtime = await replicas.start(app, STEADY)
+    runtime = await replicas.start(app, STEADY_HEARTBEAT)
     made = await runtime.submit("ask")
     await runtime.answer(ME, made.task.task_id, {await only_key(runtime, made): NO})
     assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "decline"

@@ -23,15 +23,15 @@ from ..markers import row, strong_memory
 from .apps import hanging
 from .faulty_storage import (
     ME,
+    FaultyLink,
     MovedClock,
-    Wire,
     lease_of,
     nothing,
     now,
+    open_faulty,
     several_heartbeats,
     until_released,
     until_status,
-    wired,
 )
 from .replicas import QUICK, UNHURRIED, Replicas, leave_with_a_dead_worker, new_app, until, value_of
 
@@ -99,7 +99,7 @@ async def test_a_task_that_waits_to_be_run_again_ends_at_once_and_takes_its_leas
 
 @row(70)
 async def test_a_cancel_that_meets_the_first_claim_reaches_who_claimed(replicas: Replicas) -> None:
-    app, wire = hanging(), Wire()
+    app, wire = hanging(), FaultyLink()
     creator = await replicas.start(app, work=False)
     made = await creator.submit("hang")
 
@@ -109,7 +109,7 @@ async def test_a_cancel_that_meets_the_first_claim_reaches_who_claimed(replicas:
         await until_held(creator, made)
 
     wire.before = be_claimed
-    async with wired(replicas, wire, new_app(), work=False) as other:
+    async with open_faulty(replicas, wire, new_app(), work=False) as other:
         await other.cancel(ME, made.task.task_id)
         assert (await creator.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
 
@@ -117,7 +117,7 @@ async def test_a_cancel_that_meets_the_first_claim_reaches_who_claimed(replicas:
 @row(70)
 async def test_a_cancel_that_meets_a_later_claim_reaches_who_claimed(replicas: Replicas) -> None:
     """By then the task has a lease, which the cancel meant to take away and the claim took over."""
-    app, wire, clock = new_app(), Wire(), MovedClock()
+    app, wire, clock = new_app(), FaultyLink(), MovedClock()
 
     @app.function(retries=1)
     async def work(task: Task) -> None:
@@ -135,7 +135,7 @@ async def test_a_cancel_that_meets_a_later_claim_reaches_who_claimed(replicas: R
         await until_held(worker, made)
 
     wire.before = be_claimed
-    async with wired(replicas, wire, new_app(), work=False) as other:
+    async with open_faulty(replicas, wire, new_app(), work=False) as other:
         await other.cancel(ME, made.task.task_id)
         assert (await worker.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
 
@@ -185,10 +185,10 @@ async def test_a_cancel_reaches_the_worker_wherever_it_is_and_clean_up_comes_bef
 
 @row(71)
 async def test_a_cancel_reaches_a_worker_that_hears_nothing(replicas: Replicas) -> None:
-    app, wire = hanging(), Wire()
+    app, wire = hanging(), FaultyLink()
     wire.is_deaf = True
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, UNHURRIED) as worker:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as worker:
         made = await worker.submit("hang")
         await several_heartbeats(worker, made, 1)
         await other.cancel(ME, made.task.task_id)
@@ -347,14 +347,14 @@ async def test_a_thread_that_does_not_heed_a_cancel_is_left_behind(replicas: Rep
 
 @row(62, 70)
 async def test_a_cancel_of_a_task_whose_worker_is_dead_is_carried_out_by_recovery(replicas: Replicas) -> None:
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
 
     @app.function(retries=4)
     async def hang() -> None:
         await asyncio.Event().wait()
 
     client = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, QUICK) as doomed:
+    async with open_faulty(replicas, wire, app, QUICK) as doomed:
         made = await doomed.submit("hang")
         wire.cut()
         await client.cancel(ME, made.task.task_id)
@@ -405,7 +405,7 @@ async def test_a_task_is_cancelled_at_once_also_if_its_worker_is_dead(replicas: 
 async def test_a_cancel_whose_answer_is_lost_is_found_out_and_repeated(
     replicas: Replicas, *, is_written: bool
 ) -> None:
-    wire = Wire()
+    wire = FaultyLink()
     client = await replicas.start(hanging(), work=False)
     lost = await leave_with_a_dead_worker(client, ME)
     answers = 0
@@ -416,7 +416,7 @@ async def test_a_cancel_whose_answer_is_lost_is_found_out_and_repeated(
         if answers == 1:
             raise OutcomeUnknown("no answer")
 
-    async with wired(replicas, wire, new_app(), QUICK, work=False) as runtime:
+    async with open_faulty(replicas, wire, new_app(), QUICK, work=False) as runtime:
         if is_written:
             wire.after = lose_once
         else:

@@ -21,12 +21,12 @@ from perdure.tasks import Failure, Snapshot, Status, TaskStore
 from .. import engines
 from .crash import checks, journal, scenario
 from .crash.broken_runtimes import BROKEN
-from .crash.checks import CHECKS, Case, Check, breaches
+from .crash.checks import CHECKS, Check, SortedEvidence, breaches
 from .crash.clients import OWNERS
 from .crash.functions import app_on
 from .crash.journal import Complained, Dropped, Journal, TaskNote, Wrote
 from .crash.report import numbers
-from .crash.scenario import Evidence, Plan, Troupe, gathered
+from .crash.scenario import Evidence, Plan, ProcessPool, collect_evidence
 from .crash.tampered import TAMPERED
 from .crash.undisturbed import calm
 from .replicas import until, value_of
@@ -61,7 +61,7 @@ FEW: dict[str, object] = {"cast": ("worker", "worker", "server", "client"), "kil
 async def test_a_storm_of_kills_loses_nothing_and_repeats_nothing(tmp_path: Path, engine: str) -> None:
     changes = FEW if engine == "dynamodb" else {}
     plan = plan_in(tmp_path, url=await scenario.new_storage(engine, tmp_path), **changes)
-    case = Case(await scenario.run(plan))
+    case = SortedEvidence(await scenario.run(plan))
     assert breaches(case) == {}
     met = numbers(case)
     needed = ("tasks taken from lost workers", "of several attempts", "answers heard", "cancelled")
@@ -89,7 +89,7 @@ def slept(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Slept]:
 
 async def sleep_too_long(plan: Plan) -> dict[str, Slept]:
     """Freeze a process in the middle of two tasks, let another end them, and let the first go on."""
-    async with await open_storage(plan.url) as storage, Troupe(plan).on_stage() as troupe:
+    async with await open_storage(plan.url) as storage, ProcessPool(plan).on_stage() as troupe:
         runtime = Runtime(TaskStore(storage), app_on(plan.url, Journal(plan.folder, "client")).functions)
         made = [await runtime.submit(name, {"n": 1}, owner=ME) for name in ("patient", "patient_once")]
         await until(lambda: len(noted(plan, Wrote)) >= 4, PATIENCE)
@@ -140,11 +140,11 @@ def test_a_task_that_must_not_run_twice_fails_when_its_worker_sleeps_and_stays_f
 async def test_a_runtime_that_is_wrong_is_noticed(tmp_path: Path, name: str, check: Check) -> None:
     assert name in BROKEN
     plan = plan_in(tmp_path, cast=("server", "worker"), doomed=0.0, broken=name)
-    async with await open_storage(plan.url) as storage, Troupe(plan).on_stage():
+    async with await open_storage(plan.url) as storage, ProcessPool(plan).on_stage():
 
         async def is_noticed() -> bool:
             await asyncio.sleep(0.2)
-            return any(check(Case(await gathered(storage, plan.folder, {}))))
+            return any(check(SortedEvidence(await collect_evidence(storage, plan.folder, {}))))
 
         await until(is_noticed, PATIENCE)
 
@@ -159,12 +159,12 @@ def calm_run(tmp_path_factory: pytest.TempPathFactory) -> Evidence:
 
 
 def test_a_run_without_a_storm_is_in_order(calm_run: Evidence) -> None:
-    assert breaches(Case(calm_run)) == {}
+    assert breaches(SortedEvidence(calm_run)) == {}
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 def test_no_check_lets_pass_what_it_is_there_for(calm_run: Evidence, check: Check) -> None:
-    assert any(check(Case(TAMPERED[check](calm_run))))
+    assert any(check(SortedEvidence(TAMPERED[check](calm_run))))
 
 
 def test_a_line_that_a_kill_cut_off_is_passed_over(tmp_path: Path) -> None:

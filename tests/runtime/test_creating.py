@@ -13,7 +13,7 @@ from perdure.storage import Change
 from perdure.storage.errors import StorageFailed
 
 from ..markers import row
-from .faulty_storage import ME, Wire, creates_a_task, wired
+from .faulty_storage import ME, FaultyLink, creates_a_task, open_faulty
 from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
@@ -36,7 +36,7 @@ async def test_a_create_that_is_cancelled_leaves_nothing_or_a_task_that_runs(
     replicas: Replicas, when: str
 ) -> None:
     app, runs = quick()
-    wire, reached = Wire(), asyncio.Event()
+    wire, reached = FaultyLink(), asyncio.Event()
 
     async def hold_up(changes: Sequence[Change]) -> None:
         if creates_a_task(changes):
@@ -44,7 +44,7 @@ async def test_a_create_that_is_cancelled_leaves_nothing_or_a_task_that_runs(
             await asyncio.Event().wait()
 
     setattr(wire, when, hold_up)
-    async with wired(replicas, wire, app, replace(UNHURRIED, concurrency=1)) as runtime:
+    async with open_faulty(replicas, wire, app, replace(UNHURRIED, concurrency=1)) as runtime:
         creating = asyncio.create_task(runtime.submit("quick"))
         await reached.wait()
         creating.cancel()
@@ -76,7 +76,7 @@ async def test_a_create_of_which_nothing_was_heard_is_begun_if_it_was_written(
 ) -> None:
     """A function of one attempt, which would fail if it had to be recovered. All of it is written."""
     app, runs = quick()
-    wire, left = Wire(), [StorageFailed("the line was lost")] * failures
+    wire, left = FaultyLink(), [StorageFailed("the line was lost")] * failures
 
     async def lose(_: Sequence[Change]) -> None:
         if left:
@@ -84,7 +84,7 @@ async def test_a_create_of_which_nothing_was_heard_is_begun_if_it_was_written(
 
     wire.after = lose
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, replace(UNHURRIED, heartbeat=1.0)) as runtime:
+    async with open_faulty(replicas, wire, app, replace(UNHURRIED, heartbeat=1.0)) as runtime:
         with pytest.raises(StorageFailed):
             await runtime.submit("quick")
         await the_only_tasks_end(other, 1)
@@ -96,14 +96,14 @@ async def test_a_client_that_creates_again_with_its_key_gets_the_task_that_was_m
     replicas: Replicas,
 ) -> None:
     app, runs = quick()
-    wire, left = Wire(), [StorageFailed("the line was lost")]
+    wire, left = FaultyLink(), [StorageFailed("the line was lost")]
 
     async def lose(_: Sequence[Change]) -> None:
         if left:
             raise left.pop()
 
     wire.after = lose
-    async with wired(replicas, wire, app, UNHURRIED) as runtime:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as runtime:
         with pytest.raises(StorageFailed):
             await runtime.submit("quick", idempotency_key="k")
         made = await runtime.submit("quick", idempotency_key="k")

@@ -20,15 +20,15 @@ from .. import task_edits
 from ..markers import row
 from .faulty_storage import (
     ME,
+    FaultyLink,
     MovedClock,
-    Wire,
     lease_of,
     now,
+    open_faulty,
     several_heartbeats,
     token_of,
     until_released,
     until_status,
-    wired,
 )
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
@@ -112,9 +112,9 @@ async def robbed(replicas: Replicas, app: App, known: App) -> AsyncGenerator[tup
 
     The clock of the second is ahead, so that to it every lease has run out; it takes those that stand still.
     """
-    wire = Wire()
+    wire = FaultyLink()
     wire.is_deaf = True
-    async with wired(replicas, wire, app, ASLEEP) as sleeper:
+    async with open_faulty(replicas, wire, app, ASLEEP) as sleeper:
         await until(lambda: wire.looks >= len(app.functions))  # it would take back what it lost
         robber = await replicas.start(known, clock=MovedClock(300 * SECOND))
         yield sleeper, robber
@@ -272,7 +272,7 @@ def test_a_lease_lasts_three_heartbeats_and_the_skew_and_nonsense_is_refused(wro
 
 @asynccontextmanager
 async def twin(
-    replicas: Replicas, wire: Wire, app: App, config: RuntimeConfig, clock: MovedClock
+    replicas: Replicas, wire: FaultyLink, app: App, config: RuntimeConfig, clock: MovedClock
 ) -> AsyncGenerator[Runtime]:
     """A worker that calls itself as another does, like two containers of one host name."""
     storage = await replicas.subject.another_client()
@@ -287,7 +287,7 @@ async def twin(
 
 @row(64)
 async def test_workers_of_one_name_cannot_use_each_others_lease(replicas: Replicas) -> None:
-    app, deaf = new_app(), Wire()
+    app, deaf = new_app(), FaultyLink()
     deaf.is_deaf = True
     begun: list[int] = []
     go_on = {1: asyncio.Event(), 2: asyncio.Event()}
@@ -306,7 +306,7 @@ async def test_workers_of_one_name_cannot_use_each_others_lease(replicas: Replic
 
     async with (
         twin(replicas, deaf, app, ASLEEP, MovedClock()) as zombie,
-        twin(replicas, Wire(), app, UNHURRIED, MovedClock(300 * SECOND)) as namesake,
+        twin(replicas, FaultyLink(), app, UNHURRIED, MovedClock(300 * SECOND)) as namesake,
     ):
         assert zombie.name != namesake.name
         await until(lambda: deaf.looks >= 1)  # it would take back what it lost

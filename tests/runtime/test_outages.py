@@ -20,17 +20,17 @@ from ..markers import row
 from .apps import counted, hanging
 from .faulty_storage import (
     ME,
-    STEADY,
+    STEADY_HEARTBEAT,
+    FaultyLink,
     Hook,
-    Wire,
     creates_a_task,
     ends_a_task,
     lease_of,
     nothing,
     now,
+    open_faulty,
     several_heartbeats,
     until_status,
-    wired,
 )
 from .replicas import QUICK, UNHURRIED, Replicas, new_app, until, value_of
 
@@ -68,7 +68,7 @@ async def test_on_a_slow_disk_work_ends_and_has_one_outcome(
     replicas: Replicas, seconds: float, when: str
 ) -> None:
     """Slower than a heartbeat, slower than a lease; written late, or answered late."""
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
 
     @app.function(retries=19, backoff=0.0)
     async def work(task: Task) -> int:
@@ -77,7 +77,7 @@ async def test_on_a_slow_disk_work_ends_and_has_one_outcome(
         return task.attempt
 
     setattr(wire, when, slow(seconds))
-    async with wired(replicas, wire, app) as slow_one:
+    async with open_faulty(replicas, wire, app) as slow_one:
         made = await asyncio.gather(*(slow_one.submit("work") for _ in range(2)))
         other = await replicas.start(app)
         ended = [await other.wait(ME, each.task.task_id, 120) for each in made]
@@ -97,11 +97,11 @@ async def test_a_storage_that_fails_for_a_while_loses_no_result(
     replicas: Replicas, when: str, count: int, error: StorageError
 ) -> None:
     app, go_on, runs = counted()
-    wire = Wire()
+    wire = FaultyLink()
     setattr(wire, when, times(count, error, ends_a_task))
     go_on.set()
-    async with wired(replicas, wire, app, STEADY) as runtime:
-        other = await replicas.start(app, STEADY)
+    async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
+        other = await replicas.start(app, STEADY_HEARTBEAT)
         made = await runtime.submit("work")
         ended = await other.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), ended.task.attempts, runs) == (1, 1, [1])
@@ -112,10 +112,10 @@ async def test_a_storage_that_fails_for_a_while_loses_no_result(
 @pytest.mark.parametrize("when", ["before", "after"])
 async def test_heartbeats_that_fail_for_less_than_a_lease_do_no_harm(replicas: Replicas, when: str) -> None:
     app, go_on, runs = counted()
-    wire = Wire()
+    wire = FaultyLink()
     setattr(wire, when, times(3, FAILED, lambda changes: len(changes) == 1))
-    async with wired(replicas, wire, app, STEADY) as runtime:
-        await replicas.start(app, STEADY)
+    async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
+        await replicas.start(app, STEADY_HEARTBEAT)
         made = await runtime.submit("work")
         await several_heartbeats(runtime, made, 2)
         go_on.set()
@@ -128,7 +128,7 @@ async def test_heartbeats_that_fail_for_less_than_a_lease_do_no_harm(replicas: R
 async def test_a_write_of_which_nothing_was_heard_costs_the_function_nothing_but_another_try(
     replicas: Replicas, when: str
 ) -> None:
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
 
     @app.function()
     async def work(task: Task) -> list[str]:
@@ -138,7 +138,7 @@ async def test_a_write_of_which_nothing_was_heard_costs_the_function_nothing_but
         await task.set_variables({"b": 2})
         return sorted(task.variables)
 
-    async with wired(replicas, wire, app, STEADY) as runtime:
+    async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
         made = await runtime.submit("work")
         expected = ["b"] if when == "before" else ["a", "b"]
         assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == expected
@@ -150,7 +150,7 @@ async def test_a_claim_of_which_nothing_was_heard_is_begun_once(
     replicas: Replicas, when: str, error: StorageError
 ) -> None:
     """A function of one attempt, which would fail if it had to be recovered."""
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
 
     @app.function()
     async def work(task: Task) -> int:
@@ -159,7 +159,7 @@ async def test_a_claim_of_which_nothing_was_heard_is_begun_once(
     creator = await replicas.start(app, work=False)
     made = await creator.submit("work")
     setattr(wire, when, times(1, error, lambda changes: isinstance(changes[0], Replace)))
-    async with wired(replicas, wire, app, STEADY):
+    async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT):
         assert value_of(await creator.wait(ME, made.task.task_id, 60)) == 1
 
 
@@ -168,12 +168,12 @@ async def test_an_end_of_which_nothing_was_heard_does_not_count_as_dropped(
     replicas: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
     app, go_on, runs = counted()
-    wire = Wire()
+    wire = FaultyLink()
     wire.after = times(1, FAILED, ends_a_task)
     go_on.set()
     other = await replicas.start(app, work=False)
     with caplog.at_level(logging.WARNING, "perdure.runtime"):
-        async with wired(replicas, wire, app, STEADY) as runtime:
+        async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
             made = await runtime.submit("work")
             assert value_of(await other.wait(ME, made.task.task_id, 60)) == 1
     assert runs == [1]
@@ -185,7 +185,7 @@ async def test_an_end_of_which_nothing_was_heard_does_not_count_as_dropped(
 async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_nothing(
     replicas: Replicas, write: str, attempts: int
 ) -> None:
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
 
     @app.function(retries=2, backoff=0.0)
     async def work(task: Task) -> int:
@@ -197,7 +197,7 @@ async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_n
             await task.report("half done")
         return task.attempt
 
-    async with wired(replicas, wire, app, STEADY) as runtime:
+    async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
         made = await runtime.submit("work")
         ended = await runtime.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), ended.task.attempts) == (attempts, attempts)
@@ -211,9 +211,9 @@ async def test_a_storage_that_is_busy_costs_a_function_an_attempt_and_a_report_n
 @row(59)
 async def test_a_step_that_fails_is_tried_again(replicas: Replicas) -> None:
     """A worker outlives a storage that fails: it recovers, sweeps and claims when that is over."""
-    app, wire = hanging(), Wire()
+    app, wire = hanging(), FaultyLink()
     creator = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, UNHURRIED) as runtime:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as runtime:
         wire.before = times(1, BUSY, lambda changes: not creates_a_task(changes))
         made = await creator.submit("hang")
 
@@ -226,7 +226,7 @@ async def test_a_step_that_fails_is_tried_again(replicas: Replicas) -> None:
 @row(68)
 async def test_a_result_is_not_lost_to_a_client_that_writes_all_the_time(replicas: Replicas) -> None:
     app, go_on, runs = counted()
-    wire, other = Wire(), await replicas.start(new_app(), work=False)
+    wire, other = FaultyLink(), await replicas.start(new_app(), work=False)
     left = list(range(15))
 
     async def be_quicker(changes: Sequence[Change]) -> None:
@@ -236,13 +236,13 @@ async def test_a_result_is_not_lost_to_a_client_that_writes_all_the_time(replica
 
     wire.before = be_quicker
     go_on.set()
-    async with wired(replicas, wire, app, STEADY) as runtime:
+    async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
         made = await runtime.submit("work")
         ended = await other.wait(ME, made.task.task_id, 120)
     assert (value_of(ended), runs, ended.task.variables) == (1, [1], {"count": 0})
 
 
-class ShortOfWatches(Wire):
+class ShortOfWatches(FaultyLink):
     """A line on which the first watch of a single task cannot be opened."""
 
     is_refused = False
@@ -266,7 +266,7 @@ async def test_a_watch_that_cannot_be_opened_at_first_keeps_no_word_from_the_run
         return (await task.elicit("Whose?", key="whose")).action
 
     other = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, STEADY) as runtime:
+    async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
         made = await runtime.submit("ask")
         await until(lambda: wire.is_refused)
         await until_status(other, made, Status.INPUT_REQUIRED)
@@ -298,7 +298,7 @@ class Noting(InProcessExecutor):
 @row(64)
 async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: Replicas) -> None:
     """The lease in the storage may still be its own, but the run is over, and nobody would end the task."""
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
     begun, go_on = asyncio.Event(), asyncio.Event()
     told: list[Exception | None] = []
 
@@ -317,7 +317,7 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
         except Exception as error:
             told.append(error)
 
-    async with wired(replicas, wire, app, executor=Noting) as runtime:
+    async with open_faulty(replicas, wire, app, executor=Noting) as runtime:
         made = await runtime.submit("deaf")
         await begun.wait()
         Noting.is_over.clear()  # set by now, if an attempt was late and never began
@@ -334,7 +334,7 @@ async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_
     replicas: Replicas,
 ) -> None:
     """The worker sees that the lease ran out, and could write that it was lost. But the run is its own."""
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
     begun, go_on = asyncio.Event(), asyncio.Event()
 
     @app.function()
@@ -344,7 +344,7 @@ async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_
         return "done"
 
     config = replace(QUICK, heartbeat=0.2)
-    async with wired(replicas, wire, app, config) as runtime:
+    async with open_faulty(replicas, wire, app, config) as runtime:
         made = await runtime.submit("work")
         await begun.wait()
         wire.before = times(1000, BUSY, lambda changes: len(changes) == 1)
@@ -370,7 +370,7 @@ def full(changes: Sequence[Change]) -> Awaitable[None]:
 
 @row(68)
 async def test_a_run_whose_end_can_never_be_written_is_given_up_after_a_lease(replicas: Replicas) -> None:
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
     begun, go_on = list[int](), asyncio.Event()
 
     @app.function()
@@ -380,7 +380,7 @@ async def test_a_run_whose_end_can_never_be_written_is_given_up_after_a_lease(re
 
     wire.before = full
     asyncio.get_running_loop().call_later(60, wire.mend)  # or a test that fails would not end
-    async with wired(replicas, wire, app, replace(QUICK, concurrency=1, drain=60.0)) as runtime:
+    async with open_faulty(replicas, wire, app, replace(QUICK, concurrency=1, drain=60.0)) as runtime:
         made = [await runtime.submit("work", {"number": number}) for number in range(2)]
         assert [each.task.is_claimed for each in made] == [True, False]
         await several_heartbeats(runtime, made[0], 1)

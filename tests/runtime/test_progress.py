@@ -15,7 +15,7 @@ from perdure.tasks.errors import InvalidValue, LimitExceeded
 
 from .. import task_edits
 from ..markers import row
-from .faulty_storage import ME, Wire, busy, now, wired
+from .faulty_storage import ME, FaultyLink, busy, now, open_faulty
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -153,7 +153,7 @@ async def test_a_thread_reports_through_the_event_loop(replicas: Replicas) -> No
 
 
 async def test_a_report_that_could_not_be_written_is_written_later(replicas: Replicas) -> None:
-    app, wire, go_on = new_app(), Wire(), asyncio.Event()
+    app, wire, go_on = new_app(), FaultyLink(), asyncio.Event()
     refused = asyncio.Event()
 
     def refuse(changes: Sequence[Change]) -> Awaitable[None]:
@@ -167,7 +167,7 @@ async def test_a_report_that_could_not_be_written_is_written_later(replicas: Rep
         await task.report("second", done=2)
         await go_on.wait()
 
-    async with wired(replicas, wire, app, UNHURRIED) as runtime:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as runtime:
         made = await runtime.submit("work")
         await until(refused.is_set)
         wire.mend()

@@ -21,13 +21,13 @@ from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 from .. import task_edits
 from ..markers import row, strong_memory
 from .apps import run_all
-from .faulty_storage import ME, STEADY, MovedClock, Wire, now, wired
+from .faulty_storage import ME, STEADY_HEARTBEAT, FaultyLink, MovedClock, now, open_faulty
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio
 
 MANY = StoreConfig(max_tasks_per_owner=1000)
-UNSWEPT = replace(STEADY, sweep_interval=60.0)
+UNSWEPT = replace(STEADY_HEARTBEAT, sweep_interval=60.0)
 """Of workers of whom there are many: nothing expires here, and a look at what did is dear on some engines."""
 
 
@@ -280,7 +280,7 @@ class Crew:
 
     def __init__(self) -> None:
         self.attempts = 0
-        self.wires = [Wire() for _ in range(8)]
+        self.wires = [FaultyLink() for _ in range(8)]
         for wire in self.wires:
             wire.before = self._count
 
@@ -300,7 +300,7 @@ async def test_one_task_does_not_set_a_crowd_of_workers_running(replicas: Replic
     rounds = 8 if creator.store.storage.lag else 25
     async with AsyncExitStack() as stack:
         for wire in crew.wires:
-            await stack.enter_async_context(wired(replicas, wire, app, UNSWEPT))
+            await stack.enter_async_context(open_faulty(replicas, wire, app, UNSWEPT))
         for _ in range(rounds):
             made = await creator.submit("quick")
             await creator.wait(ME, made.task.task_id, 60)
@@ -309,8 +309,8 @@ async def test_one_task_does_not_set_a_crowd_of_workers_running(replicas: Replic
 
 @row(65)
 async def test_an_idle_worker_is_quiet(replicas: Replicas) -> None:
-    app, wire = gated(asyncio.Event()), Wire()
-    async with wired(replicas, wire, app, RuntimeConfig()):
+    app, wire = gated(asyncio.Event()), FaultyLink()
+    async with open_faulty(replicas, wire, app, RuntimeConfig()):
         await until(lambda: wire.calls["due"] >= 2)
         wire.calls.clear()
         since = asyncio.get_running_loop().time()
@@ -322,16 +322,16 @@ async def test_an_idle_worker_is_quiet(replicas: Replicas) -> None:
 
 @row(65)
 async def test_a_worker_that_hears_nothing_looks_now_and_then(replicas: Replicas) -> None:
-    app, wire = gated(asyncio.Event()), Wire()
+    app, wire = gated(asyncio.Event()), FaultyLink()
     wire.is_deaf = True
     creator = await replicas.start(app, work=False)
-    async with wired(replicas, wire, app, UNHURRIED):
+    async with open_faulty(replicas, wire, app, UNHURRIED):
         await until(lambda: wire.calls["due"] >= 2)
         made = await creator.submit("quick")
         assert value_of(await creator.wait(ME, made.task.task_id, 60)) == "quick"
 
 
-class Lagging(Wire):
+class Lagging(FaultyLink):
     """A storage whose queues still show for two seconds what was taken from them."""
 
     lag = 2.0
@@ -370,7 +370,7 @@ async def test_a_worker_does_not_run_after_what_a_queue_that_lags_still_shows(re
 
     creator = await replicas.start(app, work=False)
     made = [await creator.submit("work", {"number": number}) for number in range(60)]
-    async with wired(replicas, wire, app, replace(STEADY, concurrency=4)) as runtime:
+    async with open_faulty(replicas, wire, app, replace(STEADY_HEARTBEAT, concurrency=4)) as runtime:
         assert runtime.store.storage.lag == 2.0
         for each in made:
             assert (await creator.wait(ME, each.task.task_id, 60)).task.attempts == 1

@@ -21,18 +21,18 @@ from perdure.tasks.snapshot import LEASES
 from ..markers import row
 from .apps import counted, hanging
 from .faulty_storage import (
-    CALM,
     ME,
+    SLOW_HEARTBEAT,
     Beats,
     Fair,
+    FaultyLink,
     MovedClock,
-    Wire,
     lease_of,
     now,
+    open_faulty,
     several_heartbeats,
     until_released,
     until_status,
-    wired,
 )
 from .replicas import QUICK, UNHURRIED, Replicas, new_app, until, value_of
 
@@ -46,9 +46,9 @@ pytestmark = pytest.mark.anyio
 async def test_a_task_whose_worker_is_lost_fails_with_a_message_and_wakes_who_waits(
     replicas: Replicas,
 ) -> None:
-    app, wire = hanging(), Wire()
+    app, wire = hanging(), FaultyLink()
     survivor = await replicas.start(app)
-    async with wired(replicas, wire, app) as doomed:
+    async with open_faulty(replicas, wire, app) as doomed:
         made = await doomed.submit("hang")
         waiting = asyncio.create_task(survivor.wait(ME, made.task.task_id, 60))
         wire.cut()
@@ -61,7 +61,7 @@ async def test_a_task_whose_worker_is_lost_fails_with_a_message_and_wakes_who_wa
 
 @row(62, 65)
 async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(replicas: Replicas) -> None:
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
     stuck = asyncio.Event()
 
     @app.function(retries=1, backoff=0.0)
@@ -75,7 +75,7 @@ async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(
 
     clock = MovedClock()
     survivor = await replicas.start(app, clock=clock)
-    async with wired(replicas, wire, app, UNHURRIED) as doomed:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("copy", {"folder": "a/b"})
         await until_status(survivor, made, Status.INPUT_REQUIRED)
         await survivor.answer(ME, made.task.task_id, {"pages": {"action": "decline"}})
@@ -90,7 +90,7 @@ async def test_a_function_of_several_attempts_is_run_again_from_what_was_stored(
     assert ended.task.inputs.keys() == {"pages"}
 
 
-def deadly(wire: Wire, clock: MovedClock, stored: list[int], survivor: Runtime) -> App:
+def deadly(wire: FaultyLink, clock: MovedClock, stored: list[int], survivor: Runtime) -> App:
     """A function that takes its worker with it. By the clock the lease is over then."""
     app = new_app()
 
@@ -106,12 +106,12 @@ def deadly(wire: Wire, clock: MovedClock, stored: list[int], survivor: Runtime) 
 
 @row(62)
 async def test_a_task_that_always_kills_its_worker_ends_as_interrupted_too_often(replicas: Replicas) -> None:
-    wires, clock, stored = [Wire() for _ in range(8)], MovedClock(), list[int]()
+    wires, clock, stored = [FaultyLink() for _ in range(8)], MovedClock(), list[int]()
     survivor = await replicas.start(new_app(), work=False)
     async with AsyncExitStack() as stack:
         apps = [deadly(wire, clock, stored, survivor) for wire in wires]
         doomed = [
-            await stack.enter_async_context(wired(replicas, wire, app, UNHURRIED, clock=clock))
+            await stack.enter_async_context(open_faulty(replicas, wire, app, UNHURRIED, clock=clock))
             for wire, app in zip(wires, apps, strict=True)
         ]
         made = await doomed[0].submit("kill")
@@ -130,7 +130,7 @@ async def test_a_task_that_always_kills_its_worker_ends_as_interrupted_too_often
 async def test_a_worker_that_lacks_the_function_leaves_the_decision_to_one_that_has_it(
     replicas: Replicas, *, restart: bool
 ) -> None:
-    app, wire = new_app(), Wire()
+    app, wire = new_app(), FaultyLink()
 
     @app.function(restart=restart)
     async def work(task: Task) -> int:
@@ -140,7 +140,7 @@ async def test_a_worker_that_lacks_the_function_leaves_the_decision_to_one_that_
 
     clock = MovedClock()
     stranger = await replicas.start(new_app(), clock=clock)
-    async with wired(replicas, wire, app, UNHURRIED) as doomed:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("work")
         wire.cut()
         clock.ahead = MINUTE  # the lease is over
@@ -174,10 +174,12 @@ async def both_alive(
 ) -> AsyncGenerator[Runtime]:
     """One of two replicas that hear of each other, however late a heartbeat is."""
     living: dict[Address, Beats] = {}
-    config = replace(CALM, sweep_interval=60.0)  # or who is an hour ahead sweeps what has just ended
+    config = replace(
+        SLOW_HEARTBEAT, sweep_interval=60.0
+    )  # or who is an hour ahead sweeps what has just ended
     async with (
-        wired(replicas, Fair(living), app, config, clock=mine) as runtime,
-        wired(replicas, Fair(living), app, config, clock=others),
+        open_faulty(replicas, Fair(living), app, config, clock=mine) as runtime,
+        open_faulty(replicas, Fair(living), app, config, clock=others),
     ):
         yield runtime
 
@@ -199,14 +201,14 @@ async def test_a_clock_that_jumps_in_the_middle_of_a_run_takes_no_live_work(repl
 @row(63)
 async def test_recovery_takes_the_work_of_the_dead_and_spares_that_of_the_living(replicas: Replicas) -> None:
     app, go_on, _ = counted()
-    wire, beats = Wire(), dict[Address, Beats]()
+    wire, beats = FaultyLink(), dict[Address, Beats]()
     async with AsyncExitStack() as stack:
-        living = await stack.enter_async_context(wired(replicas, Fair(beats), app, CALM))
+        living = await stack.enter_async_context(open_faulty(replicas, Fair(beats), app, SLOW_HEARTBEAT))
         spared = [await living.submit("work") for _ in range(5)]
-        doomed = await stack.enter_async_context(wired(replicas, wire, hanging(), CALM))
+        doomed = await stack.enter_async_context(open_faulty(replicas, wire, hanging(), SLOW_HEARTBEAT))
         lost = [await doomed.submit("hang") for _ in range(5)]
         wire.cut()
-        await stack.enter_async_context(wired(replicas, Fair(beats), hanging(), CALM))
+        await stack.enter_async_context(open_faulty(replicas, Fair(beats), hanging(), SLOW_HEARTBEAT))
         ended = [await living.wait(ME, each.task.task_id, 60) for each in lost]
         go_on.set()
         kept = [await living.wait(ME, each.task.task_id, 60) for each in spared]
@@ -274,9 +276,9 @@ async def test_who_was_held_up_does_not_begin_what_another_has_taken(replicas: R
 async def test_a_leased_record_that_is_damaged_is_quarantined_and_its_lease_removed(
     replicas: Replicas,
 ) -> None:
-    app, wire, clock = hanging(), Wire(), MovedClock()
+    app, wire, clock = hanging(), FaultyLink(), MovedClock()
     survivor = await replicas.start(app, clock=clock)
-    async with wired(replicas, wire, app, UNHURRIED) as doomed:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("hang")
         wire.cut()
         await put(survivor, made.record, '{"no":"task"}')
@@ -306,11 +308,11 @@ async def put(runtime: Runtime, record: Record, body: str) -> None:
 async def test_a_lease_that_is_damaged_does_not_keep_its_task_from_being_recovered(
     replicas: Replicas, *, is_busy: bool
 ) -> None:
-    app, wire, clock = hanging(), Wire(), MovedClock()
+    app, wire, clock = hanging(), FaultyLink(), MovedClock()
     survivor = await replicas.start(app, clock=clock)
     if is_busy:  # then it looks whether the lease is one of its own
         await survivor.submit("hang")
-    async with wired(replicas, wire, app, UNHURRIED) as doomed:
+    async with open_faulty(replicas, wire, app, UNHURRIED) as doomed:
         made = await doomed.submit("hang")
         wire.cut()
         lease = await lease_of(survivor, made)

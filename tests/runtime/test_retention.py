@@ -18,7 +18,16 @@ from perdure.tasks.codec import JsonLike
 from perdure.tasks.errors import NotFound
 
 from ..markers import row
-from .faulty_storage import ME, MovedClock, Wire, ends_a_task, now, until_released, until_status, wired
+from .faulty_storage import (
+    ME,
+    FaultyLink,
+    MovedClock,
+    ends_a_task,
+    now,
+    open_faulty,
+    until_released,
+    until_status,
+)
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -97,8 +106,8 @@ async def test_work_that_is_handed_back_or_recovered_after_its_ttl_continues(rep
             clock.ahead += 6 * DAY
         clock.ahead += DAY  # nothing runs
         await client.store.purge()
-    wire = Wire()
-    async with wired(replicas, wire, app, UNHURRIED, clock=clock):
+    wire = FaultyLink()
+    async with open_faulty(replicas, wire, app, UNHURRIED, clock=clock):
         await until(lambda: len(started) == 5)
         wire.cut()
         clock.ahead += DAY
@@ -345,7 +354,7 @@ async def test_no_run_that_must_not_run_twice_is_suspended_by_a_crowd(replicas: 
 async def test_an_answer_that_comes_at_the_deadline_runs_no_task_twice_that_must_not(
     replicas: Replicas, name: str, starts: int
 ) -> None:
-    app, clock, wire, started = new_app(), MovedClock(), Wire(), list[str]()
+    app, clock, wire, started = new_app(), MovedClock(), FaultyLink(), list[str]()
 
     async def work(task: Task) -> str:
         started.append(name)
@@ -360,7 +369,7 @@ async def test_an_answer_that_comes_at_the_deadline_runs_no_task_twice_that_must
             wire.mend()
             await client.answer(ME, made.task.task_id, {"name": YES})
 
-    async with wired(replicas, wire, app, UNHURRIED, clock=clock) as runtime:
+    async with open_faulty(replicas, wire, app, UNHURRIED, clock=clock) as runtime:
         made = await runtime.submit(name, ttl=TTL)
         await until_status(client, made, Status.INPUT_REQUIRED)
         wire.before = answer_first

@@ -18,7 +18,16 @@ from perdure.storage.errors import OutcomeUnknown, StorageBusy, StorageError
 from perdure.tasks import Snapshot, Status, StoreConfig
 
 from ..markers import row
-from .faulty_storage import CALM, ME, Wire, creates_a_task, lease_of, now, until_status, wired
+from .faulty_storage import (
+    ME,
+    SLOW_HEARTBEAT,
+    FaultyLink,
+    creates_a_task,
+    lease_of,
+    now,
+    open_faulty,
+    until_status,
+)
 from .replicas import UNHURRIED, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -61,8 +70,8 @@ class Works:
 async def test_what_ends_when_its_storage_is_closed_is_dropped_at_once(
     replicas: Replicas, caplog: pytest.LogCaptureFixture
 ) -> None:
-    works, wire = Works(), Wire()
-    async with wired(replicas, wire, works.app, LONG) as runtime:
+    works, wire = Works(), FaultyLink()
+    async with open_faulty(replicas, wire, works.app, LONG) as runtime:
         await works.begin(runtime, "once")
         wire.cut()
         wire.hang_up_if_cut()
@@ -81,10 +90,10 @@ async def test_what_can_finish_in_time_does(replicas: Replicas) -> None:
 
 async def test_work_is_kept_alive_while_it_is_let_finish(replicas: Replicas) -> None:
     works = Works()
-    other = await replicas.start(works.app, CALM)
-    async with replicas.running(works.app, replace(CALM, drain=60.0)) as runtime:
+    other = await replicas.start(works.app, SLOW_HEARTBEAT)
+    async with replicas.running(works.app, replace(SLOW_HEARTBEAT, drain=60.0)) as runtime:
         made = await works.begin(runtime, "often")
-        asyncio.get_running_loop().call_later(1.3 * CALM.lease, works.go_on.set)
+        asyncio.get_running_loop().call_later(1.3 * SLOW_HEARTBEAT.lease, works.go_on.set)
     assert value_of(await now(other, made)) == 1
     assert works.begun == [1]
 
@@ -225,7 +234,7 @@ async def test_a_host_that_is_cancelled_while_it_creates_does_not_stay_for_the_w
     replicas: Replicas, failure: StorageError | None
 ) -> None:
     """It hands the task back, also if that does not work at the first try."""
-    works, wire, reached = Works(), Wire(), asyncio.Event()
+    works, wire, reached = Works(), FaultyLink(), asyncio.Event()
     other = await replicas.start(works.app, work=False)
 
     async def hold_up(changes: Sequence[Change]) -> None:
@@ -241,7 +250,7 @@ async def test_a_host_that_is_cancelled_while_it_creates_does_not_stay_for_the_w
             raise error
 
     async def host() -> None:
-        async with wired(replicas, wire, works.app, LONG) as runtime:
+        async with open_faulty(replicas, wire, works.app, LONG) as runtime:
             await runtime.submit("often")
 
     wire.before, wire.after = fail_once, hold_up
@@ -258,7 +267,7 @@ async def test_a_host_that_is_cancelled_while_it_creates_does_not_stay_for_the_w
 @row(69)
 async def test_a_claim_that_is_under_way_is_not_forgotten(replicas: Replicas) -> None:
     """Of two claims that are made together one fails; the other succeeds while the worker stops."""
-    works, wire = Works(), Wire()
+    works, wire = Works(), FaultyLink()
     creator = await replicas.start(works.app, work=False)
     made = [await creator.submit("often") for _ in range(2)]
     go_on, claims = asyncio.Event(), list[int]()
@@ -271,7 +280,7 @@ async def test_a_claim_that_is_under_way_is_not_forgotten(replicas: Replicas) ->
             await go_on.wait()
 
     wire.before = fail_the_first
-    async with wired(replicas, wire, works.app, AT_ONCE):
+    async with open_faulty(replicas, wire, works.app, AT_ONCE):
         await until(lambda: len(claims) >= 2)
         asyncio.get_running_loop().call_later(0.2, go_on.set)
     assert go_on.is_set()  # it did not stop before it had heard of the other
@@ -315,7 +324,7 @@ async def test_what_is_being_created_while_the_worker_stops_is_not_left_behind(
     replicas: Replicas, drain: float
 ) -> None:
     """It is run where there is time for that, else handed back."""
-    works, wire = Works(), Wire()
+    works, wire = Works(), FaultyLink()
     reached, go_on = asyncio.Event(), asyncio.Event()
     other = await replicas.start(works.app, work=False)
 
@@ -328,7 +337,7 @@ async def test_what_is_being_created_while_the_worker_stops_is_not_left_behind(
     if drain:
         works.go_on.set()
     async with asyncio.timeout(30):
-        async with wired(replicas, wire, works.app, replace(LONG, drain=drain)) as runtime:
+        async with open_faulty(replicas, wire, works.app, replace(LONG, drain=drain)) as runtime:
             creating = asyncio.create_task(runtime.submit("often"))
             await reached.wait()
             asyncio.get_running_loop().call_later(0.1, go_on.set)

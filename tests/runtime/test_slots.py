@@ -13,7 +13,7 @@ from perdure.tasks import Snapshot, Status
 
 from ..markers import row
 from .apps import run_all
-from .faulty_storage import ME, STEADY, several_heartbeats, until_status
+from .faulty_storage import ME, STEADY_HEARTBEAT, several_heartbeats, until_status
 from .replicas import Replicas, new_app, until, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio
@@ -125,7 +125,7 @@ class Asking:
 @row(65)
 async def test_a_run_that_waits_for_an_answer_lends_its_slot_and_gets_one_back(replicas: Replicas) -> None:
     asking = Asking()
-    runtime = await replicas.start(asking.app, STEADY)
+    runtime = await replicas.start(asking.app, STEADY_HEARTBEAT)
     asks, waits = await asking.begin(runtime)
     await asking.answer(runtime, asks)
     await several_heartbeats(runtime, asks, 1)
@@ -140,7 +140,7 @@ async def test_a_run_that_waits_for_an_answer_lends_its_slot_and_gets_one_back(r
 @row(65)
 async def test_who_was_answered_comes_before_who_has_not_begun(replicas: Replicas) -> None:
     asking = Asking()
-    runtime = await replicas.start(asking.app, STEADY)
+    runtime = await replicas.start(asking.app, STEADY_HEARTBEAT)
     asks, waits = await asking.begin(runtime)
     late = [await runtime.submit("work", {"name": "late"}) for _ in range(3)]
     await asking.answer(runtime, asks)
@@ -173,7 +173,7 @@ async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Repl
         await go_on.wait()
         crowd.leave("work")
 
-    runtime = await replicas.start(app, replace(STEADY, concurrency=1))
+    runtime = await replicas.start(app, replace(STEADY_HEARTBEAT, concurrency=1))
     made = await runtime.submit("impatient")
     await until_status(runtime, made, Status.INPUT_REQUIRED)
     taken = await runtime.submit("hog")

@@ -13,7 +13,7 @@ from perdure.tasks.errors import NotFound
 
 from .. import task_edits
 from ..markers import row, strong_memory
-from .faulty_storage import ME, Wire, now, several_heartbeats, wired
+from .faulty_storage import ME, FaultyLink, now, open_faulty, several_heartbeats
 from .replicas import QUICK, Replicas, new_app, until, value_of
 
 pytestmark = pytest.mark.anyio
@@ -59,12 +59,12 @@ async def test_who_waits_too_short_a_time_is_told_and_the_task_goes_on(replicas:
 
 @row(72)
 async def test_the_end_of_a_task_that_has_ended_is_there_at_once(replicas: Replicas) -> None:
-    go_on, wire = asyncio.Event(), Wire()
+    go_on, wire = asyncio.Event(), FaultyLink()
     go_on.set()
     runtime = await replicas.start(gated(go_on))
     made = await runtime.submit("work")
     ended = await runtime.wait(ME, made.task.task_id, 60)
-    async with wired(replicas, wire, new_app(), work=False) as other:
+    async with open_faulty(replicas, wire, new_app(), work=False) as other:
         assert await other.wait(ME, made.task.task_id, 60) == ended
         assert await other.wait(ME, made.task.task_id, 0) == ended
         assert wire.calls == {"get": 2}  # and nobody watched
@@ -101,10 +101,10 @@ async def begun(waiting: asyncio.Task[Snapshot]) -> None:
 
 @row(72)
 async def test_the_end_is_heard_though_no_wake_up_ever_comes(replicas: Replicas) -> None:
-    go_on, wire = asyncio.Event(), Wire()
+    go_on, wire = asyncio.Event(), FaultyLink()
     wire.is_deaf = True
     runtime = await replicas.start(gated(go_on))
-    async with wired(replicas, wire, new_app(), work=False) as other:
+    async with open_faulty(replicas, wire, new_app(), work=False) as other:
         made = await runtime.submit("work")
         waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 60))
         await until(lambda: wire.calls["get"] >= 3)
@@ -116,9 +116,9 @@ async def test_the_end_is_heard_though_no_wake_up_ever_comes(replicas: Replicas)
 @row(72)
 async def test_waiting_is_quiet(replicas: Replicas) -> None:
     """One look when a wake-up comes, and one each poll interval."""
-    go_on, wire = asyncio.Event(), Wire()
+    go_on, wire = asyncio.Event(), FaultyLink()
     runtime = await replicas.start(gated(go_on))
-    async with wired(replicas, wire, new_app(), work=False) as other:
+    async with open_faulty(replicas, wire, new_app(), work=False) as other:
         made = await runtime.submit("work")
         with pytest.raises(TimeoutError):
             await other.wait(ME, made.task.task_id, 5 * QUICK.poll_interval)
@@ -178,8 +178,8 @@ PATIENT = RuntimeConfig(poll_interval=120.0)
 
 @row(73)
 async def test_who_stops_watching_leaves_no_watch_behind(replicas: Replicas) -> None:
-    wire = Wire()
-    async with wired(replicas, wire, gated(asyncio.Event()), work=False) as runtime:
+    wire = FaultyLink()
+    async with open_faulty(replicas, wire, gated(asyncio.Event()), work=False) as runtime:
         made = await runtime.submit("work")
         async with aclosing(runtime.watch(ME, made.task.task_id)) as seen:
             assert await anext(seen) == made

@@ -13,7 +13,7 @@ import msgspec
 
 from perdure.runtime import RuntimeConfig
 
-from ..fork_server import PIPE, Forged, forged
+from ..fork_server import PIPE, ForkedProcess, spawn
 from .replicas import UNHURRIED
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 class WorkerProcess:
     """`perdure worker`, running."""
 
-    def __init__(self, process: Forged) -> None:
+    def __init__(self, process: ForkedProcess) -> None:
         self._process = process
 
     @property
@@ -48,7 +48,7 @@ async def worker(
     """A worker process for a block; killed at its end if it still runs."""
     settings = msgspec.json.encode(config).decode()
     environment = {**os.environ, "PERDURE_URL": url, "PERDURE_RUNTIME": settings, "COLUMNS": "200"}
-    process = await forged("-m", "perdure.cli", "worker", app, cwd=ROOT, env=environment, stderr=PIPE)
+    process = await spawn("-m", "perdure.cli", "worker", app, cwd=ROOT, env=environment, stderr=PIPE)
     started = WorkerProcess(process)
     try:
         said = await started.line()

@@ -21,7 +21,7 @@ from perdure.storage.kit.servers.postgres import system_binaries
 from perdure.storage.memory import MemoryEngine
 
 from .. import engines, servers
-from ..forwarding_engine import Forwarding
+from ..forwarding_engine import ForwardingEngine
 from .damage import damage
 from .dynamodb_helpers import client_of, settle, table_of
 from .pool import pooled
@@ -132,7 +132,7 @@ def dynamodb(kind: str) -> Factory:
     return factory
 
 
-class _Flushed(Forwarding):
+class _Flushed(ForwardingEngine):
     """The server forgets its scripts before every verb."""
 
     def __init__(self, storage: Storage) -> None:

@@ -45,7 +45,7 @@ from perdure.storage.kit.sample_records import (
 from perdure.storage.limits import MAX_CHANGES, MAX_COMMIT_BYTES, MAX_INTEGER
 from perdure.storage.memory import MemoryEngine
 
-from ..forwarding_engine import Forwarding
+from ..forwarding_engine import ForwardingEngine
 from .engines import ENGINES
 
 pytestmark = pytest.mark.anyio
@@ -170,7 +170,7 @@ async def test_spaces_that_are_not_named_are_left_alone(source: Storage, target:
 # Within what a commit takes
 
 
-class Recording(Forwarding):
+class Recording(ForwardingEngine):
     """Notes the records of each commit."""
 
     def __init__(self, storage: Storage) -> None:
@@ -281,7 +281,7 @@ async def test_merging_with_a_different_record_is_an_error_that_names_it_and_lea
 # Interrupted
 
 
-class Failing(Forwarding):
+class Failing(ForwardingEngine):
     """From the n-th commit on the line is dead; that one was still written, or not."""
 
     def __init__(self, storage: Storage, at: int, *, written: bool) -> None:
@@ -377,7 +377,7 @@ async def test_an_unreadable_copy_state_is_reported(source: Storage, target: Sto
 # The source changes meanwhile
 
 
-class Changing(Forwarding):
+class Changing(ForwardingEngine):
     """A source to which somebody writes when all of it was copied, and nothing compared."""
 
     def __init__(self, storage: Storage, change: Change) -> None:
@@ -413,7 +413,7 @@ async def test_a_source_that_changes_meanwhile_is_found_out(
         await copied(Storage(Changing(source, change)), target)
 
 
-class Forgetful(Forwarding):
+class Forgetful(ForwardingEngine):
     """A target that says of one record that it was written, and has it not."""
 
     def __init__(self, storage: Storage, forgets: Address) -> None:

@@ -15,7 +15,7 @@ from perdure.web import Dashboard, cache, live
 
 from . import feed_data
 from .browser import Keep, browsing
-from .tool_dashboard import CALM, ME, ToolDashboard, open_tool_dashboard, served, visiting
+from .tool_dashboard import ME, SLOW_HEARTBEAT, ToolDashboard, open_tool_dashboard, served, visiting
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def keep(folder: Path) -> Keep:
 @pytest.fixture
 async def page(desk: ToolDashboard, browser: Browser) -> AsyncGenerator[Page]:
     """The overview in a browser that must not complain: no script fails, nothing is refused."""
-    await feed_data.feed(FeedStore(desk.storage))
+    await feed_data.insert_feed_data(FeedStore(desk.storage))
     complaints: list[str] = []
     async with (
         served(Dashboard(desk.storage, feeds=True).app) as address,
@@ -99,7 +99,7 @@ async def tabs(desk: ToolDashboard, browser: Browser) -> AsyncGenerator[BrowserC
 @pytest.fixture
 async def mending(desk: ToolDashboard) -> AsyncGenerator[Runtime]:
     """Work that goes well in its second attempt, and work that ends with a result that reports an error."""
-    app = App(desk.storage, runtime=CALM)
+    app = App(desk.storage, runtime=SLOW_HEARTBEAT)
 
     @app.function(retries=1, backoff=0.1)
     async def mend_report(year: int, task: Task) -> str:

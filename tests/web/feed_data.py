@@ -23,7 +23,7 @@ SHARED = "https://example.org/what-lasts/?utm_source=bsky"
 """As it was shared."""
 
 
-async def feed(store: FeedStore) -> None:
+async def insert_feed_data(store: FeedStore) -> None:
     """Three people: one well, one with a gap, one whom the source does not show."""
     now = store.clock()
     for place, name in enumerate(("anna.example", "ben.example", "cleo.example")):

@@ -84,7 +84,7 @@ async def test_items_are_paged_and_filtered_without_missing_or_repeating(
     desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "ITEMS_PER_PAGE", 2)
-    await feed_data.feed(FeedStore(desk.storage))
+    await feed_data.insert_feed_data(FeedStore(desk.storage))
     names = ("anna", "ben", "cleo")
     every = [f"Thought {number} of {name}" for number in range(4) for name in names]
     account = "/feeds/accounts/did%3Aplc%3Aben.example"
@@ -105,7 +105,7 @@ async def test_a_filter_that_leaves_most_items_out_reads_a_bounded_number_of_the
     desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "MAX_SCANNED", 1)
-    await feed_data.feed(FeedStore(desk.storage))
+    await feed_data.insert_feed_data(FeedStore(desk.storage))
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         assert len(await thoughts(client, "/feeds/items?links=1")) == 6
         last = await client.get("/feeds/items?links=1&after=0 did:plc:anna.example x")
@@ -147,7 +147,7 @@ async def test_accounts_are_paged_without_missing_or_repeating(
     desk: ToolDashboard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(feeds, "ACCOUNTS_PER_PAGE", 2)
-    await feed_data.feed(FeedStore(desk.storage))
+    await feed_data.insert_feed_data(FeedStore(desk.storage))
     seen: list[str] = []
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         path = "/feeds"

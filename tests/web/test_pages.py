@@ -310,7 +310,7 @@ async def test_workers_and_their_leases_are_shown(desk: ToolDashboard, client: h
 
 
 async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk: ToolDashboard) -> None:
-    await feed_data.feed(FeedStore(desk.storage))
+    await feed_data.insert_feed_data(FeedStore(desk.storage))
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         accounts = (await client.get("/feeds")).text
         assert "the account was &lt;deactivated&gt;" in accounts
@@ -334,7 +334,7 @@ async def test_feeds_show_accounts_items_and_links_and_link_only_to_the_web(desk
 @row(130)
 async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: ToolDashboard) -> None:
     store = FeedStore(desk.storage)
-    await feed_data.feed(store)
+    await feed_data.insert_feed_data(store)
     async with visiting(Dashboard(desk.storage, feeds=True)) as client:
         assert 'role="alert"' not in (await client.get("/feeds")).text
     week = 7 * 24 * HOUR
@@ -351,7 +351,7 @@ async def test_the_feeds_page_shows_that_nothing_polls_any_more(desk: ToolDashbo
 @row(130)
 async def test_one_damaged_item_breaks_no_page(desk: ToolDashboard) -> None:
     store = FeedStore(desk.storage)
-    await feed_data.feed(store)
+    await feed_data.insert_feed_data(store)
     (record,) = await desk.storage.page(ITEMS, limit=1, now=store.clock(), descending=True)
     damaged = record.replace_with(body='{"handle": 1}', tag=record.tag)
     assert isinstance(await desk.storage.commit([damaged], now=store.clock()), Committed)

@@ -21,7 +21,7 @@ from perdure.web import Dashboard
 from ..runtime.replicas import QUICK
 
 PAGES = 4
-CALM = replace(QUICK, heartbeat=3.0)
+SLOW_HEARTBEAT = replace(QUICK, heartbeat=3.0)
 """A lease outlasts a machine that stands still for a while: no worker is lost here."""
 ME = Owner.user("https://id.example", "ana <secret>")
 ORIGIN = "http://127.0.0.1"
@@ -71,7 +71,7 @@ async def open_tool_dashboard(folder: Path) -> AsyncGenerator[ToolDashboard]:
 
 
 def _app(storage: Storage, pages: asyncio.Semaphore) -> App:
-    app = App(storage, runtime=CALM)
+    app = App(storage, runtime=SLOW_HEARTBEAT)
 
     @app.function(retries=1)
     async def build_report(year: int, task: Task) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx2
 
-from ...fork_server import PIPE, forged
+from ...fork_server import PIPE, spawn
 
 ROOT = Path(__file__).parents[3]
 
@@ -32,7 +32,7 @@ class FakeProcess:
 @asynccontextmanager
 async def fake_process(*arguments: str) -> AsyncGenerator[FakeProcess]:
     """Runs until the end of the block. It also ends when this process does."""
-    process = await forged("-m", "tests.feeds.fake_server", *arguments, cwd=ROOT, stdin=PIPE, stdout=PIPE)
+    process = await spawn("-m", "tests.feeds.fake_server", *arguments, cwd=ROOT, stdin=PIPE, stdout=PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     url = (await process.stdout.readline()).decode().strip()

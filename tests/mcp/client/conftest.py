@@ -6,26 +6,26 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from .tool_server import Shop, Target, opened
+from .tool_server import Target, ToolServer, opened
 
 
 @pytest.fixture
-async def open_shop(anyio_backend: str) -> AsyncGenerator[tuple[Shop, str]]:
+async def open_shop(anyio_backend: str) -> AsyncGenerator[tuple[ToolServer, str]]:
     async with opened("memory:") as both:
         yield both
 
 
 @pytest.fixture
-def shop(open_shop: tuple[Shop, str]) -> Shop:
+def shop(open_shop: tuple[ToolServer, str]) -> ToolServer:
     return open_shop[0]
 
 
 @pytest.fixture
-def url(open_shop: tuple[Shop, str]) -> str:
+def url(open_shop: tuple[ToolServer, str]) -> str:
     return open_shop[1]
 
 
 @pytest.fixture(params=["http", "in-process"])
-def target(request: pytest.FixtureRequest, shop: Shop, url: str) -> Target:
+def target(request: pytest.FixtureRequest, shop: ToolServer, url: str) -> Target:
     """Where a client finds the shop."""
     return url if request.param == "http" else shop.server

@@ -16,13 +16,13 @@ from mcp_types import REQUEST_TIMEOUT, ElicitRequestParams, ElicitResult
 from perdure.mcp.client.errors import WasCancelled
 
 from ...runtime.replicas import until
-from ..raw_clients import Json, Modern
+from ..raw_clients import Client2026, Json
 from .tool_server import (
     BOTH,
+    AnsweringUser,
     Mode,
-    Person,
-    Shop,
     Target,
+    ToolServer,
     cancelled,
     raised_by,
     text_of,
@@ -48,7 +48,7 @@ async def test_a_call_of_a_durable_tool_returns_what_a_plain_one_returns(target:
     assert (durable.content, durable.is_error) == (plain.content, plain.is_error)
 
 
-async def test_a_call_that_declares_tasks_becomes_one(shop: Shop, target: Target) -> None:
+async def test_a_call_that_declares_tasks_becomes_one(shop: ToolServer, target: Target) -> None:
     async with visiting(target) as visitor:
         await visitor.client.call_tool("add", {"left": 2, "right": 3})
 
@@ -100,7 +100,7 @@ async def test_a_server_over_stdin_and_stdout_is_served_too(mode: Mode) -> None:
         assert text_of(await task.wait(30)) == "computed it in 0.1 seconds"
 
 
-class Answering(Person):
+class Answering(AnsweringUser):
     """Fills in a form with this."""
 
     def __init__(self, content: Json) -> None:
@@ -124,7 +124,7 @@ def spoiled(task: Json) -> Json:
     return task
 
 
-async def test_a_result_of_a_call_must_fit_the_schema_of_its_tool(shop: Shop, target: Target) -> None:
+async def test_a_result_of_a_call_must_fit_the_schema_of_its_tool(shop: ToolServer, target: Target) -> None:
     shop.answers.changing["tasks/get"] = spoiled
     async with visiting(target) as visitor:
         with pytest.raises(RuntimeError, match="Invalid structured content"):
@@ -133,7 +133,7 @@ async def test_a_result_of_a_call_must_fit_the_schema_of_its_tool(shop: Shop, ta
 
 @BOTH
 async def test_a_result_of_a_handle_must_fit_the_schema_of_its_tool(
-    shop: Shop, target: Target, mode: Mode
+    shop: ToolServer, target: Target, mode: Mode
 ) -> None:
     shop.answers.changing["tasks/get" if mode == "auto" else "tasks/result"] = spoiled
     async with visiting(target, mode) as visitor:
@@ -150,7 +150,7 @@ GIVEN = 2.0
 
 @BOTH
 async def test_the_time_that_a_caller_gives_bounds_the_call_and_ends_the_task(
-    shop: Shop, target: Target, mode: Mode
+    shop: ToolServer, target: Target, mode: Mode
 ) -> None:
     async with visiting(target, mode) as visitor:
         async with asyncio.timeout(30):
@@ -162,9 +162,9 @@ async def test_the_time_that_a_caller_gives_bounds_the_call_and_ends_the_task(
 
 @pytest.mark.parametrize("push", [False, True])
 async def test_the_time_that_a_caller_gives_bounds_the_answering_of_questions_too(
-    shop: Shop, url: str, *, push: bool
+    shop: ToolServer, url: str, *, push: bool
 ) -> None:
-    class Slow(Person):
+    class Slow(AnsweringUser):
         async def elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult:
             await asyncio.sleep(600)
             return ElicitResult(action="decline")
@@ -180,7 +180,7 @@ async def test_the_time_that_a_caller_gives_bounds_the_answering_of_questions_to
 @BOTH
 @pytest.mark.parametrize("push", [False, True])
 async def test_a_call_that_is_cancelled_ends_the_task(
-    shop: Shop, target: Target, mode: Mode, *, push: bool
+    shop: ToolServer, target: Target, mode: Mode, *, push: bool
 ) -> None:
     async with visiting(target, mode, push=push) as visitor:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
@@ -193,8 +193,8 @@ async def test_a_call_that_is_cancelled_ends_the_task(
         await shop.until_statuses("cancelled")
 
 
-async def test_a_call_whose_task_another_cancels_is_told_so(shop: Shop, url: str) -> None:
-    async with visiting(url) as visitor, Modern(url) as other:
+async def test_a_call_whose_task_another_cancels_is_told_so(shop: ToolServer, url: str) -> None:
+    async with visiting(url) as visitor, Client2026(url) as other:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
         await until(lambda: len(shop.watch.of("tasks/get")) > 0)
         await other.cancel(shop.watch.of("tasks/get")[0].params["taskId"])

@@ -14,10 +14,10 @@ from perdure.mcp.client.errors import MalformedTask, WasCancelled
 from ...runtime.replicas import until
 from .tool_server import (
     BOTH,
+    AnsweringUser,
     Mode,
-    Person,
-    Shop,
     Target,
+    ToolServer,
     cancelled,
     opened,
     raised_by,
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 @BOTH
 async def test_a_handle_shows_its_task_and_waits_for_its_result(
-    shop: Shop, target: Target, mode: Mode
+    shop: ToolServer, target: Target, mode: Mode
 ) -> None:
     async with visiting(target, mode) as visitor:
         task = await visitor.start("hold", {"label": "it"})
@@ -47,7 +47,9 @@ async def test_a_handle_shows_its_task_and_waits_for_its_result(
 
 
 @BOTH
-async def test_a_wait_that_times_out_leaves_the_task_as_it_is(shop: Shop, target: Target, mode: Mode) -> None:
+async def test_a_wait_that_times_out_leaves_the_task_as_it_is(
+    shop: ToolServer, target: Target, mode: Mode
+) -> None:
     async with visiting(target, mode) as visitor:
         task = await visitor.start("hold")
         with pytest.raises(TimeoutError):
@@ -59,7 +61,7 @@ async def test_a_wait_that_times_out_leaves_the_task_as_it_is(shop: Shop, target
 
 @BOTH
 async def test_a_wait_that_is_cancelled_leaves_the_task_as_it_is(
-    shop: Shop, target: Target, mode: Mode
+    shop: ToolServer, target: Target, mode: Mode
 ) -> None:
     async with visiting(target, mode) as visitor:
         task = await visitor.start("hold")
@@ -84,7 +86,7 @@ async def test_a_cancelled_task_is_told_apart_from_one_that_failed(target: Targe
 
 @BOTH
 async def test_a_task_that_is_cancelled_by_another_while_it_is_waited_for_is_told_so(
-    shop: Shop, url: str, mode: Mode
+    shop: ToolServer, url: str, mode: Mode
 ) -> None:
     async with visiting(url, mode) as one, visiting(url, mode) as other:
         task = await one.start("hold")
@@ -96,7 +98,9 @@ async def test_a_task_that_is_cancelled_by_another_while_it_is_waited_for_is_tol
 
 
 @BOTH
-async def test_every_state_in_which_a_task_is_seen_is_shown(shop: Shop, target: Target, mode: Mode) -> None:
+async def test_every_state_in_which_a_task_is_seen_is_shown(
+    shop: ToolServer, target: Target, mode: Mode
+) -> None:
     states: list[TaskState] = []
     async with visiting(target, mode) as visitor:
         task = await visitor.start("hold")
@@ -118,7 +122,7 @@ async def test_a_tool_that_is_not_durable_gives_its_result_at_once(target: Targe
     assert text_of(result) == "Hello, Ada!"
 
 
-async def test_a_call_that_is_refused_starts_nothing(shop: Shop, target: Target) -> None:
+async def test_a_call_that_is_refused_starts_nothing(shop: ToolServer, target: Target) -> None:
     async with visiting(target) as visitor:
         result = await visitor.tasks.start(visitor.client, "add", {"left": "two"})
         assert isinstance(result, CallToolResult)
@@ -126,7 +130,7 @@ async def test_a_call_that_is_refused_starts_nothing(shop: Shop, target: Target)
         assert await shop.statuses() == []
 
 
-async def test_at_2025_11_25_a_call_that_is_refused_starts_nothing(shop: Shop, target: Target) -> None:
+async def test_at_2025_11_25_a_call_that_is_refused_starts_nothing(shop: ToolServer, target: Target) -> None:
     """A client that asks for a task cannot be given a result in its place."""
     async with visiting(target, "legacy") as visitor:
         error = await raised_by(visitor.tasks.start(visitor.client, "add", {"left": "two"}))
@@ -136,7 +140,7 @@ async def test_at_2025_11_25_a_call_that_is_refused_starts_nothing(shop: Shop, t
 
 @BOTH
 async def test_a_call_that_is_started_twice_with_one_key_is_one_task(
-    shop: Shop, tmp_path: Path, mode: Mode
+    shop: ToolServer, tmp_path: Path, mode: Mode
 ) -> None:
     async with visiting(shop.server, mode) as visitor:
         first = await visitor.start("hold", {"label": "it"}, idempotency_key="once")
@@ -146,7 +150,7 @@ async def test_a_call_that_is_started_twice_with_one_key_is_one_task(
     assert first.task_id == again.task_id != other.task_id
 
 
-async def test_what_a_caller_says_in_meta_reaches_the_server_beside_the_key(shop: Shop) -> None:
+async def test_what_a_caller_says_in_meta_reaches_the_server_beside_the_key(shop: ToolServer) -> None:
     async with visiting(shop.server) as visitor:
         await visitor.start("hold", idempotency_key="once", meta={"test/why": "because"})
 
@@ -165,7 +169,7 @@ async def test_at_2025_11_25_a_caller_says_how_long_its_task_is_kept(target: Tar
 
 @BOTH
 async def test_a_handle_is_resumed_by_another_client_when_the_first_is_gone(
-    shop: Shop, url: str, mode: Mode
+    shop: ToolServer, url: str, mode: Mode
 ) -> None:
     async with visiting(url, mode) as first:
         kept = (await first.start("hold", {"label": "it"})).save()
@@ -176,7 +180,7 @@ async def test_a_handle_is_resumed_by_another_client_when_the_first_is_gone(
         assert text_of(await task.wait(20)) == "held it"
 
 
-async def test_a_handle_is_resumed_at_another_version_of_the_protocol(shop: Shop, url: str) -> None:
+async def test_a_handle_is_resumed_at_another_version_of_the_protocol(shop: ToolServer, url: str) -> None:
     async with visiting(url, "legacy") as first:
         kept = (await first.start("hold", {"label": "it"})).save()
     shop.gate.set()
@@ -189,9 +193,9 @@ async def test_a_handle_is_resumed_when_the_server_was_restarted(tmp_path: Path,
     storage = f"sqlite:///{tmp_path / 'tasks.db'}"
     async with opened(storage) as (_, url), visiting(url, mode) as visitor:
         task = await visitor.start("ask_two")
-        await until(lambda: _is_asking(task))
+        await wait_until(lambda: _is_asking(task))
         kept = task.save()
-    person = Person("Bob")
+    person = AnsweringUser("Bob")
     async with opened(storage) as (_, url), visiting(url, mode, person=person) as visitor:
         assert text_of(await visitor.resume(kept).wait(30)) == "first: Bob, second: Bob"
 

@@ -19,12 +19,12 @@ from perdure.mcp.client.errors import (
 from perdure.storage.errors import PerdureError
 
 from ..raw_clients import EXTENSION, Json
-from .tool_server import Shop, text_of, visiting
+from .tool_server import ToolServer, text_of, visiting
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_client_without_the_extension_is_told_how_to_build_it(shop: Shop, url: str) -> None:
+async def test_a_client_without_the_extension_is_told_how_to_build_it(shop: ToolServer, url: str) -> None:
     tasks = ClientTasks()
     for extensions in (None, [ClientTasks()], [advertise(EXTENSION)]):
         async with Client(url, extensions=extensions) as client:
@@ -47,7 +47,7 @@ async def test_a_client_without_the_extension_is_told_how_to_build_it(shop: Shop
         {"status": "input_required", "inputRequests": ["first"]},
     ],
 )
-async def test_an_answer_that_is_no_task_is_called_so(shop: Shop, url: str, broken: Json) -> None:
+async def test_an_answer_that_is_no_task_is_called_so(shop: ToolServer, url: str, broken: Json) -> None:
     shop.answers.changing["tasks/get"] = lambda task: {**task, **broken}
     async with visiting(url) as visitor:
         task = await visitor.start("hold")
@@ -55,7 +55,7 @@ async def test_an_answer_that_is_no_task_is_called_so(shop: Shop, url: str, brok
             await task.wait(10)
 
 
-async def test_a_question_that_is_none_is_no_question(shop: Shop, url: str) -> None:
+async def test_a_question_that_is_none_is_no_question(shop: ToolServer, url: str) -> None:
     asked = {"status": "input_required", "inputRequests": {"first": {"method": "no/such"}}}
     shop.answers.changing["tasks/get"] = lambda task: {**task, **asked}
     async with visiting(url) as visitor:
@@ -72,7 +72,7 @@ async def test_every_error_of_a_client_is_one_of_ours() -> None:
 
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26"])
-async def test_a_server_of_a_protocol_without_tasks_is_called_as_any(shop: Shop, version: str) -> None:
+async def test_a_server_of_a_protocol_without_tasks_is_called_as_any(shop: ToolServer, version: str) -> None:
     shop.answers.changing["initialize"] = lambda answer: {**answer, "protocolVersion": version}
     async with visiting(shop.server, "legacy") as visitor:
         result = await visitor.tasks.start(visitor.client, "greet", {"name": "Ada"})
@@ -81,7 +81,7 @@ async def test_a_server_of_a_protocol_without_tasks_is_called_as_any(shop: Shop,
     assert text_of(result) == "Hello, Ada!"
 
 
-async def test_a_handle_says_where_there_are_no_tasks(shop: Shop) -> None:
+async def test_a_handle_says_where_there_are_no_tasks(shop: ToolServer) -> None:
     shop.answers.changing["initialize"] = lambda answer: {**answer, "protocolVersion": "2025-06-18"}
     async with visiting(shop.server, "legacy") as visitor:
         task = visitor.tasks.resume(visitor.client, '{"task_id": "abc", "tool": "greet"}')

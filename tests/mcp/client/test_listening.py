@@ -15,12 +15,12 @@ from perdure.mcp.client import ClientTask
 
 from ...runtime.replicas import until
 from ..raw_clients import serving
-from .tool_server import Person, Shop, Target, cancelled, text_of, visiting
+from .tool_server import AnsweringUser, Target, ToolServer, cancelled, text_of, visiting
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_client_that_is_told_hardly_asks(shop: Shop, target: Target, url: str) -> None:
+async def test_a_client_that_is_told_hardly_asks(shop: ToolServer, target: Target, url: str) -> None:
     async with visiting(url) as asks, visiting(target, push=True) as is_told:
         asked, told = await asks.start("hold"), await is_told.start("hold")
         waiting = [asyncio.create_task(task.wait(90)) for task in (asked, told)]
@@ -43,8 +43,8 @@ async def test_a_client_that_is_told_hardly_asks(shop: Shop, target: Target, url
     assert looks(told) <= before + 2
 
 
-async def test_a_client_that_is_told_answers_questions_too(shop: Shop, target: Target) -> None:
-    person = Person()
+async def test_a_client_that_is_told_answers_questions_too(shop: ToolServer, target: Target) -> None:
+    person = AnsweringUser()
     async with visiting(target, push=True, person=person) as visitor:
         assert text_of(await visitor.client.call_tool("ask_all")) == "Ada, wit, 1"
 
@@ -52,7 +52,9 @@ async def test_a_client_that_is_told_answers_questions_too(shop: Shop, target: T
     assert len(shop.watch.of("subscriptions/listen")) == 1
 
 
-async def test_a_client_that_is_told_hears_of_a_question_that_comes_later(shop: Shop, target: Target) -> None:
+async def test_a_client_that_is_told_hears_of_a_question_that_comes_later(
+    shop: ToolServer, target: Target
+) -> None:
     """It would ask by itself only after half a minute."""
     async with visiting(target, push=True) as visitor:
         waiting = asyncio.create_task((await visitor.start("hold_then_ask")).wait(15))
@@ -62,7 +64,7 @@ async def test_a_client_that_is_told_hears_of_a_question_that_comes_later(shop: 
         assert text_of(await waiting) == "accept"
 
 
-async def test_several_tasks_are_heard_of_at_once(shop: Shop, target: Target) -> None:
+async def test_several_tasks_are_heard_of_at_once(shop: ToolServer, target: Target) -> None:
     async with visiting(target, push=True) as visitor:
         started = [await visitor.start("hold", {"label": f"{number}"}) for number in range(5)]
         waiting = [asyncio.create_task(task.wait(30)) for task in started]
@@ -73,7 +75,7 @@ async def test_several_tasks_are_heard_of_at_once(shop: Shop, target: Target) ->
     assert [text_of(result) for result in results] == [f"held {number}" for number in range(5)]
 
 
-async def test_two_may_wait_for_one_task_at_once(shop: Shop, target: Target) -> None:
+async def test_two_may_wait_for_one_task_at_once(shop: ToolServer, target: Target) -> None:
     async with visiting(target, push=True) as visitor:
         task = await visitor.start("hold", {"label": "it"})
         short = asyncio.create_task(task.wait(0.3))
@@ -88,7 +90,7 @@ def method_not_found() -> HandlerResult:
     raise MCPError(METHOD_NOT_FOUND, "Method not found")
 
 
-async def test_a_server_that_tells_nobody_is_asked(shop: Shop, target: Target) -> None:
+async def test_a_server_that_tells_nobody_is_asked(shop: ToolServer, target: Target) -> None:
     shop.answers.instead["subscriptions/listen"] = method_not_found
     async with visiting(target, push=True) as visitor:
         waiting = asyncio.create_task((await visitor.start("hold")).wait(20))
@@ -97,7 +99,7 @@ async def test_a_server_that_tells_nobody_is_asked(shop: Shop, target: Target) -
         assert text_of(await waiting) == "held "
 
 
-async def test_a_server_that_listens_but_tells_of_no_tasks_is_asked(shop: Shop, target: Target) -> None:
+async def test_a_server_that_listens_but_tells_of_no_tasks_is_asked(shop: ToolServer, target: Target) -> None:
     """As one does that leaves listening to the SDK, which knows of no tasks."""
     shop.answers.is_deaf_to_tasks = True
     async with visiting(target, push=True) as visitor:
@@ -135,7 +137,7 @@ class Cut:
 
 
 async def test_a_stream_that_breaks_is_made_up_for_by_asking(anyio_backend: str) -> None:
-    shop = Shop("memory:")
+    shop = ToolServer("memory:")
     cut = Cut(shop.server.streamable_http_app())
     async with serving(cut) as url, visiting(url, push=True) as visitor:
         task = await visitor.start("hold")
@@ -150,7 +152,7 @@ async def test_a_stream_that_breaks_is_made_up_for_by_asking(anyio_backend: str)
         assert text_of(await waiting) == "held "
 
 
-async def test_a_client_that_leaves_ends_the_stream(shop: Shop, url: str) -> None:
+async def test_a_client_that_leaves_ends_the_stream(shop: ToolServer, url: str) -> None:
     async with visiting(url, push=True) as visitor:
         task = await visitor.start("hold")
         waiting = asyncio.create_task(task.wait())
@@ -162,7 +164,7 @@ async def test_a_client_that_leaves_ends_the_stream(shop: Shop, url: str) -> Non
         assert text_of(await task.wait(20)) == "held "
 
 
-async def test_at_2025_11_25_a_client_that_would_be_told_asks(shop: Shop, url: str) -> None:
+async def test_at_2025_11_25_a_client_that_would_be_told_asks(shop: ToolServer, url: str) -> None:
     async with visiting(url, "legacy", push=True) as visitor:
         task = await visitor.start("hold")
         shop.gate.set()

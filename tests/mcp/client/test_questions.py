@@ -16,10 +16,10 @@ from ..conformance_server import make_server
 from ..raw_clients import Json, serving
 from .tool_server import (
     BOTH,
+    AnsweringUser,
     Mode,
-    Person,
-    Shop,
     Target,
+    ToolServer,
     raised_by,
     text_of,
     told_by,
@@ -29,7 +29,7 @@ from .tool_server import (
 pytestmark = pytest.mark.anyio
 
 
-class Shy(Person):
+class Shy(AnsweringUser):
     """Answers that it will not."""
 
     async def elicit(self, _: ClientRequestContext, params: ElicitRequestParams) -> ElicitResult | ErrorData:
@@ -52,7 +52,7 @@ async def asking(task: ClientTask, *keys: str) -> TaskState:
 async def test_questions_are_answered_by_the_clients_own_callbacks_each_once(
     target: Target, mode: Mode, *, by_handle: bool
 ) -> None:
-    person = Person()
+    person = AnsweringUser()
     async with visiting(target, mode, person=person) as visitor:
         if by_handle:
             result = await (await visitor.start("ask_all")).wait(20)
@@ -63,8 +63,8 @@ async def test_questions_are_answered_by_the_clients_own_callbacks_each_once(
     assert person.asked == ["Who?", "sampling", "roots"]
 
 
-async def test_several_questions_at_once_are_answered_each_once(shop: Shop, target: Target) -> None:
-    person = Person()
+async def test_several_questions_at_once_are_answered_each_once(shop: ToolServer, target: Target) -> None:
+    person = AnsweringUser()
     async with visiting(target, person=person) as visitor:
         result = await visitor.client.call_tool("ask_two")
 
@@ -76,7 +76,7 @@ async def test_several_questions_at_once_are_answered_each_once(shop: Shop, targ
 
 
 async def test_a_question_that_is_still_shown_after_its_answer_is_not_asked_again(
-    shop: Shop, url: str
+    shop: ToolServer, url: str
 ) -> None:
     shown: list[Json] = []
 
@@ -87,7 +87,7 @@ async def test_a_question_that_is_still_shown_after_its_answer_is_not_asked_agai
         return shown[0] if shown and len(shop.watch.of("tasks/get")) < 8 else task
 
     shop.answers.changing["tasks/get"] = lagging
-    person = Person()
+    person = AnsweringUser()
     async with visiting(url, person=person) as visitor:
         assert text_of(await visitor.client.call_tool("ask_two")) == "first: Ada, second: Ada"
 
@@ -96,7 +96,7 @@ async def test_a_question_that_is_still_shown_after_its_answer_is_not_asked_agai
 
 @pytest.mark.parametrize("push", [False, True])
 async def test_what_a_callback_refuses_is_raised_as_it_refused(
-    shop: Shop, target: Target, *, push: bool
+    shop: ToolServer, target: Target, *, push: bool
 ) -> None:
     async with visiting(target, person=Shy(), push=push) as visitor:
         error = await raised_by(visitor.client.call_tool("ask_two"))
@@ -105,7 +105,7 @@ async def test_what_a_callback_refuses_is_raised_as_it_refused(
 
 
 async def test_a_call_that_ends_because_a_callback_refuses_leaves_no_task_that_waits_for_ever(
-    shop: Shop, url: str
+    shop: ToolServer, url: str
 ) -> None:
     async with visiting(url, person=Shy()) as visitor:
         await raised_by(visitor.client.call_tool("ask_two"))
@@ -114,7 +114,7 @@ async def test_a_call_that_ends_because_a_callback_refuses_leaves_no_task_that_w
 
 @BOTH
 async def test_a_handle_whose_callback_refuses_is_told_so_and_can_still_be_cancelled(
-    shop: Shop, target: Target, mode: Mode
+    shop: ToolServer, target: Target, mode: Mode
 ) -> None:
     async with visiting(target, mode, person=Shy()) as visitor:
         task = await visitor.start("ask_two")
@@ -131,7 +131,7 @@ async def test_a_handle_whose_callback_refuses_is_told_so_and_can_still_be_cance
 
 
 async def test_questions_can_be_answered_by_hand_and_one_by_one(target: Target) -> None:
-    person = Person()
+    person = AnsweringUser()
     async with visiting(target, person=person) as visitor:
         task = await visitor.start("ask_two")
         state = await asking(task, "first", "second")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from ...runtime.replicas import until
 from ..raw_clients import Json
-from .tool_server import Shop, visiting
+from .tool_server import ToolServer, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -19,7 +19,9 @@ pytestmark = pytest.mark.anyio
 # How often it asks
 
 
-async def test_a_client_waits_as_long_as_the_server_says_before_it_asks_again(shop: Shop, url: str) -> None:
+async def test_a_client_waits_as_long_as_the_server_says_before_it_asks_again(
+    shop: ToolServer, url: str
+) -> None:
     async with visiting(url) as visitor:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
         await until(lambda: len(shop.watch.of("tasks/get")) >= 12, seconds=30)
@@ -33,7 +35,7 @@ async def test_a_client_waits_as_long_as_the_server_says_before_it_asks_again(sh
     assert hints[-1] > hints[0]
 
 
-async def test_a_server_that_gives_no_hint_is_not_asked_without_pause(shop: Shop, url: str) -> None:
+async def test_a_server_that_gives_no_hint_is_not_asked_without_pause(shop: ToolServer, url: str) -> None:
     def without_hint(task: Json) -> Json:
         return {name: value for name, value in task.items() if name != "pollIntervalMs"}
 
@@ -51,7 +53,7 @@ async def test_a_server_that_gives_no_hint_is_not_asked_without_pause(shop: Shop
 # What goes over the wire
 
 
-async def test_every_request_about_a_task_names_it_in_the_header(shop: Shop, url: str) -> None:
+async def test_every_request_about_a_task_names_it_in_the_header(shop: ToolServer, url: str) -> None:
     async with visiting(url) as visitor:
         asked = await visitor.start("ask_two")
         await asked.wait(20)
@@ -74,7 +76,9 @@ CREATED: Json = {
 }
 
 
-async def test_a_task_in_answer_to_anything_but_a_call_is_not_taken_for_one(shop: Shop, url: str) -> None:
+async def test_a_task_in_answer_to_anything_but_a_call_is_not_taken_for_one(
+    shop: ToolServer, url: str
+) -> None:
     for method in ("prompts/get", "resources/read"):
         shop.answers.instead[method] = lambda: dict(CREATED)
     async with visiting(url) as visitor:
@@ -86,7 +90,9 @@ async def test_a_task_in_answer_to_anything_but_a_call_is_not_taken_for_one(shop
     assert shop.watch.of("tasks/get") == []
 
 
-async def test_a_client_that_does_not_follow_tasks_gets_a_result_all_the_same(shop: Shop, url: str) -> None:
+async def test_a_client_that_does_not_follow_tasks_gets_a_result_all_the_same(
+    shop: ToolServer, url: str
+) -> None:
     async with Client(url) as client:
         result = await client.call_tool("add", {"left": 2, "right": 3})
 

@@ -46,7 +46,7 @@ SAMPLED: Json = {
 Request: TypeAlias = ServerRequestContext[Any, Any]
 Mode: TypeAlias = Literal["auto", "legacy"]
 Target: TypeAlias = str | MCPServer[Any]
-BRISK = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+FAST_CONFIG = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 
@@ -107,11 +107,11 @@ class Answers:
         return result
 
 
-class Shop:
+class ToolServer:
     """A server with tools that wait for a test, that ask, that fail."""
 
     def __init__(self, url: str) -> None:
-        self.tasks = Tasks(url, runtime=BRISK)
+        self.tasks = Tasks(url, runtime=FAST_CONFIG)
         self.watch, self.answers = Watch(), Answers()
         self.gate = asyncio.Event()
         """What `hold` waits for."""
@@ -141,7 +141,7 @@ class Sum(BaseModel):
     total: int
 
 
-def add_tools(shop: Shop) -> None:
+def add_tools(shop: ToolServer) -> None:
     tool, durable = shop.server.tool, shop.tasks.durable
 
     async def add(left: int, right: int) -> Sum:
@@ -169,7 +169,7 @@ def add_tools(shop: Shop) -> None:
         return f"held {label}"
 
 
-def add_asking_tools(shop: Shop) -> None:
+def add_asking_tools(shop: ToolServer) -> None:
     tool, durable = shop.server.tool, shop.tasks.durable
 
     @tool()
@@ -198,9 +198,9 @@ def add_asking_tools(shop: Shop) -> None:
 
 
 @asynccontextmanager
-async def opened(url: str) -> AsyncGenerator[tuple[Shop, str]]:
+async def opened(url: str) -> AsyncGenerator[tuple[ToolServer, str]]:
     """A shop, and where it is."""
-    shop = Shop(url)
+    shop = ToolServer(url)
     async with serving(shop.server.streamable_http_app()) as endpoint:
         yield shop, endpoint
 
@@ -208,7 +208,7 @@ async def opened(url: str) -> AsyncGenerator[tuple[Shop, str]]:
 # Clients
 
 
-class Person:
+class AnsweringUser:
     """Answers what a server asks and remembers what it was asked."""
 
     def __init__(self, name: str = "Ada") -> None:
@@ -231,7 +231,7 @@ class Person:
 
 
 @dataclass
-class Visitor:
+class TaskClient:
     """A client, with the extension that it was built with."""
 
     client: Client
@@ -248,16 +248,21 @@ class Visitor:
 
 @asynccontextmanager
 async def visiting(
-    target: Target, mode: Mode = "auto", *, person: Person | None = None, push: bool = False, **options: Any
-) -> AsyncGenerator[Visitor]:
-    tasks, person = ClientTasks(push=push), person or Person()
+    target: Target,
+    mode: Mode = "auto",
+    *,
+    person: AnsweringUser | None = None,
+    push: bool = False,
+    **options: Any,
+) -> AsyncGenerator[TaskClient]:
+    tasks, person = ClientTasks(push=push), person or AnsweringUser()
     callbacks: dict[str, Any] = {
         "elicitation_callback": person.elicit,
         "sampling_callback": person.sample,
         "list_roots_callback": person.roots,
     }
     async with Client(target, mode=mode, extensions=[tasks], **callbacks, **options) as client:
-        yield Visitor(client, tasks)
+        yield TaskClient(client, tasks)
 
 
 def text_of(result: CallToolResult) -> str:

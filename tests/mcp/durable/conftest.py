@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .tool_server import Bench
+from .tool_server import ToolServer
 
 
 @pytest.fixture
-def bench(anyio_backend: str) -> Bench:
-    return Bench()
+def bench(anyio_backend: str) -> ToolServer:
+    return ToolServer()

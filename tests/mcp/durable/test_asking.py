@@ -15,8 +15,8 @@ from perdure import Task
 from perdure.runtime import Again
 
 from ...runtime.replicas import until
-from ..raw_clients import Core, Json
-from .tool_server import ADA, NAMED, NO, Bench, text_of
+from ..raw_clients import Client2025, Json
+from .tool_server import ADA, NAMED, NO, ToolServer, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.anyio
 # What it tells and asks
 
 
-async def test_what_a_tool_reports_is_the_message_and_the_progress_of_its_task(bench: Bench) -> None:
+async def test_what_a_tool_reports_is_the_message_and_the_progress_of_its_task(bench: ToolServer) -> None:
     go_on = asyncio.Event()
 
     @bench.tool()
@@ -57,7 +57,7 @@ SAMPLED: Json = {"role": "assistant", "content": {"type": "text", "text": "Dawn"
 ROOTS: Json = {"roots": [{"uri": "file:///home", "name": "home"}, {"uri": "file:///tmp"}]}
 
 
-def add_curious(bench: Bench) -> None:
+def add_curious(bench: ToolServer) -> None:
     @bench.tool()
     async def curious(task: Task) -> str:
         """Asks everything that can be asked."""
@@ -74,7 +74,7 @@ CURIOUS = json.dumps(
 )
 
 
-async def test_what_a_tool_asks_is_answered_in_rounds_and_typed(bench: Bench) -> None:
+async def test_what_a_tool_asks_is_answered_in_rounds_and_typed(bench: ToolServer) -> None:
     add_curious(bench)
     answers = {"who": ADA, "title": SAMPLED, "roots": ROOTS}
     asked: Json = {}
@@ -97,7 +97,9 @@ async def test_what_a_tool_asks_is_answered_in_rounds_and_typed(bench: Bench) ->
     }
 
 
-async def test_what_a_tool_asks_reaches_a_client_without_tasks_in_rounds_of_its_call(bench: Bench) -> None:
+async def test_what_a_tool_asks_reaches_a_client_without_tasks_in_rounds_of_its_call(
+    bench: ToolServer,
+) -> None:
     add_curious(bench)
     answers = {"who": ADA, "title": SAMPLED, "roots": ROOTS}
     async with bench.running():
@@ -113,7 +115,7 @@ async def test_what_a_tool_asks_reaches_a_client_without_tasks_in_rounds_of_its_
     assert result["content"][0]["text"] == CURIOUS
 
 
-async def test_a_tool_hears_that_somebody_would_not_answer(bench: Bench) -> None:
+async def test_a_tool_hears_that_somebody_would_not_answer(bench: ToolServer) -> None:
     @bench.tool()
     async def work(task: Task) -> str:
         answer = await task.elicit("Who?", NAMED)
@@ -139,7 +141,7 @@ AGREEMENT: Json = {
 
 
 @pytest.mark.parametrize("agree", [True, False])
-async def test_answers_are_plain_values(bench: Bench, agree: bool) -> None:  # noqa: FBT001
+async def test_answers_are_plain_values(bench: ToolServer, agree: bool) -> None:  # noqa: FBT001
     @bench.tool()
     async def sign(task: Task) -> str:
         answer = await task.elicit("Agreed?", AGREEMENT, key="sign")
@@ -155,7 +157,7 @@ async def test_answers_are_plain_values(bench: Bench, agree: bool) -> None:  # n
     assert said == ("signed" if agree else f"not signed: {content}")
 
 
-async def test_the_fields_of_a_form_keep_their_order(bench: Bench) -> None:
+async def test_the_fields_of_a_form_keep_their_order(bench: ToolServer) -> None:
     @bench.tool()
     async def sign(task: Task) -> str:
         return (await task.elicit("Agreed?", AGREEMENT, key="sign")).action
@@ -170,7 +172,7 @@ async def test_the_fields_of_a_form_keep_their_order(bench: Bench) -> None:
 
 @pytest.mark.parametrize("other", ["Sure?", "Agreed?"])
 async def test_another_question_under_the_same_key_is_an_error_and_not_the_first_answer(
-    bench: Bench, other: str, caplog: pytest.LogCaptureFixture
+    bench: ToolServer, other: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     @bench.tool()
     async def work(task: Task) -> str:
@@ -235,7 +237,7 @@ def answer_to(request: Json) -> Json:
     return {"action": "accept", "content": {"pages": 12}} if is_size else ADA
 
 
-async def test_a_resolver_that_asks_nothing_gives_its_value_to_the_run(bench: Bench) -> None:
+async def test_a_resolver_that_asks_nothing_gives_its_value_to_the_run(bench: ToolServer) -> None:
     bench.tool()(with_value)
     async with bench.running():
         assert await bench.said("with_value", year=2026) == "2025 and 2026 in attempt 1"
@@ -243,7 +245,9 @@ async def test_a_resolver_that_asks_nothing_gives_its_value_to_the_run(bench: Be
     assert list(listed[0]["inputSchema"]["properties"]) == ["year"]
 
 
-async def test_resolvers_ask_before_there_is_a_task_and_their_answers_reach_the_run(bench: Bench) -> None:
+async def test_resolvers_ask_before_there_is_a_task_and_their_answers_reach_the_run(
+    bench: ToolServer,
+) -> None:
     bench.tool()(with_answers)
     call: Json = {"name": "with_answers", "arguments": {"year": 2026}}
     messages: list[str] = []
@@ -260,13 +264,13 @@ async def test_resolvers_ask_before_there_is_a_task_and_their_answers_reach_the_
     assert text_of(done) == "12 pages on 2025 and 2026 for Ada"
 
 
-async def test_resolvers_ask_a_client_of_2025_on_the_stream_of_its_call(bench: Bench) -> None:
+async def test_resolvers_ask_a_client_of_2025_on_the_stream_of_its_call(bench: ToolServer) -> None:
     bench.tool()(with_answers)
 
     async def answering(request: Json) -> Json:
         return answer_to(request)
 
-    async with bench.running(), Core(bench.url, answering=answering) as core:
+    async with bench.running(), Client2025(bench.url, answering=answering) as core:
         task_id = await core.start("with_answers", {"year": 2026})
         result = (await core.send("tasks/result", {"taskId": task_id})).result
     assert [each["params"]["message"] for each in core.asked] == [
@@ -276,7 +280,7 @@ async def test_resolvers_ask_a_client_of_2025_on_the_stream_of_its_call(bench: B
     assert result["content"][0]["text"] == "12 pages on 2025 and 2026 for Ada"
 
 
-async def test_a_resolver_that_is_declined_ends_the_call_before_there_is_a_task(bench: Bench) -> None:
+async def test_a_resolver_that_is_declined_ends_the_call_before_there_is_a_task(bench: ToolServer) -> None:
     bench.tool()(with_answers)
     call: Json = {"name": "with_answers", "arguments": {"year": 2026}}
     async with bench.running():
@@ -288,7 +292,7 @@ async def test_a_resolver_that_is_declined_ends_the_call_before_there_is_a_task(
     assert "taskId" not in refused
 
 
-async def test_a_tool_may_take_the_outcome_of_what_a_resolver_asked(bench: Bench) -> None:
+async def test_a_tool_may_take_the_outcome_of_what_a_resolver_asked(bench: ToolServer) -> None:
     bench.tool()(with_outcome)
     call: Json = {"name": "with_outcome", "arguments": {}}
     async with bench.running():
@@ -299,7 +303,7 @@ async def test_a_tool_may_take_the_outcome_of_what_a_resolver_asked(bench: Bench
         assert text_of(await bench.end_of(made["taskId"])) == "declined"
 
 
-async def test_a_run_that_is_begun_again_asks_nothing_that_resolvers_asked(bench: Bench) -> None:
+async def test_a_run_that_is_begun_again_asks_nothing_that_resolvers_asked(bench: ToolServer) -> None:
     @bench.tool(retries=1, backoff=0.0)
     async def work(person: Annotated[Person, Resolve(who)], task: Task) -> str:
         if task.attempt == 1:

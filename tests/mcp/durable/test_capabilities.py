@@ -9,7 +9,7 @@ from perdure import Tasks
 from perdure.runtime import ClientCannotAnswer, Pause, Task
 from perdure.tasks import InputKind, InputRequest, Owner
 
-from ..raw_clients import CORE, EXTENSION, MODERN, Core, Json, Modern
+from ..raw_clients import CORE, EXTENSION, MODERN, Client2025, Client2026, Json
 from ..v2025_11_25.server import hosting
 
 pytestmark = pytest.mark.anyio
@@ -53,7 +53,7 @@ def asking_tools(server: MCPServer[object], tasks: Tasks) -> None:
 
 
 async def test_a_task_of_2026_ends_at_once_if_its_client_cannot_be_asked() -> None:
-    async with hosting(asking_tools) as url, Modern(url) as client:
+    async with hosting(asking_tools) as url, Client2026(url) as client:
         failed = await client.until(await client.start("asks", capabilities=TASKS_ONLY), "failed")
 
     assert failed["error"]["code"] == -32021
@@ -63,14 +63,14 @@ async def test_a_task_of_2026_ends_at_once_if_its_client_cannot_be_asked() -> No
 
 
 async def test_a_tool_that_pauses_ends_at_once_if_its_client_cannot_be_asked() -> None:
-    async with hosting(asking_tools) as url, Modern(url) as client:
+    async with hosting(asking_tools) as url, Client2026(url) as client:
         failed = await client.until(await client.start("pauses", capabilities=TASKS_ONLY), "failed")
 
     assert (failed["error"]["code"], failed["error"]["data"]) == (-32021, FORM)
 
 
 async def test_a_tool_can_see_what_its_client_cannot_answer() -> None:
-    async with hosting(asking_tools) as url, Modern(url) as client:
+    async with hosting(asking_tools) as url, Client2026(url) as client:
         task_id = await client.start("asks_everything", capabilities=TASKS_ONLY)
         done = await client.until(task_id, "completed")
 
@@ -86,7 +86,7 @@ async def test_operators_answer_what_the_client_is_not_asked(version: str) -> No
         tasks_of.append(tasks)
         asking_tools(server, tasks)
 
-    async with hosting(define) as url, Modern(url) as modern, Core(url, capabilities={}) as core:
+    async with hosting(define) as url, Client2026(url) as modern, Client2025(url, capabilities={}) as core:
         client = modern if version == MODERN else core
         if version == MODERN:
             task_id = await modern.start("asks_operators", capabilities=TASKS_ONLY)

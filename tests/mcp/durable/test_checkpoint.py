@@ -13,13 +13,13 @@ from perdure.runtime.workflow import Output, Step, Workflow, run
 from ...markers import row
 from ...runtime.replicas import until
 from ..raw_clients import Answer, Json
-from .tool_server import Bench, text_of
+from .tool_server import ToolServer, text_of
 
 pytestmark = pytest.mark.anyio
 
 
 @row(104)
-async def test_no_client_sees_the_checkpoint_in_either_protocol(bench: Bench) -> None:
+async def test_no_client_sees_the_checkpoint_in_either_protocol(bench: ToolServer) -> None:
     go_on = asyncio.Event()
 
     @bench.tool()
@@ -43,7 +43,7 @@ async def test_no_client_sees_the_checkpoint_in_either_protocol(bench: Bench) ->
     assert text_of(ended) == "of the worker, 1"
 
 
-async def update(bench: Bench, task_id: str, answers: Json, variables: Json) -> Answer:
+async def update(bench: ToolServer, task_id: str, answers: Json, variables: Json) -> Answer:
     params = {"taskId": task_id, "inputResponses": answers, "_meta": {"perdure/variables": variables}}
     return await bench.modern.send("tasks/update", params)
 
@@ -57,7 +57,7 @@ FORGED: list[Json] = [
 
 @row(104)
 @pytest.mark.parametrize("forged", FORGED, ids=lambda each: next(iter(each)))
-async def test_a_client_cannot_set_reserved_variables(bench: Bench, forged: Json) -> None:
+async def test_a_client_cannot_set_reserved_variables(bench: ToolServer, forged: Json) -> None:
     @bench.tool()
     async def work(task: Task) -> str:
         await task.elicit("Go on?", key="go")
@@ -76,7 +76,7 @@ async def test_a_client_cannot_set_reserved_variables(bench: Bench, forged: Json
 
 
 @row(104)
-async def test_a_client_cannot_tick_off_a_step_of_a_workflow(bench: Bench) -> None:
+async def test_a_client_cannot_tick_off_a_step_of_a_workflow(bench: ToolServer) -> None:
     seen: list[str] = []
     fetching = asyncio.Event()
 

@@ -25,7 +25,7 @@ from perdure.tasks.errors import InvalidValue
 
 from ...markers import row, server
 from ..raw_clients import Json
-from .tool_server import Bench, first
+from .tool_server import ToolServer, first
 
 pytestmark = pytest.mark.anyio
 
@@ -130,7 +130,9 @@ def unstrung(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.mark.parametrize("shown", SHOWN.values(), ids=SHOWN)
 @pytest.mark.parametrize("spelled", ["as text", "as types"])
-async def test_a_tool_is_listed_as_its_twin_without_a_task(bench: Bench, shown: Shown, spelled: str) -> None:
+async def test_a_tool_is_listed_as_its_twin_without_a_task(
+    bench: ToolServer, shown: Shown, spelled: str
+) -> None:
     durable = shown.durable if spelled == "as text" else unstrung(shown.durable)
     tools = await listed(bench.tasks.durable()(durable), server=bench.server)
     assert tools == await listed(shown.plain, server=MCPServer("plain"))
@@ -150,7 +152,7 @@ async def test_a_tool_is_listed_as_its_twin_without_a_task(bench: Bench, shown: 
 )
 @server
 async def test_a_function_is_given_its_task_wherever_it_takes_it(
-    bench: Bench, shown: str, arguments: Json, said: str
+    bench: ToolServer, shown: str, arguments: Json, said: str
 ) -> None:
     function = SHOWN[shown].durable
     bench.tool()(function)
@@ -159,7 +161,7 @@ async def test_a_function_is_given_its_task_wherever_it_takes_it(
 
 
 @server
-async def test_a_client_cannot_bring_a_task_of_its_own(bench: Bench) -> None:
+async def test_a_client_cannot_bring_a_task_of_its_own(bench: ToolServer) -> None:
     bench.tool()(first)
     async with bench.running():
         assert await bench.said("first", year=2026, task="mine") == "2026 1"
@@ -167,7 +169,7 @@ async def test_a_client_cannot_bring_a_task_of_its_own(bench: Bench) -> None:
 
 @server
 async def test_a_task_that_only_type_checkers_can_see_is_known_by_its_text(
-    bench: Bench, tmp_path: Path
+    bench: ToolServer, tmp_path: Path
 ) -> None:
     module = tmp_path / "tools.py"
     module.write_text(
@@ -188,7 +190,7 @@ async def test_a_task_that_only_type_checkers_can_see_is_known_by_its_text(
         assert await bench.said("work", year=2026) == "2026 1"
 
 
-def test_a_decorated_function_keeps_its_name_its_words_and_itself(bench: Bench) -> None:
+def test_a_decorated_function_keeps_its_name_its_words_and_itself(bench: ToolServer) -> None:
     durable = bench.tasks.durable()(between)
     assert (durable.__name__, durable.__doc__) == (between.__name__, between.__doc__)
     assert durable.__module__ == between.__module__
@@ -196,14 +198,18 @@ def test_a_decorated_function_keeps_its_name_its_words_and_itself(bench: Bench) 
     assert list(inspect.signature(durable).parameters) == ["year", "title"]
 
 
-async def test_a_decorated_function_can_be_tested_as_the_plain_function_that_it_was(bench: Bench) -> None:
+async def test_a_decorated_function_can_be_tested_as_the_plain_function_that_it_was(
+    bench: ToolServer,
+) -> None:
     durable = bench.tasks.durable()(none_at_all)
     assert await inspect.unwrap(durable)("a", [2]) == [2]
 
 
 @row(89)
 @server
-async def test_tools_say_how_they_may_be_called_where_they_are_durable_and_only_in_2025(bench: Bench) -> None:
+async def test_tools_say_how_they_may_be_called_where_they_are_durable_and_only_in_2025(
+    bench: ToolServer,
+) -> None:
     bench.tool(mode="required")(first)
     bench.tool()(between)
     bench.server.add_tool(none_at_all)
@@ -221,7 +227,7 @@ async def test_tools_say_how_they_may_be_called_where_they_are_durable_and_only_
 # What is refused when it is declared
 
 
-def refused(bench: Bench, function: Callable[..., Any], **options: Any) -> PerdureError:
+def refused(bench: ToolServer, function: Callable[..., Any], **options: Any) -> PerdureError:
     with pytest.raises(InvalidValue) as raised:
         bench.tasks.durable(**options)(function)
     return raised.value
@@ -237,7 +243,7 @@ async def takes_an_annotated_context(ctx: Annotated[Context[Any, Any], "ours"]) 
     "function", [takes_context, takes_a_context_of, takes_a_context_or_not, takes_an_annotated_context]
 )
 def test_a_function_that_takes_a_context_is_refused_and_told_why(
-    bench: Bench, function: Callable[..., Any]
+    bench: ToolServer, function: Callable[..., Any]
 ) -> None:
     said = str(refused(bench, function))
     assert "'ctx'" in said
@@ -248,7 +254,7 @@ def test_a_function_that_takes_a_context_is_refused_and_told_why(
 async def takes_two(task: Task, other: Task) -> None: ...
 
 
-def test_a_function_that_takes_two_tasks_is_refused(bench: Bench) -> None:
+def test_a_function_that_takes_two_tasks_is_refused(bench: ToolServer) -> None:
     assert "task and other" in str(refused(bench, takes_two))
 
 
@@ -279,7 +285,9 @@ DAY = 24 * 3600 * 1000
         ("concurrency", 0),
     ],
 )
-def test_an_option_that_cannot_be_is_refused_by_its_name(bench: Bench, option: str, value: object) -> None:
+def test_an_option_that_cannot_be_is_refused_by_its_name(
+    bench: ToolServer, option: str, value: object
+) -> None:
     assert cast("Any", refused(bench, first, **{option: value})).field == option
 
 
@@ -290,14 +298,14 @@ def test_what_the_store_was_told_to_allow_is_not_refused() -> None:
     tasks.durable(ttl=UNSET, poll_interval=50, retries=0)(annotated)
 
 
-def test_a_name_is_taken_once(bench: Bench) -> None:
+def test_a_name_is_taken_once(bench: ToolServer) -> None:
     bench.tasks.durable()(first)
     assert "first" in str(refused(bench, first))
     assert "first" in str(refused(bench, between, name="first"))
 
 
 @server
-async def test_what_was_refused_leaves_its_name_free(bench: Bench) -> None:
+async def test_what_was_refused_leaves_its_name_free(bench: ToolServer) -> None:
     for options in ({"mode": "sometimes"}, {"poll_interval": 1}, {"retries": -1}, {"ttl": -1}):
         refused(bench, first, **options)
     bench.tool()(first)
@@ -306,7 +314,7 @@ async def test_what_was_refused_leaves_its_name_free(bench: Bench) -> None:
 
 
 @server
-async def test_functions_of_one_name_are_told_apart_by_the_name_they_are_given(bench: Bench) -> None:
+async def test_functions_of_one_name_are_told_apart_by_the_name_they_are_given(bench: ToolServer) -> None:
     def namesake(number: int) -> Callable[..., Any]:
         async def work() -> int:
             return number
@@ -324,7 +332,7 @@ async def test_functions_of_one_name_are_told_apart_by_the_name_they_are_given(b
 
 @pytest.mark.parametrize("how", ["by name", "by position"])
 async def test_a_durable_function_that_is_called_by_hand_says_that_it_needs_a_server(
-    bench: Bench, how: str
+    bench: ToolServer, how: str
 ) -> None:
     durable = cast("Any", bench.tasks.durable()(first))
     with pytest.raises(MCPError, match="server"):

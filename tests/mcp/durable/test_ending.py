@@ -20,7 +20,7 @@ from perdure.tasks import InputKind, InputRequest
 
 from ...markers import row
 from ..raw_clients import Json
-from .tool_server import ADA, NAMED, Bench, first, text_of
+from .tool_server import ADA, NAMED, ToolServer, first, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -124,9 +124,9 @@ RETURNING = [
 @row(19)
 @pytest.mark.parametrize("function", RETURNING, ids=lambda function: function.__name__)
 async def test_a_durable_tool_returns_what_the_plain_one_does(
-    bench: Bench, function: Callable[..., Any]
+    bench: ToolServer, function: Callable[..., Any]
 ) -> None:
-    name, plain = function.__name__, Bench()
+    name, plain = function.__name__, ToolServer()
     plain.server.add_tool(function)
     bench.tool()(function)
     async with plain.running(), bench.running():
@@ -151,7 +151,7 @@ def without_metadata(result: Json) -> Json:
 # How it ends otherwise
 
 
-async def test_an_error_of_the_protocol_fails_the_task_to_the_letter(bench: Bench) -> None:
+async def test_an_error_of_the_protocol_fails_the_task_to_the_letter(bench: ToolServer) -> None:
     @bench.tool()
     async def work() -> None:
         raise MCPError(-32050, "not today", {"why": [1, None]})
@@ -169,7 +169,7 @@ async def test_an_error_of_the_protocol_fails_the_task_to_the_letter(bench: Benc
     assert bare["error"] == {"code": -32051, "message": "not at all"}
 
 
-async def test_a_tool_may_fail_its_task_with_an_error_of_its_own(bench: Bench) -> None:
+async def test_a_tool_may_fail_its_task_with_an_error_of_its_own(bench: ToolServer) -> None:
     @bench.tool(retries=3)
     async def work() -> None:
         raise Failed(-32050, "not today", {"why": None})
@@ -183,7 +183,7 @@ async def test_a_tool_may_fail_its_task_with_an_error_of_its_own(bench: Bench) -
     ("retries", "said"), [(0, "no luck"), (2, "no luck (attempt 3 of 3)")], ids=["none", "two"]
 )
 async def test_a_tool_that_wants_to_be_run_again_is_until_it_has_had_its_retries(
-    bench: Bench, retries: int, said: str
+    bench: ToolServer, retries: int, said: str
 ) -> None:
     attempts: list[int] = []
 
@@ -200,7 +200,7 @@ async def test_a_tool_that_wants_to_be_run_again_is_until_it_has_had_its_retries
     assert failed["error"] == {"code": -32603, "message": said, "data": data}
 
 
-async def test_a_tool_that_is_run_again_goes_on_from_its_variables(bench: Bench) -> None:
+async def test_a_tool_that_is_run_again_goes_on_from_its_variables(bench: ToolServer) -> None:
     @bench.tool(retries=1)
     def work(task: Task) -> str:
         if "reached" not in task.variables:
@@ -212,7 +212,7 @@ async def test_a_tool_that_is_run_again_goes_on_from_its_variables(bench: Bench)
         assert await bench.said("work") == "from 3 after half way"
 
 
-async def test_an_exception_of_the_tool_is_no_reason_to_run_it_again(bench: Bench) -> None:
+async def test_an_exception_of_the_tool_is_no_reason_to_run_it_again(bench: ToolServer) -> None:
     runs: list[int] = []
 
     @bench.tool(retries=3)
@@ -225,7 +225,7 @@ async def test_an_exception_of_the_tool_is_no_reason_to_run_it_again(bench: Benc
     assert (done["status"], done["result"]["isError"], runs) == ("completed", True, [1])
 
 
-async def test_a_tool_that_pauses_is_run_again_when_it_is_answered(bench: Bench) -> None:
+async def test_a_tool_that_pauses_is_run_again_when_it_is_answered(bench: ToolServer) -> None:
     question = InputRequest(
         kind=InputKind.ELICITATION, params={"mode": "form", "message": "Who?", "requestedSchema": NAMED}
     )
@@ -248,7 +248,7 @@ async def test_a_tool_that_pauses_is_run_again_when_it_is_answered(bench: Bench)
 
 
 @pytest.mark.parametrize("how", ["in a coroutine", "in a thread"])
-async def test_a_tool_that_calls_exit_ends_its_task_and_not_the_server(bench: Bench, how: str) -> None:
+async def test_a_tool_that_calls_exit_ends_its_task_and_not_the_server(bench: ToolServer, how: str) -> None:
     async def in_a_coroutine() -> None:
         raise SystemExit(3)
 
@@ -264,7 +264,7 @@ async def test_a_tool_that_calls_exit_ends_its_task_and_not_the_server(bench: Be
         assert await bench.said("first", year=1) == "1 1"
 
 
-async def test_a_tool_that_cancels_itself_fails_its_task(bench: Bench) -> None:
+async def test_a_tool_that_cancels_itself_fails_its_task(bench: ToolServer) -> None:
     @bench.tool()
     async def work() -> None:
         raise asyncio.CancelledError
@@ -274,7 +274,7 @@ async def test_a_tool_that_cancels_itself_fails_its_task(bench: Bench) -> None:
     assert (failed["status"], failed["statusMessage"]) == ("failed", "the function was cancelled from within")
 
 
-async def test_a_result_that_is_too_large_fails_the_task_and_says_so(bench: Bench) -> None:
+async def test_a_result_that_is_too_large_fails_the_task_and_says_so(bench: ToolServer) -> None:
     @bench.tool()
     async def work() -> str:
         return "x" * 3_000_000
@@ -285,7 +285,7 @@ async def test_a_result_that_is_too_large_fails_the_task_and_says_so(bench: Benc
     assert "result" in failed["statusMessage"]
 
 
-async def test_a_tool_that_takes_too_long_is_stopped_and_its_task_says_so(bench: Bench) -> None:
+async def test_a_tool_that_takes_too_long_is_stopped_and_its_task_says_so(bench: ToolServer) -> None:
     begun: list[bool] = []
     cleaned: list[bool] = []
 

@@ -20,8 +20,8 @@ from perdure.operating import Operator
 from perdure.tasks import Status
 
 from ...markers import row
-from ..raw_clients import Modern, serving
-from .tool_server import BRISK, Bench
+from ..raw_clients import Client2026, serving
+from .tool_server import FAST_CONFIG, ToolServer
 
 pytestmark = pytest.mark.anyio
 
@@ -62,7 +62,7 @@ REASONS: dict[Callable[..., Awaitable[object]], tuple[str, ...]] = {
 @row(19)
 @pytest.mark.parametrize("function", REASONS, ids=lambda function: function.__name__)
 async def test_a_failure_says_why_in_both_generations_and_is_a_failure_to_operators(
-    bench: Bench, function: Callable[..., Any]
+    bench: ToolServer, function: Callable[..., Any]
 ) -> None:
     bench.tool()(function)
     to_clients, to_operators = REASONS[function]
@@ -88,7 +88,7 @@ async def test_a_failure_says_why_in_both_generations_and_is_a_failure_to_operat
     assert completed == ()
 
 
-async def test_a_task_that_completed_keeps_what_it_reported_last(bench: Bench) -> None:
+async def test_a_task_that_completed_keeps_what_it_reported_last(bench: ToolServer) -> None:
     @bench.tool()
     async def work(task: Task) -> str:
         await task.report("all 12 pages")
@@ -164,7 +164,7 @@ def of_the_low_level_server(tasks: Tasks) -> Any:
 async def test_an_exception_of_a_tool_is_logged_once_with_its_traceback_and_its_task(
     make: Callable[[Tasks], Any], log: Log
 ) -> None:
-    async with serving(make(Tasks("memory:", runtime=BRISK))) as url, Modern(url) as modern:
+    async with serving(make(Tasks("memory:", runtime=FAST_CONFIG))) as url, Client2026(url) as modern:
         task_id = await modern.start("raises")
         await modern.until(task_id, "completed", "failed")
     (record,) = log.failures
@@ -185,7 +185,7 @@ async def test_an_exception_of_a_tool_is_logged_once_with_its_traceback_and_its_
     ],
 )
 async def test_an_error_that_a_tool_raises_on_purpose_is_a_line_without_a_traceback(
-    bench: Bench, log: Log, function: Callable[..., Any], line: str
+    bench: ToolServer, log: Log, function: Callable[..., Any], line: str
 ) -> None:
     bench.tool()(function)
     async with bench.running():

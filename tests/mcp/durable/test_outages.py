@@ -14,7 +14,7 @@ from perdure.storage import Committed, Delete, Insert, Record, Space, Storage, o
 from perdure.storage.clock import system_clock
 from perdure.storage.errors import StorageError, StorageFull
 
-from ..raw_clients import Modern, serving
+from ..raw_clients import Client2026, serving
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +55,7 @@ async def test_a_disk_that_is_full_for_a_while_does_not_end_a_running_task(tmp_p
             raise
         return f"attempt {task.attempt}"
 
-    async with serving(server.streamable_http_app()) as endpoint, Modern(endpoint) as client:
+    async with serving(server.streamable_http_app()) as endpoint, Client2026(endpoint) as client:
         task_id = await client.start("work")
         await started.wait()
         async with await open_storage(url) as disk:

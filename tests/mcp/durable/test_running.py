@@ -21,7 +21,7 @@ from perdure import Task
 from perdure.runtime import Again, Failed
 
 from ...runtime.replicas import until
-from .tool_server import Bench, text_of
+from .tool_server import ToolServer, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -31,7 +31,7 @@ Request = ServerRequestContext[Any, Any]
 # Where it runs
 
 
-async def test_a_plain_function_runs_in_a_thread_and_the_server_goes_on(bench: Bench) -> None:
+async def test_a_plain_function_runs_in_a_thread_and_the_server_goes_on(bench: ToolServer) -> None:
     go_on, threads = threading.Event(), list[threading.Thread]()
 
     @bench.tool()
@@ -52,7 +52,7 @@ async def test_a_plain_function_runs_in_a_thread_and_the_server_goes_on(bench: B
     assert threads != [threading.main_thread()]
 
 
-async def test_a_plain_function_can_look_whether_it_was_cancelled(bench: Bench) -> None:
+async def test_a_plain_function_can_look_whether_it_was_cancelled(bench: ToolServer) -> None:
     looked = threading.Event()
 
     @bench.tool()
@@ -69,7 +69,7 @@ async def test_a_plain_function_can_look_whether_it_was_cancelled(bench: Bench) 
         assert (await bench.end_of(task_id))["status"] == "cancelled"
 
 
-async def test_a_coroutine_that_is_cancelled_may_clean_up(bench: Bench) -> None:
+async def test_a_coroutine_that_is_cancelled_may_clean_up(bench: ToolServer) -> None:
     events: list[str] = []
 
     @bench.tool()
@@ -99,11 +99,11 @@ class Verifier:
         return AccessToken(token=token, client_id="tests", scopes=[], subject="ada")
 
 
-def behind_authentication() -> Bench:
+def behind_authentication() -> ToolServer:
     """A server whose requests have an environment: a token, and a variable that middleware sets."""
     here = AnyHttpUrl("http://127.0.0.1:1")
     auth = AuthSettings(issuer_url=here, resource_server_url=here, validate_token_resource=False)
-    bench = Bench(auth=auth, token_verifier=Verifier())
+    bench = ToolServer(auth=auth, token_verifier=Verifier())
 
     async def setting(ctx: Request, call_next: CallNext) -> HandlerResult:
         IN_REQUEST.set("the request's")
@@ -157,7 +157,7 @@ async def test_a_task_knows_its_id_its_owner_and_its_arguments() -> None:
     assert done["result"]["structuredContent"]["result"] == [done["taskId"], "ada", call]
 
 
-async def test_no_more_runs_of_a_tool_than_it_allows_are_under_way_at_once(bench: Bench) -> None:
+async def test_no_more_runs_of_a_tool_than_it_allows_are_under_way_at_once(bench: ToolServer) -> None:
     gates = [asyncio.Event() for _ in range(3)]
     begun: list[int] = []
 
@@ -181,7 +181,7 @@ async def test_no_more_runs_of_a_tool_than_it_allows_are_under_way_at_once(bench
 # One durable function within another
 
 
-def nested(bench: Bench, *, fails: Exception | None = None) -> Callable[..., Any]:
+def nested(bench: ToolServer, *, fails: Exception | None = None) -> Callable[..., Any]:
     @bench.tool(name="inner", retries=1, backoff=0.0)
     async def inner(number: int, task: Task) -> str:
         await task.set_variables({"inner": number})
@@ -193,7 +193,7 @@ def nested(bench: Bench, *, fails: Exception | None = None) -> Callable[..., Any
 
 
 @pytest.mark.parametrize("how", ["by name", "by position"])
-async def test_a_durable_function_within_another_is_part_of_its_task(bench: Bench, how: str) -> None:
+async def test_a_durable_function_within_another_is_part_of_its_task(bench: ToolServer, how: str) -> None:
     inner = nested(bench)
 
     @bench.tool()
@@ -210,7 +210,7 @@ async def test_a_durable_function_within_another_is_part_of_its_task(bench: Benc
     "error", [ValueError("no"), Again("no"), Failed(-32050, "no"), MCPError(-32050, "no")], ids=repr
 )
 async def test_what_a_durable_function_raises_within_another_can_be_caught_there(
-    bench: Bench, error: Exception
+    bench: ToolServer, error: Exception
 ) -> None:
     inner = nested(bench, fails=error)
 
@@ -226,7 +226,7 @@ async def test_what_a_durable_function_raises_within_another_can_be_caught_there
         assert await bench.said("outer") == f"{type(error).__name__} in attempt 1"
 
 
-async def test_what_a_durable_function_raises_within_another_is_raised_by_both(bench: Bench) -> None:
+async def test_what_a_durable_function_raises_within_another_is_raised_by_both(bench: ToolServer) -> None:
     inner = nested(bench, fails=Again("not yet"))
 
     @bench.tool(retries=1, backoff=0.0)

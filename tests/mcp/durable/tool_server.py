@@ -11,23 +11,25 @@ from mcp.server import MCPServer
 from perdure import Task, Tasks
 from perdure.runtime import RuntimeConfig
 
-from ..raw_clients import Core, Json, Modern, serving
+from ..raw_clients import Client2025, Client2026, Json, serving
 
-BRISK = RuntimeConfig(drain=0.2, cancel_grace=10.0, report_interval=0.05, poll_interval=0.2, heartbeat=0.5)
+FAST_CONFIG = RuntimeConfig(
+    drain=0.2, cancel_grace=10.0, report_interval=0.05, poll_interval=0.2, heartbeat=0.5
+)
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 ADA: Json = {"action": "accept", "content": {"name": "Ada"}}
 NO: Json = {"action": "decline"}
 
 
-class Bench:
+class ToolServer:
     """A server to register tools on, which runs within `running`."""
 
     url: str
-    modern: Modern
-    core: Core
+    modern: Client2026
+    core: Client2025
 
     def __init__(self, **options: Any) -> None:
-        self.tasks = Tasks("memory:", runtime=BRISK)
+        self.tasks = Tasks("memory:", runtime=FAST_CONFIG)
         self.server: MCPServer[Any] = MCPServer(
             "bench", log_level="CRITICAL", **self.tasks.attach(), **options
         )
@@ -41,11 +43,11 @@ class Bench:
         return register
 
     @asynccontextmanager
-    async def running(self, **client: Any) -> AsyncGenerator[Bench]:
+    async def running(self, **client: Any) -> AsyncGenerator[ToolServer]:
         async with (
             serving(self.server.streamable_http_app()) as self.url,
-            Modern(self.url, **client) as self.modern,
-            Core(self.url, **client) as self.core,
+            Client2026(self.url, **client) as self.modern,
+            Client2025(self.url, **client) as self.core,
         ):
             yield self
 

@@ -24,16 +24,16 @@ from perdure.runtime import RuntimeConfig
 from perdure.storage import Storage
 from perdure.tasks.snapshot import TASKS
 
-from ..raw_clients import Core, Json, Modern, serving
+from ..raw_clients import Client2025, Client2026, Json, serving
 
 Request = ServerRequestContext[Any, Any]
-BRISK = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+FAST_CONFIG = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
 def make(url: str | Storage, **arguments: Any) -> tuple[MCPServer[Any], Tasks]:
     """A server with one durable tool and a plain one; with these arguments instead of those attached."""
-    tasks = Tasks(url, runtime=BRISK)
+    tasks = Tasks(url, runtime=FAST_CONFIG)
     given: dict[str, Any] = {**tasks.attach(), **arguments}
     server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **given)
     add_tools(server, tasks)
@@ -86,7 +86,7 @@ def low_level(tasks: Tasks, **options: Any) -> Server[Any]:
 
 async def work_in_both(url: str) -> None:
     """A task in each generation, from the call to its result."""
-    async with Modern(url) as modern, Core(url) as core:
+    async with Client2026(url) as modern, Client2025(url) as core:
         done = await modern.until(await modern.start("double", {"number": 21}), "completed")
         task_id = await core.start("double", {"number": 4})
         answer = await core.send("tasks/result", {"taskId": task_id})
@@ -94,12 +94,12 @@ async def work_in_both(url: str) -> None:
 
 
 @asynccontextmanager
-async def clients_of(server: MCPServer[Any]) -> AsyncGenerator[tuple[Modern, Core]]:
+async def clients_of(server: MCPServer[Any]) -> AsyncGenerator[tuple[Client2026, Client2025]]:
     """A client of each generation, of a server that runs meanwhile."""
     async with (
         serving(server.streamable_http_app()) as endpoint,
-        Modern(endpoint) as modern,
-        Core(endpoint) as core,
+        Client2026(endpoint) as modern,
+        Client2025(endpoint) as core,
     ):
         yield modern, core
 

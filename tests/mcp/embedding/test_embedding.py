@@ -20,9 +20,9 @@ from perdure import Tasks
 from perdure.tasks.errors import InvalidValue
 
 from ...markers import row
-from ..raw_clients import EXTENSION, Answer, Core, Json, Modern, serving
+from ..raw_clients import EXTENSION, Answer, Client2025, Client2026, Json, serving
 from .servers import (
-    BRISK,
+    FAST_CONFIG,
     called,
     clients_of,
     count_of,
@@ -70,7 +70,7 @@ async def test_two_servers_are_mounted_in_one_application_each_with_its_own_task
         root = endpoint.removesuffix("/mcp")
         for name in made:
             await work_in_both(f"{root}/{name}/mcp")
-        async with Modern(f"{root}/one/mcp") as one, Modern(f"{root}/other/mcp") as other:
+        async with Client2026(f"{root}/one/mcp") as one, Client2026(f"{root}/other/mcp") as other:
             task_id = await one.start("double", {"number": 1})
             assert (await other.send("tasks/get", {"taskId": task_id})).code == -32602
 
@@ -95,12 +95,12 @@ ADA: Json = {"action": "accept", "content": {"name": "Ada"}}
 
 @pytest.fixture
 async def low(url: str) -> AsyncGenerator[str]:
-    async with serving(low_level(Tasks(url, runtime=BRISK)).streamable_http_app()) as endpoint:
+    async with serving(low_level(Tasks(url, runtime=FAST_CONFIG)).streamable_http_app()) as endpoint:
         yield endpoint
 
 
 async def test_a_low_level_server_makes_tasks_and_asks_in_2026(low: str) -> None:
-    async with Modern(low) as modern:
+    async with Client2026(low) as modern:
         task_id = await modern.start("sign", {"what": "a letter"})
         asked = await modern.until(task_id, "input_required")
         await modern.update(task_id, {"name": ADA})
@@ -114,7 +114,7 @@ async def test_a_low_level_server_makes_tasks_and_asks_in_2025(low: str) -> None
     async def answering(_: Json) -> Json:
         return ADA
 
-    async with Core(low, answering=answering) as core:
+    async with Client2025(low, answering=answering) as core:
         task_id = await core.start("sign", {"what": "a letter"})
         answer = await core.send("tasks/result", {"taskId": task_id})
         waited = await core.call("sign", {"what": "another"})
@@ -126,7 +126,11 @@ async def test_a_low_level_server_makes_tasks_and_asks_in_2025(low: str) -> None
 async def test_a_low_level_server_says_which_of_its_tools_are_durable_where_that_can_be_said(
     low: str,
 ) -> None:
-    async with Modern(low) as modern, Core(low) as core, Core(low, version="2025-06-18") as older:
+    async with (
+        Client2026(low) as modern,
+        Client2025(low) as core,
+        Client2025(low, version="2025-06-18") as older,
+    ):
         listed = (await core.send("tools/list")).result["tools"]
         others = [(await each.send("tools/list")).result["tools"] for each in (modern, older)]
         discovered = (await modern.send("server/discover")).result["capabilities"]
@@ -139,7 +143,7 @@ async def test_a_low_level_server_says_which_of_its_tools_are_durable_where_that
 
 @row(88)
 async def test_a_low_level_server_holds_clients_to_what_its_tools_say(low: str) -> None:
-    async with Modern(low) as modern, Core(low) as core:
+    async with Client2026(low) as modern, Client2025(low) as core:
         assert (await modern.call("double", {"number": 1}, declared=False)).code == -32021
         assert (await core.call("double", {"number": 1})).code == -32601
         assert (await core.call("plain", task={})).code == -32601
@@ -229,7 +233,7 @@ async def test_two_low_level_servers_may_not_share_their_tasks(url: str) -> None
 
 async def test_a_server_without_subscriptions_of_its_own_still_tells_of_tasks(url: str) -> None:
     server, _ = make(url, subscriptions=False)
-    async with serving(server.streamable_http_app()) as endpoint, Modern(endpoint) as modern:
+    async with serving(server.streamable_http_app()) as endpoint, Client2026(endpoint) as modern:
         task_id = await modern.start("double", {"number": 21})
         async with asyncio.timeout(10), modern.listen({"taskIds": [task_id]}) as frames:
             async for frame in frames:

@@ -25,8 +25,8 @@ from perdure.tasks.snapshot import TASKS
 
 from ...markers import server
 from ...runtime.replicas import until
-from ..raw_clients import Core, Modern, serving
-from .servers import BRISK, add_tools, called, count_of, low_level, make, text_of
+from ..raw_clients import Client2025, Client2026, serving
+from .servers import FAST_CONFIG, add_tools, called, count_of, low_level, make, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -185,7 +185,7 @@ async def test_limits_of_the_store_are_those_that_were_given(url: str) -> None:
     tasks = Tasks(url, store=StoreConfig(max_ttl_ms=1000, default_ttl_ms=1000))
     server: MCPServer[Any] = MCPServer("host", **tasks.attach())
     add_tools(server, tasks)
-    async with serving(server.streamable_http_app()) as endpoint, Core(endpoint) as core:
+    async with serving(server.streamable_http_app()) as endpoint, Client2025(endpoint) as core:
         answer = await core.call("double", {"number": 1}, task={"ttl": 1001})
         assert answer.code == -32602
 
@@ -230,7 +230,7 @@ def pool_in_use(ctx: Context[Pool, Any]) -> str:
 
 
 def make_pooled(url: str, events: list[str]) -> tuple[MCPServer[Pool], Tasks]:
-    tasks = Tasks(url, runtime=BRISK)
+    tasks = Tasks(url, runtime=FAST_CONFIG)
     server = MCPServer(
         "host",
         log_level="ERROR",
@@ -273,7 +273,7 @@ async def test_what_a_lifespan_of_ones_own_yields_reaches_tools_and_resolvers(ur
 @server
 async def test_tasks_end_before_the_lifespan_that_they_run_in(url: str) -> None:
     server, tasks = make_pooled(url, events := list[str]())
-    async with serving(server.streamable_http_app()) as endpoint, Modern(endpoint) as modern:
+    async with serving(server.streamable_http_app()) as endpoint, Client2026(endpoint) as modern:
         await modern.start("lasting")
         await until(lambda: bool(events))
         storage = tasks.runtime.store.storage
@@ -301,7 +301,7 @@ async def test_a_lifespan_of_ones_own_that_fails_leaves_no_runtime_open(url: str
 async def test_a_task_runs_in_a_lifespan_that_is_open_whichever_client_left(
     url: str, leaves_first: str
 ) -> None:
-    tasks = Tasks(url, runtime=BRISK)
+    tasks = Tasks(url, runtime=FAST_CONFIG)
     server = low_level(tasks, lifespan=pooled(list[str]()))
     older, newer = Visit(server), Visit(server)
     for each in (older, newer):

@@ -14,7 +14,7 @@ from mcp_types import CallToolRequestParams, CallToolResult, TextContent
 from perdure import Tasks
 
 from ..raw_clients import Json, serving
-from .servers import BRISK, Request, add_tools, clients_of, count_of, make, text, work_in_both
+from .servers import FAST_CONFIG, Request, add_tools, clients_of, count_of, make, text, work_in_both
 
 pytestmark = pytest.mark.anyio
 
@@ -66,7 +66,7 @@ class Gate:
 
 def guarded(url: str, where: str) -> tuple[MCPServer[Any], Tasks, Guard | Gate]:
     """A server with somebody else's guard before or behind the tasks."""
-    tasks = Tasks(url, runtime=BRISK)
+    tasks = Tasks(url, runtime=FAST_CONFIG)
     attached: dict[str, Any] = dict(tasks.attach())
     guard = Guard() if where.startswith("extension") else Gate()
     kind = "extensions" if isinstance(guard, Guard) else "middleware"

@@ -12,8 +12,8 @@ from mcp.server import MCPServer
 from perdure import Tasks
 from perdure.tasks import NewTask, Owner
 
-from ..raw_clients import Json, Modern, serving
-from .servers import BRISK, clients_of, count_of, make, value_of
+from ..raw_clients import Client2026, Json, serving
+from .servers import FAST_CONFIG, clients_of, count_of, make, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -73,7 +73,7 @@ async def test_a_plain_tool_in_place_of_a_durable_one_makes_no_tasks(url: str) -
 
 
 async def test_a_durable_tool_may_be_registered_under_several_names(url: str) -> None:
-    tasks = Tasks(url, runtime=BRISK)
+    tasks = Tasks(url, runtime=FAST_CONFIG)
     server: MCPServer[Any] = MCPServer("host", log_level="ERROR", **tasks.attach())
 
     @tasks.durable()
@@ -82,7 +82,7 @@ async def test_a_durable_tool_may_be_registered_under_several_names(url: str) ->
 
     server.add_tool(double, name="twofold")
     server.add_tool(double, name="twice")
-    async with serving(server.streamable_http_app()) as endpoint, Modern(endpoint) as modern:
+    async with serving(server.streamable_http_app()) as endpoint, Client2026(endpoint) as modern:
         for name in ("twofold", "twice"):
             done = await modern.until(await modern.start(name, {"number": 2}), "completed")
             assert value_of(done["result"]) == 4

@@ -16,9 +16,9 @@ from mcp_types import CallToolRequestParams, CallToolResult, TextContent
 from perdure import Task, Tasks
 from perdure.tasks.errors import InvalidValue
 
-from ...fork_server import DEVNULL, PIPE, STDOUT, forged
-from ..raw_clients import Modern, serving
-from .servers import BRISK, Request, called, low_level, make
+from ...fork_server import DEVNULL, PIPE, STDOUT, spawn
+from ..raw_clients import Client2026, serving
+from .servers import FAST_CONFIG, Request, called, low_level, make
 
 pytestmark = pytest.mark.anyio
 
@@ -46,7 +46,7 @@ async def refused(server: MCPServer[Any]) -> str:
 
 @pytest.fixture
 def tasks(url: str) -> Tasks:
-    return Tasks(url, runtime=BRISK)
+    return Tasks(url, runtime=FAST_CONFIG)
 
 
 @pytest.fixture
@@ -111,10 +111,10 @@ async def test_a_function_that_becomes_durable_while_the_server_runs_stops_no_cl
 
 
 async def test_a_low_level_server_starts_whatever_its_handler_calls(url: str) -> None:
-    tasks = Tasks(url, runtime=BRISK)
+    tasks = Tasks(url, runtime=FAST_CONFIG)
     low = low_level(tasks)
     tasks.durable(name="uncalled")(double)
-    async with serving(low.streamable_http_app()) as endpoint, Modern(endpoint) as modern:
+    async with serving(low.streamable_http_app()) as endpoint, Client2026(endpoint) as modern:
         await modern.until(await modern.start("double", {"number": 1}), "completed")
 
 
@@ -168,7 +168,7 @@ server.run("stdio")
 
 async def test_over_stdio_the_process_ends_with_the_error(tmp_path: Path, anyio_backend: str) -> None:
     (tmp_path / "own.py").write_text(NOT_A_TOOL)
-    program = await forged("own.py", cwd=tmp_path, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
+    program = await spawn("own.py", cwd=tmp_path, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT)
     said = (await program.communicate())[0].decode()
     assert program.returncode != 0
     assert "InvalidValue: function: 'brew' is durable but is not a tool of this server" in said
@@ -184,7 +184,7 @@ async def test_the_decorator_is_written_with_parentheses_or_without(
 ) -> None:
     decorate: Callable[[Any], Any] = tasks.durable if how == "without parentheses" else tasks.durable()
     server.tool()(decorate(with_task))
-    async with serving(server.streamable_http_app()) as endpoint, Modern(endpoint) as modern:
+    async with serving(server.streamable_http_app()) as endpoint, Client2026(endpoint) as modern:
         done = await modern.until(await modern.start("with_task", {"number": 21}), "completed")
     assert done["result"]["structuredContent"] == {"result": 21}
 

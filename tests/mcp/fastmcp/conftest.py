@@ -6,15 +6,15 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from .tool_server import Shop, opened
+from .tool_server import ToolServer, opened
 
 
 @pytest.fixture
-def shop(anyio_backend: str) -> Shop:
-    return Shop()
+def shop(anyio_backend: str) -> ToolServer:
+    return ToolServer()
 
 
 @pytest.fixture
-async def url(shop: Shop) -> AsyncGenerator[str]:
+async def url(shop: ToolServer) -> AsyncGenerator[str]:
     async with opened(shop) as endpoint:
         yield endpoint

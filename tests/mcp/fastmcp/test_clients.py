@@ -21,7 +21,7 @@ from perdure.mcp.client import ClientTask, ClientTasks
 
 from ..conformance_server import make_server
 from ..raw_clients import serving
-from .tool_server import Shop
+from .tool_server import ToolServer
 
 pytestmark = pytest.mark.anyio
 
@@ -38,7 +38,7 @@ class Elicited:
         return ElicitResult(action="accept", content=self._answer)
 
 
-async def test_fastmcps_client_waits_for_our_tasks_by_itself(shop: Shop, url: str) -> None:
+async def test_fastmcps_client_waits_for_our_tasks_by_itself(shop: ToolServer, url: str) -> None:
     shop.gate.set()
     elicited = Elicited(name="Ada")
     async with fastmcp.Client(url, elicitation_handler=elicited) as client:
@@ -51,7 +51,7 @@ async def test_fastmcps_client_waits_for_our_tasks_by_itself(shop: Shop, url: st
     assert elicited.asked == ["Who?", "Who?"]
 
 
-async def test_fastmcps_client_follows_one_of_our_tasks_by_its_handle(shop: Shop, url: str) -> None:
+async def test_fastmcps_client_follows_one_of_our_tasks_by_its_handle(shop: ToolServer, url: str) -> None:
     async with fastmcp.Client(url) as client:
         task = await call_tool_task(client, "hold", {"label": "it"})
         assert isinstance(task, ToolTask)
@@ -64,7 +64,7 @@ async def test_fastmcps_client_follows_one_of_our_tasks_by_its_handle(shop: Shop
         assert (await other.wait(timeout=20)).status == "cancelled"
 
 
-async def test_fastmcps_client_connects_to_our_server_in_the_same_process(shop: Shop) -> None:
+async def test_fastmcps_client_connects_to_our_server_in_the_same_process(shop: ToolServer) -> None:
     shop.gate.set()
     async with fastmcp.Client(shop.server) as client:
         assert (await client.call_tool("hold", {"label": "it"})).data == "held it"
@@ -91,7 +91,7 @@ async def test_fastmcps_client_uses_a_server_of_the_official_sdk_too(anyio_backe
 
 
 @pytest.mark.parametrize("push", [False, True])
-async def test_our_client_uses_our_tasks_on_fastmcp(shop: Shop, url: str, *, push: bool) -> None:
+async def test_our_client_uses_our_tasks_on_fastmcp(shop: ToolServer, url: str, *, push: bool) -> None:
     shop.gate.set()
     tasks = ClientTasks(push=push)
     async with Client(url, extensions=[tasks]) as client:

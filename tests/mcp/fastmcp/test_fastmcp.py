@@ -13,8 +13,8 @@ from perdure.tasks import StoreConfig
 from perdure.tasks.errors import InvalidValue
 
 from ...runtime.replicas import until
-from ..raw_clients import EXTENSION, Core, Json, Modern
-from .tool_server import NAMING_ADA, Shop, opened, result_of, text_of
+from ..raw_clients import EXTENSION, Client2025, Client2026, Json
+from .tool_server import NAMING_ADA, ToolServer, opened, result_of, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -35,14 +35,14 @@ def bare(result: Json) -> Json:
     return {"isError": False, **kept, "_meta": meta}
 
 
-async def test_tasks_are_advertised_in_each_generations_way(modern: Modern, core: Core) -> None:
+async def test_tasks_are_advertised_in_each_generations_way(modern: Client2026, core: Client2025) -> None:
     discovered = (await modern.send("server/discover")).result["capabilities"]
 
     assert discovered["extensions"][EXTENSION] == {}
     assert core.initialized["capabilities"]["tasks"] == {"cancel": {}, "requests": {"tools": {"call": {}}}}
 
 
-async def test_a_call_becomes_a_task_in_2026(shop: Shop, modern: Modern) -> None:
+async def test_a_call_becomes_a_task_in_2026(shop: ToolServer, modern: Client2026) -> None:
     task_id = await modern.start("hold", {"label": "it"})
     working = await modern.until(task_id, "working")
     shop.gate.set()
@@ -53,7 +53,7 @@ async def test_a_call_becomes_a_task_in_2026(shop: Shop, modern: Modern) -> None
     assert done["result"]["structuredContent"] == {"result": "held it"}
 
 
-async def test_a_call_becomes_a_task_in_2025(shop: Shop, core: Core) -> None:
+async def test_a_call_becomes_a_task_in_2025(shop: ToolServer, core: Client2025) -> None:
     task_id = await core.start("hold", {"label": "it"}, task={"ttl": 60_000})
     shop.gate.set()
     result = await result_of(core, task_id)
@@ -63,14 +63,16 @@ async def test_a_call_becomes_a_task_in_2025(shop: Shop, core: Core) -> None:
     assert (await core.get(task_id))["ttl"] >= 60_000  # the result is readable for that long
 
 
-async def test_a_client_that_knows_of_no_tasks_waits_in_both(shop: Shop, modern: Modern, core: Core) -> None:
+async def test_a_client_that_knows_of_no_tasks_waits_in_both(
+    shop: ToolServer, modern: Client2026, core: Client2025
+) -> None:
     shop.gate.set()
 
     assert text_of((await modern.call("hold", {"label": "it"}, declared=False)).result) == "held it"
     assert text_of((await core.call("hold", {"label": "it"})).result) == "held it"
 
 
-async def test_tools_say_in_2025_whether_they_can_be_tasks(core: Core, modern: Modern) -> None:
+async def test_tools_say_in_2025_whether_they_can_be_tasks(core: Client2025, modern: Client2026) -> None:
     tools = {tool["name"]: tool for tool in (await core.send("tools/list")).result["tools"]}
     now = (await modern.send("tools/list")).result["tools"]
 
@@ -80,26 +82,30 @@ async def test_tools_say_in_2025_whether_they_can_be_tasks(core: Core, modern: M
     assert [tool["name"] for tool in now if "execution" in tool] == []
 
 
-async def test_the_task_is_no_argument_of_the_tool(core: Core) -> None:
+async def test_the_task_is_no_argument_of_the_tool(core: Client2025) -> None:
     (hold,) = [tool for tool in (await core.send("tools/list")).result["tools"] if tool["name"] == "hold"]
 
     assert set(hold["inputSchema"]["properties"]) == {"label"}
     assert hold["description"] == "Holds."
 
 
-async def test_a_tool_that_requires_tasks_refuses_those_who_know_none(modern: Modern, core: Core) -> None:
+async def test_a_tool_that_requires_tasks_refuses_those_who_know_none(
+    modern: Client2026, core: Client2025
+) -> None:
     assert (await modern.call("only_as_task", declared=False)).code == -32021
     assert (await core.call("only_as_task")).code == -32601
     assert text_of(await result_of(core, await core.start("only_as_task"))) == "done"
 
 
-async def test_a_plain_tool_is_never_a_task(shop: Shop, modern: Modern, core: Core) -> None:
+async def test_a_plain_tool_is_never_a_task(shop: ToolServer, modern: Client2026, core: Client2025) -> None:
     assert text_of((await modern.call("greet", {"name": "Ada"})).result) == "Hello, Ada!"
     assert (await core.call("greet", {"name": "Ada"}, task={})).code == -32601
     assert await shop.count() == 0
 
 
-async def test_arguments_that_do_not_fit_become_no_task(shop: Shop, modern: Modern, core: Core) -> None:
+async def test_arguments_that_do_not_fit_become_no_task(
+    shop: ToolServer, modern: Client2026, core: Client2025
+) -> None:
     durable = (await modern.call("add", {"left": "two"})).result
     plain = (await modern.call("plain_add", {"left": "two"})).result
     refused = (await core.call("add", {"left": "two"}, task={})).error
@@ -110,7 +116,9 @@ async def test_arguments_that_do_not_fit_become_no_task(shop: Shop, modern: Mode
 
 
 @pytest.mark.parametrize("tool", PAIRS)
-async def test_a_task_ends_with_what_the_plain_tool_answers(modern: Modern, core: Core, tool: str) -> None:
+async def test_a_task_ends_with_what_the_plain_tool_answers(
+    modern: Client2026, core: Client2025, tool: str
+) -> None:
     plain = (await modern.call(f"plain_{tool}", PAIRS[tool])).result
     done = await modern.until(await modern.start(tool, PAIRS[tool]), "completed")
     waited = await result_of(core, await core.start(tool, PAIRS[tool]))
@@ -124,8 +132,8 @@ def _renamed(content: list[Json], tool: str) -> list[Json]:
 
 
 async def test_a_server_that_masks_what_its_tools_raise_masks_it_in_tasks_too(anyio_backend: str) -> None:
-    shop = Shop(server=FastMCP("fast", mask_error_details=True))
-    async with opened(shop) as url, Modern(url) as modern:
+    shop = ToolServer(server=FastMCP("fast", mask_error_details=True))
+    async with opened(shop) as url, Client2026(url) as modern:
         plain = (await modern.call("plain_stumble")).result
         done = await modern.until(await modern.start("stumble"), "completed")
 
@@ -133,7 +141,7 @@ async def test_a_server_that_masks_what_its_tools_raise_masks_it_in_tasks_too(an
     assert _said(done["result"]) == _said(plain)
 
 
-async def test_a_task_runs_the_version_of_the_tool_that_was_called(shop: Shop) -> None:
+async def test_a_task_runs_the_version_of_the_tool_that_was_called(shop: ToolServer) -> None:
     async def first() -> str:
         return "the first"
 
@@ -151,7 +159,7 @@ async def test_a_task_runs_the_version_of_the_tool_that_was_called(shop: Shop) -
 
 
 async def test_a_protocol_error_fails_the_task_as_the_plain_tool_answers_it(
-    modern: Modern, core: Core
+    modern: Client2026, core: Client2025
 ) -> None:
     plain = (await modern.call("plain_break_off")).message
     failed = await modern.until(await modern.start("break_off"), "completed", "failed")
@@ -167,13 +175,13 @@ def _said(result: Json) -> tuple[bool, str]:
     return result["isError"], text_of(result).replace("plain_", "")
 
 
-async def test_a_plain_function_runs_beside_the_event_loop(modern: Modern) -> None:
+async def test_a_plain_function_runs_beside_the_event_loop(modern: Client2026) -> None:
     done = await modern.until(await modern.start("thread_name"), "completed")
 
     assert text_of(done["result"]) == "False 1"
 
 
-async def test_a_task_asks_in_2026_and_is_answered_one_by_one(modern: Modern) -> None:
+async def test_a_task_asks_in_2026_and_is_answered_one_by_one(modern: Client2026) -> None:
     task_id = await modern.start("ask_two")
     asked = await modern.until(task_id, "input_required")
     await modern.update(task_id, {"first": NAMING_ADA})
@@ -188,12 +196,14 @@ async def test_a_task_asks_in_2025_on_the_stream_of_its_result(url: str) -> None
     async def answering(_: Json) -> Json:
         return NAMING_ADA
 
-    async with Core(url, answering=answering) as core:
+    async with Client2025(url, answering=answering) as core:
         assert text_of(await result_of(core, await core.start("ask_two"))) == "first: Ada, second: Ada"
         assert [request["method"] for request in core.asked] == ["elicitation/create"] * 2
 
 
-async def test_cancelling_ends_the_task_in_both(shop: Shop, modern: Modern, core: Core) -> None:
+async def test_cancelling_ends_the_task_in_both(
+    shop: ToolServer, modern: Client2026, core: Client2025
+) -> None:
     task_id, other = await modern.start("hold"), await core.start("hold")
     await until(lambda: len(shop.ran) == 2)
     await modern.cancel(task_id)
@@ -203,7 +213,7 @@ async def test_cancelling_ends_the_task_in_both(shop: Shop, modern: Modern, core
     assert answered["status"] == "cancelled"
 
 
-async def test_a_listener_is_told_of_each_change_to_the_end(shop: Shop, modern: Modern) -> None:
+async def test_a_listener_is_told_of_each_change_to_the_end(shop: ToolServer, modern: Client2026) -> None:
     task_id = await modern.start("hold")
     seen: list[Json] = []
     async with asyncio.timeout(20), modern.listen({"taskIds": [task_id]}) as frames:
@@ -219,8 +229,8 @@ async def test_a_listener_is_told_of_each_change_to_the_end(shop: Shop, modern: 
 
 
 async def test_a_session_lists_its_own_tasks_where_the_server_binds_them_to_it(anyio_backend: str) -> None:
-    shop = Shop(anonymous="session")
-    async with opened(shop) as url, Core(url) as one, Core(url) as other:
+    shop = ToolServer(anonymous="session")
+    async with opened(shop) as url, Client2025(url) as one, Client2025(url) as other:
         assert "list" in one.initialized["capabilities"]["tasks"]
         task_id = await one.start("hold")
         mine, theirs = [(await each.send("tasks/list")).result["tasks"] for each in (one, other)]
@@ -229,8 +239,8 @@ async def test_a_session_lists_its_own_tasks_where_the_server_binds_them_to_it(a
 
 
 async def test_a_quota_refuses_a_call_and_makes_no_task(anyio_backend: str) -> None:
-    shop = Shop(anonymous="session", store=StoreConfig(max_tasks_per_owner=2))
-    async with opened(shop) as url, Core(url) as core:
+    shop = ToolServer(anonymous="session", store=StoreConfig(max_tasks_per_owner=2))
+    async with opened(shop) as url, Client2025(url) as core:
         await core.start("hold")
         await core.start("hold")
         refused = (await core.call("hold", task={})).error
@@ -239,19 +249,19 @@ async def test_a_quota_refuses_a_call_and_makes_no_task(anyio_backend: str) -> N
 
 
 async def test_a_durable_tool_may_have_another_name_than_its_function(anyio_backend: str) -> None:
-    shop = Shop()
+    shop = ToolServer()
 
     @shop.server.tool(name="twice")
     @shop.tasks.durable()
     async def double(number: int) -> int:
         return 2 * number
 
-    async with opened(shop) as url, Modern(url) as modern:
+    async with opened(shop) as url, Client2026(url) as modern:
         done = await modern.until(await modern.start("twice", {"number": 21}), "completed")
         assert done["result"]["structuredContent"] == {"result": 42}
 
 
-async def test_a_durable_tool_takes_no_context_of_a_request(shop: Shop) -> None:
+async def test_a_durable_tool_takes_no_context_of_a_request(shop: ToolServer) -> None:
     async def reads(context: fastmcp.Context) -> str:
         return context.request_id
 

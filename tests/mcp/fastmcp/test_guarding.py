@@ -11,8 +11,8 @@ from fastmcp.tools.base import ToolResult
 
 from ... import task_edits
 from ...markers import row
-from ..raw_clients import Core, Modern
-from .tool_server import ADA, BOB, NAMING_ADA, Shop, authenticated, opened, text_of
+from ..raw_clients import Client2025, Client2026
+from .tool_server import ADA, BOB, NAMING_ADA, ToolServer, authenticated, opened, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -37,10 +37,10 @@ class Porter(Middleware):
         return await call_next(context)
 
 
-async def test_what_a_middleware_of_fastmcp_refuses_becomes_no_task(shop: Shop) -> None:
+async def test_what_a_middleware_of_fastmcp_refuses_becomes_no_task(shop: ToolServer) -> None:
     porter = Porter()
     shop.server.add_middleware(porter)
-    async with opened(shop) as url, Modern(url) as modern, Core(url) as core:
+    async with opened(shop) as url, Client2026(url) as modern, Client2025(url) as core:
         first = await modern.call("hold", {"label": "thief"})
         second = await core.call("hold", {"label": "thief"}, task={})
         assert (first.result["isError"], text_of(first.result)) == (True, "not you")
@@ -48,11 +48,11 @@ async def test_what_a_middleware_of_fastmcp_refuses_becomes_no_task(shop: Shop) 
         assert await shop.count() == 0
 
 
-async def test_a_middleware_of_fastmcp_sees_a_call_once_however_often_its_tool_runs(shop: Shop) -> None:
+async def test_a_middleware_of_fastmcp_sees_a_call_once_however_often_its_tool_runs(shop: ToolServer) -> None:
     porter = Porter()
     shop.server.add_middleware(porter)
     shop.gate.set()
-    async with opened(shop) as url, Modern(url) as modern:
+    async with opened(shop) as url, Client2026(url) as modern:
         await modern.until(await modern.start("hold", {"label": "guest"}), "completed")
 
     assert (porter.saw, shop.ran) == (["hold"], ["guest"])
@@ -71,19 +71,21 @@ class Doorkeeper(Middleware):
         return await call_next(context.copy(message=message))
 
 
-async def test_what_a_middleware_of_fastmcp_makes_of_the_arguments_is_what_the_tool_gets(shop: Shop) -> None:
+async def test_what_a_middleware_of_fastmcp_makes_of_the_arguments_is_what_the_tool_gets(
+    shop: ToolServer,
+) -> None:
     shop.server.add_middleware(Doorkeeper())
     shop.gate.set()
-    async with opened(shop) as url, Modern(url) as modern:
+    async with opened(shop) as url, Client2026(url) as modern:
         done = await modern.until(await modern.start("hold", {"label": "by nobody"}), "completed")
 
     assert text_of(done["result"]) == "held by the doorkeeper"
 
 
-async def test_a_cache_of_answers_does_not_make_one_task_of_two_calls(shop: Shop) -> None:
+async def test_a_cache_of_answers_does_not_make_one_task_of_two_calls(shop: ToolServer) -> None:
     shop.server.add_middleware(ResponseCachingMiddleware())
     shop.gate.set()
-    async with opened(shop) as url, Modern(url) as modern:
+    async with opened(shop) as url, Client2026(url) as modern:
         tasks = [await modern.start("hold", {"label": "it"}) for _ in range(3)]
         results = [(await modern.until(task_id, "completed"))["result"] for task_id in tasks]
 
@@ -93,14 +95,14 @@ async def test_a_cache_of_answers_does_not_make_one_task_of_two_calls(shop: Shop
 
 
 async def test_a_tool_that_is_not_for_this_caller_becomes_no_task(anyio_backend: str) -> None:
-    shop = Shop(server=authenticated())
+    shop = ToolServer(server=authenticated())
 
     @shop.server.tool(auth=lambda context: context.token is not None and context.token.subject == ADA)
     @shop.tasks.durable()
     async def for_ada() -> str:
         return "for Ada"
 
-    async with opened(shop) as url, Modern(url, token=ADA) as ada, Modern(url, token=BOB) as bob:
+    async with opened(shop) as url, Client2026(url, token=ADA) as ada, Client2026(url, token=BOB) as bob:
         refused = await bob.call("for_ada")
         assert "error" in refused.message or refused.result["isError"]
         assert await shop.count() == 0
@@ -113,8 +115,8 @@ async def test_a_tool_that_is_not_for_this_caller_becomes_no_task(anyio_backend:
 
 @row(26)
 async def test_a_task_belongs_to_whom_the_token_names(anyio_backend: str) -> None:
-    shop = Shop(server=authenticated())
-    async with opened(shop) as url, Modern(url, token=ADA) as ada, Modern(url, token=BOB) as bob:
+    shop = ToolServer(server=authenticated())
+    async with opened(shop) as url, Client2026(url, token=ADA) as ada, Client2026(url, token=BOB) as bob:
         task_id = await ada.start("hold")
         for answer in (
             await bob.send("tasks/get", {"taskId": task_id}),
@@ -129,8 +131,8 @@ async def test_a_task_belongs_to_whom_the_token_names(anyio_backend: str) -> Non
 
 
 async def test_each_user_lists_their_own_tasks(anyio_backend: str) -> None:
-    shop = Shop(server=authenticated())
-    async with opened(shop) as url, Core(url, token=ADA) as ada, Core(url, token=BOB) as bob:
+    shop = ToolServer(server=authenticated())
+    async with opened(shop) as url, Client2025(url, token=ADA) as ada, Client2025(url, token=BOB) as bob:
         mine = [await ada.start("hold") for _ in range(2)]
         theirs = await bob.start("hold")
         assert {task["taskId"] for task in (await ada.send("tasks/list")).result["tasks"]} == set(mine)
@@ -138,7 +140,7 @@ async def test_each_user_lists_their_own_tasks(anyio_backend: str) -> None:
 
 
 async def test_a_caller_without_a_token_is_not_let_in(anyio_backend: str) -> None:
-    shop = Shop(server=authenticated())
-    async with opened(shop) as url, Modern(url) as nobody:
+    shop = ToolServer(server=authenticated())
+    async with opened(shop) as url, Client2026(url) as nobody:
         assert (await nobody.call("hold")).status == 401
         assert await shop.count() == 0

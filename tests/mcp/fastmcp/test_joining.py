@@ -10,24 +10,24 @@ from perdure import Tasks
 from perdure.mcp.fastmcp import attach
 from perdure.tasks.errors import InvalidValue
 
-from ..raw_clients import EXTENSION, Modern
-from .tool_server import Shop, opened
+from ..raw_clients import EXTENSION, Client2026
+from .tool_server import ToolServer, opened
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_a_server_is_joined_once(shop: Shop) -> None:
+async def test_a_server_is_joined_once(shop: ToolServer) -> None:
     with pytest.raises(ValueError, match="already"):
         attach(Tasks("memory:"), shop.server)
     with pytest.raises(ValueError, match="already"):
         attach(shop.tasks, shop.server)
 
 
-async def test_what_is_refused_leaves_the_server_as_it_was(shop: Shop) -> None:
+async def test_what_is_refused_leaves_the_server_as_it_was(shop: ToolServer) -> None:
     with pytest.raises(ValueError, match="already"):
         attach(Tasks("memory:"), shop.server)
     shop.gate.set()
-    async with opened(shop) as url, Modern(url) as modern:
+    async with opened(shop) as url, Client2026(url) as modern:
         await modern.until(await modern.start("hold"), "completed")
         assert await shop.count() == 1
 
@@ -43,9 +43,9 @@ async def test_a_server_does_not_have_our_tasks_and_those_of_fastmcp() -> None:
         ours.add_extension(TasksExtension())
 
 
-async def test_two_servers_do_not_share_their_tasks(shop: Shop) -> None:
+async def test_two_servers_do_not_share_their_tasks(shop: ToolServer) -> None:
     with pytest.raises(InvalidValue, match="another server"):
         attach(shop.tasks, FastMCP("other"))
     shop.gate.set()
-    async with opened(shop) as url, Modern(url) as modern:
+    async with opened(shop) as url, Client2026(url) as modern:
         await modern.until(await modern.start("hold"), "completed")

@@ -17,10 +17,10 @@ from fastmcp_tasks import (
 
 from perdure.storage.kit.servers.process import free_port
 
-from ...fork_server import Forged, forged
+from ...fork_server import ForkedProcess, spawn
 from ...markers import row
 from ...runtime.replicas import until
-from ..raw_clients import Json, Modern, is_open, until_task
+from ..raw_clients import Client2026, Json, is_open, until_task
 from .tool_server import text_of
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ else:
 class Program:
     """A server of FastMCP in a process of its own."""
 
-    def __init__(self, process: Forged, port: int) -> None:
+    def __init__(self, process: ForkedProcess, port: int) -> None:
         self._process = process
         self.url = f"http://127.0.0.1:{port}/mcp"
 
@@ -76,7 +76,7 @@ class Program:
 @asynccontextmanager
 async def program(storage: str, *options: str) -> AsyncGenerator[Program]:
     port = free_port()
-    process = await forged("-c", PROGRAM, storage, str(port), *options, cwd=ROOT)
+    process = await spawn("-c", PROGRAM, storage, str(port), *options, cwd=ROOT)
     try:
         await until(lambda: is_open(port), seconds=60)
         yield Program(process, port)
@@ -86,7 +86,7 @@ async def program(storage: str, *options: str) -> AsyncGenerator[Program]:
         await process.wait()
 
 
-async def reached(client: Modern, task_id: str) -> None:
+async def reached(client: Client2026, task_id: str) -> None:
     async def look() -> Json:
         task = await client.get(task_id)
         there = "reached" in task.get("_meta", {}).get("perdure/variables", {})
@@ -98,12 +98,12 @@ async def reached(client: Modern, task_id: str) -> None:
 @row(62)
 async def test_a_killed_server_runs_its_tools_again_by_name(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'tasks.db'}"
-    async with program(storage, "doomed") as first, Modern(first.url) as client:
+    async with program(storage, "doomed") as first, Client2026(first.url) as client:
         again, never = await client.start("steady"), await client.start("once")
         await reached(client, again)
         await reached(client, never)
         await first.kill()
-    async with program(storage) as second, Modern(second.url) as client:
+    async with program(storage) as second, Client2026(second.url) as client:
         done = await until_task(lambda: client.get(again), "completed", "failed", seconds=30)
         lost = await until_task(lambda: client.get(never), "completed", "failed", seconds=30)
 

@@ -21,8 +21,8 @@ from perdure import Task, Tasks
 from perdure.mcp.fastmcp import attach
 from perdure.tasks.errors import InvalidValue
 
-from ..raw_clients import Modern, serving
-from .tool_server import BRISK, text_of
+from ..raw_clients import Client2026, serving
+from .tool_server import FAST_CONFIG, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +42,7 @@ def nap() -> Nap:
 
 @pytest.fixture
 def tasks(anyio_backend: str) -> Tasks:
-    return Tasks("memory:", runtime=BRISK)
+    return Tasks("memory:", runtime=FAST_CONFIG)
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ async def refused(server: FastMCP[Any]) -> str:
 
 async def work(server: FastMCP[Any], *tools: str) -> None:
     """Start the server, and call these tools as tasks."""
-    async with serving(server.http_app(path="/mcp")) as url, Modern(url) as modern:
+    async with serving(server.http_app(path="/mcp")) as url, Client2026(url) as modern:
         for tool in tools:
             done = await modern.until(await modern.start(tool, {"number": 1}), "completed")
             assert text_of(done["result"]) == "slept 1"
@@ -239,7 +239,7 @@ async def test_a_server_that_is_mounted_later_answers_with_an_error_and_runs_not
     @tasks.durable
     async def first() -> None: ...
 
-    async with serving(server.http_app(path="/mcp")) as url, Modern(url) as modern:
+    async with serving(server.http_app(path="/mcp")) as url, Client2026(url) as modern:
 
         @sub.tool
         @tasks.durable

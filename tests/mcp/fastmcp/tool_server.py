@@ -21,9 +21,9 @@ from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
 from ... import task_edits
-from ..raw_clients import Core, Json, serving
+from ..raw_clients import Client2025, Json, serving
 
-BRISK = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+FAST_CONFIG = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
 NAMED: Json = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 NAMING_ADA: Json = {"action": "accept", "content": {"name": "Ada"}}
 ADA, BOB = "ada", "bob"
@@ -34,11 +34,11 @@ class Sum(BaseModel):
     total: int
 
 
-class Shop:
+class ToolServer:
     """A server of FastMCP with durable tools, and plain ones that do the same."""
 
     def __init__(self, url: str = "memory:", *, server: FastMCP[Any] | None = None, **options: Any) -> None:
-        self.tasks = Tasks(url, runtime=BRISK, **options)
+        self.tasks = Tasks(url, runtime=FAST_CONFIG, **options)
         self.server: FastMCP[Any] = FastMCP("fast", version="1.2") if server is None else server
         self.gate = asyncio.Event()
         """What `hold` waits for."""
@@ -52,7 +52,7 @@ class Shop:
         return sum((await task_edits.counts(self.tasks.runtime.store)).values())
 
 
-def add_tools(shop: Shop) -> None:
+def add_tools(shop: ToolServer) -> None:
     @shop.server.tool()
     @shop.tasks.durable(retries=2)
     async def hold(task: Task, label: str = "") -> str:
@@ -86,7 +86,7 @@ def add_tools(shop: Shop) -> None:
         return f"Hello, {name}!"
 
 
-def add_pairs(shop: Shop) -> None:
+def add_pairs(shop: ToolServer) -> None:
     """Each of these twice: as it is, and as a task."""
 
     async def add(left: int, right: int) -> Sum:
@@ -104,7 +104,7 @@ def add_pairs(shop: Shop) -> None:
     _register_twice(shop, add, count, nothing, rich)
 
 
-def add_failing_pairs(shop: Shop) -> None:
+def add_failing_pairs(shop: ToolServer) -> None:
     async def fail() -> str:
         raise ToolError("there is no paper")
 
@@ -117,7 +117,7 @@ def add_failing_pairs(shop: Shop) -> None:
     _register_twice(shop, fail, stumble, break_off)
 
 
-def _register_twice(shop: Shop, *functions: Any) -> None:
+def _register_twice(shop: ToolServer, *functions: Any) -> None:
     for function in functions:
         shop.server.tool(name=f"plain_{function.__name__}")(function)
         shop.server.tool(shop.tasks.durable()(function))
@@ -132,12 +132,12 @@ def authenticated() -> FastMCP[Any]:
 
 
 @asynccontextmanager
-async def opened(shop: Shop) -> AsyncGenerator[str]:
+async def opened(shop: ToolServer) -> AsyncGenerator[str]:
     async with serving(shop.server.http_app(path="/mcp")) as url:
         yield url
 
 
-async def result_of(core: Core, task_id: str) -> Json:
+async def result_of(core: Client2025, task_id: str) -> Json:
     return (await core.send("tasks/result", {"taskId": task_id})).result
 
 

@@ -14,10 +14,10 @@ from perdure.tasks import Owner, StoreConfig
 
 from ... import task_edits
 from ..raw_clients import Json, serving
-from ..tokens import Caller, CoreAs, ModernAs, Tokens, about, make_server
+from ..tokens import Caller, TokenClient2025, TokenClient2026, Tokens, about, make_server
 
 NO_SUCH_TASK = "0123456789abcdefghijklmnop"
-both = pytest.mark.parametrize("generation", [ModernAs, CoreAs])
+both = pytest.mark.parametrize("generation", [TokenClient2026, TokenClient2025])
 
 
 @asynccontextmanager
@@ -47,7 +47,7 @@ async def owners(tasks: Tasks) -> dict[str, Owner]:
     return {snapshot.task.task_id: snapshot.task.owner for snapshot in snapshots}
 
 
-async def listed(caller: CoreAs) -> set[str]:
+async def listed(caller: TokenClient2025) -> set[str]:
     answer = await caller.send("tasks/list")
     return {task["taskId"] for task in answer.result["tasks"]}
 
@@ -60,7 +60,7 @@ async def assert_absent(caller: Caller, task_id: str) -> None:
         foreign = await caller.post(method, params)
         assert foreign == await caller.post(method, absent), method
         assert b'"code":-32602,"message":"Task not found"' in foreign[1], (method, foreign)
-    if isinstance(caller, ModernAs):
+    if isinstance(caller, TokenClient2026):
         subscribed = await caller.post("subscriptions/listen", {"notifications": {"taskIds": [task_id]}})
         absent = {"notifications": {"taskIds": [NO_SUCH_TASK]}}
         assert subscribed == await caller.post("subscriptions/listen", absent)
@@ -77,6 +77,6 @@ async def assert_refused(caller: Caller, method: str, params: Json) -> None:
     assert told == (-32600, "this server serves tasks to authenticated callers only"), (method, params)
 
 
-async def assert_not_listable(caller: CoreAs) -> None:
+async def assert_not_listable(caller: TokenClient2025) -> None:
     assert "list" not in caller.initialized["capabilities"]["tasks"]
     assert (await caller.send("tasks/list")).code in (-32600, -32601)

@@ -13,7 +13,7 @@ from perdure.tasks import Owner
 
 from ...markers import row
 from ..raw_clients import Json
-from ..tokens import ISSUER, Caller, CoreAs, Generation, ModernAs, about, people
+from ..tokens import ISSUER, Caller, Generation, TokenClient2025, TokenClient2026, about, people
 from .helpers import NO_SUCH_TASK, assert_absent, both, owners, served
 
 pytestmark = pytest.mark.anyio
@@ -53,8 +53,8 @@ async def until_gone(caller: Caller, task_id: str) -> None:
 async def test_the_state_of_a_waiting_call_is_of_no_use_to_another_owner() -> None:
     async with (
         served(people("alice", "bob")) as (url, _),
-        ModernAs(url, "alice") as alice,
-        ModernAs(url, "bob") as bob,
+        TokenClient2026(url, "alice") as alice,
+        TokenClient2026(url, "bob") as bob,
     ):
         asked = (await alice.call("hold", declared=False)).result
         answer: Json = {"go": {"action": "accept", "content": {"ok": True}}}
@@ -74,8 +74,8 @@ async def test_the_state_of_a_waiting_call_is_of_no_use_to_another_owner() -> No
 async def test_a_forged_state_of_a_waiting_call_reaches_no_foreign_task() -> None:
     async with (
         served(people("alice", "bob")) as (url, _),
-        ModernAs(url, "alice") as alice,
-        ModernAs(url, "bob") as bob,
+        TokenClient2026(url, "alice") as alice,
+        TokenClient2026(url, "bob") as bob,
     ):
         task_id = await alice.start("hold")
         await alice.until(task_id, "input_required")
@@ -132,19 +132,19 @@ async def start_forged(caller: Caller) -> str:
         **forged_params(),
     }
     result = (await caller.send("tools/call", params)).result
-    return result["taskId"] if isinstance(caller, ModernAs) else result["task"]["taskId"]
+    return result["taskId"] if isinstance(caller, TokenClient2026) else result["task"]["taskId"]
 
 
 @row(29, 31)
 async def test_the_session_of_another_opens_nothing_with_a_token_of_ones_own() -> None:
     async with (
         served(people("alice", "bob")) as (url, _),
-        CoreAs(url, "alice") as alice,
-        CoreAs(url, "bob") as bob,
+        TokenClient2025(url, "alice") as alice,
+        TokenClient2025(url, "bob") as bob,
     ):
         task_id = await alice.start("hold")
         hijacked = {"mcp-session-id": alice.session_id or ""}
-        async with ModernAs(url, "bob", headers=hijacked) as modern:
+        async with TokenClient2026(url, "bob", headers=hijacked) as modern:
             await assert_absent(modern, task_id)
         bob.carry(hijacked)
 
@@ -159,8 +159,8 @@ async def test_the_session_of_another_opens_nothing_with_a_token_of_ones_own() -
 async def test_a_stream_carries_ones_own_tasks_and_acknowledges_no_others() -> None:
     async with (
         served(people("alice", "bob")) as (url, _),
-        ModernAs(url, "alice") as alice,
-        ModernAs(url, "bob") as bob,
+        TokenClient2026(url, "alice") as alice,
+        TokenClient2026(url, "bob") as bob,
     ):
         own, foreign = await alice.start("hold"), await bob.start("hold")
         await bob.until(foreign, "input_required")
@@ -186,8 +186,8 @@ async def test_a_stream_says_nothing_more_once_the_token_that_opened_it_ran_out(
     tokens.add("short", subject="alice", expires_at=int(time.time()) + 60)
     async with (
         served(tokens) as (url, _),
-        ModernAs(url, "alice") as alice,
-        ModernAs(url, "short") as short,
+        TokenClient2026(url, "alice") as alice,
+        TokenClient2026(url, "short") as short,
         short.listen({"taskIds": [task_id := await alice.start("hold")], **others}) as frames,
     ):
         await alice.until(task_id, "input_required")
@@ -225,8 +225,8 @@ async def rest_of(frames: AsyncIterator[Json], seconds: float) -> list[Json]:
 async def test_the_stream_of_a_session_tells_of_its_own_tasks_only() -> None:
     async with (
         served(people("alice", "bob")) as (url, _),
-        CoreAs(url, "alice") as alice,
-        CoreAs(url, "bob") as bob,
+        TokenClient2025(url, "alice") as alice,
+        TokenClient2025(url, "bob") as bob,
         bob.listen() as frames,
     ):
         foreign = await alice.start("hold")

@@ -17,7 +17,7 @@ from perdure.tasks import Owner
 
 from ...markers import row
 from ..raw_clients import MODERN, Json
-from ..tokens import ISSUER, Caller, CoreAs, Generation, ModernAs, Tokens, make_server, people
+from ..tokens import ISSUER, Caller, Generation, TokenClient2025, TokenClient2026, Tokens, make_server, people
 from .helpers import assert_absent, assert_not_listable, assert_present, both, listed, owners, served
 
 pytestmark = pytest.mark.anyio
@@ -78,7 +78,7 @@ async def test_one_user_through_two_clients_is_one_owner(generation: Generation)
         task_id = await phone.start("hold")
 
         assert (await laptop.until(task_id, "input_required"))["taskId"] == task_id
-        if isinstance(laptop, CoreAs):
+        if isinstance(laptop, TokenClient2025):
             assert await listed(laptop) == {task_id}
         assert "error" not in (await laptop.send("tasks/cancel", {"taskId": task_id})).message
         assert (await phone.until(task_id, "cancelled"))["taskId"] == task_id
@@ -97,7 +97,7 @@ async def assert_all_stay_apart(url: str, generation: Generation, tokens: list[s
             await assert_absent(caller, task_id)
         for caller, own in zip(callers, made, strict=True):
             await assert_present(caller, own)
-            if isinstance(caller, CoreAs):
+            if isinstance(caller, TokenClient2025):
                 assert await listed(caller) == {own}
 
 
@@ -175,14 +175,14 @@ async def start_once(caller: Caller, key: str) -> str:
     meta = {"perdure/idempotencyKey": key}
     params: Json = {"name": "hold", "arguments": {}, "task": {}, "_meta": meta}
     result = (await caller.send("tools/call", params)).result
-    return result["taskId"] if isinstance(caller, ModernAs) else result["task"]["taskId"]
+    return result["taskId"] if isinstance(caller, TokenClient2026) else result["task"]["taskId"]
 
 
 async def test_a_cursor_of_one_owner_leads_another_nowhere() -> None:
     async with (
         served(people("alice", "bob")) as (url, _),
-        CoreAs(url, "alice") as alice,
-        CoreAs(url, "bob") as bob,
+        TokenClient2025(url, "alice") as alice,
+        TokenClient2025(url, "bob") as bob,
     ):
         for _ in range(51):
             await alice.start("hold")
@@ -215,7 +215,7 @@ async def test_a_way_of_ones_own_to_tell_callers_apart_counts_in_every_method(ge
         assert await owners(tasks) == {task_id: Owner.user("my own directory", "alice")}
         await assert_absent(bob, task_id)
         await assert_present(again, task_id)
-        if isinstance(again, CoreAs) and isinstance(bob, CoreAs):
+        if isinstance(again, TokenClient2025) and isinstance(bob, TokenClient2025):
             assert "list" in again.initialized["capabilities"]["tasks"]
             assert (await listed(again), await listed(bob)) == ({task_id}, set())
 
@@ -235,7 +235,7 @@ async def test_whom_a_way_of_ones_own_cannot_tell_is_anonymous(generation: Gener
         await assert_absent(alice, task_id)
         await assert_present(nobody_else, task_id)
         assert (await owners(tasks))[task_id] == Owner.anonymous()
-        if isinstance(nobody, CoreAs):
+        if isinstance(nobody, TokenClient2025):
             await assert_not_listable(nobody)
 
 

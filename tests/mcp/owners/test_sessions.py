@@ -8,7 +8,7 @@ from perdure.tasks import Owner
 
 from ...markers import row
 from ..raw_clients import CORE
-from ..tokens import ISSUER, CoreAs, Generation, ModernAs, about, people
+from ..tokens import ISSUER, Generation, TokenClient2025, TokenClient2026, about, people
 from .helpers import (
     NO_SUCH_TASK,
     assert_absent,
@@ -28,9 +28,9 @@ pytestmark = pytest.mark.anyio
 async def test_without_authentication_the_id_is_the_key_from_any_session_and_nothing_is_listed() -> None:
     async with (
         served(None) as (url, tasks),
-        CoreAs(url) as first,
-        CoreAs(url) as second,
-        ModernAs(url) as modern,
+        TokenClient2025(url) as first,
+        TokenClient2025(url) as second,
+        TokenClient2026(url) as modern,
     ):
         task_id = await first.start("hold")
 
@@ -46,8 +46,8 @@ async def test_without_authentication_the_id_is_the_key_from_any_session_and_not
 async def test_a_server_may_bind_tasks_to_their_session_which_then_lists_them() -> None:
     async with (
         served(None, anonymous="session") as (url, tasks),
-        CoreAs(url) as first,
-        CoreAs(url) as second,
+        TokenClient2025(url) as first,
+        TokenClient2025(url) as second,
     ):
         task_id = await first.start("hold")
 
@@ -65,8 +65,8 @@ async def test_2026_has_no_sessions_so_that_the_id_is_the_key_even_where_tasks_a
 ):
     async with (
         served(None, anonymous="session") as (url, tasks),
-        ModernAs(url) as first,
-        ModernAs(url) as second,
+        TokenClient2026(url) as first,
+        TokenClient2026(url) as second,
     ):
         task_id = await first.start("hold")
 
@@ -76,10 +76,10 @@ async def test_2026_has_no_sessions_so_that_the_id_is_the_key_even_where_tasks_a
 
 @row(29, 31)
 async def test_a_session_that_a_request_of_2026_only_names_owns_nothing_and_opens_nothing() -> None:
-    async with served(None, anonymous="session") as (url, tasks), CoreAs(url) as core:
+    async with served(None, anonymous="session") as (url, tasks), TokenClient2025(url) as core:
         of_session = await core.start("hold")
         hijacked = {"mcp-session-id": core.session_id or ""}
-        async with ModernAs(url, headers=hijacked) as modern, ModernAs(url) as other:
+        async with TokenClient2026(url, headers=hijacked) as modern, TokenClient2026(url) as other:
             await assert_absent(modern, of_session)
             made = await modern.start("hold")
             await assert_present(other, made)
@@ -93,7 +93,7 @@ async def test_a_session_that_no_transport_began_owns_nothing() -> None:
     forged = {"mcp-session-id": "0123456789abcdef", "mcp-protocol-version": CORE}
     async with (
         served(None, anonymous="session", stateless=True) as (url, tasks),
-        CoreAs(url, headers=forged) as caller,
+        TokenClient2025(url, headers=forged) as caller,
     ):
         task_id = await caller.start("hold")
 
@@ -104,8 +104,8 @@ async def test_a_session_that_no_transport_began_owns_nothing() -> None:
 async def test_a_session_on_an_authenticated_server_is_no_owner() -> None:
     async with (
         served(people("alice"), anonymous="session") as (url, tasks),
-        CoreAs(url, "alice") as first,
-        CoreAs(url, "alice") as second,
+        TokenClient2025(url, "alice") as first,
+        TokenClient2025(url, "alice") as second,
     ):
         task_id = await first.start("hold")
 
@@ -122,7 +122,7 @@ async def test_a_server_may_refuse_tasks_to_whom_it_does_not_know(generation: Ge
             await assert_refused(caller, method, params)
         for task in ({"ttl": 1000}, None):
             await assert_refused(caller, "tools/call", {"name": "quick", "arguments": {}, "task": task})
-        if isinstance(caller, CoreAs):
+        if isinstance(caller, TokenClient2025):
             await assert_not_listable(caller)
         else:
             listen = await caller.send("subscriptions/listen", {"notifications": {"taskIds": [NO_SUCH_TASK]}})

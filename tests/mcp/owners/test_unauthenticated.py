@@ -19,7 +19,7 @@ from perdure import Tasks
 
 from ...markers import row
 from ..raw_clients import ACCEPT, CORE, EXTENSION, MODERN, Json, serving
-from ..tokens import CoreAs, Generation, ModernAs, about, people
+from ..tokens import Generation, TokenClient2025, TokenClient2026, about, people
 from .helpers import NO_SUCH_TASK, assert_present, assert_refused, both, owners, served
 
 pytestmark = pytest.mark.anyio
@@ -107,7 +107,7 @@ async def test_an_unauthenticated_caller_is_refused_before_its_params_where_noth
 
 @row(32)
 async def test_an_unauthenticated_listing_is_refused_before_its_cursor() -> None:
-    async with without_the_guard() as (url, _), CoreAs(url) as caller:
+    async with without_the_guard() as (url, _), TokenClient2025(url) as caller:
         for params in ({}, {"cursor": 5}, {"cursor": "x"}):
             await assert_refused(caller, "tasks/list", params)
 
@@ -115,7 +115,7 @@ async def test_an_unauthenticated_listing_is_refused_before_its_cursor() -> None
 @row(32)
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/cancel", "tasks/result", "tasks/list", "tools/call"])
 async def test_an_unauthenticated_caller_is_refused_before_its_metadata(method: str) -> None:
-    async with without_the_guard() as (url, _), CoreAs(url) as caller:
+    async with without_the_guard() as (url, _), TokenClient2025(url) as caller:
         for meta in (5, "x", [5], {"progressToken": {"a": 5}}):
             await assert_refused(caller, method, {"name": "quick", "taskId": NO_SUCH_TASK, "_meta": meta})
 
@@ -127,7 +127,7 @@ async def test_an_unauthenticated_caller_is_refused_before_what_it_declares(
     method: str, capabilities: Json
 ) -> None:
     params: Json = {"taskId": NO_SUCH_TASK, "inputResponses": {}}
-    async with without_the_guard() as (url, _), ModernAs(url) as caller:
+    async with without_the_guard() as (url, _), TokenClient2026(url) as caller:
         for wanted in ([NO_SUCH_TASK], 5, [5]):
             sent = {**params, "notifications": {"taskIds": wanted}}
             answer = await caller.send(method, sent, capabilities=capabilities)

@@ -8,7 +8,7 @@ from mcp.server import MCPServer
 from perdure import Tasks
 
 from ...markers import once, row
-from ..raw_clients import Core, Modern
+from ..raw_clients import Client2025, Client2026
 from .server import NO_SUCH_TASK, hosting, simple_tools
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.anyio
 
 @row(87)
 async def test_a_server_with_durable_tools_advertises_tasks_without_list_where_all_callers_are_alike(
-    core: Core,
+    core: Client2025,
 ) -> None:
     tasks = core.initialized["capabilities"]["tasks"]
 
@@ -25,7 +25,7 @@ async def test_a_server_with_durable_tools_advertises_tasks_without_list_where_a
 
 @row(87)
 async def test_a_server_that_binds_tasks_to_sessions_advertises_that_it_lists_them() -> None:
-    async with hosting(simple_tools, anonymous="session") as url, Core(url) as core:
+    async with hosting(simple_tools, anonymous="session") as url, Client2025(url) as core:
         tasks = core.initialized["capabilities"]["tasks"]
 
     assert tasks == {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}
@@ -39,7 +39,7 @@ def one_plain_tool(server: MCPServer[object], tasks: Tasks) -> None:
 
 @row(87)
 async def test_a_server_without_durable_tools_advertises_no_tasks() -> None:
-    async with hosting(one_plain_tool) as url, Core(url) as core:
+    async with hosting(one_plain_tool) as url, Client2025(url) as core:
         assert core.initialized["protocolVersion"] == "2025-11-25"
         assert "tasks" not in core.initialized["capabilities"]
 
@@ -47,7 +47,7 @@ async def test_a_server_without_durable_tools_advertises_no_tasks() -> None:
 async def test_a_server_that_advertises_no_tasks_passes_over_the_wish_for_one() -> None:
     # "Receivers that do not declare the task capability MUST process requests normally, ignoring any
     # task-augmentation metadata"
-    async with hosting(one_plain_tool) as url, Core(url) as core:
+    async with hosting(one_plain_tool) as url, Client2025(url) as core:
         answer = await core.call("greet", {"name": "Ana"}, task={"ttl": 1000})
 
     assert answer.result["content"][0]["text"] == "Hello, Ana!"
@@ -57,7 +57,7 @@ async def test_a_server_that_advertises_no_tasks_passes_over_the_wish_for_one() 
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-03-26", "2024-11-05"])
 @once
 async def test_versions_before_tasks_hear_nothing_of_them(url: str, version: str) -> None:
-    async with Core(url, version=version) as core:
+    async with Client2025(url, version=version) as core:
         tools = (await core.send("tools/list")).result["tools"]
 
         assert core.initialized["protocolVersion"] == version
@@ -69,7 +69,7 @@ async def test_versions_before_tasks_hear_nothing_of_them(url: str, version: str
 
 @row(87, 89)
 async def test_the_later_generation_is_shown_neither_the_capability_nor_the_execution_of_this_one(
-    modern: Modern,
+    modern: Client2026,
 ) -> None:
     discovered = (await modern.send("server/discover")).result
     tools = (await modern.send("tools/list")).result["tools"]
@@ -79,7 +79,7 @@ async def test_the_later_generation_is_shown_neither_the_capability_nor_the_exec
 
 
 @row(89)
-async def test_the_listed_tools_say_which_can_be_tasks_and_no_other_says_anything(core: Core) -> None:
+async def test_the_listed_tools_say_which_can_be_tasks_and_no_other_says_anything(core: Client2025) -> None:
     tools = (await core.send("tools/list")).result["tools"]
 
     execution = {tool["name"]: tool["execution"] for tool in tools if "execution" in tool}
@@ -113,7 +113,7 @@ def renamed_tools(server: MCPServer[object], tasks: Tasks) -> None:
 
 @row(89)
 async def test_a_tool_registered_under_another_name_is_durable_under_that_name() -> None:
-    async with hosting(renamed_tools) as url, Core(url) as core:
+    async with hosting(renamed_tools) as url, Client2025(url) as core:
         tools = (await core.send("tools/list")).result["tools"]
         task_id = await core.start("other")
         answer = await core.send("tasks/result", {"taskId": task_id})
@@ -126,7 +126,7 @@ async def test_a_tool_registered_under_another_name_is_durable_under_that_name()
 
 @row(89)
 async def test_a_plain_tool_is_not_durable_because_its_function_is_named_like_a_durable_one() -> None:
-    async with hosting(renamed_tools) as url, Core(url) as core:
+    async with hosting(renamed_tools) as url, Client2025(url) as core:
         tools = (await core.send("tools/list")).result["tools"]
         refused = await core.call("plain", task={})
         called = await core.call("plain")

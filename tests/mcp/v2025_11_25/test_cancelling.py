@@ -11,14 +11,16 @@ from mcp.server import MCPServer
 from perdure import Tasks
 
 from ...markers import row
-from ..raw_clients import Core
+from ..raw_clients import Client2025
 from .server import hosting
 
 pytestmark = pytest.mark.anyio
 
 
 @row(82)
-async def test_a_cancelled_task_stays_cancelled_and_its_result_is_an_error_that_says_so(core: Core) -> None:
+async def test_a_cancelled_task_stays_cancelled_and_its_result_is_an_error_that_says_so(
+    core: Client2025,
+) -> None:
     task_id = await core.start("slow_compute", {"seconds": 60})
     await core.send("tasks/cancel", {"taskId": task_id})
 
@@ -29,7 +31,7 @@ async def test_a_cancelled_task_stays_cancelled_and_its_result_is_an_error_that_
 
 
 @row(82)
-async def test_a_task_that_waits_for_an_answer_is_cancelled_as_a_running_one_is(core: Core) -> None:
+async def test_a_task_that_waits_for_an_answer_is_cancelled_as_a_running_one_is(core: Client2025) -> None:
     task_id = await core.start("confirm_delete", {"filename": "a.txt"})
     await core.until(task_id, "input_required")
 
@@ -61,7 +63,7 @@ async def test_a_task_whose_tool_catches_the_cancellation_is_cancelled_all_the_s
                 ended.set()
                 raise LookupError("in its clean-up")
 
-    async with hosting(define) as url, Core(url) as core:
+    async with hosting(define) as url, Client2025(url) as core:
         for tool in ("salvages", "breaks"):
             task_id = await core.start(tool)
             await asyncio.wait_for(started.wait(), 15)
@@ -86,7 +88,7 @@ async def test_a_task_whose_work_does_not_stop_is_cancelled_all_the_same() -> No
             gate.wait(30)
             return "too late"
 
-    async with hosting(define) as url, Core(url) as core:
+    async with hosting(define) as url, Client2025(url) as core:
         task_id = await core.start("deaf")
         await asyncio.to_thread(begun.wait, 15)
         try:
@@ -107,7 +109,7 @@ async def test_a_task_whose_work_does_not_stop_is_cancelled_all_the_same() -> No
         ("confirm_delete", "cancelled"),
     ],
 )
-async def test_a_task_that_has_ended_cannot_be_cancelled(core: Core, tool: str, ended: str) -> None:
+async def test_a_task_that_has_ended_cannot_be_cancelled(core: Client2025, tool: str, ended: str) -> None:
     task_id = await core.start(tool, {"seconds": 0.01, "filename": "a.txt"})
     if ended == "cancelled":
         await core.send("tasks/cancel", {"taskId": task_id})

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 
 from ...markers import row
-from ..raw_clients import Core
+from ..raw_clients import Client2025
 from .server import RELATED, hosting, simple_tools
 
 pytestmark = pytest.mark.anyio
 
 
-async def test_nothing_is_listed_where_all_callers_are_alike(core: Core) -> None:
+async def test_nothing_is_listed_where_all_callers_are_alike(core: Client2025) -> None:
     await core.start("slow_compute", {"seconds": 0.01})
 
     assert (await core.send("tasks/list")).code == -32601
@@ -21,7 +21,7 @@ async def test_nothing_is_listed_where_all_callers_are_alike(core: Core) -> None
 
 @row(82)
 async def test_tasks_are_listed_newest_first_page_by_page() -> None:
-    async with hosting(simple_tools, anonymous="session") as url, Core(url) as core:
+    async with hosting(simple_tools, anonymous="session") as url, Client2025(url) as core:
         made = [await core.start("quick", {"number": number}) for number in range(60)]
         await core.until(made[-1], "completed")
 
@@ -35,7 +35,7 @@ async def test_tasks_are_listed_newest_first_page_by_page() -> None:
 
 @row(82, 83)
 async def test_what_is_listed_is_what_looking_at_it_answers() -> None:
-    async with hosting(simple_tools, anonymous="session") as url, Core(url) as core:
+    async with hosting(simple_tools, anonymous="session") as url, Client2025(url) as core:
         task_id = await core.start("quick")
         read = await core.until(task_id, "completed")
         (listed,) = (await core.send("tasks/list")).result["tasks"]
@@ -47,7 +47,11 @@ async def test_what_is_listed_is_what_looking_at_it_answers() -> None:
 
 @row(82)
 async def test_a_cursor_of_a_listing_is_good_for_that_listing_alone() -> None:
-    async with hosting(simple_tools, anonymous="session") as url, Core(url) as core, Core(url) as other:
+    async with (
+        hosting(simple_tools, anonymous="session") as url,
+        Client2025(url) as core,
+        Client2025(url) as other,
+    ):
         made = [await core.start("quick") for _ in range(51)]
         theirs = await other.start("quick")
         cursor = (await core.send("tasks/list")).result["nextCursor"]

@@ -9,14 +9,14 @@ import pytest
 from perdure.tasks import StoreConfig
 
 from ...markers import once, row
-from ..raw_clients import Core, Json
+from ..raw_clients import Client2025, Json
 from .server import NO_SUCH_TASK, RELATED, TASK_FIELDS, hosting, simple_tools, yes
 
 pytestmark = pytest.mark.anyio
 
 
 @row(82, 83)
-async def test_looking_at_a_task_and_cancelling_it_answer_the_task_itself(core: Core) -> None:
+async def test_looking_at_a_task_and_cancelling_it_answer_the_task_itself(core: Client2025) -> None:
     task_id = await core.start("slow_compute", {"seconds": 60}, {"ttl": 90_000})
     read = await core.get(task_id)
     cancelled = (await core.send("tasks/cancel", {"taskId": task_id})).result
@@ -32,7 +32,7 @@ async def test_looking_at_a_task_and_cancelling_it_answer_the_task_itself(core: 
 
 
 @row(82)
-async def test_reading_a_task_does_not_change_when_it_was_updated(core: Core) -> None:
+async def test_reading_a_task_does_not_change_when_it_was_updated(core: Client2025) -> None:
     task_id = await core.start("slow_compute", {"seconds": 0.01})
     ended = await core.until(task_id, "completed")
 
@@ -43,7 +43,7 @@ async def test_reading_a_task_does_not_change_when_it_was_updated(core: Core) ->
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
 @once
 async def test_a_task_that_is_not_there_is_one_answer_whatever_the_id_looks_like(
-    core: Core, method: str
+    core: Client2025, method: str
 ) -> None:
     for task_id in (NO_SUCH_TASK, "", "x", "é:%00/../*", "a" * 5000):
         answer = await core.send(method, {"taskId": task_id})
@@ -53,7 +53,11 @@ async def test_a_task_that_is_not_there_is_one_answer_whatever_the_id_looks_like
 @row(86)
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
 async def test_a_task_of_another_session_is_the_same_answer_as_none(method: str) -> None:
-    async with hosting(simple_tools, anonymous="session") as url, Core(url) as core, Core(url) as other:
+    async with (
+        hosting(simple_tools, anonymous="session") as url,
+        Client2025(url) as core,
+        Client2025(url) as other,
+    ):
         task_id = await core.start("asking")
         foreign = await other.send(method, {"taskId": task_id})
         absent = await other.send(method, {"taskId": NO_SUCH_TASK})
@@ -66,7 +70,7 @@ async def test_a_task_of_another_session_is_the_same_answer_as_none(method: str)
 @pytest.mark.parametrize("method", ["tasks/get", "tasks/result", "tasks/cancel"])
 async def test_a_task_that_has_expired_is_the_same_answer_as_none(method: str) -> None:
     brief = StoreConfig(result_retention_ms=1)
-    async with hosting(simple_tools, store=brief) as url, Core(url) as core:
+    async with hosting(simple_tools, store=brief) as url, Client2025(url) as core:
         task_id = await core.start("quick", task={"ttl": 1})
         await until_gone(core, task_id)
 
@@ -74,7 +78,7 @@ async def test_a_task_that_has_expired_is_the_same_answer_as_none(method: str) -
         assert answer.error == {"code": -32602, "message": "Task not found"}
 
 
-async def until_gone(core: Core, task_id: str) -> None:
+async def until_gone(core: Client2025, task_id: str) -> None:
     async with asyncio.timeout(15):
         while True:
             if "error" in (await core.send("tasks/get", {"taskId": task_id})).message:
@@ -86,7 +90,7 @@ async def until_gone(core: Core, task_id: str) -> None:
 @pytest.mark.parametrize("params", [{}, {"taskId": 5}, {"taskId": None}, {"taskId": ["x"]}])
 @once
 async def test_a_request_that_names_no_task_is_refused_by_the_name_of_the_field(
-    core: Core, method: str, params: Json
+    core: Client2025, method: str, params: Json
 ) -> None:
     answer = await core.send(method, params)
 
@@ -94,7 +98,9 @@ async def test_a_request_that_names_no_task_is_refused_by_the_name_of_the_field(
     assert "taskId" in answer.error["message"]
 
 
-async def test_the_task_that_is_meant_is_the_one_in_the_parameters_not_in_the_metadata(core: Core) -> None:
+async def test_the_task_that_is_meant_is_the_one_in_the_parameters_not_in_the_metadata(
+    core: Client2025,
+) -> None:
     task_id = await core.start("slow_compute", {"seconds": 0.01})
     params = {"taskId": task_id, "_meta": {RELATED: {"taskId": NO_SUCH_TASK}}}
 
@@ -103,7 +109,7 @@ async def test_the_task_that_is_meant_is_the_one_in_the_parameters_not_in_the_me
 
 
 @row(85)
-async def test_the_method_that_only_the_later_generation_has_is_not_found(core: Core) -> None:
+async def test_the_method_that_only_the_later_generation_has_is_not_found(core: Client2025) -> None:
     task_id = await core.start("confirm_delete", {"filename": "a.txt"})
     await core.until(task_id, "input_required")
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from ..raw_clients import Core, Json
+from ..raw_clients import Client2025, Json
 from .server import RELATED, hosting, simple_tools, yes
 
 pytestmark = pytest.mark.anyio
@@ -16,7 +16,7 @@ async def no(request: Json) -> Json:
     return {"action": "decline"}
 
 
-class Failing(Core):
+class Failing(Client2025):
     """A client that answers whatever it is asked with a JSON-RPC error."""
 
     async def _answer(self, request: Json) -> None:
@@ -26,7 +26,7 @@ class Failing(Core):
 
 
 async def test_what_a_task_asks_reaches_the_client_on_the_stream_of_its_result(url: str) -> None:
-    async with Core(url, answering=yes) as core:
+    async with Client2025(url, answering=yes) as core:
         task_id = await core.start("confirm_delete", {"filename": "a.txt"})
         answer = await core.send("tasks/result", {"taskId": task_id})
 
@@ -35,7 +35,7 @@ async def test_what_a_task_asks_reaches_the_client_on_the_stream_of_its_result(u
 
 
 async def test_a_task_requires_input_until_somebody_asks_for_its_result_and_answers(url: str) -> None:
-    async with Core(url, answering=yes) as core:
+    async with Client2025(url, answering=yes) as core:
         task_id = await core.start("confirm_delete", {"filename": "a.txt"})
         await core.until(task_id, "input_required")
         assert core.asked == []
@@ -49,7 +49,7 @@ async def test_a_task_requires_input_until_somebody_asks_for_its_result_and_answ
 
 
 async def test_a_person_who_declines_is_an_answer(url: str) -> None:
-    async with Core(url, answering=no) as core:
+    async with Client2025(url, answering=no) as core:
         task_id = await core.start("confirm_delete", {"filename": "a.txt"})
         answer = await core.send("tasks/result", {"taskId": task_id})
 
@@ -60,7 +60,7 @@ async def test_two_questions_at_once_are_each_asked_once_and_answered_for_themse
     async def first_only(request: Json) -> Json:
         return await (yes if request["params"]["message"] == "First?" else no)(request)
 
-    async with Core(url, answering=first_only) as core:
+    async with Client2025(url, answering=first_only) as core:
         task_id = await core.start("multi_input")
         answer = await core.send("tasks/result", {"taskId": task_id})
 
@@ -86,7 +86,7 @@ async def test_a_question_that_two_sessions_were_asked_is_answered_by_the_first_
         await answered.wait()
         return await no(request)
 
-    async with Core(url, answering=late) as slow, Core(url, answering=yes) as core:
+    async with Client2025(url, answering=late) as slow, Client2025(url, answering=yes) as core:
         task_id = await slow.start("confirm_delete", {"filename": "a.txt"})
         waiting = asyncio.create_task(slow.send("tasks/result", {"taskId": task_id}))
         await until_asked(slow)
@@ -97,7 +97,7 @@ async def test_a_question_that_two_sessions_were_asked_is_answered_by_the_first_
         assert (await waiting).result == first
 
 
-async def until_asked(core: Core) -> None:
+async def until_asked(core: Client2025) -> None:
     async with asyncio.timeout(15):
         while True:
             if core.asked:
@@ -111,7 +111,7 @@ async def test_an_answer_that_does_not_fit_the_form_is_reported_and_may_be_repea
     async def second_thoughts(request: Json) -> Json:
         return {"action": "accept", "content": answers.pop(0)}
 
-    async with Core(url, answering=second_thoughts) as core:
+    async with Client2025(url, answering=second_thoughts) as core:
         task_id = await core.start("confirm_delete", {"filename": "a.txt"})
         answer = await core.send("tasks/result", {"taskId": task_id})
 
@@ -123,7 +123,7 @@ async def test_answers_that_never_fit_the_form_are_refused_and_the_task_waits(ur
     async def nonsense(request: Json) -> Json:
         return {"action": "accept", "content": {"confirm": "perhaps"}}
 
-    async with Core(url, answering=nonsense) as wrong, Core(url, answering=yes) as core:
+    async with Client2025(url, answering=nonsense) as wrong, Client2025(url, answering=yes) as core:
         task_id = await wrong.start("confirm_delete", {"filename": "a.txt"})
         refused = await wrong.send("tasks/result", {"taskId": task_id})
 
@@ -135,7 +135,7 @@ async def test_answers_that_never_fit_the_form_are_refused_and_the_task_waits(ur
 
 
 async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_ends() -> None:
-    async with hosting(simple_tools) as url, Core(url, capabilities={}, answering=no) as mute:
+    async with hosting(simple_tools) as url, Client2025(url, capabilities={}, answering=no) as mute:
         task_id = await mute.start("asking")
         refused = await mute.send("tasks/result", {"taskId": task_id})
 
@@ -149,8 +149,8 @@ async def test_a_client_that_cannot_be_asked_is_not_asked_and_the_task_ends() ->
 async def test_a_session_that_cannot_be_asked_leaves_the_question_to_one_that_can() -> None:
     async with (
         hosting(simple_tools) as url,
-        Core(url, capabilities={}, answering=no) as mute,
-        Core(url, answering=yes) as core,
+        Client2025(url, capabilities={}, answering=no) as mute,
+        Client2025(url, answering=yes) as core,
     ):
         task_id = await core.start("asking")
         await core.until(task_id, "input_required")
@@ -168,7 +168,7 @@ async def test_what_a_resolver_asks_is_asked_once_before_there_is_a_task_and_the
     async def ana(request: Json) -> Json:
         return {"action": "accept", "content": {"name": "Ana"}}
 
-    async with Core(url, answering=ana) as core:
+    async with Client2025(url, answering=ana) as core:
         created = await core.call("test_tool_with_task", task={})
         assert [each["params"]["message"] for each in core.asked] == ["Who is asking?"]
         assert RELATED not in core.asked[0]["params"].get("_meta", {})
@@ -181,7 +181,7 @@ async def test_what_a_resolver_asks_is_asked_once_before_there_is_a_task_and_the
 
 
 async def test_a_call_whose_resolver_is_declined_never_becomes_a_task(url: str) -> None:
-    async with Core(url, answering=no) as core:
+    async with Client2025(url, answering=no) as core:
         answer = await core.call("test_tool_with_task", task={})
 
     assert "task" not in answer.message.get("result", {})

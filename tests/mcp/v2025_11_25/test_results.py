@@ -17,7 +17,7 @@ from mcp_types import CallToolResult, ImageContent, TextContent
 from perdure import Tasks
 
 from ...markers import row
-from ..raw_clients import Core, Json, Modern
+from ..raw_clients import Client2025, Client2026, Json
 from .server import RELATED, hosting
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.anyio
 
 
 @row(82)
-async def test_the_result_of_a_task_is_what_the_call_would_have_returned(core: Core) -> None:
+async def test_the_result_of_a_task_is_what_the_call_would_have_returned(core: Client2025) -> None:
     task_id = await core.start("slow_compute", {"seconds": 0.1, "label": "x"})
 
     answer = await core.send("tasks/result", {"taskId": task_id})
@@ -96,7 +96,7 @@ def renamed(message: Json) -> str:
 async def test_related_task_metadata_is_added_to_the_result_of_the_call_and_all_else_is_intact(
     tool: str,
 ) -> None:
-    async with hosting(pairs_of_tools) as url, Core(url) as core:
+    async with hosting(pairs_of_tools) as url, Client2025(url) as core:
         plain = (await core.call(f"plain_{tool}")).result
         task_id = await core.start(tool)
         result = (await core.send("tasks/result", {"taskId": task_id})).result
@@ -108,7 +108,7 @@ async def test_related_task_metadata_is_added_to_the_result_of_the_call_and_all_
 @row(82)
 @pytest.mark.parametrize("tool", ["breaking", "breaking_silently"])
 async def test_a_json_rpc_error_of_the_tool_is_the_result_of_the_task_to_the_letter(tool: str) -> None:
-    async with hosting(pairs_of_tools) as url, Core(url) as core:
+    async with hosting(pairs_of_tools) as url, Client2025(url) as core:
         plain = (await core.call(f"plain_{tool}")).error
         task_id = await core.start(tool)
         error = (await core.send("tasks/result", {"taskId": task_id})).error
@@ -120,12 +120,12 @@ async def test_a_json_rpc_error_of_the_tool_is_the_result_of_the_task_to_the_let
 
 @row(82)
 async def test_a_result_can_be_read_again_and_from_another_session_that_knows_the_id(
-    core: Core, url: str
+    core: Client2025, url: str
 ) -> None:
     task_id = await core.start("slow_compute", {"seconds": 0.1})
     first = (await core.send("tasks/result", {"taskId": task_id})).result
 
-    async with Core(url) as other:
+    async with Client2025(url) as other:
         assert (await core.send("tasks/result", {"taskId": task_id})).result == first
         assert (await other.send("tasks/result", {"taskId": task_id})).result == first
         assert (await other.get(task_id))["status"] == "completed"
@@ -133,7 +133,7 @@ async def test_a_result_can_be_read_again_and_from_another_session_that_knows_th
 
 @row(82)
 async def test_waiting_for_a_result_lasts_until_the_task_ends() -> None:
-    async with gated() as (url, open_gate), Core(url) as core:
+    async with gated() as (url, open_gate), Client2025(url) as core:
         task_id = await core.start("gate")
         waiting = asyncio.create_task(core.send("tasks/result", {"taskId": task_id}))
         assert (await core.get(task_id))["status"] == "working"
@@ -144,7 +144,7 @@ async def test_waiting_for_a_result_lasts_until_the_task_ends() -> None:
 
 
 async def test_waiting_is_given_up_after_the_limit_of_the_server_and_the_task_goes_on() -> None:
-    async with gated(longest_wait=0.2) as (url, open_gate), Core(url) as core:
+    async with gated(longest_wait=0.2) as (url, open_gate), Client2025(url) as core:
         task_id = await core.start("gate")
         given_up = await core.send("tasks/result", {"taskId": task_id})
 
@@ -159,7 +159,7 @@ async def test_waiting_is_given_up_after_the_limit_of_the_server_and_the_task_go
         assert again.result["content"][0]["text"] == "through"
 
 
-class Abandoning(Core):
+class Abandoning(Client2025):
     """A client that can take back a request."""
 
     async def __aenter__(self) -> Abandoning:
@@ -172,7 +172,7 @@ class Abandoning(Core):
 
 
 async def test_a_client_that_no_longer_waits_for_a_result_leaves_the_task_running() -> None:
-    async with gated() as (url, open_gate), Abandoning(url) as core, Core(url) as other:
+    async with gated() as (url, open_gate), Abandoning(url) as core, Client2025(url) as other:
         task_id = await core.start("gate")
         waiting = asyncio.create_task(core.send("tasks/result", {"taskId": task_id}))
         await other.get(task_id)
@@ -186,7 +186,7 @@ async def test_a_client_that_no_longer_waits_for_a_result_leaves_the_task_runnin
 
 
 async def test_everybody_who_waits_for_a_result_learns_that_the_task_was_cancelled() -> None:
-    async with gated() as (url, _), Core(url) as core, Core(url) as other:
+    async with gated() as (url, _), Client2025(url) as core, Client2025(url) as other:
         task_id = await core.start("gate")
         waiting = [
             asyncio.create_task(each.send("tasks/result", {"taskId": task_id})) for each in (core, other)
@@ -216,7 +216,7 @@ async def gated(**options: Any) -> AsyncGenerator[tuple[str, Callable[[], None]]
 
 
 async def test_a_result_that_is_an_error_is_a_failure_here_and_a_completed_task_in_the_later_generation(
-    core: Core, modern: Modern
+    core: Client2025, modern: Client2026
 ) -> None:
     # "failed: [...] For tool calls specifically, this includes cases where the tool call result has isError
     # set to true"
@@ -229,7 +229,7 @@ async def test_a_result_that_is_an_error_is_a_failure_here_and_a_completed_task_
     assert (await core.send("tasks/result", {"taskId": task_id})).result["isError"] is True
 
 
-async def test_a_task_that_failed_says_why(core: Core) -> None:
+async def test_a_task_that_failed_says_why(core: Client2025) -> None:
     task_id = await core.start("protocol_error_job")
 
     assert "the job broke the protocol" in (await core.until(task_id, "failed"))["statusMessage"]

@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from ..raw_clients import Core, Json
+from ..raw_clients import Client2025, Json
 from .server import RELATED, TASK_FIELDS, yes
 
 pytestmark = pytest.mark.anyio
@@ -27,7 +27,7 @@ async def told_until(frames: AsyncIterator[Json], *statuses: str) -> list[Json]:
 
 
 async def test_the_session_that_made_a_task_is_told_of_each_status_with_the_full_task(url: str) -> None:
-    async with Core(url, answering=yes) as core, core.listen() as frames:
+    async with Client2025(url, answering=yes) as core, core.listen() as frames:
         task_id = await core.start("confirm_delete", {"filename": "a.txt"})
         asked = await told_until(frames, "input_required")
         await core.send("tasks/result", {"taskId": task_id})
@@ -41,7 +41,12 @@ async def test_the_session_that_made_a_task_is_told_of_each_status_with_the_full
 
 
 async def test_a_session_is_told_of_its_own_tasks_only(url: str) -> None:
-    async with Core(url) as core, Core(url) as other, core.listen() as frames, other.listen() as others:
+    async with (
+        Client2025(url) as core,
+        Client2025(url) as other,
+        core.listen() as frames,
+        other.listen() as others,
+    ):
         mine = await core.start("slow_compute", {"seconds": 0.01})
         assert {task["taskId"] for task in await told_until(frames, "completed")} == {mine}
 
@@ -50,7 +55,7 @@ async def test_a_session_is_told_of_its_own_tasks_only(url: str) -> None:
 
 
 async def test_a_task_that_fails_and_one_that_is_cancelled_are_told_of_to_the_end(url: str) -> None:
-    async with Core(url) as core, core.listen() as frames:
+    async with Client2025(url) as core, core.listen() as frames:
         await core.start("protocol_error_job")
         failed = (await told_until(frames, "failed"))[-1]
 

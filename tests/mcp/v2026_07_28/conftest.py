@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Generator
 import pytest
 
 from ..schema_check import Published, Recorded, judged
-from .tool_server import tasks_at, workshop
+from .tool_server import open_tool_server, tasks_at
 
 
 @pytest.fixture(scope="module")
@@ -18,7 +18,7 @@ def published() -> Generator[Published]:
 
 @pytest.fixture
 async def url(where: str) -> AsyncGenerator[str]:
-    async with workshop(tasks_at(where)) as url:
+    async with open_tool_server(tasks_at(where)) as url:
         yield url
 
 

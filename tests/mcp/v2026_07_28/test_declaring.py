@@ -7,7 +7,7 @@ import pytest
 from ...markers import once, row
 from ..raw_clients import EXTENSION, Json
 from ..schema_check import Recorded
-from .tool_server import NO, NOBODYS, ONE_TASK, YES, about, asking, text_of
+from .tool_server import NO, ONE_TASK, UNKNOWN_TASK_ID, YES, about, asking, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -45,7 +45,7 @@ async def test_a_tool_that_requires_tasks_tells_an_undeclared_client_what_it_lac
 
 @row(85)
 @pytest.mark.parametrize("method", ONE_TASK)
-@pytest.mark.parametrize("params", [{"taskId": NOBODYS, "inputResponses": {}}, {"taskId": 5}, {}])
+@pytest.mark.parametrize("params", [{"taskId": UNKNOWN_TASK_ID, "inputResponses": {}}, {"taskId": 5}, {}])
 @once
 async def test_an_undeclared_client_is_told_so_before_anything_else_that_is_wrong(
     modern: Recorded, method: str, params: Json
@@ -68,7 +68,7 @@ async def test_the_capability_of_2025_11_25_declares_nothing(modern: Recorded) -
     old: Json = {"tasks": {"list": {}, "cancel": {}, "requests": {"tools": {"call": {}}}}}
 
     assert (await modern.call("failing_job", capabilities=old)).code == -32021
-    assert (await about(modern, "tasks/get", NOBODYS, capabilities=old)).code == -32021
+    assert (await about(modern, "tasks/get", UNKNOWN_TASK_ID, capabilities=old)).code == -32021
     plain = (await modern.call("slow_compute", {"seconds": 0}, capabilities=old)).result
     assert plain["resultType"] == "complete"
 

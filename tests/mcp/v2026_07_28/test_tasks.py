@@ -15,16 +15,16 @@ from ...markers import once, row
 from ..raw_clients import Json
 from ..schema_check import Published, Recorded
 from .tool_server import (
-    NOBODYS,
     ONE_TASK,
+    UNKNOWN_TASK_ID,
     YES,
     about,
     asking,
     bare,
     eventually,
+    open_tool_server,
     tasks_at,
     text_of,
-    workshop,
 )
 
 pytestmark = pytest.mark.anyio
@@ -73,7 +73,7 @@ async def test_no_other_answer_says_that_it_is_a_task(modern: Recorded) -> None:
 
 async def test_a_task_that_is_kept_for_ever_says_so(where: str, published: Published) -> None:
     for_ever = StoreConfig(default_ttl_ms=None, max_ttl_ms=None)
-    async with workshop(tasks_at(where, store=for_ever)) as url, Recorded(url, published) as client:
+    async with open_tool_server(tasks_at(where, store=for_ever)) as url, Recorded(url, published) as client:
         created = (await client.call("ask_twice")).result
         assert created["ttlMs"] is None
 
@@ -105,7 +105,7 @@ async def known(where: str, published: Published) -> AsyncGenerator[Recorded]:
         return Owner.user("", "ada")
 
     tasks = tasks_at(where, identify=ada)
-    async with workshop(tasks) as url, Recorded(url, published) as client:
+    async with open_tool_server(tasks) as url, Recorded(url, published) as client:
         yield client
 
 
@@ -274,7 +274,8 @@ async def test_the_notification_that_cancels_a_request_does_not_cancel_its_task(
 @row(86)
 @pytest.mark.parametrize("method", ONE_TASK)
 @pytest.mark.parametrize(
-    "task_id", [NOBODYS, "", "no-such-task", "../tasks", "786512e2-9e0d-44bd-8f29-789f320fe840", "a" * 5000]
+    "task_id",
+    [UNKNOWN_TASK_ID, "", "no-such-task", "../tasks", "786512e2-9e0d-44bd-8f29-789f320fe840", "a" * 5000],
 )
 @once
 async def test_the_id_of_no_task_is_answered_with_one_text_whatever_it_looks_like(
@@ -291,13 +292,13 @@ async def test_a_task_that_has_expired_is_as_if_it_had_never_been(
     where: str, published: Published, method: str
 ) -> None:
     brief = StoreConfig(default_ttl_ms=1, result_retention_ms=1)
-    async with workshop(tasks_at(where, store=brief)) as url, Recorded(url, published) as client:
+    async with open_tool_server(tasks_at(where, store=brief)) as url, Recorded(url, published) as client:
         task_id = await client.start("measure", {"length": 1})
         answer = await eventually(
             lambda: about(client, method, task_id), lambda answer: "error" in answer.message
         )
 
-        assert answer.error == (await about(client, method, NOBODYS)).error
+        assert answer.error == (await about(client, method, UNKNOWN_TASK_ID)).error
 
 
 @row(86)
@@ -319,7 +320,7 @@ async def test_a_header_that_names_another_task_is_refused_and_nothing_is_done(
     task_id, _ = await asking(modern, "multi_input")
     params: Json = {"taskId": task_id, "inputResponses": {"first": YES}}
 
-    assert (await modern.send(method, params, headers={"mcp-name": NOBODYS})).code == -32020
+    assert (await modern.send(method, params, headers={"mcp-name": UNKNOWN_TASK_ID})).code == -32020
     assert set((await modern.get(task_id))["inputRequests"]) == {"first", "second"}
 
 

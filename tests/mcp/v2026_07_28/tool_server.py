@@ -27,7 +27,7 @@ T = TypeVar("T")
 CONFIRM: Json = {"type": "object", "properties": {"confirm": {"type": "boolean"}}, "required": ["confirm"]}
 YES: Json = {"action": "accept", "content": {"confirm": True}}
 NO: Json = {"action": "decline"}
-NOBODYS = "0" * 32
+UNKNOWN_TASK_ID = "0" * 32
 
 
 # A server with tools for what the fixture server of the suites does not do
@@ -85,7 +85,7 @@ def tasks_at(where: str, **options: Any) -> Tasks:
 
 
 @asynccontextmanager
-async def workshop(tasks: Tasks) -> AsyncGenerator[str]:
+async def open_tool_server(tasks: Tasks) -> AsyncGenerator[str]:
     """The address of a server with these tasks, the tools of the fixture server and those above."""
     server: MCPServer[object] = MCPServer("workshop", version="1", **tasks.attach())
     add_task_fixtures(server, tasks)

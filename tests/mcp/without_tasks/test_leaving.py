@@ -9,14 +9,14 @@ import pytest
 from perdure.runtime import Runtime
 from perdure.tasks import NewTask, Owner, Snapshot, Status
 
-from ..raw_clients import Core, Modern
+from ..raw_clients import Client2025, Client2026
 from .tool_server import HANDSHAKES, Cancelling, hosting
 
 pytestmark = pytest.mark.anyio
 
 
 async def test_a_client_of_the_later_generation_that_disconnects_ends_its_task() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         call = asyncio.create_task(client.call("endless", declared=False))
         task_id = await site.begins()
         call.cancel()
@@ -36,7 +36,7 @@ async def test_a_client_that_disconnects_while_its_task_is_stored_ends_it(
         return made[0]
 
     monkeypatch.setattr(Runtime, "create", create_slowly)
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         call = asyncio.create_task(client.call("endless", declared=False))
         task_id = await site.begins()
         call.cancel()
@@ -59,9 +59,9 @@ async def test_a_client_that_cancels_its_call_ends_its_task(version: str) -> Non
 
 async def test_a_task_that_a_client_knows_of_goes_on_when_the_client_disconnects() -> None:
     async with hosting() as site:
-        async with Modern(site.url) as client:
+        async with Client2026(site.url) as client:
             one = await client.start("endless")
-        async with Core(site.url) as core:
+        async with Client2025(site.url) as core:
             two = await core.start("endless")
-        async with Modern(site.url) as client:
+        async with Client2026(site.url) as client:
             assert [(await client.get(task_id))["status"] for task_id in (one, two)] == ["working"] * 2

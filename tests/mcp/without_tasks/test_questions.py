@@ -11,7 +11,7 @@ from perdure.runtime import Runtime
 from perdure.tasks import Owner, Snapshot, Status
 
 from ...runtime.replicas import until
-from ..raw_clients import Core, Json
+from ..raw_clients import Client2025, Json
 from .tool_server import ANYBODY, HANDSHAKES, RELATED, YES, calling, hosting, texts_of, yes
 
 pytestmark = pytest.mark.anyio
@@ -64,7 +64,7 @@ async def test_an_answer_that_comes_after_the_end_does_not_spoil_the_result(
         return YES
 
     monkeypatch.setattr(Runtime, "watch", watch_hard_of_hearing)
-    async with hosting() as site, Core(site.url, version=version, answering=late) as client:
+    async with hosting() as site, Client2025(site.url, version=version, answering=late) as client:
         call = asyncio.create_task(client.call("confirming"))
         task_id = await site.begins()
         await until(lambda: bool(client.asked))

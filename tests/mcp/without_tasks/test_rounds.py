@@ -9,19 +9,19 @@ import pytest
 
 from perdure.tasks import Owner, Status
 
-from ..raw_clients import Answer, Json, Modern
+from ..raw_clients import Answer, Client2026, Json
 from .tool_server import ANYBODY, CONFIRM, YES, hosting, texts_of
 
 pytestmark = pytest.mark.anyio
 
 
-async def ask_modern(client: Modern, tool: str, **more: Any) -> Answer:
+async def ask_modern(client: Client2026, tool: str, **more: Any) -> Answer:
     params: Json = {"name": tool, "arguments": {}, **more}
     return await client.send("tools/call", params, declared=False)
 
 
 async def test_what_the_task_asks_is_a_round_of_the_call_in_the_later_generation() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         first = (await ask_modern(client, "confirming")).result
         assert first["resultType"] == "input_required"
         assert "taskId" not in str(first)
@@ -37,7 +37,7 @@ async def test_what_the_task_asks_is_a_round_of_the_call_in_the_later_generation
 
 
 async def test_a_client_of_the_later_generation_that_cannot_be_asked_is_told_what_it_lacks() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         answer = await client.call("confirming", capabilities={})
         task = (await site.ended(await site.begins())).task
 
@@ -47,7 +47,7 @@ async def test_a_client_of_the_later_generation_that_cannot_be_asked_is_told_wha
 
 
 async def test_questions_answered_one_by_one_leave_the_others_for_the_next_round() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         first = (await ask_modern(client, "confirming_twice")).result
         assert set(first["inputRequests"]) == {"one", "two"}
 
@@ -62,7 +62,7 @@ async def test_questions_answered_one_by_one_leave_the_others_for_the_next_round
 
 
 async def test_a_round_without_answers_asks_the_same_again() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         first = (await ask_modern(client, "confirming")).result
         again = (await ask_modern(client, "confirming", requestState=first["requestState"])).result
 
@@ -71,7 +71,7 @@ async def test_a_round_without_answers_asks_the_same_again() -> None:
 
 
 async def test_an_answer_that_is_not_what_the_form_asks_for_is_refused_and_can_be_given_again() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         state = (await ask_modern(client, "confirming")).result["requestState"]
         wrong = {"go": {"action": "accept", "content": {"confirm": "perhaps"}}}
         refused = await ask_modern(client, "confirming", requestState=state, inputResponses=wrong)
@@ -98,7 +98,7 @@ def nonsense(state: str) -> str:
 async def test_a_damaged_request_state_is_refused_and_the_task_still_waits(
     damage: Callable[[str], str],
 ) -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         state = (await ask_modern(client, "confirming")).result["requestState"]
         refused = await ask_modern(
             client, "confirming", requestState=damage(state), inputResponses={"go": YES}
@@ -110,7 +110,7 @@ async def test_a_damaged_request_state_is_refused_and_the_task_still_waits(
 
 
 async def test_knowing_the_id_of_a_task_does_not_make_a_request_state() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         await ask_modern(client, "confirming")
         forged = f"perdure/task:{site.begun[0]}"
         refused = await ask_modern(client, "confirming", requestState=forged, inputResponses={"go": YES})
@@ -121,7 +121,7 @@ async def test_knowing_the_id_of_a_task_does_not_make_a_request_state() -> None:
 
 
 async def test_the_request_state_of_one_tool_is_none_of_another() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         state = (await ask_modern(client, "confirming")).result["requestState"]
         refused = await ask_modern(client, "confirming_twice", requestState=state, inputResponses={"go": YES})
         task = (await site.look(site.begun[0])).task
@@ -133,8 +133,8 @@ async def test_the_request_state_of_one_tool_is_none_of_another() -> None:
 async def test_the_request_state_of_one_caller_is_none_of_another() -> None:
     async with (
         hosting(authenticated=True) as site,
-        Modern(site.url, token="ana") as ana,  # noqa: S106, a name
-        Modern(site.url, token="bob") as bob,  # noqa: S106, a name
+        Client2026(site.url, token="ana") as ana,  # noqa: S106, a name
+        Client2026(site.url, token="bob") as bob,  # noqa: S106, a name
     ):
         state = (await ask_modern(ana, "confirming")).result["requestState"]
         answered = {"requestState": state, "inputResponses": {"go": YES}}
@@ -148,7 +148,7 @@ async def test_the_request_state_of_one_caller_is_none_of_another() -> None:
 
 
 async def test_a_round_that_comes_after_the_end_is_told_the_result() -> None:
-    async with hosting() as site, Modern(site.url) as client:
+    async with hosting() as site, Client2026(site.url) as client:
         state = (await ask_modern(client, "confirming")).result["requestState"]
         await site.tasks.runtime.answer(ANYBODY, site.begun[0], {"go": {"action": "decline"}})
         await site.ended(site.begun[0])

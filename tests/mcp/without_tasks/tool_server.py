@@ -19,7 +19,7 @@ from perdure import Task, Tasks
 from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest, Owner, Snapshot
 
-from ..raw_clients import MODERN, Answer, Answering, Core, Json, Modern, serving
+from ..raw_clients import MODERN, Answer, Answering, Client2025, Client2026, Json, serving
 
 HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 EVERY_VERSION = (MODERN, *HANDSHAKES)
@@ -30,7 +30,7 @@ YES: Json = {"action": "accept", "content": {"confirm": True}}
 
 
 @dataclass
-class Site:
+class ToolServer:
     """A running server, and what its tools noted."""
 
     url: str
@@ -61,7 +61,7 @@ class Names:
 
 
 @asynccontextmanager
-async def hosting(*, authenticated: bool = False) -> AsyncGenerator[Site]:
+async def hosting(*, authenticated: bool = False) -> AsyncGenerator[ToolServer]:
     tasks = Tasks("memory:", runtime=RuntimeConfig(drain=0.0, cancel_grace=0.5))
     auth = AuthSettings(issuer_url=AnyHttpUrl("https://issuer.test"), resource_server_url=None)
     server: MCPServer[object] = MCPServer(
@@ -70,14 +70,14 @@ async def hosting(*, authenticated: bool = False) -> AsyncGenerator[Site]:
         token_verifier=Names() if authenticated else None,
         **tasks.attach(),
     )
-    site = Site("", tasks)
+    site = ToolServer("", tasks)
     add_working_tools(server, site)
     add_asking_tools(server, site)
     async with serving(server.streamable_http_app()) as site.url:
         yield site
 
 
-def add_working_tools(server: MCPServer[object], site: Site) -> None:
+def add_working_tools(server: MCPServer[object], site: ToolServer) -> None:
     @server.tool()
     @site.tasks.durable()
     async def add(one: int, two: int) -> dict[str, int]:
@@ -112,7 +112,7 @@ def add_working_tools(server: MCPServer[object], site: Site) -> None:
         return "as a task"
 
 
-def add_asking_tools(server: MCPServer[object], site: Site) -> None:
+def add_asking_tools(server: MCPServer[object], site: ToolServer) -> None:
     @server.tool()
     @site.tasks.durable()
     async def confirming(task: Task, what: str = "it") -> str:
@@ -132,7 +132,7 @@ def question(message: str) -> InputRequest:
     return InputRequest(kind=InputKind.ELICITATION, params=params)
 
 
-class Cancelling(Core):
+class Cancelling(Client2025):
     """A client that says that it no longer wants the answer to its first request after the handshake."""
 
     async def __aenter__(self) -> Cancelling:
@@ -147,12 +147,12 @@ class Cancelling(Core):
 class Caller:
     """Calls tools at any version, without ever speaking of tasks."""
 
-    def __init__(self, client: Modern | Core) -> None:
+    def __init__(self, client: Client2026 | Client2025) -> None:
         self._client = client
 
     async def call(self, tool: str, arguments: Mapping[str, Any] = {}, **more: Any) -> Answer:
         params = {"name": tool, "arguments": arguments, **more}
-        if isinstance(self._client, Modern):
+        if isinstance(self._client, Client2026):
             return await self._client.send("tools/call", params, declared=False)
         return await self._client.send("tools/call", params)
 
@@ -162,10 +162,10 @@ async def calling(
     url: str, version: str, *, answering: Answering | None = None, capabilities: Json | None = None
 ) -> AsyncGenerator[Caller]:
     if version == MODERN:
-        async with Modern(url) as client:
+        async with Client2026(url) as client:
             yield Caller(client)
     else:
-        async with Core(url, version=version, answering=answering, capabilities=capabilities) as client:
+        async with Client2025(url, version=version, answering=answering, capabilities=capabilities) as client:
             yield Caller(client)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from ... import servers
 from ...engines import FIVE
 from . import scenario
-from .checks import Case, breaches
+from .checks import SortedEvidence, breaches
 from .functions import QUICK
 from .report import numbers
 from .scenario import Plan
@@ -29,7 +29,7 @@ async def main(arguments: argparse.Namespace, folder: Path) -> bool:
         plan = plan_of(
             arguments, arguments.url or await scenario.new_storage(arguments.engine, folder), folder
         )
-        case = Case(await scenario.run(plan))
+        case = SortedEvidence(await scenario.run(plan))
     finally:
         servers.close_all()
     for name, number in numbers(case).items():

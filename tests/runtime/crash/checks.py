@@ -38,7 +38,7 @@ N = TypeVar("N", bound=TaskNote)
 SHUT_DOWN = "the worker was shut down before the task ended"
 
 
-class Case:
+class SortedEvidence:
     """The evidence, sorted."""
 
     def __init__(self, evidence: Evidence) -> None:
@@ -76,26 +76,26 @@ class Case:
                 yield from commit.asked.edits
 
 
-Check: TypeAlias = Callable[[Case], Iterator[str]]
+Check: TypeAlias = Callable[[SortedEvidence], Iterator[str]]
 
 
 # Every task has one end
 
 
-def every_acknowledged_task_is_there(case: Case) -> Iterator[str]:
+def every_acknowledged_task_is_there(case: SortedEvidence) -> Iterator[str]:
     for event in case.evidence.events:
         if isinstance(event, TaskNote) and event.task not in case.tasks:
             yield f"{type(event).__name__}: there is no task {event.task}"
 
 
-def every_task_has_ended(case: Case) -> Iterator[str]:
+def every_task_has_ended(case: SortedEvidence) -> Iterator[str]:
     for key, task in case.tasks.items():
         if not task.is_terminal or task.outcome is None or task.is_claimed:
             state = f"{task.status} (claimed: {task.is_claimed}, attempts: {task.attempts})"
             yield f"{key} of {task.function} is {state}"
 
 
-def what_has_ended_never_changes(case: Case) -> Iterator[str]:
+def what_has_ended_never_changes(case: SortedEvidence) -> Iterator[str]:
     """To the byte: no state that anybody read or wrote as terminal is another than the last."""
     last = {place_of(record.address): look_at(record) for record in case.evidence.tasks.values()}
     for place, look in _terminal_looks(case):
@@ -106,7 +106,7 @@ def what_has_ended_never_changes(case: Case) -> Iterator[str]:
             yield f"tasks/{key} changed when a frozen worker went on"
 
 
-def _terminal_looks(case: Case) -> Iterator[tuple[str, Look]]:
+def _terminal_looks(case: SortedEvidence) -> Iterator[tuple[str, Look]]:
     for event in case.evidence.events:
         if isinstance(event, Got) and event.look is not None and _is_terminal(event.look):
             yield event.place, event.look
@@ -119,12 +119,12 @@ def _is_terminal(look: Look) -> bool:
     return look.tag in {status.value for status in Status if status.is_terminal}
 
 
-def no_lease_is_left(case: Case) -> Iterator[str]:
+def no_lease_is_left(case: SortedEvidence) -> Iterator[str]:
     for lease in case.evidence.leases:
         yield f"a lease of {lease.key} is left: {lease.body}"
 
 
-def every_end_is_explained(case: Case) -> Iterator[str]:
+def every_end_is_explained(case: SortedEvidence) -> Iterator[str]:
     """By what its last attempt did, by the loss of its workers, or by somebody who cancelled it."""
     returned = {(each.task, each.attempt, each.who) for each in case.all(Ended) if each.how == "returned"}
     cancelling = {each.task for each in case.all(Cancelling)}
@@ -192,10 +192,10 @@ def _may_restart(task: TaskRecord) -> bool:
 # Attempts
 
 
-def no_task_is_begun_too_often(case: Case) -> Iterator[str]:
+def no_task_is_begun_too_often(case: SortedEvidence) -> Iterator[str]:
     """Once if it must not run twice; else once more for each time that it was released."""
     released = Counter(edit.place for edit in case.perhaps_written() if _releases(edit))
-    handed_back = Counter(edit.place for edit in case.perhaps_written() if gives_back(edit))
+    handed_back = Counter(edit.place for edit in case.perhaps_written() if is_release(edit))
     for key, began in case.by_task(Began).items():
         task, place = case.tasks[key], f"tasks/{key}"
         again = released[place] if _may_restart(task) else 0
@@ -216,11 +216,11 @@ def _releases(edit: Edit) -> bool:
     )
 
 
-def gives_back(edit: Edit) -> bool:
+def is_release(edit: Edit) -> bool:
     return edit.before is not None and edit.after is not None and edit.after.attempts < edit.before.attempts
 
 
-def what_was_cancelled_is_not_begun_again(case: Case) -> Iterator[str]:
+def what_was_cancelled_is_not_begun_again(case: SortedEvidence) -> Iterator[str]:
     """An attempt after the cancel was acknowledged. One that was claimed before may begin a little late."""
     for told in case.all(Cancelled):
         task = case.tasks[told.task]
@@ -233,7 +233,7 @@ def what_was_cancelled_is_not_begun_again(case: Case) -> Iterator[str]:
 # The fence
 
 
-def a_fenced_attempt_is_told_so(case: Case) -> Iterator[str]:
+def a_fenced_attempt_is_told_so(case: SortedEvidence) -> Iterator[str]:
     """A write that was called after a later attempt had begun must not be acknowledged."""
     began = case.by_task(Began)
     for write in case.all(Wrote):
@@ -250,7 +250,7 @@ def _follows(later: Began, own: Began) -> bool:
     return later.attempt > own.attempt or is_anew
 
 
-def no_write_is_lost_or_overwritten(case: Case) -> Iterator[str]:
+def no_write_is_lost_or_overwritten(case: SortedEvidence) -> Iterator[str]:
     """Each acknowledged write is in the final trail, and the trail is as its writers, in turn, left it."""
     wrote = case.by_task(Wrote)
     for key, task in case.tasks.items():
@@ -264,7 +264,7 @@ def no_write_is_lost_or_overwritten(case: Case) -> Iterator[str]:
             yield f"{key}: attempts wrote over each other: {trail}"
 
 
-def each_attempt_sees_what_earlier_ones_wrote(case: Case) -> Iterator[str]:
+def each_attempt_sees_what_earlier_ones_wrote(case: SortedEvidence) -> Iterator[str]:
     wrote = case.by_task(Wrote)
     for began in case.all(Began):
         before = {each.entry for each in wrote.get(began.task, []) if each.attempt < began.attempt}
@@ -272,7 +272,7 @@ def each_attempt_sees_what_earlier_ones_wrote(case: Case) -> Iterator[str]:
             yield f"{began.task}: attempt {began.attempt} began with {began.trail}, not with {sorted(before)}"
 
 
-def no_live_lease_is_taken(case: Case) -> Iterator[str]:
+def no_live_lease_is_taken(case: SortedEvidence) -> Iterator[str]:
     for commit, edit in case.written():
         lease = edit.before
         if lease is None or lease.holder is None or lease.until is None:
@@ -282,7 +282,7 @@ def no_live_lease_is_taken(case: Case) -> Iterator[str]:
             yield f"{commit.asked.who} took {edit.place} of {lease.holder}, which lived"
 
 
-def a_worker_writes_only_with_its_lease(case: Case) -> Iterator[str]:
+def a_worker_writes_only_with_its_lease(case: SortedEvidence) -> Iterator[str]:
     """Holding a task, giving it up, and variables, which no client sets here: all in one commit with it."""
     for commit, edit in case.written():
         if edit.place.startswith("tasks/") and _is_of_a_worker(edit):
@@ -301,7 +301,7 @@ def _is_of_a_worker(edit: Edit) -> bool:
 # Answers and keys
 
 
-def nothing_is_asked_twice(case: Case) -> Iterator[str]:
+def nothing_is_asked_twice(case: SortedEvidence) -> Iterator[str]:
     for key, task in case.tasks.items():
         questions = KINDS[task.function or ""].questions
         least = questions if task.status is Status.COMPLETED else 0
@@ -309,7 +309,7 @@ def nothing_is_asked_twice(case: Case) -> Iterator[str]:
             yield f"{key} of {task.function} asked {sorted(task.inputs)}"
 
 
-def answers_stay_as_they_were_given(case: Case) -> Iterator[str]:
+def answers_stay_as_they_were_given(case: SortedEvidence) -> Iterator[str]:
     for given in case.all(Answered):
         for key, answer in given.answers.items():
             if not answer or said_in(case.snapshots[given.task], key) != answer:
@@ -320,7 +320,7 @@ def answers_stay_as_they_were_given(case: Case) -> Iterator[str]:
             yield f"{heard.task}: attempt {heard.attempt} heard {heard.answer!r}"
 
 
-def one_key_makes_one_task(case: Case) -> Iterator[str]:
+def one_key_makes_one_task(case: SortedEvidence) -> Iterator[str]:
     tasks: defaultdict[str, set[str]] = defaultdict(set)
     for made in case.all(Created):
         if made.key is not None:
@@ -336,13 +336,13 @@ def one_key_makes_one_task(case: Case) -> Iterator[str]:
 # Records
 
 
-def every_record_is_linearizable(case: Case) -> Iterator[str]:
+def every_record_is_linearizable(case: SortedEvidence) -> Iterator[str]:
     for place, history in case.histories.items():
         if not explained(history):
             yield f"no order explains the {len(history)} operations on {place}"
 
 
-def nobody_complains(case: Case) -> Iterator[str]:
+def nobody_complains(case: SortedEvidence) -> Iterator[str]:
     yield from case.evidence.findings
     for event in case.evidence.events:
         if isinstance(event, Complained):
@@ -370,7 +370,7 @@ CHECKS: tuple[Check, ...] = (
 )
 
 
-def breaches(case: Case) -> dict[str, list[str]]:
+def breaches(case: SortedEvidence) -> dict[str, list[str]]:
     """What was found wrong, by the name of the check."""
     found = {check.__name__: list(check(case)) for check in CHECKS}
     return {name: told for name, told in found.items() if told}

@@ -59,7 +59,7 @@ class Kind(msgspec.Struct, frozen=True):
 
 def app_on(url: str, to: Journal, heartbeat: float = QUICK.heartbeat) -> App:
     """The program that all processes share."""
-    Diary.journal = to
+    RunLog.journal = to
     app = App(url, store=LASTING, runtime=beating(heartbeat))
     for name, kind in KINDS.items():
         app.function(name=name, retries=kind.retries, restart=kind.restart, backoff=0.02)(kind.call)
@@ -69,7 +69,7 @@ def app_on(url: str, to: Journal, heartbeat: float = QUICK.heartbeat) -> App:
 Result = Mapping[str, JsonLike]
 
 
-class Diary:
+class RunLog:
     """What one attempt notes of itself, from its beginning to its end, and the trail that it leaves."""
 
     journal: Journal
@@ -121,25 +121,25 @@ class Diary:
 
 
 async def quick(n: int, task: Task) -> Result:
-    with Diary(task, "quick") as diary:
+    with RunLog(task, "quick") as diary:
         return diary.result(n)
 
 
 async def steps(n: int, task: Task) -> Result:
     """Takes 50 to 500 ms, with checkpoints, and goes on where the last attempt was lost."""
-    with Diary(task, "steps") as diary:
+    with RunLog(task, "steps") as diary:
         await _take_steps(n, diary)
         return diary.result(n)
 
 
 async def once(n: int, task: Task) -> Result:
     """The same, but is never begun twice."""
-    with Diary(task, "once") as diary:
+    with RunLog(task, "once") as diary:
         await _take_steps(n, diary)
         return diary.result(n)
 
 
-async def _take_steps(n: int, diary: Diary) -> None:
+async def _take_steps(n: int, diary: RunLog) -> None:
     chance = Random(n)
     for _ in range(chance.randint(2, 5)):
         await asyncio.sleep(chance.uniform(0.025, 0.1))
@@ -148,7 +148,7 @@ async def _take_steps(n: int, diary: Diary) -> None:
 
 async def asking(n: int, task: Task) -> Result:
     """Asks two questions, with work before, between and after."""
-    with Diary(task, "asking") as diary:
+    with RunLog(task, "asking") as diary:
         await diary.step()
         await diary.ask("Whose name goes on it?")
         await diary.step()
@@ -159,7 +159,7 @@ async def asking(n: int, task: Task) -> Result:
 
 
 async def asking_once(n: int, task: Task) -> Result:
-    with Diary(task, "asking_once") as diary:
+    with RunLog(task, "asking_once") as diary:
         await diary.ask("Shall I?")
         await diary.step()
         return diary.result(n)
@@ -168,7 +168,7 @@ async def asking_once(n: int, task: Task) -> Result:
 def plain(n: int, task: Task) -> Result:
     """Runs in a thread, and looks now and then whether it should end."""
     chance = Random(n)
-    with Diary(task, "plain") as diary:
+    with RunLog(task, "plain") as diary:
         for _ in range(chance.randint(1, 3)):
             time.sleep(chance.uniform(0.02, 0.1))
             task.check_cancelled()
@@ -178,7 +178,7 @@ def plain(n: int, task: Task) -> Result:
 
 def plain_asking(n: int, task: Task) -> Result:
     """Waits in its thread for an answer."""
-    with Diary(task, "plain_asking") as diary:
+    with RunLog(task, "plain_asking") as diary:
         anyio.from_thread.run(diary.step)
         anyio.from_thread.run(diary.ask, "Which one?")
         return diary.result(n)
@@ -187,7 +187,7 @@ def plain_asking(n: int, task: Task) -> Result:
 async def stubborn(n: int, task: Task) -> Result:
     """Does not heed a cancellation for a while, and goes on writing when its lease is lost."""
     chance = Random(n)
-    with Diary(task, "stubborn") as diary:
+    with RunLog(task, "stubborn") as diary:
         for _ in range(chance.randint(3, 12)):
             try:
                 await asyncio.sleep(chance.uniform(0.02, 0.08))
@@ -199,7 +199,7 @@ async def stubborn(n: int, task: Task) -> Result:
 
 async def flaky(n: int, task: Task) -> Result:
     """Asks to be run again, twice."""
-    with Diary(task, "flaky") as diary:
+    with RunLog(task, "flaky") as diary:
         await diary.step()
         if task.attempt < 3:
             raise Again("busy", after=Random(n).uniform(0, 0.2))
@@ -207,25 +207,25 @@ async def flaky(n: int, task: Task) -> Result:
 
 
 async def failing(n: int, task: Task) -> Result:
-    with Diary(task, "failing") as diary:
+    with RunLog(task, "failing") as diary:
         await diary.step()
         raise Failed(-32001, f"not {n}")
 
 
 async def patient(n: int, task: Task) -> Result:
     """For tests that must meet it in the middle: its first attempt does not end by itself."""
-    with Diary(task, "patient") as diary:
+    with RunLog(task, "patient") as diary:
         await _take_many_steps(task, diary)
         return diary.result(n)
 
 
 async def patient_once(n: int, task: Task) -> Result:
-    with Diary(task, "patient_once") as diary:
+    with RunLog(task, "patient_once") as diary:
         await _take_many_steps(task, diary)
         return diary.result(n)
 
 
-async def _take_many_steps(task: Task, diary: Diary) -> None:
+async def _take_many_steps(task: Task, diary: RunLog) -> None:
     enough = diary.length + 5
     while task.attempt == 1 or diary.length < enough:
         await asyncio.sleep(0.05)

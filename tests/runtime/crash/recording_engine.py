@@ -41,7 +41,7 @@ from perdure.storage import (
 )
 from perdure.tasks.snapshot import TASKS
 
-from ...forwarding_engine import Forwarding
+from ...forwarding_engine import ForwardingEngine
 from . import journal
 from .journal import Edit, Got, Journal, Look
 
@@ -70,7 +70,7 @@ async def open_engine(url: str) -> Engine:
     return _Recording(await open_storage(url.removeprefix(f"{SCHEME}:")))
 
 
-class _Recording(Forwarding):
+class _Recording(ForwardingEngine):
     name = SCHEME
     journal: Journal
     doom: Doom | None = None

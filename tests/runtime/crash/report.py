@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from .checks import Case, gives_back
+from .checks import SortedEvidence, is_release
 from .journal import Began, Cancelled, Created, Denied, Dropped, Event, Heard, Look, Struck, Wrote
 
 
-def numbers(case: Case) -> dict[str, int]:
+def numbers(case: SortedEvidence) -> dict[str, int]:
     """What happened, how often. The order is that of the report."""
     events = case.evidence.events
     kinds = Counter(type(event) for event in events)
@@ -45,17 +45,17 @@ def _blows(events: list[Event]) -> dict[str, int]:
     }
 
 
-def _tasks(case: Case) -> dict[str, int]:
+def _tasks(case: SortedEvidence) -> dict[str, int]:
     statuses = Counter(task.status.value for task in case.tasks.values())
     several = sum(task.attempts > 1 for task in case.tasks.values())
     return {"tasks": len(case.tasks), **dict(sorted(statuses.items())), "of several attempts": several}
 
 
-def _given_back(case: Case) -> Iterator[bool]:
-    return (gives_back(edit) for _, edit in case.written())
+def _given_back(case: SortedEvidence) -> Iterator[bool]:
+    return (is_release(edit) for _, edit in case.written())
 
 
-def _recovered(case: Case) -> Iterator[bool]:
+def _recovered(case: SortedEvidence) -> Iterator[bool]:
     """A held lease that another process put an end to, or left free."""
     for commit, edit in case.written():
         holder = None if edit.before is None else edit.before.holder
@@ -70,12 +70,12 @@ def _is_held(lease: Look | None) -> bool:
     return lease is not None and lease.holder is not None
 
 
-def _repeated(case: Case) -> int:
+def _repeated(case: SortedEvidence) -> int:
     keyed = [made.key for made in case.all(Created) if made.key is not None]
     return len(keyed) - len({*keyed})
 
 
-def _begun_late(case: Case) -> int:
+def _begun_late(case: SortedEvidence) -> int:
     """By a worker that was held up between its claim and the function, and lost the lease meanwhile."""
     ended = {told.task: told.at for told in case.all(Cancelled) if told.is_ended}
     return sum(began.at > ended[began.task] for began in case.all(Began) if began.task in ended)

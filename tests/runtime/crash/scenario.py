@@ -81,7 +81,7 @@ class Evidence(msgspec.Struct, frozen=True, kw_only=True):
 async def run(plan: Plan) -> Evidence:
     """Everything, in its order."""
     plan.folder.mkdir(parents=True, exist_ok=True)
-    async with await open_storage(plan.url) as storage, Troupe(plan).on_stage() as troupe:
+    async with await open_storage(plan.url) as storage, ProcessPool(plan).on_stage() as troupe:
         await strike(troupe, plan)
         sleeper = await troupe.freeze_one(storage)
         await troupe.kill_all_but(sleeper)
@@ -91,10 +91,10 @@ async def run(plan: Plan) -> Evidence:
         troupe.thaw(sleeper)
         await asyncio.sleep(3 * plan.lease + storage.lag)  # in which it would write what it still wants to
         await troupe.dismiss(drainer)
-        return await gathered(storage, plan.folder, by_key(before))
+        return await collect_evidence(storage, plan.folder, by_key(before))
 
 
-async def strike(troupe: Troupe, plan: Plan) -> None:
+async def strike(troupe: ProcessPool, plan: Plan) -> None:
     """Kill, and now and then freeze or dismiss, whatever the victim is doing. On a machine so slow that
     the processes died before they did anything, go on.
     """
@@ -125,14 +125,14 @@ def has_met_enough(events: list[Event]) -> bool:
     return len(begun_again) >= 3 and len(cancelled) >= 3 and heard
 
 
-class Troupe:
+class ProcessPool:
     """The processes. Whoever dies is replaced, until the storm is over."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._chance = Random(f"troupe {plan.seed}")
         self._journal = Journal(plan.folder, "storm")
-        self._processes: dict[str, Forged] = {}
+        self._processes: dict[str, ForkedProcess] = {}
         self._asleep: set[str] = set()
         self._dismissed: set[str] = set()
         self._started = 0
@@ -140,7 +140,7 @@ class Troupe:
         self._attendants: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
-    async def on_stage(self) -> AsyncGenerator[Troupe]:
+    async def on_stage(self) -> AsyncGenerator[ProcessPool]:
         try:
             for role in self._plan.cast:
                 await self.start(role)
@@ -168,10 +168,10 @@ class Troupe:
             self.kill(orders.name)
         return orders.name
 
-    async def _spawn(self, orders: Orders) -> Forged:
+    async def _spawn(self, orders: Orders) -> ForkedProcess:
         command = ("-m", "tests.runtime.crash.process", msgspec.json.encode(orders).decode())
         with (self._plan.folder / "stderr.txt").open("ab") as complaints:
-            return await forged(*command, cwd=ROOT, stdin=PIPE, stdout=DEVNULL, stderr=complaints)
+            return await spawn(*command, cwd=ROOT, stdin=PIPE, stdout=DEVNULL, stderr=complaints)
 
     def _doom(self) -> Doom | None:
         if self._chance.random() >= self._plan.doomed:
@@ -286,7 +286,7 @@ async def drained(storage: Storage) -> None:
     await asyncio.sleep(storage.lag)
 
 
-async def gathered(storage: Storage, folder: Path, before: dict[str, Record]) -> Evidence:
+async def collect_evidence(storage: Storage, folder: Path, before: dict[str, Record]) -> Evidence:
     """All there is to judge by now."""
     return Evidence(
         events=journal.read(folder),

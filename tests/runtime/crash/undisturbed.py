@@ -14,7 +14,7 @@ from .clients import OWNERS, Client
 from .functions import KINDS, app_on
 from .journal import Journal
 from .recording_engine import SCHEME
-from .scenario import Evidence, by_key, drained, everything, gathered
+from .scenario import Evidence, by_key, collect_evidence, drained, everything
 
 ME = OWNERS[0]
 WORK = [name for name, kind in KINDS.items() if kind.often]
@@ -37,4 +37,4 @@ async def calm(url: str, folder: Path) -> Evidence:
         answering = asyncio.create_task(client.answer())
         await drained(storage)
         answering.cancel()
-        return await gathered(storage, folder, by_key(await everything(storage, TASKS)))
+        return await collect_evidence(storage, folder, by_key(await everything(storage, TASKS)))
