@@ -1,4 +1,4 @@
-"""Tasks that belong to whom the token names: nobody else can see, answer or cancel them.
+"""Tasks belong to the user that the token names; other users cannot see, answer or cancel them.
 
     python examples/authenticated.py
 
@@ -38,7 +38,7 @@ server: MCPServer[object] = MCPServer(
 @server.tool()
 @tasks.durable
 async def archive(folder: str, task: Task) -> str:
-    """Archive a folder, for whoever asks."""
+    """Archive a folder for the caller."""
     await task.report(f"archiving {folder} for {task.owner.subject}")
     await anyio.sleep(2)
     return f"{folder} is archived for {task.owner.subject}"

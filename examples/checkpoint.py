@@ -1,9 +1,9 @@
-"""A long job that goes on where it was, however often its server dies.
+"""A long job that resumes from its last checkpoint, however often the server is killed.
 
     python examples/checkpoint.py
 
-When `save_checkpoint` returns, the checkpoint is stored; no client reads or changes it. Kill the server with
-`kill -9` while it counts, start it again, and it goes on counting.
+When `save_checkpoint` returns, the checkpoint is stored; clients can neither read nor change it. Kill the
+server with `kill -9` while it counts, start it again, and it continues to count.
 """
 
 import anyio
@@ -31,7 +31,7 @@ async def count_words(chapters: int, task: Task) -> dict[str, int]:
 async def words_of(chapter: int) -> int:
     await anyio.sleep(1)
     if chapter < 1:
-        raise Again("the library is closed", after=60)  # run me again in a minute, from the checkpoint
+        raise Again("the library is closed", after=60)  # runs again in a minute, from the checkpoint
     return 1000 + chapter
 
 

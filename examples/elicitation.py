@@ -1,9 +1,9 @@
-"""A tool that asks before it begins, and again in the middle.
+"""A tool that asks before it starts and while it runs.
 
     python examples/elicitation.py
 
-What a resolver asks is asked before there is a task. What the tool asks, the task waits for: the answer may
-come a day later, through another server, after a restart.
+A resolver asks before the task exists. The answer to `task.elicit` may arrive a day later, through another
+server, after a restart.
 """
 
 from typing import Annotated

@@ -2,7 +2,7 @@
 
     python examples/minimal.py
 
-It speaks over stdin and stdout, as clients that start their servers themselves want it.
+Runs over stdio, for clients that start their servers.
 """
 
 import anyio

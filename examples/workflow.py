@@ -1,4 +1,5 @@
-"""A workflow as a tool: named steps, each stored as it ends, that ask the client when they cannot go on.
+"""A workflow as a tool: each step is stored when it completes, and missing values are requested from the
+client.
 
 python examples/workflow.py
 """
@@ -35,7 +36,7 @@ shipping = Workflow(
             {
                 "street": Output("address", "street"),
                 "grams": Output("weight", "grams"),
-                "carrier": Param("carrier"),  # not an argument of the tool: the client is asked for it
+                "carrier": Param("carrier"),  # not an argument of the tool: requested from the client
             },
         ),
     ],

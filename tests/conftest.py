@@ -1,4 +1,4 @@
-"""What every test may use. Tests that name a parity row carry `@row(n)` from `tests.markers`."""
+"""Options, hooks and fixtures of all tests. Markers such as `@row(n)` are in `tests.markers`."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ LONG = (
     "tests/test_docs.py",
     "tests/test_examples.py",
 )
-"""Files with long tests. Most of them wait, for the leases of processes that were killed."""
+"""Files with long tests. Most of them wait for leases of killed processes to expire."""
 
 
 def with_long_ones_first(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
-    """Let every other process start with its share of the long tests, so that none is left for the end.
+    """Let every second process start with its share of the long tests, so that none is left for the end.
 
-    Each process gets as many tests in a row, before those that are done take over tests from the others.
+    Initially each process gets the same number of consecutive tests; idle processes take over tests later.
     """
     long = [item for item in items if item.nodeid.startswith(LONG)]
     rest = iter([item for item in items if not item.nodeid.startswith(LONG)])
@@ -68,8 +68,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Start what the processes of a run share, before there are any."""
-    # a shell ignores interrupts for what runs in its background
+    """Start what the processes of a run share, before they start."""
+    # a shell ignores interrupts for its background jobs
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     engines.seed()
@@ -111,7 +111,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """Spare the garbage collector the thousands of tests: it would look at them again and again."""
+    """Exclude the thousands of test items from garbage collection."""
     gc.collect()
     gc.freeze()
 
@@ -125,7 +125,7 @@ def pytest_runtest_protocol() -> Generator[None, object, object]:
         quick.watch(is_testing=False)
 
 
-# The seed, and what was raised
+# The seed, and the errors that were raised
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -139,7 +139,7 @@ def pytest_testnodedown(node: Any) -> None:  # noqa: ANN401 - a process of pytes
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """A whole run that passes has raised every error that perdure has, or fails after all."""
+    """Fail a whole run that passes if it has not raised every error of perdure."""
     config = session.config
     if is_worker(config):
         cast("Any", config).workeroutput["raised"] = sorted(raised.raised)

@@ -1,9 +1,9 @@
 """Which engines a test runs on.
 
-The contract kit proves the engines. The layers above use nothing but the seven verbs of the contract, so
-their tests run on a memory engine that is as weak as the contract allows, on SQLite, and on one server, which
-a hash of the test's name and a seed decides. The seed is derived from the commit, so that each commit tries
-other pairs; `ENGINE_SEED=...` repeats a run. `pytest --engines=all` runs every test on every engine.
+The contract kit proves the engines. Higher layers use only the seven verbs of the contract, so their tests
+run on a memory engine that is as weak as the contract allows, on SQLite, and on one server, chosen by a hash
+of the test's name and a seed. The seed is derived from the commit, so that each commit tries other pairs;
+`ENGINE_SEED=...` repeats a run. `pytest --engines=all` runs every test on every engine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ DRAWN = [engine for engine in SERVERS for _ in range(1 if engine == "dynamodb" e
 
 
 def seed() -> str:
-    """The seed of this run. It is set in the environment, so that every process of the run has the same."""
+    """Return the seed of this run. It is set in the environment, so that its processes share it."""
     if not os.environ.get(VARIABLE):
         os.environ[VARIABLE] = _commit()
     return os.environ[VARIABLE]
@@ -43,12 +43,12 @@ def _commit() -> str:
 
 
 def number_of(name: str) -> int:
-    """A number that the seed gives to a name, the same in every process and on every machine."""
+    """Return a number for a name: with the same seed, the same in every process and on every machine."""
     return int.from_bytes(sha256(f"{seed()}/{name}".encode()).digest()[:8], "big")
 
 
 def choice(name: str, values: Sequence[T]) -> T:
-    """One of these values, for a name; another with another seed."""
+    """Return one of the values, chosen by name and seed."""
     return values[number_of(name) % len(values)]
 
 

@@ -43,13 +43,13 @@ PRELOADED = (
 )
 MAX_REQUEST_BYTES = 1024 * 1024
 ADDRESS = "PERDURE_TEST_FORK_SERVER"
-"""The environment variable that holds the socket of the forge that another process has started."""
+"""The environment variable with the socket of a fork server that another process has started."""
 
 Stream: TypeAlias = int | IO[bytes] | None
 
 
 class SpawnRequest(msgspec.Struct):
-    """What is to be run. With it come the three standard streams."""
+    """What to run. The three standard streams are sent along."""
 
     words: list[str]
     folder: str
@@ -57,7 +57,7 @@ class SpawnRequest(msgspec.Struct):
 
 
 class ForkedProcess:
-    """A process, as asyncio has them."""
+    """A process with the interface of asyncio's."""
 
     def __init__(self, pid: int, end: asyncio.StreamReader, connection: asyncio.StreamWriter) -> None:
         self.pid = pid
@@ -78,7 +78,7 @@ class ForkedProcess:
     def send_signal(self, number: int) -> None:
         if self.returncode is not None:
             raise ProcessLookupError
-        with suppress(ProcessLookupError):  # it has ended, and we are not told yet
+        with suppress(ProcessLookupError):  # it has ended, but we are not notified yet
             os.kill(self.pid, number)
 
     def kill(self) -> None:
@@ -94,7 +94,7 @@ class ForkedProcess:
         return code
 
     async def communicate(self) -> tuple[bytes, bytes]:
-        """All that it still says, until it ends."""
+        """Return the rest of its output, until it ends."""
         if self.stdin is not None:
             self.stdin.close()
         out, err, _ = await asyncio.gather(_rest(self.stdout), _rest(self.stderr), self.wait())
@@ -113,7 +113,7 @@ async def spawn(
     stdout: Stream = None,
     stderr: Stream = None,
 ) -> ForkedProcess:
-    """`python` with these words: `-m MODULE ...`, `-c CODE ...`, or `FILE ...`."""
+    """Start `python` with these arguments: `-m MODULE ...`, `-c CODE ...`, or `FILE ...`."""
     folder = os.path.abspath(cwd or ".")  # noqa: PTH100, ASYNC240 (asks no disk)
     order = SpawnRequest(list(words), folder, dict(os.environ if env is None else env))
     pipes = [_pipe(stdin, 0), _pipe(stdout, 1), _pipe(stderr, 2)]
@@ -129,7 +129,7 @@ async def spawn(
 
 
 def run_in_fork(*words: str, cwd: Path | str, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    """The same as `subprocess.run`: wait for its end, and return what it printed."""
+    """Wait for the end of a process and return its output, like `subprocess.run`."""
     order = SpawnRequest(list(words), str(cwd), dict(env))
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err, Path(os.devnull).open() as nothing:
         streams = [nothing.fileno(), out.fileno(), err.fileno()]
@@ -143,7 +143,7 @@ def run_in_fork(*words: str, cwd: Path | str, env: Mapping[str, str]) -> subproc
 
 
 def _send_request(server: str, order: SpawnRequest, streams: list[int]) -> socket.socket:
-    """Where it is told which process was made, and later with what it ended."""
+    """Send a request. The returned socket receives the process id, and later the exit code."""
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(server)
     socket.send_fds(connection, [msgspec.json.encode(order)], streams)
@@ -152,7 +152,7 @@ def _send_request(server: str, order: SpawnRequest, streams: list[int]) -> socke
 
 
 def _pipe(wanted: Stream, place: int) -> tuple[int, int | None]:
-    """Their end of a stream, and ours, where it is a pipe."""
+    """Return the child's end of a stream, and ours if it is a pipe."""
     if wanted == PIPE:
         reading, writing = os.pipe()
         return (reading, writing) if place == 0 else (writing, reading)
@@ -189,7 +189,7 @@ async def _writer(loop: asyncio.AbstractEventLoop, file: IO[bytes]) -> asyncio.S
 
 @cache
 def socket_path() -> Path:
-    """The socket of the process that has read everything. It ends with the process that started it."""
+    """Return the socket of the fork server, started if necessary. It ends with its parent process."""
     if ADDRESS in os.environ:
         return Path(os.environ[ADDRESS])
     path = Path(tempfile.mkdtemp(prefix="fork-server")) / "socket"
@@ -226,7 +226,7 @@ class ForkServer:
         self._woken = woken
 
     def next_child(self) -> tuple[SpawnRequest, list[int]]:
-        """Forks for whoever asks, and returns in the processes that it makes; ends with who started us."""
+        """Fork on request, and return in each child. Exits when the process that started the server ends."""
         with selectors.DefaultSelector() as selector:
             for each in (self._listener, self._ended, sys.stdin):
                 selector.register(each, selectors.EVENT_READ)
@@ -249,7 +249,7 @@ class ForkServer:
         for each in streams:
             os.close(each)
         self._waiting[pid] = connection
-        with suppress(OSError):  # who asked did not wait
+        with suppress(OSError):  # the requester did not wait
             connection.sendall(f"{pid}\n".encode())
         return None
 
@@ -260,7 +260,7 @@ class ForkServer:
         os._exit(0)
 
     def _forget(self, connection: socket.socket) -> None:
-        """In a child: nothing of this is its own."""
+        """Close what belongs to the server, in a child."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for each in (connection, self._listener, *self._waiting.values()):
@@ -279,7 +279,7 @@ class ForkServer:
 
 
 def _be_woken(_number: int, _frame: object) -> None:
-    """A signal without a handler wakes nobody."""
+    """Do nothing: a signal without a handler would not interrupt the wait."""
 
 
 def _receive(connection: socket.socket) -> tuple[SpawnRequest, list[int]]:
@@ -290,7 +290,7 @@ def _receive(connection: socket.socket) -> tuple[SpawnRequest, list[int]]:
 
 
 def become(order: SpawnRequest, streams: list[int]) -> None:
-    """What was asked for: from here on a process like any that the interpreter begins with."""
+    """Set up the child as if the interpreter had just started it."""
     os.environ.clear()
     os.environ.update(order.variables)
     os.chdir(order.folder)
@@ -322,7 +322,7 @@ def _run(words: list[str]) -> None:
 
 
 def ask(server: str, words: list[str]) -> int:
-    """Have it run elsewhere, with our streams; with what it ended."""
+    """Run a command in a fork, with our streams; return its exit code."""
     order = SpawnRequest(words, str(Path.cwd()), dict(os.environ))
     with _send_request(server, order, [0, 1, 2]).makefile() as told:
         _pid, code = told
@@ -334,7 +334,7 @@ if __name__ == "__main__":
         sys.exit(ask(sys.argv[2], sys.argv[3:]))
     for module in PRELOADED:
         import_module(module)
-    gc.freeze()  # so that no child looks at it all when it ends
+    gc.freeze()  # so that no child collects it when it ends
     server = ForkServer(sys.argv[2])
     print("ready", flush=True)
     become(*server.next_child())

@@ -1,4 +1,4 @@
-"""An engine that hands every verb on to a storage. Tests override what they want to disturb or record."""
+"""An engine that forwards every verb to a storage. Tests override what they want to disturb or record."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from perdure.storage import (
 
 
 class ForwardingEngine(Engine):
-    """Give it a `storage` before its first use."""
+    """Set `storage` before the first use."""
 
     name = "forwarding"
     storage: Storage
 
     async def line(self, verb: str) -> Storage:
-        """Awaited before each verb: where it goes."""
+        """Return the storage for a verb. Awaited before each verb."""
         return self.storage
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:

@@ -1,7 +1,7 @@
-"""An invented future version of perdure: today's sources with a few lines changed, in one process only.
+"""An invented future version of perdure: the current sources with a few lines changed, in one process only.
 
 Import this before perdure. Every kind of record has format 2, and format 1 is read too. There is a new kind
-of question, one status of tasks and one of accounts have another name, and items have a new kind.
+of question, one status of tasks and one of accounts have other names, and items have a new kind.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Marks of tests.
+"""Markers of tests.
 
-`@row(23)`: this test proves row 23 of docs/parity.md.
-`@once`: this test never reaches a storage (parsing, validation, refusals), so one engine is enough.
-`@server`: this test needs a server or another process; see tests/quick.py.
-`@strong_memory(reason)`: this test needs more of the memory engine than the contract promises.
+`@row(23)`: the test proves row 23 of docs/parity.md.
+`@once`: the test does not depend on the storage (parsing, validation, refusals), so one engine is enough.
+`@server`: the test needs a server or another process; see tests/quick.py.
+`@strong_memory(reason)`: the test needs more of the memory engine than the contract promises.
 """
 
 from __future__ import annotations

@@ -10,17 +10,17 @@ FUTURE = 3
 
 
 def newer(body: str, **changes: object) -> str:
-    """A body of the next format, and with other values."""
+    """Return a body of the next format, with other values."""
     return msgspec.json.encode({**msgspec.json.decode(body), "format": FUTURE, **changes}).decode()
 
 
 def changed(body: str, **changes: object) -> str:
-    """A body of today's format with other values."""
+    """Return a body of the current format with other values."""
     return msgspec.json.encode({**msgspec.json.decode(body), **changes}).decode()
 
 
 async def put(storage: Storage, record: Record, body: str, *, now: Micros, tag: str | None = None) -> Record:
-    """Write a body as a newer process would: everything else of the record stays as it is."""
+    """Write a body as a newer process would; the rest of the record stays the same."""
     change = record.replace_with(
         body=body,
         tag=record.tag if tag is None else tag,
@@ -33,7 +33,7 @@ async def put(storage: Storage, record: Record, body: str, *, now: Micros, tag: 
 
 
 async def stored(storage: Storage, address: Address, *, now: Micros) -> Record:
-    """The record as it is now."""
+    """Return the current record."""
     found = await storage.get(address, now=now)
     assert found is not None
     return found

@@ -1,7 +1,7 @@
 """What `make quick` runs: every test that needs no server and no other process.
 
-`FILES` names the files whose tests need one. In other files a test that does carries `@server`. A test that
-starts a process or opens a socket all the same fails, and says so.
+`FILES` lists files in which all tests need one. In other files such tests are marked with `@server`. An
+unmarked test that starts a process or opens a socket fails.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ FILES = (
     "tests/web/test_live",
 )
 FORBIDDEN = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "socket.bind", "socket.connect"}
-"""The audit events of a test that needs a server."""
+"""Audit events of tests that need a server."""
 
 _is_testing = False
 
@@ -80,13 +80,13 @@ class NeedsServer(RuntimeError):
 
 
 def is_left_out(path: Path) -> bool:
-    """Whether every test in this file or folder needs a server. Then it is not even read."""
+    """Return whether every test in this file or folder needs a server, so that it is not even imported."""
     name = path.relative_to(engines.ROOT).as_posix()
     return f"{name}/".startswith(FILES)
 
 
 def select(items: list[pytest.Item]) -> list[pytest.Item]:
-    """The tests that need no server. From now on each fails that starts one."""
+    """Return the tests that need no server. From now on, a test that starts one fails."""
     sys.addaudithook(_forbid)
     return [item for item in items if not _needs_server(item)]
 
@@ -100,7 +100,7 @@ def _needs_server(item: pytest.Item) -> bool:
 
 
 def watch(*, is_testing: bool) -> None:
-    """Say whether a test runs, or pytest itself is at work."""
+    """Set whether a test is running, as opposed to pytest itself."""
     global _is_testing  # noqa: PLW0603 - an audit hook cannot be removed
     _is_testing = is_testing
 

@@ -1,7 +1,7 @@
-"""Records which errors of perdure the tests really raised, for row 100 of the parity list.
+"""Records which errors of perdure the tests raised, for row 100 of the parity list.
 
-An exception that was raised has a traceback, and keeps it until it is deleted. So a hook on deletion sees
-every error that was raised, and by which code, without keeping any of them alive.
+An exception that was raised keeps its traceback until it is deleted. So a hook on deletion sees every error
+that was raised, and by which code, without a reference to any of them.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ BASES = {
     "FeedError",
     "SourceError",
 }
-"""The classes that only stand for those below them; nothing raises them themselves."""
+"""Base classes that are never raised themselves."""
 
 KEY = "perdure/raised"
-"""Where pytest keeps what the last whole run raised, in its cache."""
+"""The key of the last whole run's errors in pytest's cache."""
 RECORD = Path(__file__).parents[1] / ".pytest_cache" / "v" / KEY
 
 RAISED_BY_USERS = {"Again"}
-"""Errors that the functions of users raise, to be tried again. Here tests are the users."""
+"""Errors that functions of users raise, to be retried. Here the tests are the users."""
 
 raised: set[str] = set()
 
 
 def record() -> None:
-    """Record, from now on, the errors that code of perdure raises in this process."""
+    """Start to record the errors that perdure's code raises in this process."""
     PerdureError.__del__ = _note  # pyright: ignore[reportAttributeAccessIssue]
 
 
@@ -51,14 +51,14 @@ def _note(error: PerdureError) -> None:
 
 
 def _origin(trace: TracebackType) -> str:
-    """The file that raised the error."""
+    """Return the file that raised the error."""
     while trace.tb_next is not None:
         trace = trace.tb_next
     return trace.tb_frame.f_code.co_filename
 
 
 def every_error() -> list[type[PerdureError]]:
-    """Every class of error that perdure defines, except those that only stand for others."""
+    """Return every error class of perdure, except base classes."""
     for module in pkgutil.walk_packages(perdure.__path__, "perdure."):
         if module.name.rpartition(".")[2] == "errors":
             import_module(module.name)
@@ -76,10 +76,10 @@ def _name(error: type[PerdureError]) -> str:
 
 
 def missing(seen: set[str]) -> list[str]:
-    """The errors that were never raised."""
+    """Return the errors that were never raised."""
     return [name for name in map(_name, every_error()) if name not in seen]
 
 
 def recorded() -> set[str] | None:
-    """The errors that the last whole run raised; None if there was no such run."""
+    """Return the errors that the last whole run raised, or None if there was none."""
     return set(json.loads(RECORD.read_text("utf-8"))) if RECORD.exists() else None

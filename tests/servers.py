@@ -1,9 +1,9 @@
-"""The servers of a test run: one of each kind, started when a test first asks for it, closed at the end.
+"""The servers of a test run: one of each kind, started when a test first needs it, closed at the end.
 
-The process that runs pytest starts and closes them. Its test processes, and other runs that are started with
-its environment, ask it for their ports.
+The process that runs pytest starts and closes them. Its test processes, and other runs with its environment,
+ask it for their ports.
 
-`PERDURE_WITHOUT` names engines that a run leaves out on purpose; anything else that is missing fails the run.
+`PERDURE_WITHOUT` names engines that a run leaves out on purpose; any other missing server fails the run.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ S = TypeVar("S", bound=Shared)
 
 LEFT_OUT = frozenset(filter(None, os.environ.get("PERDURE_WITHOUT", "").split(",")))
 LOCAL_JAR = os.environ.get("PERDURE_DYNAMODB_LOCAL")
-"""The path of Amazon's DynamoDB Local, if it is to be tested; docs/dynamodb.md explains how."""
+"""The path of Amazon's DynamoDB Local, to test it too; see docs/dynamodb.md."""
 
 ADDRESS = "PERDURE_TEST_SERVERS"
-"""The environment variable that holds the socket on which the host listens."""
+"""The environment variable with the path of the host's socket."""
 
 
 class Answer(msgspec.Struct):
-    """What the host answers: the ports of a server, or why it could not be started."""
+    """The host's reply: the ports of a server, or why it could not be started."""
 
     ports: list[int] = []
     error: str = ""
 
 
 class Host:
-    """Starts servers on request, each once, for every process of a run."""
+    """Starts servers on request, each once, for all processes of a run."""
 
     def __init__(self) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="perdure-test-servers-"))
@@ -65,7 +65,7 @@ class Host:
         os.environ[ADDRESS] = str(self._folder / "socket")
 
     def close(self) -> None:
-        """Close every server, and leave nothing behind."""
+        """Close every server, and delete its files."""
         os.environ.pop(ADDRESS, None)
         self._socket.close()
         for server in self._servers.values():
@@ -83,7 +83,7 @@ class Host:
             name = connection.recv(1024).decode()
             try:
                 answer = Answer(ports=_ports_of(self._started(name)))
-            except Exception as error:  # whatever it is, the test that asked fails with it
+            except Exception as error:  # the test that asked fails with it
                 answer = Answer(error=f"{type(error).__name__}: {error}")
             connection.sendall(msgspec.json.encode(answer))
 
@@ -105,7 +105,7 @@ def postgres() -> Postgres:
 
 
 def system_postgres() -> Postgres:
-    """The version that the system has, which is older."""
+    """Return the system's PostgreSQL, which is an older version."""
     return _attached("system_postgres", Postgres)
 
 
@@ -145,12 +145,12 @@ _KINDS: dict[str, Callable[[], Shared]] = {
 
 @cache
 def host() -> Host:
-    """The host of this process. Call it where processes are started that shall share its servers."""
+    """Return the host of this process. Call this before starting processes that share its servers."""
     return Host()
 
 
 def close_all() -> None:
-    """At the end of the run: close the servers that this process has started."""
+    """Close the servers that this process has started, at the end of the run."""
     if host.cache_info().currsize:
         host().close()
         host.cache_clear()
@@ -162,7 +162,7 @@ atexit.register(close_all)
 
 @cache
 def _attached(name: str, kind: type[S]) -> S:
-    """A server that the host has started. It can be reached, but not stopped or paused from here."""
+    """Return a server that the host has started. It can be used, but not stopped or paused from here."""
     if ADDRESS not in os.environ:
         host()
     with socket.socket(socket.AF_UNIX) as connection:

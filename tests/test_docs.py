@@ -1,4 +1,4 @@
-"""The documentation says what works: its pages are run, its Python is compiled, its site is built."""
+"""The documentation is correct: its pages are run, its Python is compiled, its site is built."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from perdure.tasks import Status
 from perdure.tasks.lifecycle import TRANSITIONS
 
 from . import servers
+from .conditions import wait_until
 from .doc_pages.pages import DOCS, Block, blocks_of, every_page, is_seen, name_of, runnable_pages
 from .doc_pages.shell import Terminal, terminal
 from .mcp.raw_clients import is_open
-from .runtime.replicas import until
 
 pytestmark = pytest.mark.anyio
 
 ROOT = DOCS.parent
 POSTGRES = "postgresql://user@host/database"
-"""How pages call a database that is the reader's own."""
+"""The reader's database, as pages name it."""
 RUN = {
     "tutorial.md",
     "guides/authentication.md",
@@ -47,7 +47,7 @@ PORT = re.compile(r"\b80\d\d\b")
 
 
 class Reader:
-    """Does what a page says, on ports and a database of its own."""
+    """Follows a page, with its own ports and database."""
 
     def __init__(self, page: Path, folder: Path, shell: Terminal) -> None:
         self._blocks = blocks_of(page)
@@ -79,23 +79,23 @@ class Reader:
                 pass
 
     async def _see(self, expected: str) -> None:
-        """What a server in the background prints may come a moment later."""
+        """Wait for the expected output: a server in the background may print it a moment later."""
 
         async def is_there() -> bool:
             await self._shell.run("true")
             return is_seen(expected, self._shell.shown)
 
         with suppress(TimeoutError):
-            await until(is_there, seconds=30)
+            await wait_until(is_there, seconds=30)
         shown = self._shell.look()
         assert is_seen(expected, shown), shown
 
     async def _until_open(self, commands: str) -> None:
-        """A person takes longer to type the next command than a server to start."""
+        """Wait until a started server listens, as a person takes a while to type the next command."""
         if commands.rstrip().endswith("&") or "&\n" in commands:
             named = re.search(r"PORT=(\d+)", commands)
             port = next(iter(self._instead.values())) if named is None else named[1]
-            await until(lambda: is_open(int(port)), seconds=60)
+            await wait_until(lambda: is_open(int(port)), seconds=60)
 
 
 def pages_to_run() -> list[Path]:
@@ -132,7 +132,7 @@ async def test_what_a_page_runs_in_the_background_is_what_it_kills(tmp_path: Pat
             await shell.run("true")
             return len(shell.shown.split()) == 2
 
-        await until(both_are_told, seconds=30)
+        await wait_until(both_are_told, seconds=30)
         background, process = shell.look().split()
         assert background == process
         assert await shell.run(f"kill -9 {process}\nwait {process}") == 128 + signal.SIGKILL
@@ -224,7 +224,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def build(target: Path) -> None:
-    """As `make docs` does it. A link that leads nowhere fails it."""
+    """Build the site as `make docs` does. A broken link fails it."""
     built = subprocess.run(
         [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(target)],
         cwd=ROOT, capture_output=True, text=True, timeout=300, check=False,

@@ -1,6 +1,6 @@
-"""Every error that perdure can raise is drawn in its module's tree, and raised by a test.
+"""Every error of perdure is in its module's tree, and raised by a test.
 
-The second is checked at the end of each whole run, from what `tests.raised` has recorded in it.
+The second is checked at the end of each whole run, from what `tests.raised` recorded.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def test_nothing_in_the_sources_looks_at_an_errors_message() -> None:
 
 @pytest.fixture
 def recorded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
-    """What is recorded from here on."""
+    """Return the errors that are recorded from now on."""
     gc.collect()
     seen = set[str]()
     monkeypatch.setattr(raised, "raised", seen)

@@ -17,16 +17,17 @@ import pytest
 from mcp.client import Client
 from mcp.client.session import ClientRequestContext
 from mcp.client.stdio import StdioServerParameters
-from mcp_types import CallToolResult, ElicitRequestParams, ElicitResult, TextContent, TextResourceContents
+from mcp_types import ElicitRequestParams, ElicitResult, TextResourceContents
 
 from perdure.mcp.client import ClientTask, ClientTasks, TaskState
 from perdure.storage.kit.servers.process import free_port
 
+from .conditions import wait_until
 from .feeds.fake_server.process import FakeProcess, fake_process
 from .fork_server import PIPE, STDOUT, ForkedProcess, spawn
 from .markers import row
 from .mcp.raw_clients import Client2025, Client2026, is_open
-from .runtime.replicas import until
+from .mcp.tool_helpers import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -72,7 +73,7 @@ class Program:
             assert text in self.said or not self._reading.done(), self.said
             return text in self.said
 
-        await until(met, seconds=seconds)
+        await wait_until(met, seconds=seconds)
 
     async def end(self, number: signal.Signals) -> int:
         """Send it a signal; how it ended."""
@@ -102,7 +103,7 @@ async def running(
 
 
 async def until_open(program: Program, port: int) -> None:
-    await until(lambda: is_open(port), seconds=60)
+    await wait_until(lambda: is_open(port), seconds=60)
 
 
 class Served:
@@ -153,12 +154,6 @@ async def started(client: Client, tasks: ClientTasks, tool: str, arguments: Mapp
     return task
 
 
-def text_of(result: CallToolResult) -> str:
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return block.text
-
-
 # What there is
 
 
@@ -195,7 +190,7 @@ async def test_minimal_brews_over_stdin_and_stdout(tmp_path: Path, mode: Mode) -
         assert text_of(await client.call_tool("brew", {"cups": 1})) == "1 cups of coffee"
         task = await started(client, tasks, "brew", {"cups": 2})
         assert text_of(await task.wait(30, on_state=seen.append)) == "2 cups of coffee"
-        await until(lambda: _has_brewed(many, 2), seconds=30)
+        await wait_until(lambda: _has_brewed(many, 2), seconds=30)
         await many.cancel()
 
     assert seen[-1].status == "completed"
@@ -261,7 +256,7 @@ async def test_elicitation_is_answered_after_a_restart(tmp_path: Path) -> None:
     async with served(tmp_path, "elicitation") as server:
         async with visiting(server.url, asked) as (client, tasks):
             task = await started(client, tasks, "book_trip", {"city": "Rome"})
-            await until(lambda: _waits(task), seconds=30)
+            await wait_until(lambda: _waits(task), seconds=30)
             kept = task.save()
         await server.program.end(signal.SIGKILL)
     async with served(tmp_path, "elicitation") as server, visiting(server.url, answers) as (client, tasks):
@@ -304,7 +299,7 @@ async def test_checkpoint_goes_on_counting_when_its_server_was_killed(tmp_path: 
         async with visiting(server.url) as (client, tasks):
             task = await started(client, tasks, "count_words", {"chapters": 4})
             kept = task.save()
-            await until(lambda: _has_counted(task, 2), seconds=30)
+            await wait_until(lambda: _has_counted(task, 2), seconds=30)
         await server.program.end(signal.SIGKILL)
     async with served(tmp_path, "checkpoint") as server, visiting(server.url) as (client, tasks):
         result = await tasks.resume(client, kept).wait(60, on_state=note)
@@ -330,7 +325,7 @@ async def test_feeds_reads_goes_on_when_its_server_was_killed_and_tells_what_peo
             async with visiting(server.url) as (client, tasks):
                 task = await started(client, tasks, "ingest", {"accounts": dids})
                 kept = task.save()
-                await until(lambda: _has_read(fake, 2), seconds=30)
+                await wait_until(lambda: _has_read(fake, 2), seconds=30)
             await server.program.end(signal.SIGKILL)
         async with served(tmp_path, "feeds") as server, visiting(server.url) as (client, tasks):
             result = await tasks.resume(client, kept).wait(120)
@@ -382,16 +377,16 @@ async def test_resuming_client_is_stopped_and_goes_on_waiting_for_the_same_repor
     kept = tmp_path / "report.task"
     async with sampled(tmp_path, "--no-dashboard") as server:
         async with running(tmp_path, CLIENT, server.url, "5") as client:
-            await until(lambda: _page(client) >= 2, seconds=60)
+            await wait_until(lambda: _page(client) >= 2, seconds=60)
             code = await client.end(signal.SIGINT)
             assert (code, "Traceback" in client.said) == (0, False), client.said
-            assert "stopped; the task goes on" in client.said
+            assert "Stopped. The task keeps running." in client.said
         task, same = kept.read_text(), tmp_path / "same.task"
         same.hardlink_to(kept)  # stays when the client is done with it
         async with running(tmp_path, CLIENT, server.url) as again:
             assert await again.ended() == 0, again.said
 
-    assert "resuming the task" in again.said
+    assert "Resuming the task" in again.said
     assert same.read_text() == task
     assert "2026 report: 12 pages, finished by attempt 1" in again.said
     assert "writing page 1 of 12" not in again.said
@@ -404,7 +399,7 @@ async def test_resuming_client_gets_its_report_from_a_server_that_was_killed_mea
     port = free_port()
     async with sampled(tmp_path, "--no-dashboard", port=port) as server:
         async with running(tmp_path, CLIENT, server.url, "4") as client:
-            await until(lambda: _page(client) >= 3, seconds=60)
+            await wait_until(lambda: _page(client) >= 3, seconds=60)
             os.kill(server.program.pid, signal.SIGSTOP)  # writes no page more, however long the rest takes
             await client.end(signal.SIGINT)
         await server.program.end(signal.SIGKILL)

@@ -9,7 +9,8 @@ import pytest
 from mcp.client import Client
 
 from .doc_pages.pages import blocks_of
-from .test_examples import sampled, text_of, visiting
+from .mcp.tool_helpers import text_of
+from .test_examples import sampled, visiting
 
 pytestmark = pytest.mark.anyio
 

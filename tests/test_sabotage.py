@@ -1,4 +1,4 @@
-"""The plan of `make sabotage` goes with the sources: what it breaks is there, and every row has its turn."""
+"""The mutants of `make sabotage` match the sources, and every proven row has one."""
 
 from __future__ import annotations
 

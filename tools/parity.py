@@ -1,14 +1,14 @@
 """`make parity`: the rows of docs/parity.md, each with the tests that prove it.
 
-A row is claimed by the word `proven` in its last column. A test proves it in one of three ways:
+A row with the word `proven` in its last column needs a test. A test proves it in one of three ways:
 
 - contract: a check of the contract kit, which runs on every engine
-- rotation: a test of a layer above, which runs on memory, on SQLite and on one server that the seed chooses
-- once: a test that reaches no storage, or one engine by its nature
+- rotation: a test of a higher layer, which runs on memory, on SQLite and on one server that the seed chooses
+- once: a test without a storage, or with one engine by its nature
 
-`--all` collects the tests as `make test-all` runs them, on every engine. Fails if a claimed row has no test,
-or if one that touches a storage lacks an engine. Row 100 is also proven by what the last whole run recorded:
-which errors its tests really raised.
+`--all` collects the tests as `make test-all` runs them, on every engine. Fails if a proven row has no test,
+or if a row with storage tests lacks an engine. Row 100 is also proven by the errors that the last whole run
+raised.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ PARAMETERS = ("on_engine", "on_shared_engine", "engine")
 """The parameters of tests that name an engine."""
 KINDS = ("contract", "rotation", "once")
 IMPORTED = "ignore::pytest.PytestAssertRewriteWarning"
-"""What pytest warns of because this process has imported parts of the tests already."""
+"""Pytest warns because this process has already imported some test modules."""
 LASTING = ["sqlite", *engines.SERVERS]
 ENGINES_BY_ROW = {94: ["memory", "sqlite", "postgres"], 97: LASTING, 107: LASTING}
-"""The engines of rows that are not about all five. 94 names its engines; memory forgets what 97 keeps, and
-has no stored bytes that could be damaged as in 107.
+"""The engines of rows that do not apply to all five. 94 names its engines; memory cannot keep data as 97
+demands, and has no stored bytes to damage as in 107.
 """
 ERRORS_ROW = 100
 """The row that is proven by recording which errors were raised."""
@@ -60,7 +60,7 @@ class Proof(msgspec.Struct, frozen=True):
 
     test: str
     engine: str | None
-    """The engine that it runs on, if it is run on several."""
+    """The engine it runs on, if the test is run on several."""
 
     @property
     def function(self) -> str:
@@ -92,7 +92,7 @@ class Collector:
 
 
 def engine_of(item: pytest.Item) -> str | None:
-    """The engine of a test that `tests.engines` or the contract runs on several."""
+    """Return the engine of a test that runs on several engines."""
     if not hasattr(item, "callspec") or item.get_closest_marker("once") is not None:
         return None
     values: dict[str, object] = cast("Any", item).callspec.params
@@ -118,7 +118,7 @@ def collect(*options: str) -> dict[int, list[Proof]]:
 
 
 def missing_engines(row: Row, proofs: list[Proof], *, everywhere: bool) -> list[str]:
-    """The engines on which a row that touches a storage is not proven."""
+    """Return the engines on which a row with storage tests is not proven."""
     seen = {proof.engine for proof in proofs} - {None}
     if not seen:
         return []
@@ -142,7 +142,7 @@ def show(row: Row, proofs: list[Proof]) -> None:
 
 
 def summary(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: bool) -> str:
-    """How many rows are proven in which way; the strongest counts."""
+    """Count the rows by the strongest way in which each is proven."""
     kinds = Counter[str]()
     for row in claimed:
         found = {proof.kind for proof in proofs.get(row.number, [])}
@@ -156,7 +156,7 @@ def summary(claimed: list[Row], proofs: dict[int, list[Proof]], *, everywhere: b
 
 
 def unraised() -> list[str]:
-    """What the last whole run of the tests says about row 100."""
+    """Return the errors that the last whole run of the tests did not raise, for row 100."""
     seen = raised.recorded()
     if seen is None:
         return [f"row {ERRORS_ROW}: no whole run has recorded which errors it raised; run: make test"]

@@ -1,4 +1,4 @@
-"""`make pictures`: the picture of the dashboard for the README, from the sample server in a real browser."""
+"""`make pictures`: take the README's picture of the dashboard, with the sample server in a real browser."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TARGET = Path(__file__).parents[1] / "docs" / "images" / "dashboard.png"
 MAX_BYTES = 200_000
 SIZE: ViewportSize = {"width": 1120, "height": 460}
 SECONDS = 8
-"""How long the short reports take."""
+"""Duration of the short reports."""
 QUESTION = "approve_report"
 
 
@@ -40,7 +40,7 @@ async def main() -> None:
 
 
 async def _call_tools(client: Client, tasks: ClientTasks) -> None:
-    """Leave tasks of every kind: finished, failed, running, and one that asks."""
+    """Create tasks of every kind: finished, failed, running, and one that asks a question."""
     await client.call_tool("build_report", {"year": 2024, "seconds": SECONDS})
     await client.call_tool("sign_report", {"year": 2024})
     await client.call_tool("print_report", {"year": 2024})
@@ -50,7 +50,7 @@ async def _call_tools(client: Client, tasks: ClientTasks) -> None:
 
 
 async def _photograph(page: Page) -> None:
-    """The list of tasks, once a report has pages to show and the question is asked."""
+    """Photograph the list of tasks when a report has progress and the question is open."""
     await page.goto("/tasks")
     await is_live(page)
     rows = page.locator("#rows")

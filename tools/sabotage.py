@@ -1,14 +1,13 @@
-"""`make sabotage`: break one line under each parity row, and check that its tests notice.
+"""`make sabotage`: mutation testing. Break one line for each parity row, and check that the row's tests fail.
 
-Each entry of sabotage.toml names a row, a file of the package, the line to break and its replacement. It is
-applied to a copy of the sources, and the tests of that row are run on the copy, on the engines that
-`make test` chooses under the same seed. A row whose tests stay green is reported; so is a claimed row without
-an entry.
+Each mutant in sabotage.toml names a row, a file of the package, the line to break and its replacement. It is
+applied to a copy of the sources, and the tests of that row run on the copy, on the engines that `make test`
+chooses with the same seed. Mutants that survive are reported, and so are proven rows without a mutant.
 
     python -m tools.sabotage [ROW ...] [--third 1|2|3]
 
-The tests are collected once. Each run then loads only the files that have tests of its row, and all runs
-share their servers.
+The tests are collected once. Each run loads only the files with tests of its row, and all runs share their
+servers.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from .parity import ROOT, Proof, collect, rows, say
 MUTANTS = Path(__file__).with_name("sabotage.toml")
 TESTS_FAILED = 1
 TIMEOUT = 600.0
-"""Seconds after which a run is stopped. Tests that never end have noticed something, too."""
+"""Seconds after which a run is stopped. Tests that hang have noticed the mutant, too."""
 
 
 class Mutant(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,22 +69,22 @@ def judge(sabotage: Mutant, proofs: list[Proof]) -> Verdict:
         apply(sabotage, sources)
         failure = run_tests(sabotage.row, sorted({proof.file for proof in proofs}), sources)
     seconds = time.monotonic() - started
-    word = "MISSED" if failure is None else "noticed"
+    word = "SURVIVED" if failure is None else "killed"
     say(f"{word:8} row {sabotage.row:3} {seconds:5.0f} s  {failure or ''}")
     return Verdict(sabotage, failure is not None, seconds)
 
 
 def run_tests(row: int, files: list[str], sources: Path) -> str | None:
-    """The first test of the row that fails on these sources; None if none does."""
+    """Return the first test of the row that fails on these sources, or None."""
     command = [sys.executable, "-m", "pytest", "-qx", "-p", "no:cacheprovider", f"--row={row}", *files]
     environment = {**os.environ, "PYTHONPATH": str(sources)}
-    environment.pop(fork_server.ADDRESS, None)  # it has read the sources as they are
+    environment.pop(fork_server.ADDRESS, None)  # it has imported the original sources
     try:
         run = subprocess.run(  # noqa: S603 - our own command
             command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=TIMEOUT
         )
     except subprocess.TimeoutExpired:
-        return f"its tests did not end within {TIMEOUT:.0f} s"
+        return f"the tests did not end within {TIMEOUT:.0f} s"
     failures = re.findall(r"^(?:FAILED|ERROR) (tests/\S.*?)(?: - .*)?$", run.stdout, re.MULTILINE)
     if run.returncode == TESTS_FAILED or failures:
         return failures[0] if failures else "a test"
@@ -115,12 +114,12 @@ def main() -> None:
         verdicts = list(pool.map(judge, chosen, [proofs.get(each.row, []) for each in chosen]))
     green = [each.sabotage for each in verdicts if not each.is_killed]
     for each in green:
-        say(f"row {each.row} stayed green with {each.new.strip()!r} in {each.file}")
+        say(f"row {each.row}: mutant survived ({each.new.strip()!r} in {each.file})")
     bare = {row.number for row in rows() if row.is_proven} - {each.row for each in plan}
     for number in sorted(bare):
-        say(f"row {number} is claimed and nothing sabotages it")
+        say(f"row {number} is proven but has no mutant")
     minutes = (time.monotonic() - started) / 60
-    say(f"sabotage: {len(chosen) - len(green)} of {len(chosen)} were noticed in {minutes:.1f} minutes")
+    say(f"sabotage: {len(chosen) - len(green)} of {len(chosen)} mutants killed in {minutes:.1f} minutes")
     sys.exit(1 if green or bare else 0)
 
 

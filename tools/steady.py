@@ -1,7 +1,7 @@
-"""`make steady`: run the tests under six seeds, the last two beside processes that keep every core busy.
+"""`make steady`: run the tests with six seeds, the last two while other processes keep every core busy.
 
-Writes the results, and the slowest tests of the first run, to benchmarks/TESTS.md. Fails if a run fails; what
-a failed run printed is kept in .venv/steady-SEED.log.
+Writes the results, and the slowest tests of the first run, to benchmarks/TESTS.md. Fails if a run fails; the
+output of a failed run is kept in .venv/steady-SEED.log.
 
     python -m tools.steady COMMAND ...        the command that runs the tests
 """
@@ -45,7 +45,7 @@ def spin() -> None:
 
 @contextmanager
 def load(*, is_busy: bool) -> Generator[None]:
-    """Keep every core busy for a while, if asked to."""
+    """Keep every core busy, if `is_busy`."""
     spinning = [Process(target=spin, daemon=True) for _ in range(os.cpu_count() or 1)] if is_busy else []
     for process in spinning:
         process.start()

@@ -22,9 +22,9 @@ from perdure.feeds import AccountStatus
 from perdure.feeds.account import Lease
 from perdure.storage.clock import HOUR
 
+from ..conditions import wait_until
 from ..feeds.fake_server import Fault
 from ..fork_server import ForkedProcess, spawn
-from ..runtime.replicas import until
 from .feeds_folder import PATIENCE, Ended, Place, a_place, environment, now
 
 pytestmark = pytest.mark.anyio
@@ -151,7 +151,7 @@ async def asking_at_once(place: Place, count: int, polling: Coroutine[None, None
     place.fake.limit.set(count - 1, seconds=2)
     place.fake.gate.clear()
     task = asyncio.create_task(polling)
-    await until(lambda: place.fake.under_way == count, PATIENCE)
+    await wait_until(lambda: place.fake.under_way == count, PATIENCE)
     place.fake.gate.set()
     return await task
 
@@ -176,7 +176,7 @@ async def test_once_right_after_a_kill_says_who_was_not_polled_and_fails(place: 
     await place.added(alice)
     place.fake.gate.clear()
     killed = await place.start("once")
-    await until(lambda: place.fake.under_way > 0, PATIENCE)
+    await wait_until(lambda: place.fake.under_way > 0, PATIENCE)
     killed.kill()
     await killed.wait()
     place.fake.gate.set()
@@ -299,7 +299,7 @@ async def test_run_polls_whoever_is_added_or_has_news_until_it_is_told_to_stop(p
 
 async def until_asked(place: Place, count: int) -> None:
     """Until so many feeds have been asked for."""
-    await until(lambda: len(place.fake.asked()) >= count, PATIENCE)
+    await wait_until(lambda: len(place.fake.asked()) >= count, PATIENCE)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -311,7 +311,7 @@ async def test_a_signal_ends_polls_in_good_order(
     await place.added(*(place.person(f"user{each}.test", 3) for each in range(60)))
     place.fake.gate.clear()
     process = await place.start(command)
-    await until(lambda: place.fake.under_way >= 10, PATIENCE)
+    await wait_until(lambda: place.fake.under_way >= 10, PATIENCE)
     process.send_signal(number)
     assert (await ended(process)).code == code
     assert len(place.fake.asked()) < 60

@@ -22,12 +22,13 @@ from perdure.operating import Operator
 from perdure.storage import open_storage
 from perdure.tasks import Status
 
+from ..conditions import wait_until
 from ..feeds.fake_server.process import fake_process
 from ..fork_server import PIPE, STDOUT, spawn
 from ..mcp.raw_clients import Client2025, Client2026
-from ..runtime.replicas import until
+from ..mcp.tool_helpers import text_of
 from ..storage.engines import new_url
-from ..test_examples import Person, running, sampled, started, text_of, visiting
+from ..test_examples import AnsweringUser, running, sampled, started, visiting
 from .serve_process import (
     DASHBOARD_TOKEN,
     LONG_REPORT,
@@ -83,7 +84,7 @@ async def test_it_says_where_it_is_and_what_it_can_and_does_it(plain: Background
         signed = await client.call_tool("sign_report", {"year": 2026})
         printed = await client.call_tool("print_report", {"year": 2026})
         report = await started(client, tasks, "build_report", LONG_REPORT)
-        await until(lambda: is_writing(report), seconds=30)
+        await wait_until(lambda: is_writing(report), seconds=30)
         await report.cancel()
     async with await open_storage(f"sqlite:///{plain.file}") as storage:
         unprinted = (await Operator(storage).tasks(name="print_report", limit=1)).tasks
@@ -190,7 +191,7 @@ async def _pasted(server: Background, folder: Path, lines: str) -> str:
                 await operator.cancel(row.locator, row.task_id)
             return bool(writing)
 
-        await until(is_cancelled, seconds=60)
+        await wait_until(is_cancelled, seconds=60)
     out, _ = await asyncio.wait_for(process.communicate(), 60)
     assert process.returncode == 0, out
     return out.decode()

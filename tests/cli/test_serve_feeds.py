@@ -14,7 +14,7 @@ from perdure.feeds.bluesky import open_bluesky
 from perdure.samples.source import with_simulated
 from perdure.storage import open_storage
 
-from ..runtime.replicas import until
+from ..conditions import wait_until
 from ..test_examples import sampled, visiting
 from .feeds_folder import PATIENCE, Place, a_place, now
 from .serve_process import anyone, content_of, ended_well, refused
@@ -52,7 +52,7 @@ async def test_accounts_that_are_added_meanwhile_are_polled_shown_and_released_a
         place.world.publish(alice, "news")
         async with place.store() as store:
             await store.update(alice, lambda account: replace(account, next_poll_at=now()))
-        await until(lambda: place.fake.under_way > 0, PATIENCE)
+        await wait_until(lambda: place.fake.under_way > 0, PATIENCE)
         code = await server.program.end(signal.SIGTERM)
     ended_well(server.program, code)
     assert (await place.account(alice)).lease is None
@@ -102,7 +102,7 @@ async def test_made_up_people_of_the_sample_tools_stay_available(place: Place) -
         async def is_polled() -> bool:
             return (await place.account(ada.account_id)).poll_count > ada.poll_count
 
-        await until(is_polled, PATIENCE)
+        await wait_until(is_polled, PATIENCE)
     account = await place.account(ada.account_id)
     assert (account.status, account.consecutive_failures) == (ada.status, 0)
     assert place.fake.asked(actor=ada.account_id) == []

@@ -19,9 +19,9 @@ from perdure.storage.kit.sample_records import NOW, make_record
 from perdure.storage.kit.servers.valkey import Valkey
 from perdure.storage.memory import MemoryEngine
 
+from ..conditions import wait_until
 from ..markers import server
 from ..mcp.raw_clients import Client2026
-from ..runtime.replicas import until
 from ..storage.sqlite_child import fill
 from ..storage.sqlite_helpers import padded
 from ..test_examples import sampled
@@ -95,11 +95,11 @@ async def test_health_reports_writes_that_fail_until_they_succeed_again(
             await modern.until(await modern.start("print_report", {"year": 2026}), "completed")
             assert await is_well()
             filling.refuse()
-            await until(is_refused, seconds=30)  # a short record may still fit
+            await wait_until(is_refused, seconds=30)  # a short record may still fit
             failing = await browser.get(address)
             assert (failing.status_code, failing.json()) == (503, FULL)
             filling.accept()
-            await until(is_well, seconds=30)
+            await wait_until(is_well, seconds=30)
             await modern.until(await modern.start("print_report", {"year": 2026}), "completed")
             assert (await browser.get(address)).json() == {"status": "ok"}
     assert "writes to the storage fail: " in served.program.said

@@ -13,10 +13,11 @@ from mcp.client import Client
 
 from perdure.mcp.client import ClientTask, ClientTasks
 
+from ..conditions import wait_until
 from ..markers import row
 from ..mcp.raw_clients import Client2025
-from ..runtime.replicas import until
-from ..test_examples import sampled, started, text_of, visiting
+from ..mcp.tool_helpers import text_of
+from ..test_examples import sampled, started, visiting
 from .serve_process import LONG_REPORT, REPORT, anyone, content_of, ended_well, has_page, has_read, is_writing
 from .user_servers import PATIENT
 
@@ -34,9 +35,9 @@ async def test_a_report_is_finished_from_its_checkpoint_and_feeds_are_read_when_
 ) -> None:
     async with sampled(tmp_path, "--no-dashboard") as server, visiting(server.url) as (client, tasks):
         feeds = await started(client, tasks, "read_feeds", {})
-        await until(lambda: has_read(feeds, 3), seconds=30)
+        await wait_until(lambda: has_read(feeds, 3), seconds=30)
         report = await started(client, tasks, "build_report", REPORT)
-        await until(lambda: has_page(report, 4), seconds=30)
+        await wait_until(lambda: has_page(report, 4), seconds=30)
         await server.program.end(signal.SIGKILL)
     async with sampled(tmp_path, "--no-dashboard") as server, visiting(server.url) as (client, tasks):
         written = await tasks.resume(client, report.save()).wait(60)
@@ -79,14 +80,14 @@ async def test_it_ends_though_clients_are_connected_and_wait_and_the_report_goes
             assert events.status_code == 200
             async with Client(server.url, extensions=[pushed]) as client:
                 report = await started(client, pushed, "build_report", {"year": 2026, "seconds": 18})
-                await until(lambda: has_page(report, 2), seconds=30)
+                await wait_until(lambda: has_page(report, 2), seconds=30)
                 code = await server.program.end(signal.SIGTERM)
     ended_well(server.program, code)
     assert "SIGTERM: waiting for running tasks" in server.program.said
     async with sampled(tmp_path, "--no-dashboard") as server, visiting(server.url) as (client, tasks):
         result = await tasks.resume(client, report.save()).wait(60)
         other = await started(client, tasks, "build_report", LONG_REPORT)
-        await until(lambda: is_writing(other), seconds=30)
+        await wait_until(lambda: is_writing(other), seconds=30)
         code = await server.program.end(signal.SIGINT)
 
     assert re.fullmatch(WRITTEN.format(2), text_of(result)), result
@@ -103,7 +104,7 @@ async def test_told_twice_it_stops_dead_and_the_next_start_finishes_the_task(tmp
     async with sampled(tmp_path, "own:server") as server:
         async with visiting(server.url) as (client, tasks):
             coffee = await started(client, tasks, "brew", {})
-            await until(lambda: _has_begun(coffee), seconds=30)
+            await wait_until(lambda: _has_begun(coffee), seconds=30)
         os.kill(server.program.pid, signal.SIGTERM)
         await server.program.until_said("SIGTERM: waiting for running tasks; press Ctrl+C again to stop now.")
         code = await server.program.end(signal.SIGINT)

@@ -12,9 +12,10 @@ from perdure.storage.kit.servers.process import free_port
 from perdure.tasks import Snapshot, Status
 from perdure.tasks.snapshot import TASKS
 
+from ..conditions import wait_until
 from ..mcp.raw_clients import Client2026
-from ..runtime.replicas import until
-from ..test_examples import EXAMPLES, SERVING, Person, Served, running, sampled, started, text_of, visiting
+from ..mcp.tool_helpers import text_of
+from ..test_examples import EXAMPLES, SERVING, Person, Served, running, sampled, started, visiting
 from ..web.tool_dashboard import csrf_token_in, path_of
 from .serve_process import TOKEN, anyone, ended_well
 from .user_servers import DECLARED, OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER, PAUSING
@@ -117,7 +118,7 @@ async def test_what_the_dashboard_cancels_is_kept_for_as_long_as_the_server_keep
         async def asks() -> bool:
             return (await client_task.status()).status == "input_required"
 
-        await until(asks, seconds=30)
+        await wait_until(asks, seconds=30)
         async with anyone() as browser:
             browser.base_url = root_of(server)
             browser.headers["accept"] = "text/html"

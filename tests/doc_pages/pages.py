@@ -1,7 +1,7 @@
-"""What a page has to say to a reader with a terminal: its fenced blocks, in order.
+"""The fenced blocks of a page, in order.
 
 A Python block with a title is a file of that name, a block of `sh` is typed into a terminal, and a block of
-`text` behind one is what is seen there. Other blocks are not run.
+`text` after it is the expected output. Other blocks are not run.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _block(words: str, text: str) -> Block:
 
 
 def runnable_pages() -> list[Path]:
-    """The pages that have commands to type."""
+    """Return the pages that have commands."""
     return [page for page in every_page() if any(block.language == "sh" for block in blocks_of(page))]
 
 
@@ -47,7 +47,7 @@ def name_of(page: Path) -> str:
 
 
 def is_seen(expected: str, output: str) -> bool:
-    """Whether these lines are there, in this order. Three dots stand for anything, also for whole lines."""
+    """Return whether the output has these lines in this order. Three dots match any text, even lines."""
     remaining = iter(output.splitlines())
     return all(
         any(_pattern(line).search(each) for each in remaining)

@@ -1,4 +1,4 @@
-"""A shell in which the commands of a page are typed, one block after the other."""
+"""A shell that runs the commands of a page, one block after the other."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ python() {{ if [ "$BASHPID" = "$$" ]; then in_fork "$@"; else exec python "$@"; 
 perdure() {{ if [ "$BASHPID" = "$$" ]; then in_fork -m perdure.cli "$@"; else exec perdure "$@"; fi; }}
 in_fork() {{ command python {fork_server.__file__} --ask "$FORK_SERVER" "$@"; }}
 """
-"""What ends by itself is in_fork; a server in the background is a process of the shell, which may kill it."""
+"""Commands in the foreground are forked. A server in the background is a child of the shell, to be killed."""
 
 
 class Terminal:
-    """One bash for a whole page, so that `$!` and variables are what they are to a reader."""
+    """One bash for a whole page, so that `$!` and variables work as for a reader."""
 
     def __init__(self, shell: asyncio.subprocess.Process) -> None:
         self._shell = shell
         self.shown = ""
-        """What was printed since it was last looked at."""
+        """The output since it was last read."""
 
     async def run(self, commands: str, seconds: float = 120) -> int:
-        """Type these; with what the last of them ended."""
+        """Run commands; return the exit code of the last."""
         assert self._shell.stdin is not None
         mark = uuid4().hex
         self._shell.stdin.write(f"{commands}\necho {mark} $?\n".encode())
@@ -54,7 +54,7 @@ class Terminal:
 
 @asynccontextmanager
 async def terminal(folder: Path) -> AsyncGenerator[Terminal]:
-    """A shell in this folder, with the `python` and `perdure` of the tests. What it started ends with it."""
+    """Open a shell in a folder, with the `python` and `perdure` of the tests; its children end with it."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     env = {**os.environ, "PATH": path, "COLUMNS": "200", "PYTHONUNBUFFERED": ""}  # a line is one write
     env["FORK_SERVER"] = str(fork_server.socket_path())

@@ -14,7 +14,7 @@ from perdure.feeds.settings import BlueskySettings
 from perdure.storage import open_storage
 from perdure.storage.clock import MINUTE
 
-from ..runtime.replicas import until
+from ..conditions import wait_until
 from .fake_server import FakeBluesky, Fault, populate
 from .simulation import World
 
@@ -93,7 +93,7 @@ async def test_a_rate_limit_midway_is_waited_out(town: Town) -> None:
     fake.latency = 0.01
 
     async def widen() -> None:
-        await until(lambda: fake.under_way > TIGHT, seconds=20)
+        await wait_until(lambda: fake.under_way > TIGHT, seconds=20)
         fake.gate.set()
         while not limit.refused:  # noqa: ASYNC110 - the server has no word for this
             await asyncio.sleep(0)

@@ -18,7 +18,7 @@ from perdure.feeds.errors import AccountBlocked, AuthenticationFailed, SourceUna
 from perdure.feeds.settings import BlueskySettings
 from perdure.feeds.source import HintSource
 
-from ..runtime.replicas import until
+from ..conditions import wait_until
 from .fake_server import FEED, FakeBluesky, Fault
 from .simulation import World
 
@@ -103,7 +103,7 @@ async def test_a_token_that_runs_out_is_renewed_once_for_all_that_it_was_refused
     two.pds.sessions.expire("access")
     two.pds.gate.clear()
     reading = asyncio.create_task(many(bluesky, two.anna))
-    await until(lambda: two.pds.under_way == QUICK.connections, seconds=20)
+    await wait_until(lambda: two.pds.under_way == QUICK.connections, seconds=20)
     two.pds.gate.set()
     await reading
     assert two.counts() == (1, 1)

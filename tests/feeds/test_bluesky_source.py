@@ -36,7 +36,7 @@ from perdure.feeds.source import FollowSource, HintSource
 from perdure.storage import open_storage
 from perdure.storage.clock import DAY, HOUR
 
-from ..runtime.replicas import until
+from ..conditions import wait_until
 from .fake_server import FEED, FakeBluesky, Fault
 from .fake_server.faults import How
 from .simulation import World, WorldSource
@@ -414,7 +414,7 @@ async def test_when_the_rate_is_limited_everybody_waits_and_nobody_is_lost(
     budget = RateLimiter(10)
     async with open_bluesky(settings(fake), limiter=budget, environ={}) as bluesky:
         asking = asyncio.gather(*(head(bluesky, anna) for _ in range(10)))
-        await until(lambda: fake.under_way == 10, seconds=20)
+        await wait_until(lambda: fake.under_way == 10, seconds=20)
         fake.gate.set()
         pages = await asking
     assert len(pages) == 10

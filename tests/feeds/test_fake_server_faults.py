@@ -10,7 +10,7 @@ import pytest
 
 from perdure.storage.clock import HOUR, SECOND
 
-from ..runtime.replicas import until
+from ..conditions import wait_until
 from .fake_server import FEED, FakeBluesky, Fault
 from .fake_server.client import LOGIN, asking, bearing, identity, reading
 from .fake_server.process import fake_process
@@ -214,7 +214,7 @@ async def test_the_log_tells_what_was_asked_and_what_overlapped() -> None:
         fake = reader.fake
         fake.gate.clear()
         asking_all = asyncio.gather(*(reader.get(FEED, actor=actor) for actor in (one, one, other)))
-        await until(lambda: fake.under_way == 3, seconds=20)
+        await wait_until(lambda: fake.under_way == 3, seconds=20)
         fake.gate.set()
         await asking_all
         await reader.get(FEED, actor="did:plc:nobody", cursor="c")
@@ -229,9 +229,9 @@ async def test_who_does_not_wait_for_the_answer_is_in_the_log_too() -> None:
     async with asking(world, latency=60) as reader:
         fake = reader.fake
         impatient = asyncio.create_task(reader.get(FEED, actor=did))
-        await until(lambda: fake.under_way == 1, seconds=20)
+        await wait_until(lambda: fake.under_way == 1, seconds=20)
         impatient.cancel()
-        await until(lambda: len(fake.log) == 1, seconds=20)
+        await wait_until(lambda: len(fake.log) == 1, seconds=20)
     assert [each.status for each in fake.log] == [499]
 
 

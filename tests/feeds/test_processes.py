@@ -14,8 +14,9 @@ from perdure.feeds import FeedStore, PollSettings, transitions
 from perdure.feeds.source import Profile
 from perdure.storage import open_storage
 
+from ..conditions import wait_until
 from ..fork_server import PIPE, ForkedProcess, spawn
-from ..runtime.replicas import until
+from ..mcp.tool_helpers import text_of
 from ..storage.engines import new_url
 from .fake_server.process import ROOT, FakeProcess, fake_process
 
@@ -59,7 +60,7 @@ async def test_two_processes_and_a_kill_lose_nothing_and_read_no_account_at_the_
             async def is_all_found() -> bool:
                 return wanted == {item.uri async for _, item in store.newest_items()}
 
-            await until(is_all_found, seconds=60)
+            await wait_until(is_all_found, seconds=60)
             assert other.returncode is None
         assert overlaps(await fake.order("log")) == []
         for did in dids:

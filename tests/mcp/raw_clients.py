@@ -18,6 +18,8 @@ import httpx2
 import uvicorn
 from starlette.types import ASGIApp
 
+from ..conditions import wait_for_status
+
 EXTENSION = "io.modelcontextprotocol/tasks"
 CAPABILITIES = "io.modelcontextprotocol/clientCapabilities"
 VERSION = "io.modelcontextprotocol/protocolVersion"
@@ -110,16 +112,6 @@ async def is_open(port: int) -> bool:
     return True
 
 
-async def until_task(look: Callable[[], Awaitable[Json]], *statuses: str, seconds: float = 15) -> Json:
-    """Look until the task is in one of these statuses."""
-    async with asyncio.timeout(seconds):
-        while True:
-            task = await look()
-            if task["status"] in statuses:
-                return task
-            await asyncio.sleep(0.02)
-
-
 class Client2026:
     """2026-07-28: each request stands for itself."""
 
@@ -187,7 +179,7 @@ class Client2026:
         return (await self.send("tasks/get", {"taskId": task_id}, **options)).result
 
     async def until(self, task_id: str, *statuses: str) -> Json:
-        return await until_task(lambda: self.get(task_id), *statuses)
+        return await wait_for_status(lambda: self.get(task_id), *statuses)
 
     async def update(self, task_id: str, answers: Mapping[str, Any], **options: Any) -> Answer:
         return await self.send("tasks/update", {"taskId": task_id, "inputResponses": answers}, **options)
@@ -297,7 +289,7 @@ class Client2025:
         return (await self.send("tasks/get", {"taskId": task_id})).result
 
     async def until(self, task_id: str, *statuses: str) -> Json:
-        return await until_task(lambda: self.get(task_id), *statuses)
+        return await wait_for_status(lambda: self.get(task_id), *statuses)
 
     async def patient_result(self, task_id: str) -> Answer:
         """The answer to `tasks/result`, asked for again where the server gives up waiting and says so."""

@@ -8,8 +8,9 @@ from collections.abc import AsyncGenerator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
+from ..conditions import wait_for_status
 from ..fork_server import PIPE, ForkedProcess, spawn
-from .raw_clients import Answering, Client2025, Client2026, Json, until_task
+from .raw_clients import Answering, Client2025, Client2026, Json
 
 ROOT = Path(__file__).parents[2]
 VARIABLES = "perdure/variables"
@@ -72,10 +73,6 @@ async def _running(url: str, *options: str) -> AsyncGenerator[Replica]:
 # What the tests say
 
 
-def text_of(result: Json) -> str:
-    return str(result["content"][0]["text"])
-
-
 def naming(*names: str) -> Answering:
     """Answers what is asked with one name after the other."""
     left = iter(names)
@@ -109,8 +106,8 @@ async def asking(client: Client2026, task_id: str, key: str) -> Json:
         is_asked = key in task.get("inputRequests", {})
         return {**task, "status": "asking"} if is_asked else task
 
-    return await until_task(look, "asking", seconds=30)
+    return await wait_for_status(look, "asking", seconds=30)
 
 
 async def ended(client: Client2026 | Client2025, task_id: str) -> Json:
-    return await until_task(lambda: client.get(task_id), "completed", "failed", "cancelled", seconds=30)
+    return await wait_for_status(lambda: client.get(task_id), "completed", "failed", "cancelled", seconds=30)

@@ -7,7 +7,8 @@ import asyncio
 import pytest
 
 from ..markers import row
-from .replicas import Replicas, asking, ended, in_work, named, naming, text_of
+from .replicas import Replicas, asking, ended, in_work, named, naming
+from .tool_helpers import text_of
 
 pytestmark = pytest.mark.anyio
 

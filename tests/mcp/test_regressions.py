@@ -29,9 +29,10 @@ from perdure.runtime import RuntimeConfig
 from perdure.tasks import Owner
 
 from .. import task_edits
-from ..runtime.replicas import until
+from ..conditions import wait_until
 from .raw_clients import Answer, Client2025, Client2026, Json, serving
 from .tokens import ISSUER, TokenClient2025, TokenClient2026, Tokens, people
+from .tool_helpers import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -143,11 +144,6 @@ def add_tools(server: MCPServer[Any], site: ToolServer) -> None:
         return str((await task.elicit("Who?", schema, key="go")).values["name"])
 
 
-def text_of(result: Json) -> str:
-    (block,) = result["content"]
-    return block["text"]
-
-
 async def call_plainly(
     client: Client2026, tool: str, arguments: Mapping[str, Any] = {}, after: Json | None = None
 ) -> Answer:
@@ -235,7 +231,7 @@ async def test_a_waiting_call_that_hangs_up_ends_only_a_task_of_which_nobody_els
     async with hosting(people("ana")) as site, (client := Streaming(site.url, "ana")):
         known = await client.send("tools/call", {"name": "patient", "arguments": {}, "_meta": meta})
         await client.hang_up_waiting("patient", meta)
-        await until(lambda: site.outer.over.count("tools/call") == 2)
+        await wait_until(lambda: site.outer.over.count("tools/call") == 2)
         assert await site.statuses() == left
         site.gate.set()
         await client.until(known.result["taskId"], "completed")
@@ -254,12 +250,12 @@ async def test_a_call_whose_client_does_not_come_back_with_its_answers_ends_its_
     async with hosting() as site, Client2026(site.url) as client:
         first = (await call_plainly(client, "confirm", LASTING)).result
         answered = asyncio.create_task(call_plainly(client, "confirm", LASTING, first))
-        await until(lambda: site.have("working"))
+        await wait_until(lambda: site.have("working"))
         await call_plainly(client, "confirm")
-        await until(lambda: len(patiences) == 2)
+        await wait_until(lambda: len(patiences) == 2)
         for patience in patiences:  # that of the second ends later
             patience.set()
-        await until(lambda: site.have("working", "cancelled"))
+        await wait_until(lambda: site.have("working", "cancelled"))
         site.gate.set()
         assert text_of((await answered).result) == "accept"
 
@@ -336,7 +332,7 @@ async def test_the_wait_for_a_result_does_not_run_out_while_its_client_is_asked(
 
     async with hosting(longest_wait=0.3) as site, Client2025(site.url, answering=slowly) as client:
         of_task: Json = {"taskId": await client.start("confirm", LASTING)}
-        await until(lambda: site.have("input_required"))
+        await wait_until(lambda: site.have("input_required"))
         ran_out = await until_asked(client, of_task)
         assert ran_out.error["data"] == {"retryable": True}
         assert await site.statuses() == ["working"]  # it was answered, and the wait ran out after that

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from ..markers import row
-from .replicas import Replica, Replicas, asking, ended, in_work, named, naming, text_of
+from .replicas import Replica, Replicas, asking, ended, in_work, named, naming
+from .tool_helpers import text_of
 
 pytestmark = pytest.mark.anyio
 

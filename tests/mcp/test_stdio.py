@@ -20,8 +20,9 @@ from mcp_types import ElicitRequestParams, ElicitResult, TextContent
 from perdure.storage import open_storage
 from perdure.tasks import Owner, Status, TaskRecord, TaskStore
 
+from ..conditions import wait_for_status
 from ..fork_server import PIPE, ForkedProcess, spawn
-from .raw_clients import CAPABILITIES, EXTENSION, MODERN, VERSION, Answer, Json, until_task
+from .raw_clients import CAPABILITIES, EXTENSION, MODERN, VERSION, Answer, Json
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +122,7 @@ async def until(client: Lines, task_id: str, *statuses: str) -> Json:
     async def look() -> Json:
         return (await client.send("tasks/get", {"taskId": task_id})).result
 
-    return await until_task(look, *statuses)
+    return await wait_for_status(look, *statuses)
 
 
 @asynccontextmanager

@@ -35,8 +35,9 @@ from perdure.storage.errors import StorageBusy, StorageClosed, StorageFailed
 from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.snapshot import TASKS, lease_address
 
+from ..conditions import wait_until
 from ..forwarding_engine import ForwardingEngine
-from .replicas import QUICK, UNHURRIED, Options, Replicas, until
+from .replicas import QUICK, UNHURRIED, Options, Replicas
 
 ME = Owner.local()
 
@@ -242,7 +243,7 @@ async def several_heartbeats(runtime: Runtime, task: Snapshot, count: int = 3) -
     async def are_over() -> bool:
         return await token_of(runtime, task) >= before + count
 
-    await until(are_over)
+    await wait_until(are_over)
 
 
 async def now(runtime: Runtime, task: Snapshot) -> Snapshot:
@@ -256,7 +257,7 @@ async def until_released(runtime: Runtime, task: Snapshot) -> None:
     async def is_released() -> bool:
         return not (await now(runtime, task)).task.is_claimed
 
-    await until(is_released)
+    await wait_until(is_released)
 
 
 async def until_status(runtime: Runtime, task: Snapshot, status: Status) -> None:
@@ -265,7 +266,7 @@ async def until_status(runtime: Runtime, task: Snapshot, status: Status) -> None
     async def is_so() -> bool:
         return (await now(runtime, task)).task.status is status
 
-    await until(is_so)
+    await wait_until(is_so)
 
 
 def ends_a_task(changes: Sequence[Change]) -> bool:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import TypedDict, Unpack
 
@@ -97,16 +96,6 @@ def value_of(snapshot: Snapshot) -> Json:
     """The result of a task that completed."""
     assert isinstance(snapshot.task.outcome, Success), snapshot.task.outcome
     return snapshot.task.outcome.value
-
-
-async def until(condition: Callable[[], bool | Awaitable[bool]], seconds: float = 30) -> None:
-    """Return when a condition has come true; fail if it does not."""
-    async with asyncio.timeout(seconds):
-        while True:
-            met = condition()
-            if met if isinstance(met, bool) else await met:
-                return
-            await asyncio.sleep(0.005)
 
 
 async def leave_with_a_dead_worker(runtime: Runtime, owner: Owner, function: str = "work") -> TaskId:

@@ -14,6 +14,7 @@ from perdure.tasks import InputKind, InputRequest, Json, Snapshot, Status
 from perdure.tasks.errors import MalformedAnswer
 
 from .. import task_edits
+from ..conditions import wait_until
 from ..markers import row
 from .faulty_storage import (
     ME,
@@ -26,7 +27,7 @@ from .faulty_storage import (
     several_heartbeats,
     until_released,
 )
-from .replicas import UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +41,7 @@ async def asked(runtime: Runtime, task: Snapshot, count: int = 1) -> Snapshot:
     async def is_asked() -> bool:
         return len((await now(runtime, task)).task.outstanding) == count
 
-    await until(is_asked)
+    await wait_until(is_asked)
     return await now(runtime, task)
 
 
@@ -235,7 +236,7 @@ async def asked_again(runtime: Runtime, task: Snapshot, count: int) -> Snapshot:
         read = (await now(runtime, task)).task
         return len(read.inputs) == count and len(read.outstanding) == 1
 
-    await until(is_asked)
+    await wait_until(is_asked)
     return await now(runtime, task)
 
 

@@ -19,6 +19,7 @@ from perdure.storage.errors import OutcomeUnknown
 from perdure.tasks import Failure, Snapshot, Status
 from perdure.tasks.errors import TerminalTask
 
+from ..conditions import wait_until
 from ..markers import row, strong_memory
 from .apps import hanging
 from .faulty_storage import (
@@ -33,7 +34,7 @@ from .faulty_storage import (
     until_released,
     until_status,
 )
-from .replicas import QUICK, UNHURRIED, Replicas, leave_with_a_dead_worker, new_app, until, value_of
+from .replicas import QUICK, UNHURRIED, Replicas, leave_with_a_dead_worker, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -144,7 +145,7 @@ async def until_held(runtime: Runtime, task: Snapshot) -> None:
     async def is_held() -> bool:
         return (await now(runtime, task)).task.is_claimed
 
-    await until(is_held)
+    await wait_until(is_held)
 
 
 # What is in work
@@ -278,7 +279,7 @@ async def test_a_plain_function_that_waits_for_an_answer_is_woken_by_a_cancel(re
     await until_status(runtime, made, Status.INPUT_REQUIRED)
     await runtime.cancel(ME, made.task.task_id)
     assert (await runtime.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
-    await until(left.is_set)  # its thread is not left behind for ever
+    await wait_until(left.is_set)  # its thread is not left behind for ever
 
 
 @row(70)
@@ -306,7 +307,7 @@ async def test_who_does_not_heed_a_cancel_is_left_behind_and_writes_no_more(
     ended = await runtime.wait(ME, made.task.task_id, 60)
     assert ended.task.status is Status.CANCELLED
     go_on.set()
-    await until(lambda: bool(refused))
+    await wait_until(lambda: bool(refused))
     assert isinstance(refused[0], ClaimLost)
     assert await now(runtime, made) == ended
 
@@ -340,7 +341,7 @@ async def test_a_thread_that_does_not_heed_a_cancel_is_left_behind(replicas: Rep
     await runtime.cancel(ME, made.task.task_id)
     ended = await runtime.wait(ME, made.task.task_id, 60)
     go_on.set()
-    await until(lambda: bool(refused))
+    await wait_until(lambda: bool(refused))
     assert (ended.task.status, type(refused[0])) == (Status.CANCELLED, ClaimLost)
     assert await now(runtime, made) == ended
 
@@ -446,8 +447,8 @@ async def test_a_run_whose_task_was_cancelled_over_its_head_can_write_nothing(re
     client = await replicas.start(app, work=False)
     await replicas.start(app)
     made = await client.submit("work")
-    await until(started.is_set)
+    await wait_until(started.is_set)
     cancelled = await client.cancel_now(ME, made.task.task_id)
     gate.set()
-    await until(lambda: bool(refused))
+    await wait_until(lambda: bool(refused))
     assert await now(client, made) == cancelled

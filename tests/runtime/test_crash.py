@@ -19,6 +19,7 @@ from perdure.storage import open_storage
 from perdure.tasks import Failure, Snapshot, Status, TaskStore
 
 from .. import engines
+from ..conditions import wait_until
 from .crash import checks, journal, scenario
 from .crash.broken_runtimes import BROKEN
 from .crash.checks import CHECKS, Check, SortedEvidence, breaches
@@ -29,7 +30,7 @@ from .crash.report import numbers
 from .crash.scenario import Evidence, Plan, ProcessPool, collect_evidence
 from .crash.tampered import TAMPERED
 from .crash.undisturbed import calm
-from .replicas import until, value_of
+from .replicas import value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -92,12 +93,12 @@ async def sleep_too_long(plan: Plan) -> dict[str, Slept]:
     async with await open_storage(plan.url) as storage, ProcessPool(plan).on_stage() as troupe:
         runtime = Runtime(TaskStore(storage), app_on(plan.url, Journal(plan.folder, "client")).functions)
         made = [await runtime.submit(name, {"n": 1}, owner=ME) for name in ("patient", "patient_once")]
-        await until(lambda: len(noted(plan, Wrote)) >= 4, PATIENCE)
+        await wait_until(lambda: len(noted(plan, Wrote)) >= 4, PATIENCE)
         first = await troupe.freeze_one(storage)
         second = await troupe.start("worker")
         before = [await runtime.wait(ME, each.task.task_id, PATIENCE) for each in made]
         troupe.thaw(first)
-        await until(lambda: [event.who for event in noted(plan, Dropped)] == [first] * 2, PATIENCE)
+        await wait_until(lambda: [event.who for event in noted(plan, Dropped)] == [first] * 2, PATIENCE)
         after = [await runtime.store.get(ME, each.task.task_id) for each in made]
     return {b.task.function or "": Slept(first, second, b, a) for b, a in zip(before, after, strict=True)}
 
@@ -146,7 +147,7 @@ async def test_a_runtime_that_is_wrong_is_noticed(tmp_path: Path, name: str, che
             await asyncio.sleep(0.2)
             return any(check(SortedEvidence(await collect_evidence(storage, plan.folder, {}))))
 
-        await until(is_noticed, PATIENCE)
+        await wait_until(is_noticed, PATIENCE)
 
 
 # The checks can fail: evidence that was tampered with

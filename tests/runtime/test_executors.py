@@ -9,10 +9,11 @@ import pytest
 from perdure.runtime import Executor, InProcessExecutor, Job, RuntimeConfig, Stop, Task
 from perdure.tasks import Status, TaskId, TaskStore
 
+from ..conditions import wait_until
 from ..markers import row
 from .apps import hanging
 from .faulty_storage import ME
-from .replicas import Replicas, new_app, until, value_of
+from .replicas import Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -40,7 +41,7 @@ async def test_what_an_executor_does_not_take_goes_back_to_the_queue_for_another
 
     refusing = await replicas.start(app, executor=lambda _store, _config: executor)
     made = await refusing.submit("work")
-    await until(lambda: executor.asked > 0)
+    await wait_until(lambda: executor.asked > 0)
     await replicas.start(app)
     ended = await refusing.wait(ME, made.task.task_id, 60)
     assert (value_of(ended), ended.task.last_failure) == (1, "it could not be started: the cluster is full")
@@ -51,7 +52,7 @@ async def test_an_executor_that_takes_nothing_is_not_asked_without_a_pause(repli
     app, executor = hanging(), Refusing()
     runtime = await replicas.start(app, executor=lambda _store, _config: executor)
     await runtime.submit("hang")
-    await until(lambda: executor.asked > 0)
+    await wait_until(lambda: executor.asked > 0)
     await asyncio.sleep(0.5)
     assert executor.asked <= 8
 
@@ -82,7 +83,7 @@ async def test_an_executor_is_two_verbs(replicas: Replicas) -> None:
 
     runtime = await replicas.start(hanging(), executor=make)
     made = await runtime.submit("hang")
-    await until(lambda: bool(made_here[0].seen))
+    await wait_until(lambda: bool(made_here[0].seen))
     await runtime.cancel(ME, made.task.task_id)
     assert (await runtime.wait(ME, made.task.task_id, 60)).task.status is Status.CANCELLED
     assert made_here[0].seen == ["submit hang", "cancel: cancelled"]

@@ -17,6 +17,7 @@ from perdure.tasks import Status, StoreConfig, TaskStore
 from perdure.tasks.errors import InvalidValue
 
 from .. import task_edits
+from ..conditions import wait_until
 from ..markers import row
 from .faulty_storage import (
     ME,
@@ -30,7 +31,7 @@ from .faulty_storage import (
     until_released,
     until_status,
 )
-from .replicas import UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -115,7 +116,7 @@ async def robbed(replicas: Replicas, app: App, known: App) -> AsyncGenerator[tup
     wire = FaultyLink()
     wire.is_deaf = True
     async with open_faulty(replicas, wire, app, ASLEEP) as sleeper:
-        await until(lambda: wire.looks >= len(app.functions))  # it would take back what it lost
+        await wait_until(lambda: wire.looks >= len(app.functions))  # it would take back what it lost
         robber = await replicas.start(known, clock=MovedClock(300 * SECOND))
         yield sleeper, robber
 
@@ -146,7 +147,7 @@ async def test_what_a_stale_worker_writes_is_refused(replicas: Replicas, write: 
         await until_released(other, made)
         before = await now(other, made)
         go_on.set()
-        await until(lambda: bool(refused))
+        await wait_until(lambda: bool(refused))
         assert isinstance(refused[0], ClaimLost)
         assert await now(other, made) == before
 
@@ -168,7 +169,7 @@ async def test_the_result_of_a_stale_worker_is_dropped(replicas: Replicas) -> No
         made = await sleeper.submit("work")
         ended = await robber.wait(ME, made.task.task_id, 60)
         go_on.set()
-        await until(lambda: returned == [2, 1])
+        await wait_until(lambda: returned == [2, 1])
     assert value_of(ended) == "attempt 2"
     assert await now(robber, made) == ended
 
@@ -309,11 +310,11 @@ async def test_workers_of_one_name_cannot_use_each_others_lease(replicas: Replic
         twin(replicas, FaultyLink(), app, UNHURRIED, MovedClock(300 * SECOND)) as namesake,
     ):
         assert zombie.name != namesake.name
-        await until(lambda: deaf.looks >= 1)  # it would take back what it lost
+        await wait_until(lambda: deaf.looks >= 1)  # it would take back what it lost
         made = await zombie.submit("work")  # the first claim of the one, as the next is of the other
-        await until(lambda: begun == [1, 2])
+        await wait_until(lambda: begun == [1, 2])
         go_on[1].set()
-        await until(lambda: bool(refused))
+        await wait_until(lambda: bool(refused))
         go_on[2].set()
         ended = await namesake.wait(ME, made.task.task_id, 60)
     assert [type(error) for error in refused] == [ClaimLost]

@@ -16,6 +16,7 @@ from perdure.storage.errors import NewerFormat
 from perdure.tasks import InputKind, InputRequest, Snapshot
 from perdure.tasks.snapshot import LEASES, lease_address
 
+from ..conditions import wait_until
 from ..markers import row
 from ..newer import FUTURE, changed, newer, put, stored
 from .apps import counted, hanging
@@ -26,7 +27,6 @@ from .replicas import (
     Replicas,
     leave_with_a_dead_worker,
     new_app,
-    until,
     value_of,
     with_concurrency,
 )
@@ -92,7 +92,7 @@ async def test_recovery_leaves_a_task_of_a_newer_version_and_its_lease(
     survivor = await replicas.start(app, clock=clock)
     clock.ahead = MINUTE  # both leases are over
     assert value_of(await survivor.wait(ME, mine, 20)) == "done"
-    await until(lambda: f"task {record.key} is left to newer workers" in caplog.text)
+    await wait_until(lambda: f"task {record.key} is left to newer workers" in caplog.text)
     assert await is_unchanged(creator, record)
     assert await is_unchanged(creator, lease)
 
@@ -108,7 +108,7 @@ async def test_recovery_leaves_a_lease_of_a_newer_version_and_its_task(
     lease = await put(creator.store.storage, before, newer(before.body, holder=7), now=creator.store.clock())
     await replicas.start(app, clock=clock)
     clock.ahead = MINUTE
-    await until(lambda: f"task {lease.key} is left to newer workers" in caplog.text)
+    await wait_until(lambda: f"task {lease.key} is left to newer workers" in caplog.text)
     assert await is_unchanged(creator, lease)
     assert await is_unchanged(creator, made.record)
 
@@ -142,10 +142,10 @@ async def test_a_run_whose_task_a_newer_version_has_rewritten_writes_nothing_mor
     app, go_on, runs = counted()
     worker = await replicas.start(app, replace(UNHURRIED, poll_interval=QUICK.poll_interval))
     made = await worker.submit("work")
-    await until(lambda: bool(runs))
+    await wait_until(lambda: bool(runs))
     held = await worker.get(ME, made.task.task_id)
     record = await make_newer(worker, held, {"format": FUTURE})
-    await until(lambda: f"task {made.task.task_id}: the lease is lost" in caplog.text)
+    await wait_until(lambda: f"task {made.task.task_id}: the lease is lost" in caplog.text)
     go_on.set()
     other = await worker.submit("work")
     await worker.wait(ME, other.task.task_id, 20)

@@ -16,6 +16,7 @@ from perdure.storage.errors import StorageBusy, StorageError, StorageFailed, Sto
 from perdure.tasks import Status, TaskStore
 
 from .. import task_edits
+from ..conditions import wait_until
 from ..markers import row
 from .apps import counted, hanging
 from .faulty_storage import (
@@ -32,7 +33,7 @@ from .faulty_storage import (
     several_heartbeats,
     until_status,
 )
-from .replicas import QUICK, UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import QUICK, UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -220,7 +221,7 @@ async def test_a_step_that_fails_is_tried_again(replicas: Replicas) -> None:
         async def is_held() -> bool:
             return (await now(runtime, made)).task.is_claimed
 
-        await until(is_held)
+        await wait_until(is_held)
 
 
 @row(68)
@@ -268,7 +269,7 @@ async def test_a_watch_that_cannot_be_opened_at_first_keeps_no_word_from_the_run
     other = await replicas.start(app, work=False)
     async with open_faulty(replicas, wire, app, STEADY_HEARTBEAT) as runtime:
         made = await runtime.submit("ask")
-        await until(lambda: wire.is_refused)
+        await wait_until(lambda: wire.is_refused)
         await until_status(other, made, Status.INPUT_REQUIRED)
         if word == "cancel":
             await other.cancel(ME, made.task.task_id)
@@ -324,7 +325,7 @@ async def test_who_was_given_up_for_want_of_heartbeats_writes_no_more(replicas: 
         await Noting.is_over.wait()
         wire.mend()
         go_on.set()
-        await until(lambda: bool(told))
+        await wait_until(lambda: bool(told))
         assert isinstance(told[0], ClaimLost)
         assert (await runtime.wait(ME, made.task.task_id, 60)).task.variables == {}
 
@@ -353,7 +354,7 @@ async def test_an_outage_longer_than_a_lease_does_not_fail_what_nobody_else_may_
             lease = await lease_of(runtime, made)
             return lease is not None and (lease.wake_at or 0) <= runtime.store.clock()
 
-        await until(is_overdue)
+        await wait_until(is_overdue)
         await asyncio.sleep(5 * config.heartbeat)
         wire.mend()
         await several_heartbeats(runtime, made, 1)
@@ -385,5 +386,5 @@ async def test_a_run_whose_end_can_never_be_written_is_given_up_after_a_lease(re
         assert [each.task.is_claimed for each in made] == [True, False]
         await several_heartbeats(runtime, made[0], 1)
         go_on.set()
-        await until(lambda: begun == [0, 1])  # the other has the slot now
+        await wait_until(lambda: begun == [0, 1])  # the other has the slot now
     assert wire.before is full

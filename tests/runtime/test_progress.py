@@ -14,9 +14,10 @@ from perdure.tasks import Progress, Status
 from perdure.tasks.errors import InvalidValue, LimitExceeded
 
 from .. import task_edits
+from ..conditions import wait_until
 from ..markers import row
 from .faulty_storage import ME, FaultyLink, busy, now, open_faulty
-from .replicas import UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -55,7 +56,7 @@ async def test_progress_is_seen_while_the_function_runs(replicas: Replicas) -> N
         task = (await now(other, made)).task
         return (task.status_message, task.progress) == ("page 49", Progress(done=49))
 
-    await until(is_seen)
+    await wait_until(is_seen)
     assert (await now(other, made)).version <= 4  # made, the first, the last
     go_on.set()
     await other.wait(ME, made.task.task_id, 60)
@@ -127,7 +128,7 @@ async def test_the_last_report_of_an_attempt_is_kept_for_the_next(replicas: Repl
     async def is_released() -> bool:
         return not (await now(runtime, made)).task.is_claimed
 
-    await until(is_released)
+    await wait_until(is_released)
     task = (await now(runtime, made)).task
     assert (task.status_message, task.progress, task.last_failure) == (
         "page 9",
@@ -169,7 +170,7 @@ async def test_a_report_that_could_not_be_written_is_written_later(replicas: Rep
 
     async with open_faulty(replicas, wire, app, UNHURRIED) as runtime:
         made = await runtime.submit("work")
-        await until(refused.is_set)
+        await wait_until(refused.is_set)
         wire.mend()
         go_on.set()
         task = (await runtime.wait(ME, made.task.task_id, 60)).task

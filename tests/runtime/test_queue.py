@@ -19,10 +19,11 @@ from perdure.tasks import NewTask, Snapshot, Status, StoreConfig
 from perdure.tasks.snapshot import BOOKKEEPING_RESERVE_BYTES
 
 from .. import task_edits
+from ..conditions import wait_until
 from ..markers import row, strong_memory
 from .apps import run_all
 from .faulty_storage import ME, STEADY_HEARTBEAT, FaultyLink, MovedClock, now, open_faulty
-from .replicas import UNHURRIED, Replicas, new_app, until, value_of, with_concurrency
+from .replicas import UNHURRIED, Replicas, new_app, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio
 
@@ -197,7 +198,7 @@ async def until_waiting(runtime: Runtime, task: Snapshot) -> Snapshot:
     async def is_waiting() -> bool:
         return not (await now(runtime, task)).task.is_claimed
 
-    await until(is_waiting)
+    await wait_until(is_waiting)
     return await now(runtime, task)
 
 
@@ -236,7 +237,7 @@ async def until_quarantined(runtime: Runtime, damaged: Replace) -> None:
     async def is_quarantined() -> bool:
         return await runtime.store.storage.get(kept.address, now=runtime.store.clock()) == kept
 
-    await until(is_quarantined)
+    await wait_until(is_quarantined)
 
 
 async def damage(runtime: Runtime, task: Snapshot) -> Replace:
@@ -311,7 +312,7 @@ async def test_one_task_does_not_set_a_crowd_of_workers_running(replicas: Replic
 async def test_an_idle_worker_is_quiet(replicas: Replicas) -> None:
     app, wire = gated(asyncio.Event()), FaultyLink()
     async with open_faulty(replicas, wire, app, RuntimeConfig()):
-        await until(lambda: wire.calls["due"] >= 2)
+        await wait_until(lambda: wire.calls["due"] >= 2)
         wire.calls.clear()
         since = asyncio.get_running_loop().time()
         await asyncio.sleep(1.0)
@@ -326,7 +327,7 @@ async def test_a_worker_that_hears_nothing_looks_now_and_then(replicas: Replicas
     wire.is_deaf = True
     creator = await replicas.start(app, work=False)
     async with open_faulty(replicas, wire, app, UNHURRIED):
-        await until(lambda: wire.calls["due"] >= 2)
+        await wait_until(lambda: wire.calls["due"] >= 2)
         made = await creator.submit("quick")
         assert value_of(await creator.wait(ME, made.task.task_id, 60)) == "quick"
 

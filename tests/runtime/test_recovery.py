@@ -18,6 +18,7 @@ from perdure.storage.quarantine import CORRUPT_TAG
 from perdure.tasks import Failure, Json, Status, TaskStore
 from perdure.tasks.snapshot import LEASES
 
+from ..conditions import wait_until
 from ..markers import row
 from .apps import counted, hanging
 from .faulty_storage import (
@@ -34,7 +35,7 @@ from .faulty_storage import (
     until_released,
     until_status,
 )
-from .replicas import QUICK, UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import QUICK, UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -261,7 +262,7 @@ async def test_who_was_held_up_does_not_begin_what_another_has_taken(replicas: R
     made = await slow.submit("work")
     assert made.task.is_claimed
     other = await replicas.start(app)
-    await until(lambda: bool(runs))
+    await wait_until(lambda: bool(runs))
     executors[0].go_on.set()
     await asyncio.wait_for(executors[0].is_over.wait(), 10)
     assert 1 not in runs  # that was the attempt of the one that was held up
@@ -288,7 +289,7 @@ async def test_a_leased_record_that_is_damaged_is_quarantined_and_its_lease_remo
             found = await survivor.store.storage.get(made.record.address, now=survivor.store.clock())
             return found is not None and found.tag == CORRUPT_TAG and not await lease_of(survivor, made)
 
-        await until(is_put_aside)
+        await wait_until(is_put_aside)
         wire.mend()
 
 
@@ -335,6 +336,6 @@ async def test_the_lease_of_a_task_that_was_deleted_goes_too(replicas: Replicas)
         clock.ahead += MINUTE  # it is over, even if a heartbeat was under way
         return await lease_of(runtime, made) is None
 
-    await until(is_gone)
+    await wait_until(is_gone)
     await replicas.subject.caught_up()
     assert await runtime.store.storage.counts(LEASES, now=runtime.store.clock()) == {}

@@ -17,6 +17,7 @@ from perdure.tasks import Failure, InputKind, InputRequest, Snapshot, Status
 from perdure.tasks.codec import JsonLike
 from perdure.tasks.errors import NotFound
 
+from ..conditions import wait_until
 from ..markers import row
 from .faulty_storage import (
     ME,
@@ -28,7 +29,7 @@ from .faulty_storage import (
     until_released,
     until_status,
 )
-from .replicas import UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -102,13 +103,13 @@ async def test_work_that_is_handed_back_or_recovered_after_its_ttl_continues(rep
     made = await client.submit("work", ttl=TTL)
     for deploy in range(1, 5):
         async with replicas.running(app, replace(UNHURRIED, drain=0.0), clock=clock):
-            await until(lambda deploy=deploy: len(started) == deploy)
+            await wait_until(lambda deploy=deploy: len(started) == deploy)
             clock.ahead += 6 * DAY
         clock.ahead += DAY  # nothing runs
         await client.store.purge()
     wire = FaultyLink()
     async with open_faulty(replicas, wire, app, UNHURRIED, clock=clock):
-        await until(lambda: len(started) == 5)
+        await wait_until(lambda: len(started) == 5)
         wire.cut()
         clock.ahead += DAY
         await replicas.start(app, clock=clock)
@@ -301,7 +302,7 @@ async def test_runs_that_wait_in_place_are_bounded_and_more_of_them_pause(replic
     async def are_paused() -> bool:
         return await held() == 2
 
-    await until(are_paused)
+    await wait_until(are_paused)
     for each in made:
         await runtime.answer(ME, each.task.task_id, {"name": YES})
     ended = [await runtime.wait(ME, each.task.task_id, 120) for each in made]
@@ -345,7 +346,7 @@ async def test_no_run_that_must_not_run_twice_is_suspended_by_a_crowd(replicas: 
         tasks = [(await now(runtime, each)).task for each in made]
         return sorted(task.status for task in tasks) == ["failed"] * 3 + ["input_required"]
 
-    await until(are_settled)
+    await wait_until(are_settled)
     assert sorted(starts) == [0, 1, 2, 3]
 
 
@@ -386,14 +387,14 @@ async def test_a_wait_that_outlives_its_run_ends_and_leaves_its_place(replicas: 
     @app.function
     async def leaves(task: Task) -> str:
         left_behind.append(asyncio.create_task(task.elicit("Whose name?", key="name")))
-        await until(lambda: "name" in task.inputs)
+        await wait_until(lambda: "name" in task.inputs)
         return "done"
 
     runtime = await replicas.start(app, replace(UNHURRIED, max_input_waits=1))
     for _ in range(2):  # the second has a place to wait
         made = await runtime.submit("leaves")
         assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == "done"
-    await until(lambda: all(each.done() for each in left_behind))
+    await wait_until(lambda: all(each.done() for each in left_behind))
     assert {type(each.exception()) for each in left_behind} == {ClaimLost}
 
 

@@ -17,6 +17,7 @@ from perdure.storage import Change, Replace
 from perdure.storage.errors import OutcomeUnknown, StorageBusy, StorageError
 from perdure.tasks import Snapshot, Status, StoreConfig
 
+from ..conditions import wait_until
 from ..markers import row
 from .faulty_storage import (
     ME,
@@ -28,7 +29,7 @@ from .faulty_storage import (
     open_faulty,
     until_status,
 )
-from .replicas import UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -63,7 +64,7 @@ class Works:
 
     async def begin(self, runtime: Runtime, name: str) -> Snapshot:
         self.made.append(await runtime.submit(name))
-        await until(lambda: len(self.begun) == 1)
+        await wait_until(lambda: len(self.begun) == 1)
         return self.made[0]
 
 
@@ -76,7 +77,7 @@ async def test_what_ends_when_its_storage_is_closed_is_dropped_at_once(
         wire.cut()
         wire.hang_up_if_cut()
         works.go_on.set()
-        await until(lambda: "is dropped" in caplog.text)  # not after a lease of minutes
+        await wait_until(lambda: "is dropped" in caplog.text)  # not after a lease of minutes
 
 
 async def test_what_can_finish_in_time_does(replicas: Replicas) -> None:
@@ -127,7 +128,7 @@ async def test_what_cannot_finish_is_handed_back_and_taken_at_once(replicas: Rep
     """A host that is cancelled, or fails, does not wait at all, however long it might."""
     works = Works()
     hosting = asyncio.create_task(host(replicas, works, how))
-    await until(lambda: works.begun == [1])
+    await wait_until(lambda: works.begun == [1])
     other = await replicas.start(works.app, LONG)
     if how == "cancelled":
         hosting.cancel()
@@ -188,7 +189,7 @@ async def last_of(
     other = await replicas.start(app, work=False)
     async with replicas.running(app, AT_ONCE) as runtime:
         made = await runtime.submit(function)
-        await until(begun.is_set)
+        await wait_until(begun.is_set)
     read = await now(other, made)
     return read.task.status, value_of(read) if read.task.status is Status.COMPLETED else None
 
@@ -281,7 +282,7 @@ async def test_a_claim_that_is_under_way_is_not_forgotten(replicas: Replicas) ->
 
     wire.before = fail_the_first
     async with open_faulty(replicas, wire, works.app, AT_ONCE):
-        await until(lambda: len(claims) >= 2)
+        await wait_until(lambda: len(claims) >= 2)
         asyncio.get_running_loop().call_later(0.2, go_on.set)
     assert go_on.is_set()  # it did not stop before it had heard of the other
     for each in made:

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 from perdure.runtime import Runtime, Task
 from perdure.tasks import Snapshot, Status
 
+from ..conditions import wait_until
 from ..markers import row
 from .apps import run_all
 from .faulty_storage import ME, STEADY_HEARTBEAT, several_heartbeats, until_status
-from .replicas import Replicas, new_app, until, value_of, with_concurrency
+from .replicas import Replicas, new_app, value_of, with_concurrency
 
 pytestmark = pytest.mark.anyio
 
@@ -42,7 +43,7 @@ class Crowd:
     async def work_until(self, name: str, many: str, count: int) -> None:
         """Work until so many were at it together, and so long that more might come."""
         self.enter(name)
-        await until(lambda: self.most[many] >= count)
+        await wait_until(lambda: self.most[many] >= count)
         await asyncio.sleep(0.2)
         self.leave(name)
 
@@ -113,13 +114,13 @@ class Asking:
         asks = await runtime.submit("work", {"name": "asks"})
         await until_status(runtime, asks, Status.INPUT_REQUIRED)
         waits = await runtime.submit("work", {"name": "waits"})
-        await until(lambda: self.crowd.now["work"] == 1)
+        await wait_until(lambda: self.crowd.now["work"] == 1)
         return asks, waits
 
     async def answer(self, runtime: Runtime, asks: Snapshot) -> None:
         """Return when the run that asked has heard of the answer."""
         await runtime.answer(ME, asks.task.task_id, {"whose": {"action": "decline"}})
-        await until(lambda: self.tasks[0].inputs["whose"].is_answered)
+        await wait_until(lambda: self.tasks[0].inputs["whose"].is_answered)
 
 
 @row(65)
@@ -177,7 +178,7 @@ async def test_a_run_that_gives_up_waiting_gets_its_slot_back_too(replicas: Repl
     made = await runtime.submit("impatient")
     await until_status(runtime, made, Status.INPUT_REQUIRED)
     taken = await runtime.submit("hog")
-    await until(lambda: crowd.now["work"] == 1)
+    await wait_until(lambda: crowd.now["work"] == 1)
     patience.reschedule(asyncio.get_running_loop().time())
     await several_heartbeats(runtime, taken, 1)
     go_on.set()

@@ -6,10 +6,11 @@ import pytest
 
 from perdure.tasks import NewTask
 
+from ..conditions import wait_until
 from ..markers import row
 from .apps import counted, hanging
 from .faulty_storage import ME
-from .replicas import Replicas, new_app, until, value_of
+from .replicas import Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -28,7 +29,7 @@ async def test_a_worker_sweeps_what_has_expired_and_nobody_calls_it(replicas: Re
     async def are_gone() -> bool:
         return await creator.store.storage.get_many(addresses, now=0) == [None] * 3
 
-    await until(are_gone)
+    await wait_until(are_gone)
 
 
 @row(59, 57)
@@ -43,6 +44,6 @@ async def test_the_sweeper_leaves_alone_what_is_in_work(replicas: Replicas) -> N
     async def is_gone() -> bool:
         return await runtime.store.storage.get(gone.record.address, now=0) is None
 
-    await until(is_gone)
+    await wait_until(is_gone)
     go_on.set()
     assert value_of(await runtime.wait(ME, made.task.task_id, 60)) == 1

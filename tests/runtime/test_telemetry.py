@@ -14,8 +14,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from perdure.tasks import NewTask, Owner, StoreConfig, Success
 
+from ..conditions import wait_until
 from ..markers import strong_memory
-from .replicas import Replicas, leave_with_a_dead_worker, new_app, until, with_concurrency
+from .replicas import Replicas, leave_with_a_dead_worker, new_app, with_concurrency
 
 pytestmark = pytest.mark.anyio
 ANA = Owner.user("https://issuer.example", "ana")
@@ -70,7 +71,7 @@ async def test_a_task_leaves_a_span_for_create_run_and_finish(replicas: Replicas
     before = totals()
     made = await runtime.submit("work", owner=ANA)
     await runtime.wait(ANA, made.task.task_id, 120)
-    await until(lambda: bool(spans("perdure.run")))
+    await wait_until(lambda: bool(spans("perdure.run")))
     for name in ("perdure.create", "perdure.run", "perdure.finish"):
         (span,) = spans(name)
         assert (span.attributes or {})["perdure.task.id"] == made.task.task_id
@@ -107,7 +108,7 @@ async def test_a_task_whose_result_reports_an_error_is_counted_as_failed(replica
     runtime = await replicas.start(app)
     made = await runtime.submit("fails", owner=ANA)
     await runtime.wait(ANA, made.task.task_id, 120)
-    await until(lambda: bool(ended_runs()))
+    await wait_until(lambda: bool(ended_runs()))
     assert set(ended_runs()) == {"failed"}
 
 
@@ -143,10 +144,10 @@ async def test_recovery_and_sweeping_leave_spans_and_logs_without_owners(
         await short.store.create(ANA, NewTask(method="tools/call"))
         runtime = await replicas.start(app)
         ended = await runtime.wait(ANA, lost, 60)
-        await until(
+        await wait_until(
             lambda: any((span.attributes or {}).get("perdure.swept") for span in spans("perdure.sweep"))
         )
-        await until(lambda: len(spans("perdure.recover")) == 1)
+        await wait_until(lambda: len(spans("perdure.recover")) == 1)
     assert ended.task.last_failure == "the worker was lost while it ran the task"
     assert lost in caplog.text
     assert ANA.digest in caplog.text

@@ -12,9 +12,10 @@ from perdure.tasks import Owner, Snapshot, Status
 from perdure.tasks.errors import NotFound
 
 from .. import task_edits
+from ..conditions import wait_until
 from ..markers import row, strong_memory
 from .faulty_storage import ME, FaultyLink, now, open_faulty, several_heartbeats
-from .replicas import QUICK, Replicas, new_app, until, value_of
+from .replicas import QUICK, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 
@@ -107,7 +108,7 @@ async def test_the_end_is_heard_though_no_wake_up_ever_comes(replicas: Replicas)
     async with open_faulty(replicas, wire, new_app(), work=False) as other:
         made = await runtime.submit("work")
         waiting = asyncio.create_task(other.wait(ME, made.task.task_id, 60))
-        await until(lambda: wire.calls["get"] >= 3)
+        await wait_until(lambda: wire.calls["get"] >= 3)
         go_on.set()
         assert value_of(await waiting) == "done"
         assert wire.open_watches == 0
@@ -142,7 +143,7 @@ async def test_a_watcher_sees_the_states_in_their_order_up_to_the_last(replicas:
     made = await runtime.submit("work")
     seen: list[Snapshot] = []
     watching = asyncio.create_task(watch_into(seen, other, made))
-    await until(lambda: bool(seen) and seen[-1].task.status is Status.INPUT_REQUIRED)
+    await wait_until(lambda: bool(seen) and seen[-1].task.status is Status.INPUT_REQUIRED)
     await runtime.answer(ME, made.task.task_id, {"whose": {"action": "accept"}})
     await asyncio.wait_for(watching, 30)
     versions = [each.version for each in seen]
@@ -187,7 +188,7 @@ async def test_who_stops_watching_leaves_no_watch_behind(replicas: Replicas) -> 
                 async with asyncio.timeout(0.05):
                     await anext(seen)
         waiting = asyncio.create_task(runtime.wait(ME, made.task.task_id))
-        await until(lambda: wire.open_watches == 1)
+        await wait_until(lambda: wire.open_watches == 1)
         waiting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await waiting

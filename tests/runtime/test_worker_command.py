@@ -17,10 +17,11 @@ from perdure.runtime import Runtime
 from perdure.storage import open_storage
 from perdure.tasks import Owner, Snapshot, Status, TaskStore
 
+from ..conditions import wait_until
 from ..markers import row
 from ..storage.engines import new_url
 from .crash.scenario import others_can_write
-from .replicas import QUICK, UNHURRIED, until, value_of
+from .replicas import QUICK, UNHURRIED, value_of
 from .worker_app import app
 from .worker_process import WorkerProcess, worker
 
@@ -86,7 +87,7 @@ async def test_a_process_that_slept_longer_than_its_lease_cannot_write_any_more(
         await in_work(client, made)
         await freeze(sleeper, client)
         async with worker(url, config=MORTAL) as other:
-            await until(lambda: taken_by(client, made, other), 30)
+            await wait_until(lambda: taken_by(client, made, other), 30)
             sleeper.send(signal.SIGCONT)
             await lost_its_lease(sleeper, made)
             before = await client.store.get(ME, made.task.task_id)
@@ -164,7 +165,7 @@ async def test_sigterm_hands_back_what_runs_and_another_takes_it_at_once(url: st
         second = await stack.enter_async_context(worker(url))
         first.send(signal.SIGTERM)
         assert await first.ended() == 0
-        await until(lambda: taken_by(client, made, second), 30)
+        await wait_until(lambda: taken_by(client, made, second), 30)
         found = await client.store.get(ME, made.task.task_id)
     assert (found.task.attempts, found.task.failures) == (2, 0)  # to be handed back is not to fail
     assert found.task.last_failure == "the worker was shut down before the task ended"
@@ -175,7 +176,7 @@ async def test_a_plain_function_that_heeds_nothing_does_not_keep_the_process_fro
 ) -> None:
     made = await client.submit("stubborn")
     async with worker(url, config=replace(UNHURRIED, cancel_grace=0.3)) as first:
-        await until(lambda: is_held(client, made), 30)
+        await wait_until(lambda: is_held(client, made), 30)
         first.send(signal.SIGTERM)
         assert await first.ended() == 0
     ended = await client.wait(ME, made.task.task_id, 120)
@@ -189,7 +190,7 @@ async def is_held(client: Runtime, made: Snapshot) -> bool:
 async def test_told_twice_the_process_stops_dead(url: str, client: Runtime) -> None:
     made = await client.submit("stubborn")
     async with worker(url, config=replace(UNHURRIED, drain=600.0)) as first:
-        await until(lambda: is_held(client, made), 30)
+        await wait_until(lambda: is_held(client, made), 30)
         first.send(signal.SIGTERM)
         assert "again to stop now" in await first.line()
         first.send(signal.SIGTERM)

@@ -24,8 +24,9 @@ from perdure.runtime.workflow import (
 from perdure.tasks import Failure, Json, Owner, Progress, Snapshot, Status
 from perdure.tasks.errors import InvalidValue
 
+from ..conditions import wait_until
 from ..markers import row
-from .replicas import UNHURRIED, Replicas, new_app, until, value_of
+from .replicas import UNHURRIED, Replicas, new_app, value_of
 
 pytestmark = pytest.mark.anyio
 ME = Owner.local()
@@ -218,7 +219,7 @@ async def test_a_workflow_whose_worker_stops_goes_on_with_the_next_step(replicas
     app = app_of(Step("first", first), Step("second", second), retries=1)
     async with replicas.running(app) as runtime:
         made = await runtime.submit("flow")
-        await until(lambda: "second" in calls)
+        await wait_until(lambda: "second" in calls)
     blocked = False
     another = await replicas.start(app)
     assert value_of(await another.wait(ME, made.task.task_id, 120)) == 2
@@ -278,11 +279,11 @@ async def test_the_questions_of_a_step_are_its_own_and_what_was_answered_is_not_
     async with replicas.running(app, at_once) as runtime:
         made = await runtime.submit("flow")
         await go_on(runtime, await paused(runtime, made.task.task_id), {"count": 1})
-        await until(lambda: reached == ["before"])
+        await wait_until(lambda: reached == ["before"])
     held_up["before"].set()
     async with replicas.running(app, at_once) as runtime, asyncio.timeout(30):
         await go_on(runtime, await paused(runtime, made.task.task_id), {"count": 2})
-        await until(lambda: reached == ["before", "before", "after"])
+        await wait_until(lambda: reached == ["before", "before", "after"])
     held_up["after"].set()
     runtime = await replicas.start(app)
     ended = await runtime.wait(ME, made.task.task_id, 120)
@@ -307,7 +308,7 @@ async def test_a_plain_step_that_is_cancelled_is_given_time_to_tidy_up(replicas:
 
     runtime = await replicas.start(app_of(Step("plain", plain)))
     made = await runtime.submit("flow")
-    await until(began.is_set)
+    await wait_until(began.is_set)
     await runtime.cancel(ME, made.task.task_id)
     ended = await runtime.wait(ME, made.task.task_id, 60)
     assert tidied.is_set()  # before the task ended

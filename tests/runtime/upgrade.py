@@ -25,8 +25,9 @@ from perdure.storage import open_storage
 from perdure.storage.clock import system_clock
 from perdure.tasks import Json, Status, TaskStore
 
+from ..conditions import wait_until
 from .faulty_storage import ME
-from .replicas import QUICK, leave_with_a_dead_worker, until, value_of
+from .replicas import QUICK, leave_with_a_dead_worker, value_of
 from .upgrade_app import NEWEST_KIND, app
 
 FEED = "did:plc:future"
@@ -46,7 +47,7 @@ async def start(runtime: Runtime) -> list[str]:
                 task = (await runtime.get(ME, task_id)).task
                 return bool(task.outstanding) and task.is_claimed == is_held
 
-            await until(is_asking)
+            await wait_until(is_asking)
         await tell([finished.task.task_id, *made])
     raise AssertionError("the process has ended before")
 

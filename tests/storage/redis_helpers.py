@@ -164,7 +164,7 @@ async def storm(
         await asyncio.sleep(0.2)
         await eventually(has_started)
         await disturb()
-        await eventually(lambda: is_usable(storage))
+        await wait_until(lambda: is_usable(storage))
         await asyncio.sleep(0.2)
     finally:
         outcome.ended = True

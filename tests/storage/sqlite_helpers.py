@@ -47,13 +47,6 @@ async def keys_of(storage: Storage) -> list[str]:
     return [record.key for record in await storage.page(SPACE, PARTITION, limit=1000, now=NOW)]
 
 
-async def eventually(condition: Callable[[], bool]) -> None:
-    """Return when the condition holds; fail when it never does."""
-    async with asyncio.timeout(PATIENCE):
-        while not condition():  # noqa: ASYNC110 - the engine's threads set no event of ours
-            await asyncio.sleep(0.001)
-
-
 async def in_time(result: Awaitable[object]) -> None:
     """Wait for something that must come."""
     async with asyncio.timeout(PATIENCE):

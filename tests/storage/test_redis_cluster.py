@@ -18,6 +18,7 @@ from perdure.storage.redis.location import parse_url
 from perdure.storage.redis.schema import Keys
 from perdure.storage.redis.topology import Topology, topology_for
 
+from ..conditions import wait_until
 from ..markers import row
 from .redis_helpers import TEST_TIMEOUT, client_of, eventually, hasty, keys_of, storage, storm
 
@@ -193,4 +194,4 @@ async def test_a_node_that_is_no_longer_in_the_map_is_let_go(cluster: ValkeyClus
             await topology.node(("127.0.0.1", former.port)).send_now(("PING",))
             assert not await is_alone()
             await topology.nodes_by_shard()
-            await eventually(is_alone)
+            await wait_until(is_alone)

@@ -112,7 +112,7 @@ async def test_a_frozen_server_is_unavailable_to_readers_and_leaves_writers_in_d
         await writing
     assert isinstance(caught.value.__cause__, TimeoutError)
     server.resume()
-    await eventually(lambda: is_usable(storage))
+    await wait_until(lambda: is_usable(storage))
     assert await storage.get(record.address, now=NOW) in (None, record)
 
 
@@ -174,7 +174,7 @@ async def test_a_server_that_cannot_save_is_read_only() -> None:
             async def has_failed() -> bool:
                 return "rdb_last_bgsave_status:err" in server.send_command("INFO", "persistence")
 
-            await eventually(has_failed)
+            await wait_until(has_failed)
             with pytest.raises(StorageReadOnly):
                 await insert_each(storage, make_record())
             assert await storage.get(make_record().address, now=NOW) is None
@@ -205,7 +205,7 @@ async def test_cancelled_callers_leave_nothing_behind(server: Valkey, storage: S
         async def are_few() -> bool:
             return len(await client.client_list()) <= 1 + 5
 
-        await eventually(are_few)
+        await wait_until(are_few)
 
 
 async def test_what_is_refused_is_tried_again_for_as_long_as_the_timeout_allows(server: Valkey) -> None:
@@ -231,7 +231,7 @@ async def test_a_commit_to_a_server_that_loads_is_done_when_it_has() -> None:
                 return server.send_command("GET", "k").startswith("-LOADING")
 
             loading = asyncio.create_task(client.execute_command("DEBUG", "RELOAD"))
-            await eventually(loads)
+            await wait_until(loads)
             writing = asyncio.create_task(insert_each(storage, make_record("while it loads")))
             await asyncio.sleep(0.5)
             assert not writing.done()

@@ -117,7 +117,7 @@ async def test_a_silent_server_is_asked_whether_it_is_there(
 
     async with first.watch(SPACE) as watch:
         assert await woken(watch)
-        await eventually(is_asked_in_peace)
+        await wait_until(is_asked_in_peace)
         server.pause()
         for _ in range(50):  # in as many turns it is noticed, however long each of them takes
             await asyncio.sleep(0.01)
@@ -148,13 +148,13 @@ async def test_there_is_no_subscription_without_a_watch(
     async def none() -> bool:
         return not await subscribers()
 
-    await eventually(none)
+    await wait_until(none)
     watch, another = first.watch(SPACE), first.watch(SPACE)
     assert await woken(watch)
-    await eventually(one)
+    await wait_until(one)
     await watch.close()
     await another.close()
-    await eventually(none)
+    await wait_until(none)
 
 
 async def test_closing_waits_for_calls_in_flight_and_leaves_no_connection(server: Valkey) -> None:
@@ -173,7 +173,7 @@ async def test_closing_waits_for_calls_in_flight_and_leaves_no_connection(server
         async def is_alone() -> bool:
             return len(await client.client_list()) == 1
 
-        await eventually(is_alone)
+        await wait_until(is_alone)
     async with await open_storage(url) as again:
         assert len(await again.page(SPACE, limit=99, now=NOW)) == 20
 

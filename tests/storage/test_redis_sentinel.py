@@ -42,7 +42,7 @@ async def fail_over(servers: ValkeySentinel) -> None:
 async def replica_takes_over(servers: ValkeySentinel) -> None:
     """Once the master is gone, or silent."""
     await asyncio.to_thread(servers.shorten_failure_timeout)
-    await eventually(lambda: replica_leads(servers))
+    await wait_until(lambda: replica_leads(servers))
 
 
 async def test_with_a_replica_that_must_have_it_a_failover_loses_nothing_acknowledged(
@@ -91,7 +91,7 @@ async def test_a_failover_loses_only_commits_that_were_not_acknowledged_with_rep
         await asyncio.to_thread(servers.master.kill)
         servers.replica.resume()
         await replica_takes_over(servers)
-        await eventually(lambda: is_usable(careless))
+        await wait_until(lambda: is_usable(careless))
         left = await careless.page(SPACE, limit=9, now=NOW)
         assert [record.key for record in left] == ["before"]
 
@@ -116,7 +116,7 @@ async def test_the_new_master_is_found_when_the_old_one_falls_silent(
         servers.master.pause()
         try:
             await replica_takes_over(servers)
-            await eventually(is_served)
+            await wait_until(is_served)
         finally:
             servers.master.resume()
 
@@ -126,7 +126,7 @@ async def test_a_master_that_has_become_a_replica_is_not_read(servers: ValkeySen
     async with await open_storage(url) as reader, await open_storage(url) as writer:
         assert await reader.get(make_record().address, now=NOW) is None
         servers.sentinels[0].send_command("SENTINEL", "FAILOVER", "perdure")
-        await eventually(lambda: replica_leads(servers))
+        await wait_until(lambda: replica_leads(servers))
         # as sentinels do sooner or later; here of a server that is not there, so that it stays behind
         servers.master.send_command("REPLICAOF", "127.0.0.1", "1")
         servers.master.send_command("CLIENT", "KILL", "TYPE", "normal")

@@ -15,11 +15,11 @@ from perdure.storage import Storage, open_storage
 from perdure.storage.errors import StorageCorrupt, StorageError
 from perdure.storage.kit.sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 
+from ..conditions import wait_until
 from ..markers import server
 from .sqlite_helpers import (
     contents,
     engine_threads,
-    eventually,
     in_time,
     inserting,
     keys_of,
@@ -179,6 +179,6 @@ async def test_damage_that_a_watch_meets_does_not_leave_commits_waiting_for_ever
                 other, change.after.replace_with(body=record.body, tag="")
             )  # still has the good page
             looks = trace(watching)
-            await eventually(lambda: "PRAGMA data_version" in looks)
+            await wait_until(lambda: "PRAGMA data_version" in looks)
             with pytest.raises(StorageCorrupt):
                 await in_time(insert_each(watching, make_record("new")))

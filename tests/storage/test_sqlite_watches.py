@@ -9,8 +9,9 @@ import pytest
 from perdure.storage import Storage, open_storage
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 
+from ..conditions import wait_until
 from ..markers import server
-from .sqlite_helpers import child, eventually, in_time, trace, url_of
+from .sqlite_helpers import child, in_time, trace, url_of
 
 pytestmark = pytest.mark.anyio
 
@@ -50,7 +51,7 @@ async def test_polling_stops_when_the_last_watch_is_closed(tmp_path: Path) -> No
         await insert_each(storage, make_record())  # behind it, the writer has seen that nobody watches
         looks.clear()
         async with clock.watch(SPACE):
-            await eventually(lambda: ticks.count(LOOK) > 10)
+            await wait_until(lambda: ticks.count(LOOK) > 10)
         assert looks == []
         async with storage.watch(SPACE):
             await expect_looking(looks)
@@ -58,7 +59,7 @@ async def test_polling_stops_when_the_last_watch_is_closed(tmp_path: Path) -> No
 
 async def expect_looking(statements: list[str]) -> None:
     before = statements.count(LOOK)
-    await eventually(lambda: statements.count(LOOK) > before + 3)
+    await wait_until(lambda: statements.count(LOOK) > before + 3)
 
 
 async def test_there_is_no_polling_before_the_first_watch(tmp_path: Path) -> None:
@@ -71,5 +72,5 @@ async def test_there_is_no_polling_before_the_first_watch(tmp_path: Path) -> Non
 async def statements_while_another_ticks(storage: Storage, clock: Storage) -> list[str]:
     looks, ticks = trace(storage), trace(clock)
     async with clock.watch(SPACE):
-        await eventually(lambda: ticks.count(LOOK) > 10)
+        await wait_until(lambda: ticks.count(LOOK) > 10)
     return looks

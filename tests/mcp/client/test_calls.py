@@ -15,8 +15,9 @@ from mcp_types import REQUEST_TIMEOUT, ElicitRequestParams, ElicitResult
 
 from perdure.mcp.client.errors import WasCancelled
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from ..raw_clients import Client2026, Json
+from ..tool_helpers import text_of
 from .tool_server import (
     BOTH,
     AnsweringUser,
@@ -25,7 +26,6 @@ from .tool_server import (
     ToolServer,
     cancelled,
     raised_by,
-    text_of,
     told_by,
     visiting,
 )
@@ -184,9 +184,9 @@ async def test_a_call_that_is_cancelled_ends_the_task(
 ) -> None:
     async with visiting(target, mode, push=push) as visitor:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
-        await until(lambda: shop.held == 1)
+        await wait_until(lambda: shop.held == 1)
         if mode == "auto":
-            await until(lambda: len(shop.watch.of("tasks/get")) > 0)
+            await wait_until(lambda: len(shop.watch.of("tasks/get")) > 0)
 
         await cancelled(calling)
 
@@ -196,7 +196,7 @@ async def test_a_call_that_is_cancelled_ends_the_task(
 async def test_a_call_whose_task_another_cancels_is_told_so(shop: ToolServer, url: str) -> None:
     async with visiting(url) as visitor, Client2026(url) as other:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
-        await until(lambda: len(shop.watch.of("tasks/get")) > 0)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) > 0)
         await other.cancel(shop.watch.of("tasks/get")[0].params["taskId"])
         with pytest.raises(WasCancelled):
             await calling

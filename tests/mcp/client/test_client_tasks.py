@@ -11,7 +11,8 @@ from mcp_types import INVALID_PARAMS, CallToolResult
 from perdure.mcp.client import ClientTask, TaskState
 from perdure.mcp.client.errors import MalformedTask, WasCancelled
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
+from ..tool_helpers import text_of
 from .tool_server import (
     BOTH,
     AnsweringUser,
@@ -21,7 +22,6 @@ from .tool_server import (
     cancelled,
     opened,
     raised_by,
-    text_of,
     told_by,
     visiting,
 )
@@ -66,7 +66,7 @@ async def test_a_wait_that_is_cancelled_leaves_the_task_as_it_is(
     async with visiting(target, mode) as visitor:
         task = await visitor.start("hold")
         waiting = asyncio.create_task(task.wait())
-        await until(lambda: len(shop.watch.of("tasks/get")) > 0)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) > 0)
         await cancelled(waiting)
         shop.gate.set()
         assert text_of(await task.wait(20)) == "held "
@@ -91,7 +91,7 @@ async def test_a_task_that_is_cancelled_by_another_while_it_is_waited_for_is_tol
     async with visiting(url, mode) as one, visiting(url, mode) as other:
         task = await one.start("hold")
         waiting = asyncio.create_task(task.wait(20))
-        await until(lambda: len(shop.watch.of("tasks/get", task.task_id)) > 0)
+        await wait_until(lambda: len(shop.watch.of("tasks/get", task.task_id)) > 0)
         await other.resume(task.save()).cancel()
         with pytest.raises(WasCancelled):
             await waiting
@@ -105,7 +105,7 @@ async def test_every_state_in_which_a_task_is_seen_is_shown(
     async with visiting(target, mode) as visitor:
         task = await visitor.start("hold")
         waiting = asyncio.create_task(task.wait(20, on_state=states.append))
-        await until(lambda: len(states) > 0)
+        await wait_until(lambda: len(states) > 0)
         shop.gate.set()
         await waiting
 

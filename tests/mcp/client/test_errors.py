@@ -19,7 +19,8 @@ from perdure.mcp.client.errors import (
 from perdure.storage.errors import PerdureError
 
 from ..raw_clients import EXTENSION, Json
-from .tool_server import ToolServer, text_of, visiting
+from ..tool_helpers import text_of
+from .tool_server import ToolServer, visiting
 
 pytestmark = pytest.mark.anyio
 

@@ -13,9 +13,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from perdure.mcp.client import ClientTask
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from ..raw_clients import serving
-from .tool_server import AnsweringUser, Target, ToolServer, cancelled, text_of, visiting
+from ..tool_helpers import text_of
+from .tool_server import AnsweringUser, Target, ToolServer, cancelled, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -31,11 +32,11 @@ async def test_a_client_that_is_told_hardly_asks(shop: ToolServer, target: Targe
         async def rests() -> bool:
             """Whether the one who is told does not ask while the other asks four times."""
             before, seen = looks(told), looks(asked)
-            await until(lambda: looks(asked) >= seen + 4, seconds=60)
+            await wait_until(lambda: looks(asked) >= seen + 4, seconds=60)
             return before == looks(told)
 
-        await until(lambda: looks(told) >= 2)  # it is told at once of what there is
-        await until(rests, seconds=60)
+        await wait_until(lambda: looks(told) >= 2)  # it is told at once of what there is
+        await wait_until(rests, seconds=60)
         before = looks(told)
         shop.gate.set()
         await asyncio.gather(*waiting)
@@ -58,8 +59,8 @@ async def test_a_client_that_is_told_hears_of_a_question_that_comes_later(
     """It would ask by itself only after half a minute."""
     async with visiting(target, push=True) as visitor:
         waiting = asyncio.create_task((await visitor.start("hold_then_ask")).wait(15))
-        await until(lambda: len(shop.watch.of("subscriptions/listen")) == 1)
-        await until(lambda: len(shop.watch.of("tasks/get")) > 0)
+        await wait_until(lambda: len(shop.watch.of("subscriptions/listen")) == 1)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) > 0)
         shop.gate.set()
         assert text_of(await waiting) == "accept"
 
@@ -68,7 +69,7 @@ async def test_several_tasks_are_heard_of_at_once(shop: ToolServer, target: Targ
     async with visiting(target, push=True) as visitor:
         started = [await visitor.start("hold", {"label": f"{number}"}) for number in range(5)]
         waiting = [asyncio.create_task(task.wait(30)) for task in started]
-        await until(lambda: len(shop.watch.of("subscriptions/listen")) == 5)
+        await wait_until(lambda: len(shop.watch.of("subscriptions/listen")) == 5)
         shop.gate.set()
         results = await asyncio.gather(*waiting)
 
@@ -94,7 +95,7 @@ async def test_a_server_that_tells_nobody_is_asked(shop: ToolServer, target: Tar
     shop.answers.instead["subscriptions/listen"] = method_not_found
     async with visiting(target, push=True) as visitor:
         waiting = asyncio.create_task((await visitor.start("hold")).wait(20))
-        await until(lambda: len(shop.watch.of("tasks/get")) >= 4)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) >= 4)
         shop.gate.set()
         assert text_of(await waiting) == "held "
 
@@ -104,7 +105,7 @@ async def test_a_server_that_listens_but_tells_of_no_tasks_is_asked(shop: ToolSe
     shop.answers.is_deaf_to_tasks = True
     async with visiting(target, push=True) as visitor:
         waiting = asyncio.create_task((await visitor.start("hold")).wait(20))
-        await until(lambda: len(shop.watch.of("tasks/get")) >= 4)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) >= 4)
         shop.gate.set()
         assert text_of(await waiting) == "held "
 
@@ -142,12 +143,12 @@ async def test_a_stream_that_breaks_is_made_up_for_by_asking(anyio_backend: str)
     async with serving(cut) as url, visiting(url, push=True) as visitor:
         task = await visitor.start("hold")
         waiting = asyncio.create_task(task.wait(25))
-        await until(lambda: len(shop.watch.of("subscriptions/listen")) == 1)
-        await until(lambda: len(shop.watch.of("tasks/get")) > 0)
+        await wait_until(lambda: len(shop.watch.of("subscriptions/listen")) == 1)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) > 0)
         cut.breaks.set()
-        await until(lambda: cut.broken == 1)
+        await wait_until(lambda: cut.broken == 1)
         before = len(shop.watch.of("tasks/get"))
-        await until(lambda: len(shop.watch.of("tasks/get")) >= before + 3)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) >= before + 3)
         shop.gate.set()
         assert text_of(await waiting) == "held "
 
@@ -156,7 +157,7 @@ async def test_a_client_that_leaves_ends_the_stream(shop: ToolServer, url: str) 
     async with visiting(url, push=True) as visitor:
         task = await visitor.start("hold")
         waiting = asyncio.create_task(task.wait())
-        await until(lambda: len(shop.watch.of("subscriptions/listen")) > 0)
+        await wait_until(lambda: len(shop.watch.of("subscriptions/listen")) > 0)
         await cancelled(waiting)
         (listening,) = shop.watch.of("subscriptions/listen")
         assert listening.params["notifications"] == {"taskIds": [task.task_id]}

@@ -11,20 +11,11 @@ from mcp_types import ElicitRequestParams, ElicitResult, ErrorData
 from perdure.mcp.client import ClientTask, TaskState
 from perdure.mcp.client.errors import CannotAnswer, WasCancelled
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from ..conformance_server import make_server
 from ..raw_clients import Json, serving
-from .tool_server import (
-    BOTH,
-    AnsweringUser,
-    Mode,
-    Target,
-    ToolServer,
-    raised_by,
-    text_of,
-    told_by,
-    visiting,
-)
+from ..tool_helpers import text_of
+from .tool_server import BOTH, AnsweringUser, Mode, Target, ToolServer, raised_by, told_by, visiting
 
 pytestmark = pytest.mark.anyio
 
@@ -43,7 +34,7 @@ async def asking(task: ClientTask, *keys: str) -> TaskState:
     async def met() -> bool:
         return set((await task.status()).input_requests) == set(keys)
 
-    await until(met)
+    await wait_until(met)
     return await task.status()
 
 

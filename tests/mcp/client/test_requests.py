@@ -9,7 +9,7 @@ import pytest
 from mcp.client import Client
 from pydantic import ValidationError
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from ..raw_clients import Json
 from .tool_server import ToolServer, visiting
 
@@ -24,7 +24,7 @@ async def test_a_client_waits_as_long_as_the_server_says_before_it_asks_again(
 ) -> None:
     async with visiting(url) as visitor:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
-        await until(lambda: len(shop.watch.of("tasks/get")) >= 12, seconds=30)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) >= 12, seconds=30)
         shop.gate.set()
         await calling
 
@@ -42,7 +42,7 @@ async def test_a_server_that_gives_no_hint_is_not_asked_without_pause(shop: Tool
     shop.answers.changing["tasks/get"] = without_hint
     async with visiting(url) as visitor:
         calling = asyncio.create_task(visitor.client.call_tool("hold"))
-        await until(lambda: len(shop.watch.of("tasks/get")) >= 3, seconds=30)
+        await wait_until(lambda: len(shop.watch.of("tasks/get")) >= 3, seconds=30)
         shop.gate.set()
         await calling
 

@@ -17,7 +17,6 @@ from mcp.server.context import CallNext, HandlerResult, ServerRequestContext
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
-    CallToolResult,
     CreateMessageRequestParams,
     CreateMessageResult,
     ElicitRequestParams,
@@ -31,14 +30,13 @@ from pydantic import BaseModel, FileUrl
 
 from perdure import Task, Tasks
 from perdure.mcp.client import ClientTask, ClientTasks
-from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
 from ... import task_edits
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from ..raw_clients import Json, serving
+from ..tool_helpers import FAST_CONFIG, NAME_FORM
 
-NAMED: Json = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 SAMPLED: Json = {
     "messages": [{"role": "user", "content": {"type": "text", "text": "Well?"}}],
     "maxTokens": 10,
@@ -46,7 +44,7 @@ SAMPLED: Json = {
 Request: TypeAlias = ServerRequestContext[Any, Any]
 Mode: TypeAlias = Literal["auto", "legacy"]
 Target: TypeAlias = str | MCPServer[Any]
-FAST_CONFIG = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+
 BOTH = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 
@@ -134,7 +132,7 @@ class ToolServer:
         async def met() -> bool:
             return await self.statuses() == list(statuses)
 
-        await until(met)
+        await wait_until(met)
 
 
 class Sum(BaseModel):
@@ -176,7 +174,7 @@ def add_asking_tools(shop: ToolServer) -> None:
     @durable(retries=2, poll_interval=50)
     async def ask_all(task: Task) -> str:
         """Asks a person, a model, and where it may look; one after the other."""
-        person = await task.elicit("Who?", NAMED, key="person")
+        person = await task.elicit("Who?", NAME_FORM, key="person")
         model = await task.sample(SAMPLED, key="model")
         roots = await task.roots(key="roots")
         return f"{person.values['name']}, {model.model}, {len(roots.roots)}"
@@ -185,13 +183,13 @@ def add_asking_tools(shop: ToolServer) -> None:
     @durable()
     async def hold_then_ask(task: Task) -> str:
         await shop.gate.wait()
-        return (await task.elicit("Who?", NAMED)).action
+        return (await task.elicit("Who?", NAME_FORM)).action
 
     @tool()
     @durable(retries=2, poll_interval=50)
     async def ask_two(task: Task) -> str:
         """Asks two persons at once."""
-        params = {"mode": "form", "message": "Who?", "requestedSchema": NAMED}
+        params = {"mode": "form", "message": "Who?", "requestedSchema": NAME_FORM}
         each = InputRequest(kind=InputKind.ELICITATION, params=cast("Any", params))
         asked = await task.ask({"first": each, "second": each})
         return ", ".join(f"{key}: {cast('Any', asked[key].answer).values['name']}" for key in sorted(asked))
@@ -263,12 +261,6 @@ async def visiting(
     }
     async with Client(target, mode=mode, extensions=[tasks], **callbacks, **options) as client:
         yield TaskClient(client, tasks)
-
-
-def text_of(result: CallToolResult) -> str:
-    (block,) = result.content
-    assert isinstance(block, TextContent)
-    return block.text
 
 
 async def raised_by(awaitable: Awaitable[object]) -> MCPError:

@@ -14,9 +14,10 @@ from pydantic import BaseModel
 from perdure import Task
 from perdure.runtime import Again
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from ..raw_clients import Client2025, Json
-from .tool_server import ADA, NAMED, NO, ToolServer, text_of
+from ..tool_helpers import NAME_FORM
+from .tool_server import ADA, NO, ToolServer, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -39,7 +40,7 @@ async def test_what_a_tool_reports_is_the_message_and_the_progress_of_its_task(b
 
     async with bench.running():
         task_id = await bench.modern.start("work")
-        await until(lambda: reported(task_id))
+        await wait_until(lambda: reported(task_id))
         working, core = await bench.modern.get(task_id), await bench.core.get(task_id)
         go_on.set()
         done = await bench.end_of(task_id)
@@ -61,7 +62,7 @@ def add_curious(bench: ToolServer) -> None:
     @bench.tool()
     async def curious(task: Task) -> str:
         """Asks everything that can be asked."""
-        person = await task.elicit("Who?", NAMED, key="who")
+        person = await task.elicit("Who?", NAME_FORM, key="who")
         title = await task.sample(SAMPLE, key="title")
         roots = await task.roots(key="roots")
         said = title.content["text"]
@@ -86,10 +87,10 @@ async def test_what_a_tool_asks_is_answered_in_rounds_and_typed(bench: ToolServe
                 asked.update((await bench.modern.get(task_id)).get("inputRequests", {}))
                 return key in asked
 
-            await until(is_asked)
+            await wait_until(is_asked)
             await bench.modern.update(task_id, {key: answer})
         assert text_of(await bench.end_of(task_id)) == CURIOUS
-    form = {"mode": "form", "message": "Who?", "requestedSchema": NAMED}
+    form = {"mode": "form", "message": "Who?", "requestedSchema": NAME_FORM}
     assert asked == {
         "who": {"method": "elicitation/create", "params": form},
         "title": {"method": "sampling/createMessage", "params": SAMPLE},
@@ -118,7 +119,7 @@ async def test_what_a_tool_asks_reaches_a_client_without_tasks_in_rounds_of_its_
 async def test_a_tool_hears_that_somebody_would_not_answer(bench: ToolServer) -> None:
     @bench.tool()
     async def work(task: Task) -> str:
-        answer = await task.elicit("Who?", NAMED)
+        answer = await task.elicit("Who?", NAME_FORM)
         return f"{answer.action} {answer.values}"
 
     async with bench.running():
@@ -176,8 +177,8 @@ async def test_another_question_under_the_same_key_is_an_error_and_not_the_first
 ) -> None:
     @bench.tool()
     async def work(task: Task) -> str:
-        first = await task.elicit("Agreed?", NAMED, key="go")
-        second = await task.elicit(other, NAMED, key="go")
+        first = await task.elicit("Agreed?", NAME_FORM, key="go")
+        second = await task.elicit(other, NAME_FORM, key="go")
         return f"{first.action}, {second.action}"
 
     async with bench.running():

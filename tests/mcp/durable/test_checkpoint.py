@@ -10,8 +10,8 @@ import pytest
 from perdure import Task
 from perdure.runtime.workflow import Output, Step, Workflow, run
 
+from ...conditions import wait_until
 from ...markers import row
-from ...runtime.replicas import until
 from ..raw_clients import Answer, Json
 from .tool_server import ToolServer, text_of
 
@@ -34,7 +34,7 @@ async def test_no_client_sees_the_checkpoint_in_either_protocol(bench: ToolServe
 
     async with bench.running():
         task_id = await bench.modern.start("work")
-        await until(has_saved)
+        await wait_until(has_saved)
         seen = [await bench.modern.get(task_id), await bench.core.get(task_id)]
         go_on.set()
         ended = await bench.end_of(task_id)
@@ -106,7 +106,7 @@ async def test_a_client_cannot_tick_off_a_step_of_a_workflow(bench: ToolServer) 
 
     async with bench.running():
         task_id = await bench.modern.start("purchase")
-        await until(lambda: seen == ["fetch"])
+        await wait_until(lambda: seen == ["fetch"])
         refused = await update(bench, task_id, {}, FORGED[0])
         assert refused.code == -32602
         fetching.set()

@@ -20,7 +20,8 @@ from perdure.tasks import InputKind, InputRequest
 
 from ...markers import row
 from ..raw_clients import Json
-from .tool_server import ADA, NAMED, ToolServer, first, text_of
+from ..tool_helpers import NAME_FORM
+from .tool_server import ADA, ToolServer, first, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -227,7 +228,7 @@ async def test_an_exception_of_the_tool_is_no_reason_to_run_it_again(bench: Tool
 
 async def test_a_tool_that_pauses_is_run_again_when_it_is_answered(bench: ToolServer) -> None:
     question = InputRequest(
-        kind=InputKind.ELICITATION, params={"mode": "form", "message": "Who?", "requestedSchema": NAMED}
+        kind=InputKind.ELICITATION, params={"mode": "form", "message": "Who?", "requestedSchema": NAME_FORM}
     )
     runs: list[int] = []
 

@@ -20,7 +20,7 @@ from pydantic import AnyHttpUrl
 from perdure import Task
 from perdure.runtime import Again, Failed
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from .tool_server import ToolServer, text_of
 
 pytestmark = pytest.mark.anyio
@@ -43,7 +43,7 @@ async def test_a_plain_function_runs_in_a_thread_and_the_server_goes_on(bench: T
 
     async with bench.running():
         task_id = await bench.modern.start("block")
-        await until(lambda: bool(threads))
+        await wait_until(lambda: bool(threads))
         assert (await bench.modern.get(task_id))["status"] == "working"
         go_on.set()
         done = await bench.end_of(task_id)
@@ -64,7 +64,7 @@ async def test_a_plain_function_can_look_whether_it_was_cancelled(bench: ToolSer
 
     async with bench.running():
         task_id = await bench.modern.start("work")
-        await until(looked.is_set)
+        await wait_until(looked.is_set)
         await bench.modern.cancel(task_id)
         assert (await bench.end_of(task_id))["status"] == "cancelled"
 
@@ -82,7 +82,7 @@ async def test_a_coroutine_that_is_cancelled_may_clean_up(bench: ToolServer) -> 
 
     async with bench.running():
         task_id = await bench.modern.start("work")
-        await until(lambda: bool(events))
+        await wait_until(lambda: bool(events))
         await bench.modern.cancel(task_id)
         done = await bench.end_of(task_id)
     assert done["status"] == "cancelled"
@@ -170,7 +170,7 @@ async def test_no_more_runs_of_a_tool_than_it_allows_are_under_way_at_once(bench
     async with bench.running():
         task_ids = [await bench.modern.start("work", {"number": number}) for number in range(3)]
         for count in (1, 2, 3):
-            await until(lambda count=count: len(begun) == count)
+            await wait_until(lambda count=count: len(begun) == count)
             assert (await bench.modern.get(task_ids[begun[-1]]))["status"] == "working"
             assert len(begun) == count
             gates[begun[-1]].set()

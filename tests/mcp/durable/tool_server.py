@@ -11,12 +11,13 @@ from mcp.server import MCPServer
 from perdure import Task, Tasks
 from perdure.runtime import RuntimeConfig
 
+from .. import tool_helpers
 from ..raw_clients import Client2025, Client2026, Json, serving
 
 FAST_CONFIG = RuntimeConfig(
     drain=0.2, cancel_grace=10.0, report_interval=0.05, poll_interval=0.2, heartbeat=0.5
 )
-NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+
 ADA: Json = {"action": "accept", "content": {"name": "Ada"}}
 NO: Json = {"action": "decline"}
 
@@ -66,7 +67,7 @@ class ToolServer:
 def text_of(task: Json) -> str:
     assert task["status"] == "completed", task
     assert not task["result"].get("isError"), task
-    return str(task["result"]["content"][0]["text"])
+    return tool_helpers.text_of(task["result"])
 
 
 async def first(task: Task, year: int) -> str:

@@ -20,14 +20,15 @@ from mcp_types import (
 )
 
 from perdure import Task, Tasks
-from perdure.runtime import RuntimeConfig
 from perdure.storage import Storage
 from perdure.tasks.snapshot import TASKS
 
+from .. import tool_helpers
 from ..raw_clients import Client2025, Client2026, Json, serving
+from ..tool_helpers import FAST_CONFIG
 
 Request = ServerRequestContext[Any, Any]
-FAST_CONFIG = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
+
 NAMED = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 
 
@@ -121,10 +122,8 @@ def value_of(result: Json) -> Any:
 
 
 def text_of(result: CallToolResult) -> str:
-    content = result.content[0]
-    assert isinstance(content, TextContent)
-    assert not result.is_error, content.text
-    return content.text
+    assert not result.is_error, result.content
+    return tool_helpers.text_of(result)
 
 
 def text(result: Json) -> str:

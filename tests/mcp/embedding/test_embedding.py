@@ -21,18 +21,8 @@ from perdure.tasks.errors import InvalidValue
 
 from ...markers import row
 from ..raw_clients import EXTENSION, Answer, Client2025, Client2026, Json, serving
-from .servers import (
-    FAST_CONFIG,
-    called,
-    clients_of,
-    count_of,
-    low_level,
-    make,
-    text,
-    text_of,
-    value_of,
-    work_in_both,
-)
+from ..tool_helpers import FAST_CONFIG
+from .servers import called, clients_of, count_of, low_level, make, text, text_of, value_of, work_in_both
 
 pytestmark = pytest.mark.anyio
 

@@ -23,10 +23,11 @@ from perdure.storage.errors import PerdureError, StorageClosed
 from perdure.tasks import StoreConfig, TaskStore
 from perdure.tasks.snapshot import TASKS
 
+from ...conditions import wait_until
 from ...markers import server
-from ...runtime.replicas import until
 from ..raw_clients import Client2025, Client2026, serving
-from .servers import FAST_CONFIG, add_tools, called, count_of, low_level, make, text_of
+from ..tool_helpers import FAST_CONFIG
+from .servers import add_tools, called, count_of, low_level, make, text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -275,7 +276,7 @@ async def test_tasks_end_before_the_lifespan_that_they_run_in(url: str) -> None:
     server, tasks = make_pooled(url, events := list[str]())
     async with serving(server.streamable_http_app()) as endpoint, Client2026(endpoint) as modern:
         await modern.start("lasting")
-        await until(lambda: bool(events))
+        await wait_until(lambda: bool(events))
         storage = tasks.runtime.store.storage
     assert events == ["the task began", "the task ended", "pool 1 closed"]
     assert not await is_open(storage)

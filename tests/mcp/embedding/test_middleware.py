@@ -14,7 +14,8 @@ from mcp_types import CallToolRequestParams, CallToolResult, TextContent
 from perdure import Tasks
 
 from ..raw_clients import Json, serving
-from .servers import FAST_CONFIG, Request, add_tools, clients_of, count_of, make, text, work_in_both
+from ..tool_helpers import FAST_CONFIG
+from .servers import Request, add_tools, clients_of, count_of, make, text, work_in_both
 
 pytestmark = pytest.mark.anyio
 

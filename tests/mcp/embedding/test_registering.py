@@ -13,7 +13,8 @@ from perdure import Tasks
 from perdure.tasks import NewTask, Owner
 
 from ..raw_clients import Client2026, Json, serving
-from .servers import FAST_CONFIG, clients_of, count_of, make, value_of
+from ..tool_helpers import FAST_CONFIG
+from .servers import clients_of, count_of, make, value_of
 
 pytestmark = pytest.mark.anyio
 

@@ -18,7 +18,8 @@ from perdure.tasks.errors import InvalidValue
 
 from ...fork_server import DEVNULL, PIPE, STDOUT, spawn
 from ..raw_clients import Client2026, serving
-from .servers import FAST_CONFIG, Request, called, low_level, make
+from ..tool_helpers import FAST_CONFIG
+from .servers import Request, called, low_level, make
 
 pytestmark = pytest.mark.anyio
 

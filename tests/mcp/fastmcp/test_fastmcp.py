@@ -12,9 +12,10 @@ from fastmcp import FastMCP
 from perdure.tasks import StoreConfig
 from perdure.tasks.errors import InvalidValue
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from ..raw_clients import EXTENSION, Client2025, Client2026, Json
-from .tool_server import NAMING_ADA, ToolServer, opened, result_of, text_of
+from ..tool_helpers import text_of
+from .tool_server import NAMING_ADA, ToolServer, opened, result_of
 
 pytestmark = pytest.mark.anyio
 
@@ -205,7 +206,7 @@ async def test_cancelling_ends_the_task_in_both(
     shop: ToolServer, modern: Client2026, core: Client2025
 ) -> None:
     task_id, other = await modern.start("hold"), await core.start("hold")
-    await until(lambda: len(shop.ran) == 2)
+    await wait_until(lambda: len(shop.ran) == 2)
     await modern.cancel(task_id)
     answered = (await core.send("tasks/cancel", {"taskId": other})).result
 

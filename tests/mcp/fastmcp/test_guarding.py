@@ -12,7 +12,8 @@ from fastmcp.tools.base import ToolResult
 from ... import task_edits
 from ...markers import row
 from ..raw_clients import Client2025, Client2026
-from .tool_server import ADA, BOB, NAMING_ADA, ToolServer, authenticated, opened, text_of
+from ..tool_helpers import text_of
+from .tool_server import ADA, BOB, NAMING_ADA, ToolServer, authenticated, opened
 
 pytestmark = pytest.mark.anyio
 

@@ -17,11 +17,11 @@ from fastmcp_tasks import (
 
 from perdure.storage.kit.servers.process import free_port
 
+from ...conditions import wait_for_status, wait_until
 from ...fork_server import ForkedProcess, spawn
 from ...markers import row
-from ...runtime.replicas import until
-from ..raw_clients import Client2026, Json, is_open, until_task
-from .tool_server import text_of
+from ..raw_clients import Client2026, Json, is_open
+from ..tool_helpers import text_of
 
 pytestmark = pytest.mark.anyio
 
@@ -78,7 +78,7 @@ async def program(storage: str, *options: str) -> AsyncGenerator[Program]:
     port = free_port()
     process = await spawn("-c", PROGRAM, storage, str(port), *options, cwd=ROOT)
     try:
-        await until(lambda: is_open(port), seconds=60)
+        await wait_until(lambda: is_open(port), seconds=60)
         yield Program(process, port)
     finally:
         if process.returncode is None:
@@ -92,7 +92,7 @@ async def reached(client: Client2026, task_id: str) -> None:
         there = "reached" in task.get("_meta", {}).get("perdure/variables", {})
         return {**task, "status": "there"} if there else task
 
-    await until_task(look, "there", seconds=30)
+    await wait_for_status(look, "there", seconds=30)
 
 
 @row(62)
@@ -104,8 +104,8 @@ async def test_a_killed_server_runs_its_tools_again_by_name(tmp_path: Path) -> N
         await reached(client, never)
         await first.kill()
     async with program(storage) as second, Client2026(second.url) as client:
-        done = await until_task(lambda: client.get(again), "completed", "failed", seconds=30)
-        lost = await until_task(lambda: client.get(never), "completed", "failed", seconds=30)
+        done = await wait_for_status(lambda: client.get(again), "completed", "failed", seconds=30)
+        lost = await wait_for_status(lambda: client.get(never), "completed", "failed", seconds=30)
 
     assert text_of(done["result"]) == "from 3, attempt 2"
     assert "lost" in lost["error"]["message"]

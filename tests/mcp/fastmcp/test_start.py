@@ -22,7 +22,7 @@ from perdure.mcp.fastmcp import attach
 from perdure.tasks.errors import InvalidValue
 
 from ..raw_clients import Client2026, serving
-from .tool_server import FAST_CONFIG, text_of
+from ..tool_helpers import FAST_CONFIG, text_of
 
 pytestmark = pytest.mark.anyio
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 
@@ -17,14 +17,12 @@ from pydantic import BaseModel
 
 from perdure import Task, Tasks
 from perdure.mcp.fastmcp import attach
-from perdure.runtime import RuntimeConfig
 from perdure.tasks import InputKind, InputRequest
 
 from ... import task_edits
 from ..raw_clients import Client2025, Json, serving
+from ..tool_helpers import FAST_CONFIG, NAME_FORM
 
-FAST_CONFIG = RuntimeConfig(drain=0.2, cancel_grace=0.2, report_interval=0.05)
-NAMED: Json = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
 NAMING_ADA: Json = {"action": "accept", "content": {"name": "Ada"}}
 ADA, BOB = "ada", "bob"
 """Their tokens, and their names."""
@@ -65,7 +63,7 @@ def add_tools(shop: ToolServer) -> None:
     @shop.server.tool()
     @shop.tasks.durable()
     async def ask_two(task: Task) -> str:
-        params = {"mode": "form", "message": "Who?", "requestedSchema": NAMED}
+        params = {"mode": "form", "message": "Who?", "requestedSchema": NAME_FORM}
         each = InputRequest(kind=InputKind.ELICITATION, params=cast("Any", params))
         asked = await task.ask({"first": each, "second": each})
         return ", ".join(f"{key}: {cast('Any', asked[key].answer).values['name']}" for key in sorted(asked))
@@ -139,7 +137,3 @@ async def opened(shop: ToolServer) -> AsyncGenerator[str]:
 
 async def result_of(core: Client2025, task_id: str) -> Json:
     return (await core.send("tasks/result", {"taskId": task_id})).result
-
-
-def text_of(result: Mapping[str, Any]) -> str:
-    return str(result["content"][0]["text"])

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+from ...conditions import poll_until
 from ...markers import once, row
 from ..raw_clients import Answer, Json
 from ..schema_check import Recorded
-from .tool_server import NO, YES, asking, bare, eventually, text_of
+from ..tool_helpers import text_of
+from .tool_server import NO, YES, asking, bare
 
 pytestmark = pytest.mark.anyio
 
@@ -35,7 +37,7 @@ async def test_an_update_is_acknowledged_with_an_empty_result_and_its_answer_rea
 async def second_question(client: Recorded, task_id: str, first: str) -> Json:
     """What is asked after the first question was answered."""
     await client.update(task_id, {first: YES})
-    task = await eventually(lambda: client.get(task_id), lambda task: "inputRequests" in task)
+    task = await poll_until(lambda: client.get(task_id), lambda task: "inputRequests" in task)
     return task["inputRequests"]
 
 

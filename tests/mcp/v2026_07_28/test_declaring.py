@@ -7,7 +7,8 @@ import pytest
 from ...markers import once, row
 from ..raw_clients import EXTENSION, Json
 from ..schema_check import Recorded
-from .tool_server import NO, ONE_TASK, UNKNOWN_TASK_ID, YES, about, asking, text_of
+from ..tool_helpers import text_of
+from .tool_server import NO, ONE_TASK, UNKNOWN_TASK_ID, YES, about, asking
 
 pytestmark = pytest.mark.anyio
 

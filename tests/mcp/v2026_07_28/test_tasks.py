@@ -11,21 +11,12 @@ from jsonschema import Draft202012Validator, validate
 
 from perdure.tasks import Owner, StoreConfig
 
+from ...conditions import poll_until
 from ...markers import once, row
 from ..raw_clients import Json
 from ..schema_check import Published, Recorded
-from .tool_server import (
-    ONE_TASK,
-    UNKNOWN_TASK_ID,
-    YES,
-    about,
-    asking,
-    bare,
-    eventually,
-    open_tool_server,
-    tasks_at,
-    text_of,
-)
+from ..tool_helpers import text_of
+from .tool_server import ONE_TASK, UNKNOWN_TASK_ID, YES, about, asking, bare, open_tool_server, tasks_at
 
 pytestmark = pytest.mark.anyio
 
@@ -197,7 +188,7 @@ async def test_looking_at_a_task_does_not_change_it(modern: Recorded) -> None:
     first = await modern.get(task_id)
 
     # time has passed when the hint has grown
-    again = await eventually(
+    again = await poll_until(
         lambda: modern.get(task_id), lambda task: task["pollIntervalMs"] > first["pollIntervalMs"]
     )
 
@@ -217,7 +208,7 @@ async def test_the_hint_when_to_look_again_grows_with_the_task_up_to_what_its_to
         hints.append((await modern.get(created["taskId"]))["pollIntervalMs"])
         return hints[-1]
 
-    await eventually(look, lambda hint: hint >= 60)
+    await poll_until(look, lambda hint: hint >= 60)
 
     assert hints[0] == 50 or hints[0] <= oldest_ms / 6  # it may be older when it is told
     assert hints == sorted(hints)
@@ -294,7 +285,7 @@ async def test_a_task_that_has_expired_is_as_if_it_had_never_been(
     brief = StoreConfig(default_ttl_ms=1, result_retention_ms=1)
     async with open_tool_server(tasks_at(where, store=brief)) as url, Recorded(url, published) as client:
         task_id = await client.start("measure", {"length": 1})
-        answer = await eventually(
+        answer = await poll_until(
             lambda: about(client, method, task_id), lambda answer: "error" in answer.message
         )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
@@ -100,21 +100,8 @@ async def asking(client: Recorded, tool: str, arguments: Mapping[str, Any] = {})
     return task_id, list((await client.until(task_id, "input_required"))["inputRequests"])
 
 
-async def eventually(look: Callable[[], Awaitable[T]], good: Callable[[T], object]) -> T:
-    """Look until what is seen is good."""
-    async with asyncio.timeout(15):
-        while True:
-            if good(seen := await look()):
-                return seen
-            await asyncio.sleep(0.02)
-
-
 def bare(result: Json) -> Json:
     return {name: value for name, value in result.items() if name != "_meta"}
-
-
-def text_of(result: Json) -> str:
-    return result["content"][0]["text"]
 
 
 ONE_TASK = ("tasks/get", "tasks/update", "tasks/cancel")

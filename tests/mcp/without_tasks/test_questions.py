@@ -10,7 +10,7 @@ import pytest
 from perdure.runtime import Runtime
 from perdure.tasks import Owner, Snapshot, Status
 
-from ...runtime.replicas import until
+from ...conditions import wait_until
 from ..raw_clients import Client2025, Json
 from .tool_server import ANYBODY, HANDSHAKES, RELATED, YES, calling, hosting, texts_of, yes
 
@@ -67,7 +67,7 @@ async def test_an_answer_that_comes_after_the_end_does_not_spoil_the_result(
     async with hosting() as site, Client2025(site.url, version=version, answering=late) as client:
         call = asyncio.create_task(client.call("confirming"))
         task_id = await site.begins()
-        await until(lambda: bool(client.asked))
+        await wait_until(lambda: bool(client.asked))
         await site.tasks.runtime.answer(ANYBODY, task_id, {"go": YES})
         await site.ended(task_id)
         is_over.set()

@@ -1,0 +1,148 @@
+"""The sources use plain words: some words are refused in names, comments, docstrings and messages.
+
+The list has only words that no sentence about this code needs, because the trade or the Python documentation
+has a better one. A word with a legitimate use does not belong here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parent.parent / "src" / "perdure"
+
+NOT_YET = ("mcp", "runtime")
+"""Packages that will be rewritten. The issue that rewrites one removes it from this list."""
+
+SUFFIXES = (".py", ".html", ".sql", ".lua", ".js", ".css")
+
+BETTER = {
+    "told|tells?": "show, print, report, return, log, notify",
+    "most_": "MAX_",
+    "(?:fewest|least)_": "MIN_",
+    "for ever": "forever",
+    "of late": "recently",
+    "by now": "currently, already",
+    "stood": "existed, was stored",
+    "born|births?": "created, insertion",
+    "under ?way": "running, active",
+    "in work": "running",
+    "begun": "started",
+    "who(?:ever|mever|soever)": "the caller, a client that ...",
+    "(?:some|every|no|any)body": "a client, all clients, no client",
+    "patience": "timeout, limit, grace period",
+    "sets? aside|setting aside": "quarantine, skip",
+    "g(?:ive|ives|iven|ave|iving) back": "release, return",
+    "t(?:ake|akes|aken|ook|aking) away": "delete, remove",
+    "(?:go|goes|went|going) on": "continue, resume",
+    "pass(?:es|ed|ing) over": "skip, ignore",
+    "beyond all calendars": "never",
+    "heard of": "alive",
+    "worn out": "expired",
+    "sweep(?:s|er|ers|ing)?": "purge",
+    "of no kind": "invalid",
+    "nowhere": "not anywhere",
+}
+"""Patterns, and better words. A pattern that ends in `_` is for names only."""
+
+ALLOWED: dict[str, tuple[str, ...]] = {
+    "storage/kit/servers/": ("nobody",),  # the user of that name
+    "storage/postgres/migrations/": (
+        "anybody",
+        "everybody",
+        "for ever",
+        "patience",
+        "somebody",
+        "stood",
+        "whoever",
+    ),
+    "storage/postgres/sql/commit.sql": ("patience", "stood"),
+    "tasks/attempts.py": ("begun",),
+}
+"""Words in names that are stored or sent, and in migrations, by path. They stay until the format changes."""
+
+NOUNS = {"listing", "operating", "testing"}
+"""Modules may have these names, although they end in -ing."""
+
+
+def sources() -> Iterator[Path]:
+    for path in sorted(SOURCES.rglob("*")):
+        if path.suffix in SUFFIXES and path.relative_to(SOURCES).parts[0] not in NOT_YET:
+            yield path
+
+
+def expression(pattern: str) -> re.Pattern[str]:
+    """Match whole words: in text, across line ends, and as parts of `snake_case` and `CamelCase` names."""
+    start = r"(?:(?<![^\W_])|(?-i:(?<=[a-z])(?=[A-Z])))"
+    end = r"(?=_)" if pattern.endswith("_") else r"(?:(?![^\W_])|(?-i:(?<=[a-z])(?=[A-Z])))"
+    words = pattern.rstrip("_").replace(" ?", r"[\s_#]*").replace(" ", r"[\s_#]+")
+    return re.compile(f"{start}(?:{words}){end}", re.IGNORECASE)
+
+
+def find(text: str, pattern: str) -> Iterator[tuple[int, str]]:
+    """Yield the line and the text of each match."""
+    for match in expression(pattern).finditer(text):
+        yield text.count("\n", 0, match.start()) + 1, match[0]
+
+
+def is_allowed(path: str, word: str) -> bool:
+    return any(path.startswith(folder) and word.lower() in words for folder, words in ALLOWED.items())
+
+
+@pytest.mark.parametrize("pattern", BETTER)
+def test_no_source_uses_a_word_that_has_a_better_one(pattern: str) -> None:
+    found = [
+        f"src/perdure/{name}:{line}: {word!r}"
+        for path in sources()
+        for name in [path.relative_to(SOURCES).as_posix()]
+        for line, word in find(path.read_text(encoding="utf-8"), pattern)
+        if not is_allowed(name, word)
+    ]
+    assert not found, f"write instead: {BETTER[pattern]}\n" + "\n".join(found)
+
+
+def test_no_module_is_named_by_a_gerund() -> None:
+    names = [path.relative_to(SOURCES) for path in sources() if path.suffix == ".py"]
+    parts = {(name.as_posix(), part) for name in names for part in name.with_suffix("").parts}
+    found = sorted(name for name, part in parts if part.endswith("ing") and part not in NOUNS)
+    assert not found, "a module is a noun of the trade: " + ", ".join(found)
+
+
+def test_every_excluded_package_exists() -> None:
+    """An exclusion that excludes nothing hides that it can go."""
+    assert [name for name in NOT_YET if not (SOURCES / name).is_dir()] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("he was told", "told"),
+        ("TOLD = 1", "told"),
+        ("is_told_so", "told"),
+        ("class ToldSo:", "told"),
+        ("def wasTold", "told"),
+        ("MOST_KEYS = 3", "most_"),
+        ("# it runs for\n    # ever", "for ever"),
+        ("runs_for_ever", "for ever"),
+        ("underway", "under ?way"),
+        ("UnderWay", "under ?way"),
+    ],
+)
+def test_words_are_found_in_text_and_in_names_of_every_style(text: str, pattern: str) -> None:
+    assert [line for line, _ in find(text, pattern)] == [1]
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern"),
+    [
+        ("extolled, untold, toldify", "told"),
+        ("most of them", "most_"),
+        ("forever", "for ever"),
+        ("reborn", "born"),
+    ],
+)
+def test_parts_of_words_are_not_found(text: str, pattern: str) -> None:
+    assert [*find(text, pattern)] == []
