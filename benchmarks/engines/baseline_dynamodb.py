@@ -30,8 +30,8 @@ POLL_SECONDS = 0.2
 class BaselineDynamoDb(Baseline):
     db: DynamoDBClient
 
-    def __init__(self, url: str, lives: Iterator[CrashPoint]) -> None:
-        super().__init__(lives)
+    def __init__(self, url: str, lifecycles: Iterator[Lifecycle]) -> None:
+        super().__init__(lifecycles)
         self._location = parse_url(url)
         self._table = self._location.table
 

@@ -21,7 +21,7 @@ from perdure.storage import Record, open_storage
 from perdure.storage.copy import COPIES
 from perdure.storage.kit.sample_records import HOSTILE_NAMES, NOW, insert_each, make_record
 
-from ..fork_server import run_forged
+from ..fork_server import run_in_fork
 from ..storage.engines import new_url
 from ..storage.sqlite_helpers import url_of
 from .user_servers import OWN_FASTMCP, OWN_LOW_LEVEL, OWN_SERVER

@@ -12,7 +12,7 @@ import pytest
 from perdure.operating.maintenance import ServerInfo, server_info
 from perdure.storage import open_storage
 
-from ..fork_server import PIPE, forged
+from ..fork_server import PIPE, spawn
 from ..storage.engines import new_url
 from .command import PATIENCE, environment
 

@@ -28,7 +28,7 @@ from ..fork_server import PIPE, STDOUT, spawn
 from ..mcp.raw_clients import Client2025, Client2026
 from ..mcp.tool_helpers import text_of
 from ..storage.engines import new_url
-from ..test_examples import AnsweringUser, running, sampled, started, visiting
+from ..test_examples import Person, running, sampled, started, visiting
 from .serve_process import (
     DASHBOARD_TOKEN,
     LONG_REPORT,

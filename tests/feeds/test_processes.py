@@ -16,7 +16,6 @@ from perdure.storage import open_storage
 
 from ..conditions import wait_until
 from ..fork_server import PIPE, ForkedProcess, spawn
-from ..mcp.tool_helpers import text_of
 from ..storage.engines import new_url
 from .fake_server.process import ROOT, FakeProcess, fake_process
 

@@ -17,6 +17,7 @@ from perdure.storage.kit import Subject
 from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, SPACE, make_record
 from perdure.storage.kit.servers import Valkey
 
+from ..conditions import wait_until
 from .engines import at
 
 TEST_TIMEOUT = 60.0
@@ -75,13 +76,6 @@ async def hasty(url: str) -> AsyncGenerator[Storage]:
 async def keys_of(server: Valkey) -> list[bytes]:
     async with client_of(server) as client:
         return sorted(await client.keys("*"))
-
-
-async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    """Return when the condition holds; fail when it never does."""
-    async with asyncio.timeout(TEST_TIMEOUT):
-        while not await condition():  # noqa: ASYNC110 - servers set no event
-            await asyncio.sleep(0.02)
 
 
 async def is_usable(storage: Storage) -> bool:
@@ -162,7 +156,7 @@ async def storm(
 
     try:
         await asyncio.sleep(0.2)
-        await eventually(has_started)
+        await wait_until(has_started)
         await disturb()
         await wait_until(lambda: is_usable(storage))
         await asyncio.sleep(0.2)

@@ -20,7 +20,7 @@ from perdure.storage.redis.topology import Topology, topology_for
 
 from ..conditions import wait_until
 from ..markers import row
-from .redis_helpers import TEST_TIMEOUT, client_of, eventually, hasty, keys_of, storage, storm
+from .redis_helpers import TEST_TIMEOUT, client_of, hasty, keys_of, storage, storm
 
 pytestmark = pytest.mark.anyio
 

@@ -26,17 +26,8 @@ from perdure.storage.redis.router import RETRY_DELAYS, Router
 from perdure.storage.redis.schema import Keys
 from perdure.storage.redis.topology import topology_for
 
-from .redis_helpers import (
-    TEST_TIMEOUT,
-    Storm,
-    client_of,
-    eventually,
-    hasty,
-    is_usable,
-    storage,
-    storage_on,
-    storm,
-)
+from ..conditions import wait_until
+from .redis_helpers import TEST_TIMEOUT, Storm, client_of, hasty, is_usable, storage, storage_on, storm
 
 pytestmark = pytest.mark.anyio
 

@@ -13,7 +13,8 @@ from perdure.storage.kit.sample_records import NOW, OTHER_SPACE, PARTITION, SPAC
 from perdure.storage.kit.servers import Valkey
 from perdure.storage.redis import notifications
 
-from .redis_helpers import TEST_TIMEOUT, client_of, eventually, storage_on
+from ..conditions import wait_until
+from .redis_helpers import TEST_TIMEOUT, client_of, storage_on
 
 pytestmark = pytest.mark.anyio
 

@@ -12,7 +12,8 @@ from perdure.storage.errors import CannotOpen, OutcomeUnknown, StorageUnavailabl
 from perdure.storage.kit.sample_records import NOW, SPACE, insert_each, make_record
 from perdure.storage.kit.servers import Valkey, ValkeySentinel
 
-from .redis_helpers import TEST_TIMEOUT, eventually, is_usable, opened, storm
+from ..conditions import wait_until
+from .redis_helpers import TEST_TIMEOUT, is_usable, opened, storm
 
 pytestmark = pytest.mark.anyio
 

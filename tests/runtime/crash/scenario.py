@@ -20,7 +20,7 @@ from perdure.storage.clock import system_clock
 from perdure.tasks.lifecycle import ACTIVE_STATUSES
 from perdure.tasks.snapshot import TASKS
 
-from ...fork_server import DEVNULL, PIPE, Forged, forged
+from ...fork_server import DEVNULL, PIPE, ForkedProcess, spawn
 from ...storage.engines import new_url
 from . import journal
 from .functions import QUICK, beating
