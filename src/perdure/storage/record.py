@@ -58,7 +58,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     space: Space
     partition: str
-    """The owner of the record. Commits are atomic within a partition."""
+    """The group of the record. Commits are atomic within a partition."""
     key: str
     order: Micros
     """The position in listings. It never changes."""

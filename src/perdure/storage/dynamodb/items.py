@@ -175,13 +175,13 @@ def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict
 
 def encode_body_part(key: Key, text: str, record: Record) -> dict[str, Mapping[str, str]]:
     """Return the item of a body part. It names its record, so that orphaned parts can be found."""
-    owner = record_key(record.address)
+    parent = record_key(record.address)
     return {
         **key.item,
         "part": {"S": text},
         "part_bytes": {"N": str(len(text.encode()))},
-        "record_pk": {"S": owner.pk},
-        "record_sk": {"S": owner.sk},
+        "record_pk": {"S": parent.pk},
+        "record_sk": {"S": parent.sk},
         **_ttl_attribute(record),
     }
 

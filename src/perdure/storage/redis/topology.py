@@ -151,7 +151,7 @@ class ClusterTopology(Topology):
         if isinstance(best.error, RedisError):
             raise server_error(best.error, self._location.display_name) from best.error
         name = self._location.display_name
-        raise best.error or StorageUnavailable(f"{name}: no node knows the owners of all slots")
+        raise best.error or StorageUnavailable(f"{name}: no node knows which nodes have all slots")
 
     async def _disconnect_others(self, hosts: Iterable[Host]) -> None:
         """Forget and disconnect the nodes that are neither in the slot map nor in the URL."""
