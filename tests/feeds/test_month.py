@@ -306,9 +306,9 @@ def test_an_unattended_month_stores_every_post_once_and_raises_every_alarm_and_n
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random.seed(seed)  # which the intervals vary by
-    monkeypatch.setattr(poller, "LOOK", 60.0)  # a month has very many seconds
-    monkeypatch.setattr(poller, "ALARMS_EVERY", 5 * MINUTE)
-    monkeypatch.setattr(poller, "LINKS_EVERY", 6 * HOUR)
+    monkeypatch.setattr(poller, "DUE_CHECK_SECONDS", 60.0)  # a month has very many seconds
+    monkeypatch.setattr(poller, "ALARM_INTERVAL", 5 * MINUTE)
+    monkeypatch.setattr(poller, "LINK_SUMMARY_INTERVAL", 6 * HOUR)
     month = run(live_through(seed))
     assert month.false == []
     for trouble in month.troubles:
