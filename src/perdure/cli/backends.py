@@ -25,13 +25,13 @@ DEFAULT_SETTINGS_FILES = ("feeds.toml", "feeds.yaml", "feeds.yml")
 
 
 def redact_url(url: str) -> str:
-    """Return a URL without user, password and options, or only its scheme if these are ambiguous."""
+    """Return a URL without user, password and options, or only its scheme if they cannot be located."""
     found = _URL.fullmatch(url)
     return f"{url.partition(':')[0]}:..." if found is None else f"{found['scheme']}//{found['place']}"
 
 
 def require_shared(url: str) -> None:
-    """Refuse a storage that ends with the process."""
+    """Refuse a storage whose records are lost when the process ends."""
     if not is_shared_storage(url):
         scheme = url.partition(":")[0]
         raise CommandError(f"{scheme}: storage is private to one process; use a file or a server")

@@ -1,7 +1,7 @@
 """Errors of commands, and the exit code that each leads to.
 
 0   success
-1   failure that can pass: the storage or the source is unavailable, a task or an account is in another state,
+1   temporary failure: the storage or the source is unavailable, a task or an account is in another state,
     a check found a problem. The same command can succeed later
 2   wrong usage: the command, the settings or the storage must change first
 """

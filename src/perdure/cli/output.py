@@ -74,7 +74,7 @@ def plural(count: int, one: str, many: str | None = None) -> str:
 
 
 def key_values(*rows: tuple[str, str]) -> Iterator[str]:
-    """Return lines with the values in one column."""
+    """Yield a line for each name and its value, with the values aligned."""
     width = max(len(name) for name, _ in rows)
     for name, value in rows:
         yield f"{name:<{width}}  {value}"

@@ -24,7 +24,8 @@ async def stop_signals(
 ) -> AsyncGenerator[anyio.Event]:
     """Yield an event that the first signal sets. The next signal ends the process.
 
-    `stopping` and `killed` are printed then. Without `exit_code`, the code is 128 and the signal's number.
+    `stopping` and `killed` are printed at these signals. Without an `exit_code`, the process exits with 128
+    plus the number of the signal.
     """
     stop = anyio.Event()
     with anyio.open_signal_receiver(*STOP_SIGNALS) as signals:

@@ -1,7 +1,7 @@
 """`perdure serve`: an MCP server and its dashboard in one process.
 
 Read `command` (the options), `servers` (the sample server or the user's own), `asgi` (paths, start and stop),
-`poller` (feeds) and `banner` (the message at the start).
+`health` (`/health`), `network` (sockets and tokens), `poller` (feeds) and `banner` (the first message).
 """
 
 from .command import serve

@@ -44,7 +44,7 @@ _STOPPING = JSONResponse({"status": "stopping"}, 503)
 
 
 async def run(options: ServeOptions, hosted: HostedServer) -> None:
-    """Serve until a signal."""
+    """Serve until a signal stops the process."""
     if options.dashboard:
         require_dashboard()
     poller = await _make_poller(hosted) if options.feeds else None

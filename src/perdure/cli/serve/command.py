@@ -1,4 +1,4 @@
-"""The command and its options."""
+"""The command `perdure serve` and its options."""
 
 from __future__ import annotations
 

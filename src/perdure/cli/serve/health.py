@@ -1,4 +1,4 @@
-"""`/health`: whether the storage can be read and written. Needs no token, so that it names no storage."""
+"""`/health`: whether the storage can be read and written. It needs no token and does not name the storage."""
 
 from __future__ import annotations
 

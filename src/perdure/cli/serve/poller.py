@@ -1,4 +1,4 @@
-"""`perdure serve --feeds`: polls feeds on the server's storage. A failing poller never stops the server."""
+"""Polling of feeds on the server's storage, for `perdure serve --feeds`. Failures never stop the server."""
 
 from __future__ import annotations
 

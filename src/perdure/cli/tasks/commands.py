@@ -239,11 +239,9 @@ def cancel(task: TaskArgument, *, options: TaskOptions) -> None:
         return await operator.cancel(found.locator, found.task_id)
 
     cancelled = options.run(work)
-    text = "Cancelled." if cancelled.status.is_terminal else _CANCEL_REQUESTED
+    requested = "Cancellation requested; the worker will stop the task."
+    text = "Cancelled." if cancelled.status.is_terminal else requested
     options.print(task_json(cancelled), [text])
-
-
-_CANCEL_REQUESTED = "Cancellation requested; the worker will stop the task."
 
 
 @tasks.command()
