@@ -32,7 +32,7 @@ READERS = (
     ["doctor"],
     ["copy", "sqlite:///target.db"],
     ["feeds", "status"],
-    ["feeds", "inspect", "alice.test"],
+    ["feeds", "show", "alice.test"],
     ["feeds", "items"],
     ["feeds", "links"],
     ["feeds", "audit", "--all"],

@@ -159,7 +159,7 @@ async def test_a_tool_that_takes_a_task_and_is_not_durable_is_refused_when_it_is
 async def test_a_database_that_does_not_answer_is_worth_another_try(tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN_SERVER)
     said = await refused(tmp_path, "own:unreachable", code=1)
-    assert "cannot be reached" in said
+    assert "the server is unreachable" in said
     assert said.endswith("; try again later\n")
     assert "hunter2" not in said
 
