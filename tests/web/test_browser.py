@@ -299,14 +299,14 @@ async def _accept(dialog: Dialog) -> None:
 async def test_the_charts_are_drawn_and_drawn_again_when_something_ends(
     desk: ToolDashboard, page: Page, keep: Keep
 ) -> None:
-    await expect(page.locator("#ended svg")).to_be_visible()
-    await expect(page.locator("#ended .column")).to_have_count(0)
+    await expect(page.locator("#finished_chart svg")).to_be_visible()
+    await expect(page.locator("#finished_chart .column")).to_have_count(0)
     await expect(page.locator("#live")).to_have_text("live")
     await desk.runtime.wait(ME, await desk.submit("print_report"), 10)
     await expect(page.locator("#counts .failed .count")).to_have_text("1")
-    await expect(page.locator("#ended .column.failed")).to_have_count(1, timeout=30_000)
+    await expect(page.locator("#finished_chart .column.failed")).to_have_count(1, timeout=30_000)
     await expect(page.locator("#active_chart .line.working")).to_have_count(1)
-    await page.locator("#ended summary").click()
+    await page.locator("#finished_chart summary").click()
     await expect(page.get_by_role("table", name="Tasks that ended")).to_be_visible()
     await keep(page, "overview")
 
@@ -354,7 +354,7 @@ async def test_the_keyboard_reaches_the_content_first_and_then_every_row(
     task_id = await desk.submit("build_report")
     await page.goto("/tasks")
     await page.keyboard.press("Tab")
-    await expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    await expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     await page.keyboard.press("Enter")
     link = page.locator(f"#task-{task_id} a")
     for _ in range(20):

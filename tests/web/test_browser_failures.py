@@ -22,7 +22,7 @@ async def test_the_failure_of_an_earlier_attempt_is_no_alarm_once_the_task_compl
 ) -> None:
     await open_task(page, "mend_report")
     note = page.locator("#summary").get_by_text("no glue for <2026>")
-    await expect(note).to_contain_text("An earlier attempt:")
+    await expect(note).to_contain_text("Earlier attempt failed:")
     await expect(page.locator("#summary .status")).to_have_text("completed")
     assert await colour_of(note) != await _colour_of_failing(desk, page)
 
@@ -45,7 +45,7 @@ async def test_a_task_whose_result_reports_an_error_is_a_failure_on_every_page(
 ) -> None:
     await expect(page.locator("#counts .failed .count")).to_have_text("1")
     await expect(page.locator("#counts .completed .count")).to_have_text("1")
-    await expect(page.locator("#ended .column.failed")).to_have_count(1, timeout=30_000)
+    await expect(page.locator("#finished_chart .column.failed")).to_have_count(1, timeout=30_000)
     await keep(page, "overview-with-a-failure")
     await page.locator("#counts .failed a").click()
     await expect(page.locator("#tabs [aria-current]")).to_have_text("failed 1")
