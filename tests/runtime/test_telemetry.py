@@ -61,6 +61,7 @@ def totals() -> dict[str, float]:
     return found
 
 
+@strong_memory("a commit whose answer is lost is tried again, under another span")
 async def test_a_task_leaves_a_span_for_create_run_and_finish(replicas: Replicas) -> None:
     app = new_app()
 
@@ -112,6 +113,7 @@ async def test_a_task_whose_result_reports_an_error_is_counted_as_failed(replica
     assert set(ended_runs()) == {"failed"}
 
 
+@strong_memory("a commit whose answer is lost is tried again, under another span")
 async def test_a_task_from_the_queue_leaves_a_span_for_its_claim(replicas: Replicas) -> None:
     app = new_app()
 
