@@ -34,7 +34,7 @@ from perdure.storage.watch import WatchRegistry
 class ReferenceEngine(Engine):
     """Every verb in its most obvious form. The broken engines override one step each."""
 
-    name = "naive"
+    name = "reference"
 
     def __init__(self) -> None:
         self.records: dict[Address, Record] = {}

@@ -40,9 +40,9 @@ async def test_a_memory_storage_has_no_options(url: str) -> None:
 
 
 async def test_an_engine_of_ones_own_opens_by_its_scheme() -> None:
-    register_engine("naive", f"{__name__}:open_naive", package="naive-engine")
-    async with await open_storage("naive:anything") as storage:
-        assert storage.name == "naive"
+    register_engine("reference", f"{__name__}:open_reference", package="reference-engine")
+    async with await open_storage("reference:anything") as storage:
+        assert storage.name == "reference"
 
 
 # What is known of a storage before it is opened, and what it tells of itself then
@@ -90,12 +90,14 @@ def test_nothing_is_said_of_a_scheme_that_names_no_engine(ask: Callable[[str], b
 
 
 async def test_an_engine_of_ones_own_is_shared_and_there_unless_it_says_otherwise() -> None:
-    register_engine("naive", f"{__name__}:open_naive", package="naive-engine")
-    assert (is_shared_storage("naive:anything"), storage_exists("naive:anything")) == (True, True)
-    async with await open_storage("naive:anything") as storage:
+    register_engine("reference", f"{__name__}:open_reference", package="reference-engine")
+    assert (is_shared_storage("reference:anything"), storage_exists("reference:anything")) == (True, True)
+    async with await open_storage("reference:anything") as storage:
         info = await storage.info()
     assert (info.is_shared, info.path) == (True, None)
-    register_engine("shy", f"{__name__}:open_naive", package="x", exists="is_naive_there", is_shared=False)
+    register_engine(
+        "shy", f"{__name__}:open_reference", package="x", exists="is_reference_there", is_shared=False
+    )
     assert (is_shared_storage("shy:here"), storage_exists("shy:here"), storage_exists("shy:there")) == (
         False,
         True,
@@ -103,7 +105,7 @@ async def test_an_engine_of_ones_own_is_shared_and_there_unless_it_says_otherwis
     )
 
 
-def is_naive_there(url: str) -> bool:
+def is_reference_there(url: str) -> bool:
     return url == "shy:here"
 
 
