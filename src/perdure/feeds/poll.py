@@ -45,12 +45,14 @@ class PollSucceeded(msgspec.Struct, frozen=True, kw_only=True):
     new_items: int
     new_links: int
     pages: int
+    resumed_pages: int = 0
+    """How many of the pages belong to gaps of earlier polls and of backfills."""
     invalid_records: int = 0
 
     @property
     def is_high_volume(self) -> bool:
-        """Whether it took more than one page, and was not the first poll."""
-        return self.pages > 1 and not self.was_initial
+        """Whether one page was not enough for what is new since the last poll."""
+        return self.pages - self.resumed_pages > 1 and not self.was_initial
 
 
 class PollSkipped(msgspec.Struct, frozen=True):
@@ -139,10 +141,12 @@ class _Poll:
         self._account_id = lease.account.account_id
         self._previous_poll_at = lease.account.last_polled_at
         self._resumed_cursors = {gap.cursor for gap in lease.account.gaps}
+        self._resumed_gaps = {(gap.floor, gap.late_floor) for gap in lease.account.gaps}
         self._cursors_by_gap: defaultdict[tuple[Micros, Micros], set[str | None]] = defaultdict(set)
         """The cursors that were used for each gap, to detect cursors that repeat."""
         self._watermark = lease.account.watermark
         self._new_items = self._newer = self._new_links = self._pages = self._invalid_records = 0
+        self._resumed_pages = 0
         self._made_progress = False
 
     async def run(self) -> PollSucceeded:
@@ -155,6 +159,7 @@ class _Poll:
             new_items=self._new_items,
             new_links=self._new_links,
             pages=self._pages,
+            resumed_pages=self._resumed_pages,
             invalid_records=self._invalid_records,
         )
 
@@ -186,6 +191,7 @@ class _Poll:
         return gaps[-1] if self._pages + 1 >= self._settings.max_pages_per_user else gaps[0]
 
     async def _read_gap_page(self, gap: Gap) -> None:
+        self._resumed_pages += (gap.floor, gap.late_floor) in self._resumed_gaps
         try:
             page = await self._source.page(
                 self._account_id, limit=self._settings.posts_per_page, cursor=gap.cursor
