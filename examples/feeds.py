@@ -29,7 +29,7 @@ server: MCPServer[object] = MCPServer("feeds", **tasks.attach())
 def open_feeds() -> AbstractAsyncContextManager[Feeds]:
     """Open the feeds in the storage of the tasks. A killed server keeps its accounts for ten seconds."""
     settings = load_settings(SETTINGS) if SETTINGS.exists() else FeedSettings()
-    return Feeds.open(STORAGE, settings, lease_duration=10_000_000)
+    return Feeds.open(STORAGE, settings, lease_seconds=10)
 
 
 @server.tool()

@@ -94,19 +94,19 @@ class Feeds:
         settings: FeedSettings | None = None,
         *,
         source: FeedSource | None = None,
-        lease_duration: Micros = LEASE_DURATION,
+        lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> None:
         """Read from `source`, or else from Bluesky as the settings describe it.
 
         Bluesky is connected to when it is first needed, and the connection ends with `async with`.
-        `lease_duration` is how long an account stays with a poller that was killed.
+        `lease_seconds` is how long an account stays with a poller that was killed.
         """
         self.store = store
         self.settings = settings or FeedSettings()
         self.rate_limiter = RateLimiter(self.settings.polling.connections)
         """Bluesky's rate limit. Reports long waits to its `on_wait`."""
         self._source = source
-        self._lease_duration = lease_duration
+        self._lease_duration: Micros = round(lease_seconds * 1e6)
         self._links = LinkIndex(store)
         self._connecting = anyio.Lock()
         self._exit_stack = AsyncExitStack()
@@ -119,11 +119,11 @@ class Feeds:
         settings: FeedSettings | None = None,
         *,
         source: FeedSource | None = None,
-        lease_duration: Micros = LEASE_DURATION,
+        lease_seconds: float = LEASE_DURATION / 1e6,
     ) -> AsyncGenerator[Self]:
         """Open the feeds of a storage. A storage that does not exist is created."""
         async with await open_storage(url) as storage:
-            feeds = cls(FeedStore(storage), settings, source=source, lease_duration=lease_duration)
+            feeds = cls(FeedStore(storage), settings, source=source, lease_seconds=lease_seconds)
             async with feeds:
                 yield feeds
 

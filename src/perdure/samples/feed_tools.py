@@ -52,8 +52,7 @@ def simulated_feeds(*, latency: float = 0.3) -> SampleFeeds:
 def add_feed_tools(server: MCPServer[object], tasks: Tasks, sample: SampleFeeds) -> None:
     def open_feeds() -> Feeds:
         store = FeedStore(tasks.runtime.store.storage)
-        lease = round(LEASE_SECONDS * 1e6)
-        return Feeds(store, sample.settings, source=sample.source, lease_duration=lease)
+        return Feeds(store, sample.settings, source=sample.source, lease_seconds=LEASE_SECONDS)
 
     @server.tool()
     @tasks.durable(retries=5, backoff=1.0)
