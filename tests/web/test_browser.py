@@ -307,7 +307,7 @@ async def test_the_charts_are_drawn_and_drawn_again_when_something_ends(
     await expect(page.locator("#finished_chart .column.failed")).to_have_count(1, timeout=30_000)
     await expect(page.locator("#active_chart .line.working")).to_have_count(1)
     await page.locator("#finished_chart summary").click()
-    await expect(page.get_by_role("table", name="Tasks that ended")).to_be_visible()
+    await expect(page.get_by_role("table", name="Finished tasks per")).to_be_visible()
     await keep(page, "overview")
 
 

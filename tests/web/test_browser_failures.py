@@ -61,7 +61,7 @@ async def test_a_task_whose_result_reports_an_error_is_a_failure_on_every_page(
     await open_task(page, "weigh_report")
     state = page.locator("#summary .state")
     await expect(state).to_have_text("failed no scales for <2026>")
-    await expect(page.get_by_role("heading", name="Result, an error")).to_be_visible()
+    await expect(page.get_by_role("heading", name="Result (error)")).to_be_visible()
     await expect(page.locator(".timeline .finished")).to_contain_text("failed")
     assert listed == await colour_of(state.locator(".status")) == await _colour_of_failing(desk, page)
 
