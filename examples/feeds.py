@@ -39,7 +39,8 @@ async def ingest(accounts: list[str], task: Task) -> dict[str, int]:
     async with open_feeds() as feeds:
         started = task.checkpoint.get_int("started", feeds.store.clock())
         await task.save_checkpoint({"started": started})
-        await feeds.add(accounts)
+        if unknown := (await feeds.add(accounts)).unknown:
+            raise ValueError(f"unknown accounts: {', '.join(unknown)}")
         found = sorted(await feeds.accounts(status=AccountStatus.ACTIVE), key=lambda account: account.handle)
         for number, account in enumerate(found):
             await task.report(account.handle, done=number, total=len(found))

@@ -64,9 +64,9 @@ async def test_remove_keeps_the_items_unless_they_are_to_go_too(place: Place) ->
     alice, bob = place.person("alice.test", 3), place.person("bob.test", 2)
     await place.added(alice, bob)
     await place.polled()
-    assert "alice.test: removed (3 items kept)" in (await place.feeds("remove", "alice.test")).out
+    assert "alice.test: removed (without 3 items)" in (await place.feeds("remove", "alice.test")).out
     deleted = await place.feeds("remove", "bob.test", "--delete-items")
-    assert "bob.test: removed (2 items deleted)" in deleted.out
+    assert "bob.test: removed (with 2 items)" in deleted.out
     assert await place.accounts() == []
     assert {item.author_id for item in await place.items()} == {alice}
     assert len((await place.json("items", alice))["items"]) == 3
@@ -198,7 +198,7 @@ async def test_audit_finds_and_stores_what_no_poll_can_see(place: Place) -> None
     assert "4 records at the source, 1 missing" in (await place.feeds("audit", "alice.test", "--dry-run")).out
     assert len(await place.items(alice)) == 3
     ended = await place.feeds("audit", "--all")
-    assert "alice.test: 4 records at the source, 1 were missing and are now stored\n  missing: " in ended.out
+    assert "alice.test: 4 records at the source, 1 missing until now, stored\n  missing: " in ended.out
     assert "bob.test: 1 record at the source, none missing" in ended.out
     assert "from the past" in {item.text for item in await place.items(alice)}
     place.world.deactivate(bob)
@@ -238,7 +238,7 @@ async def test_audit_stores_history_and_removes_what_was_deleted_only_on_request
             "0 accounts would be suspended",
             ["app.bsky.actor.getProfiles", "app.bsky.graph.getFollows"],
         ),
-        (["remove", "--delete-items", "alice.test"], "would be removed (3 items deleted)", []),
+        (["remove", "--delete-items", "alice.test"], "would be removed (with 3 items)", []),
         (["suspend", "alice.test"], "would be suspended", []),
         (["resume", "alice.test"], "would be resumed", []),
         (["reset", "alice.test"], "would be reset", []),

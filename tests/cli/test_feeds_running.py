@@ -164,7 +164,7 @@ async def test_accounts_of_another_poller_are_left_to_it(place: Place) -> None:
         await store.update(alice, lambda account: replace(account, lease=hold))
     said = (await place.feeds("once")).out
     assert "[SKIP] alice.test: already being polled by somebody, lease until " in said
-    assert "; 1 polled by other processes; " in said
+    assert "; 1 leased by other pollers; " in said
     ended = await place.feeds("poll", "alice.test", code=1)
     assert ended.err == "perdure: alice.test is already being polled by somebody; try again later\n"
     assert "next poll        in progress (somebody)" in (await place.feeds("show", "alice.test")).out
@@ -327,7 +327,9 @@ async def test_a_second_signal_stops_it_dead(place: Place) -> None:
     file = sqlite3.connect(place.folder / "feeds.db", timeout=PATIENCE, isolation_level=None)
     file.execute("BEGIN IMMEDIATE")
     process.send_signal(signal.SIGTERM)
-    await printed_by(process.stderr, "SIGTERM: releasing accounts; press Ctrl+C again to stop now.")
+    await printed_by(
+        process.stderr, "SIGTERM: releasing accounts; send it again, or press Ctrl+C, to stop now."
+    )
     process.send_signal(signal.SIGTERM)
     end = await ended(process)
     file.close()

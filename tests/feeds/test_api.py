@@ -147,7 +147,7 @@ async def test_items_of_a_removed_account_are_found_by_its_did(world: World, fee
     await feeds.add([alice])
     await feeds.run_once()
     (change,) = (await feeds.remove([alice])).changes
-    assert (change.action, change.note) == ("removed", "2 items kept")
+    assert (change.action, change.note) == ("removed", "without 2 items")
     assert len((await feeds.items(alice)).items) == 2
     with pytest.raises(UnknownAccount):
         await feeds.items("alice.test")

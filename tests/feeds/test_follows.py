@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from perdure.feeds import Account, AccountStatus, FeedStore, PollSettings
+from perdure.feeds import Account, AccountStatus, Feeds, FeedStore, PollSettings
 from perdure.feeds.account import MANUAL_ORIGIN
 from perdure.feeds.bluesky import BlueskySource
 from perdure.feeds.errors import EmptyFollowList, InvalidActor
@@ -84,6 +84,17 @@ async def test_an_account_that_is_unfollowed_is_suspended_and_comes_back_when_fo
     assert {(await lists.account(did)).status for did in (anna, bert)} == {AccountStatus.ACTIVE}
 
 
+async def test_an_account_that_is_suspended_by_hand_too_does_not_come_back(lists: Lists) -> None:
+    anna, _ = lists.followed("anna", "bert")
+    await lists.sync()
+    lists.world.unfollow(lists.boss, anna)
+    await lists.sync()
+    await Feeds(lists.store).suspend([anna])
+    lists.world.follow(lists.boss, anna)
+    assert await lists.sync() == {}
+    assert (await lists.account(anna)).reason == "suspended manually"
+
+
 @pytest.mark.parametrize("has_records", [True, False])
 async def test_an_account_that_is_only_deactivated_is_not_suspended(
     lists: Lists, *, has_records: bool
@@ -132,7 +143,7 @@ async def test_a_list_keeps_its_accounts_when_its_owner_is_renamed(lists: Lists)
 
 
 async def test_an_empty_list_suspends_nobody(lists: Lists) -> None:
-    (anna,) = lists.followed("anna")
+    anna, _ = lists.followed("anna", "bert")
     await lists.sync()
     lists.world.unfollow(lists.boss, anna)
     with pytest.raises(EmptyFollowList):

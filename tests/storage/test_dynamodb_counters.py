@@ -8,7 +8,7 @@ from perdure.storage.dynamodb.counters import subtract_expired
 
 
 @pytest.mark.parametrize(
-    ("counts", "overdue", "expected"),
+    ("counts", "expired", "expected"),
     [
         ({"a": 3, "b": 1}, [], {"a": 3, "b": 1}),
         ({"a": 3, "b": 1}, ["a", "b"], {"a": 2}),

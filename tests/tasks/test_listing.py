@@ -290,8 +290,9 @@ async def _damage(storage: Storage, task_id: str, body: str) -> None:
     await storage.commit([record.replace_with(body=body, tag=record.tag)], now=START)
 
 
-async def test_a_damaged_cursor_key_is_reported(subject: Subject, store: TaskStore) -> None:
-    key = Record(space=Space("settings"), partition="perdure", key="cursor-key", order=1, body="nonsense")
+@pytest.mark.parametrize("body", ["nonsense", '{"format":1,"key":"abcd"}'], ids=["not JSON", "too short"])
+async def test_a_damaged_cursor_key_is_reported(subject: Subject, store: TaskStore, body: str) -> None:
+    key = Record(space=Space("settings"), partition="perdure", key="cursor-key", order=1, body=body)
     await subject.storage.commit([Insert(record=key)], now=START)
     with pytest.raises(CorruptRecord, match="cursor-key"):
         await store.list(ANA)

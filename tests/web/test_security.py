@@ -231,6 +231,13 @@ async def test_a_dashboard_of_any_name_needs_a_token() -> None:
         Dashboard(storage, hosts=None, token=TOKEN)
 
 
+async def test_an_error_of_the_application_leaves_a_running_dashboard_as_it_was_raised() -> None:
+    async with await open_storage("memory:") as storage:
+        with pytest.raises(KeyError):
+            async with Dashboard(storage).running():
+                raise KeyError
+
+
 async def test_without_a_token_nobody_on_another_machine_is_answered_whatever_name_he_says(
     desk: ToolDashboard,
 ) -> None:

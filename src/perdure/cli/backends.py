@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from ..feeds import Feeds, FeedSettings
 from ..feeds import load_settings as load_settings_file
+from ..feeds.source import FeedSource
 from ..operating import Operator
 from ..operating.times import format_clock
 from ..storage import Micros, is_shared_storage, open_storage, storage_exists
@@ -78,12 +79,14 @@ def _default_settings_file() -> Path | None:
 
 
 @asynccontextmanager
-async def open_feeds(settings: FeedSettings, *, create: bool = False) -> AsyncGenerator[Feeds]:
+async def open_feeds(
+    settings: FeedSettings, *, create: bool = False, source: FeedSource | None = None
+) -> AsyncGenerator[Feeds]:
     """Open the feeds of an existing storage, or of one that is created if necessary."""
     url = storage_url(settings.url)
     if not create:
         require_existing(url, hint=ADD_ACCOUNT)
-    async with Feeds.open(url, settings) as feeds:
+    async with Feeds.open(url, settings, source=source) as feeds:
         feeds.rate_limiter.on_wait = _print_wait
         yield feeds
 

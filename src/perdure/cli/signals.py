@@ -43,7 +43,7 @@ async def _listen(
     exit_code: int | None,
 ) -> None:
     first = await anext(signals)
-    print_message(f"{first.name}: {stopping}; press Ctrl+C again to stop now.")
+    print_message(f"{first.name}: {stopping}; send it again, or press Ctrl+C, to stop now.")
     stop.set()
     second = await anext(signals)
     print_message(f"Killed. {killed}")

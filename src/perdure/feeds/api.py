@@ -41,7 +41,7 @@ from .errors import (
     SourceError,
     UnknownAccount,
 )
-from .follows import add_account, follow_accounts, read_follow_list
+from .follows import PRUNE_REASON, add_account, follow_accounts, read_follow_list
 from .health import OnAlarm, log_alarm, summarize
 from .item import Item, ItemKind, Link
 from .lease import LEASE_DURATION
@@ -197,16 +197,20 @@ class Feeds:
             items = await self.store.count_items(account.account_id)
             if not dry_run:
                 await self.store.remove(account.account_id, with_items=delete_items)
-            note = f"{items} items {'deleted' if delete_items else 'kept'}"
+            note = f"{'with' if delete_items else 'without'} {items} item{'' if items == 1 else 's'}"
             changes.append(_change(account, "removed", note))
         return ChangeReport(changes=tuple(changes), dry_run=dry_run)
 
     async def suspend(self, names: Sequence[str], *, reason: str = "", dry_run: bool = False) -> ChangeReport:
-        """Stop polling accounts until they are resumed. A new reason replaces that of an earlier time."""
+        """Stop polling accounts until they are resumed. A new reason replaces that of an earlier time.
+
+        An account that a follow list has suspended stays so when it is followed again.
+        """
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
             is_suspended = account.status is AccountStatus.SUSPENDED
-            if is_suspended and not reason:
+            is_pruned = is_suspended and account.reason.startswith(PRUNE_REASON)
+            if is_suspended and not reason and not is_pruned:
                 changes.append(_change(account, None, f"already suspended: {account.reason}"))
                 continue
             edit = partial(transitions.suspended, reason=reason or "suspended manually")

@@ -243,7 +243,7 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Attempt, ...]
     """The newest attempts: when each started, and when and why it was released unfinished."""
     ttl: int | None = msgspec.field(name="ttl_ms")
-    """Milliseconds from the creation, as the client requested. None if the task never expires."""
+    """Milliseconds from the creation within which the task must be started. None: no limit."""
     expires_at: Timestamp | None
     timeline: tuple[Event, ...]
     """Events by time. Future events are last."""

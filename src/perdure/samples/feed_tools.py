@@ -78,7 +78,8 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
     """Poll each account once, except suspended ones and those that were polled before a restart."""
     started = task.checkpoint.get_int("started", feeds.store.clock())
     await task.save_checkpoint({"started": started})
-    await feeds.add(names)
+    if unknown := (await feeds.add(names)).unknown:
+        raise ValueError(f"unknown accounts: {', '.join(unknown)}")
     accounts = sorted(
         (each for each in await feeds.accounts() if each.status is not AccountStatus.SUSPENDED),
         key=lambda account: account.handle,

@@ -174,16 +174,22 @@ class StoredKey(msgspec.Struct, frozen=True, tag_field=FORMAT_FIELD, tag=1):
 
 
 KEY_FORMAT = BodyFormat(StoredKey)
+KEY_BYTES = 32
 
 
 def decode_key(record: Record) -> bytes:
     """Return the key. Raises CorruptRecord or NewerFormat."""
     try:
-        return bytes.fromhex(KEY_FORMAT.decode(record.key, record.body).key)
+        key = bytes.fromhex(KEY_FORMAT.decode(record.key, record.body).key)
     except (StorageCorrupt, ValueError) as error:
-        raise CorruptRecord(
-            record.key, "it is not a valid key; delete it to have a new one created"
-        ) from error
+        raise _invalid_key(record) from error
+    if len(key) != KEY_BYTES:
+        raise _invalid_key(record)
+    return key
+
+
+def _invalid_key(record: Record) -> CorruptRecord:
+    return CorruptRecord(record.key, "it is not a valid key; delete it to have a new one created")
 
 
 class _PageBuilder:

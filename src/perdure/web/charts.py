@@ -21,6 +21,7 @@ from ..storage import Micros
 from ..storage.clock import SECOND
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks import Status
+from .live import run_in_background
 
 log = logging.getLogger("perdure.web")
 
@@ -67,12 +68,8 @@ class CountHistory:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._sample_forever)
-            try:
-                yield
-            finally:
-                tasks.cancel_scope.cancel()
+        async with run_in_background(self._sample_forever):
+            yield
 
     async def _sample_forever(self) -> None:
         while True:

@@ -15,8 +15,8 @@ import hashlib
 import json
 import logging
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from typing import TypeAlias
 
 import anyio
@@ -38,6 +38,21 @@ MAX_POLL_SECONDS = 10.0
 IDLE_POLL_SECONDS = 2.0
 """Time between two renderings without a notification: notifications are only hints."""
 MAX_OPEN_PAGES = 200
+
+
+@asynccontextmanager
+async def run_in_background(function: Callable[[], Coroutine[None, None, None]]) -> AsyncGenerator[None]:
+    """Run a function until the block ends.
+
+    Not a task group: that would raise errors of the block, which are an application's, as groups.
+    """
+    task = asyncio.create_task(function())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 class PageFragments(msgspec.Struct, frozen=True):
@@ -178,14 +193,12 @@ class LiveUpdates:
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._poll_forever)
+        async with run_in_background(self._poll_forever):
             self.is_running = True
             try:
                 yield
             finally:
                 self.is_running = False
-                tasks.cancel_scope.cancel()
                 for view in self._views.values():
                     view.publish(None)
 

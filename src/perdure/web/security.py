@@ -142,9 +142,11 @@ class SecurityMiddleware:
 
     def _check(self, request: Request, *, is_authenticated: bool) -> Response | None:
         if not self._is_allowed_host(request):
-            return _refuse(421, "Unknown host name. Allow it with --allowed-host.")
+            return _refuse(
+                421, "Unknown host name. Allow it with --allowed-host, or with hosts= of Dashboard."
+            )
         if not self._signer.is_enabled and not _is_loopback_client(request):
-            return _refuse(403, "Set a token to allow access from other machines.")
+            return _refuse(403, "Access from other machines requires a token. Start the server with one.")
         if not is_authenticated and not _is_public_path(request):
             return _require_login(request)
         if request.method in ("GET", "HEAD"):

@@ -167,8 +167,10 @@ def _create(options: ChangeOptions, change: Callable[..., Awaitable[ChangeReport
         if not storage_exists(storage_url(settings.url)):
             async with open_feeds(replace(settings, url="memory:"), create=True) as trial:
                 report = await change(trial, dry_run=True)
-            if options.dry_run or not report.changes:
-                return replace(report, dry_run=options.dry_run)
+                if options.dry_run or not report.changes:
+                    return replace(report, dry_run=options.dry_run)
+                async with open_feeds(settings, create=True, source=await trial.source()) as opened:
+                    return await change(opened, dry_run=False)
         async with open_feeds(settings, create=True) as opened:
             return await change(opened, dry_run=options.dry_run)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -50,11 +51,12 @@ async def run(feeds: Feeds, *, json: bool) -> None:
     if not await feeds.pollable_accounts():
         log.message(f"No accounts to poll. {ADD_ACCOUNT}")
     with log.display:
-        async with anyio.create_task_group() as group:
-            group.start_soon(_refresh, log, feeds)
-            polling = feeds.run(on_outcome=log.outcome, on_alarm=log.alarm)
-            await run_until_signal(polling, *STOPPING)
-            group.cancel_scope.cancel()
+        refreshing = asyncio.create_task(_refresh(log, feeds))  # its failure must not end the polls
+        try:
+            await run_until_signal(feeds.run(on_outcome=log.outcome, on_alarm=log.alarm), *STOPPING)
+        finally:
+            refreshing.cancel()
+            await asyncio.wait([refreshing])
     log.end((await feeds.status()).summary.alarms)
 
 
@@ -146,8 +148,8 @@ class PollLog:
         optional = (
             (cycle.skipped, "skipped"),
             (cycle.failed, "failed"),
-            (cycle.invalid_records, "invalid records"),
-            (cycle.elsewhere, "polled by other processes"),
+            (cycle.invalid_records, "invalid record" if cycle.invalid_records == 1 else "invalid records"),
+            (cycle.elsewhere, "leased by other pollers"),
         )
         parts = [
             f"{plural(cycle.polled, 'poll')} of {plural(self.accounts, 'account')}",

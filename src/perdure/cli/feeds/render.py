@@ -159,7 +159,7 @@ def audit(report: AccountAudit, *, history: bool, remove: bool, dry_run: bool) -
 def _audit_counts(found: AuditReport, *, history: bool, remove: bool, dry_run: bool) -> Iterator[str]:
     yield f"{plural(found.source_records, 'record')} at the source"
     if found.missing:
-        yield f"{found.missing} missing" if dry_run else f"{found.missing} were missing and are now stored"
+        yield f"{found.missing} missing" if dry_run else f"{found.missing} missing until now, stored"
     elif found.source_records:
         yield "none missing that polls should have found"
     if found.history:

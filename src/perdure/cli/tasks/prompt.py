@@ -76,6 +76,8 @@ def _parse_fields(question: Question, fields: Sequence[str]) -> dict[str, Json]:
 
 
 def _parse_field(field: FormField, texts: Sequence[str]) -> Json:
+    if len(texts) > 1 and field.control != "multiselect":
+        raise CommandError(f"{one_line(field.name)} is given {len(texts)} times")
     if field.control in ("text", "textarea"):
         return texts[0]
     try:

@@ -186,6 +186,3 @@ class AuthenticatedClient:
                 return await self._client.get(method, params, decoder, etag=etag, token=token)
             self._session.invalidate(sent)
         raise SourceUnavailable(f"{self._client.service} rejects the tokens that it has just issued")
-
-
-_tokens = msgspec.json.Decoder(Tokens)

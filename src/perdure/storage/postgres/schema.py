@@ -149,8 +149,8 @@ def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descendin
         "position": "$3, $4" if one_partition else "$3, $4, $2",
         "ordering": ", ".join(f"{column} DESC" if descending else column for column in columns),
     }
-    sql = statement("page", schema)
-    for name, text in parts.items():  # not `format`: a schema's name can contain braces
+    sql = statement("page", "{schema}")
+    for name, text in {**parts, "schema": schema}.items():  # the schema last: its name can contain braces
         sql = sql.replace(f"{{{name}}}", text)
     return sql
 
