@@ -143,7 +143,7 @@ async def test_a_list_keeps_its_accounts_when_its_owner_is_renamed(lists: Lists)
 
 
 async def test_an_empty_list_suspends_nobody(lists: Lists) -> None:
-    anna, _ = lists.followed("anna", "bert")
+    (anna,) = lists.followed("anna")
     await lists.sync()
     lists.world.unfollow(lists.boss, anna)
     with pytest.raises(EmptyFollowList):
