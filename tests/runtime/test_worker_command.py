@@ -192,7 +192,7 @@ async def test_told_twice_the_process_stops_dead(url: str, client: Runtime) -> N
     async with worker(url, config=replace(UNHURRIED, drain=600.0)) as first:
         await wait_until(lambda: is_held(client, made), 30)
         first.send(signal.SIGTERM)
-        assert "again to stop now" in await first.line()
+        assert "send it again" in await first.line()
         first.send(signal.SIGTERM)
         assert await first.ended() == 1
 
