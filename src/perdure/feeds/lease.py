@@ -159,7 +159,7 @@ async def _release(lease: AccountLease) -> None:
     try:
         await lease.update(transitions.released)
     except (AccountLeaseLost, StorageError) as error:
-        log.warning("%s: lease not released: %s", lease.account.handle, error)
+        log.warning("%s: the lease was not released: %s", lease.account.handle, error)
 
 
 _numbers = count(1)

@@ -155,7 +155,7 @@ class Poller:
         except (AccountLeaseLost, StorageError) as error:
             return self._defer(stored.account, error)
         except Exception as error:  # sources of other packages can raise anything
-            log.exception("poll of %s failed", stored.account.handle)
+            log.exception("the poll of %s failed", stored.account.handle)
             return self._defer(stored.account, error)
 
     def _defer(self, account: Account, error: Exception) -> PollFailed:
