@@ -101,9 +101,9 @@ def common_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def storage_url(given: str | None, configured: str | None = None) -> str:
-    """Return the URL of the storage: the option or variable, or that of the settings, or the default.
+    """Return the URL of the storage: from the option or variable, from the settings, or the default.
 
-    An empty option is not a missing one: opening it fails.
+    An empty option does not count as missing: its URL is returned, and opening the storage fails.
     """
     if given is not None:
         return given

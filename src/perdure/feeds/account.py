@@ -1,8 +1,10 @@
-"""An account: what is remembered of a feed between polls, and when it is polled again. Pure.
+"""An account: what is remembered of a feed between polls, and when it is polled again.
 
 The *watermark* is the time of the newest item that was stored, and never decreases. A *gap* is an unfinished
 read: between its floor and the watermark there may be items that are not stored yet. Only gaps have cursors.
 Every item between the initial look-back and the watermark is stored, or lies in a gap.
+
+Nothing here does I/O or reads a clock.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ MANUAL_ORIGIN = "manual"
 
 
 class AccountStatus(StrEnum):
-    """Whether an account is polled. Stored as the tag of the record."""
+    """Whether an account is polled. It is stored as the tag of the record."""
 
     ACTIVE = "active"
     """Polled at its own interval."""
@@ -138,7 +140,7 @@ class Account(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
 
 class StoredAccount(msgspec.Struct, frozen=True):
-    """An account and the record it was read from, which the next write expects unchanged."""
+    """An account and the record it was read from. The next write succeeds only if the record is unchanged."""
 
     account: Account
     record: Record

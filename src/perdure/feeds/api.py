@@ -5,9 +5,9 @@
         await feeds.run_once()
         print(await feeds.links())
 
-An account is named by its handle or its DID, also with an @ or as the URL of its profile. A time in the past
-is a number of microseconds since 1970, or a timedelta before now. A `dry_run` changes nothing and reports
-what would be done.
+An account is named by its handle or its DID, with or without an @, or by the URL of its profile. A time in
+the past is a number of microseconds since 1970, or a timedelta before now. A `dry_run` changes nothing and
+reports what would be done.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Time: TypeAlias = Micros | timedelta
 """A time in the past: microseconds since 1970, or how long ago it was."""
 
 MAX_WAIT: Micros = 31 * 24 * HOUR
-"""Longer than an account ever waits for its next poll."""
+"""How far ahead the next poll is searched for. It is longer than any account waits for one."""
 
 _NAME = re.compile(r"did:[a-z]+:[A-Za-z0-9._:%-]+|[A-Za-z0-9-]+(\.[A-Za-z0-9-]+)+")
 _PROFILE_URL = re.compile(r"https?://[^/]+/profile/([^/?#]+).*")
@@ -388,7 +388,7 @@ class Feeds:
         without_watermark: bool = False,
         polled_before: Time | None = None,
     ) -> list[AccountSummary]:
-        """Return accounts, those first that were polled longest ago.
+        """Return accounts, starting with the least recently polled.
 
         `polled_before` leaves out those that were polled since then.
         """
@@ -513,7 +513,7 @@ class Feeds:
     ) -> LinkRanking:
         """Return the links that the most accounts shared since a time.
 
-        `max_items` bounds how many items are read for hours that are not summarised yet, and `max_handles`
+        `max_items` bounds how many items are read for hours that are not summarized yet, and `max_handles`
         how many accounts are named for each link.
         """
         ranking = await self._links.ranking(self._time(since), limit=limit, max_items=max_items)

@@ -27,7 +27,7 @@ class AuditReport(msgspec.Struct, frozen=True, kw_only=True):
     source_records: int
     """How many records the source has."""
     missing: int
-    """How many of them polls should have found, and were not stored."""
+    """How many of them polls should have found but did not store."""
     history: int
     """How many more are not stored because they were written before the look-back of the first poll."""
     repaired: int

@@ -1,6 +1,6 @@
 """Dirty hours: hours whose items are changing, so that a link summary made meanwhile is not final.
 
-An hour is open until an hour after its end, and is not summarised before that. A process that stores or
+An hour is open until an hour after its end, and is not summarized before that. A process that stores or
 deletes items of an earlier hour first marks the hour as dirty for some minutes: a summary is final only if
 reading the items started after the last mark expired. The mark comes first, so a process that is killed at
 any moment leaves at worst an unnecessary mark. One small record for each day has its marks.
@@ -29,7 +29,7 @@ MARKS, HOURS, DAYS = "marks", "hours", "days"
 """The partitions of this space."""
 
 OPEN_AFTER_END: Micros = HOUR
-"""How long after its end an hour is not summarised."""
+"""How long after its end an hour is not summarized."""
 MARK_AFTER_END: Micros = HOUR // 2
 """How long after the end of an hour its items are stored without a mark. The difference to `OPEN_AFTER_END`
 allows for slow commits and different clocks."""
@@ -76,7 +76,7 @@ class DirtyHours:
         self._marking = anyio.Lock()
 
     async def mark(self, times: Iterable[Micros]) -> None:
-        """Mark the hours of these times, if they may be summarised already.
+        """Mark the hours of these times, if they may be summarized already.
 
         Call it before items of these times are stored or deleted. The mark is valid for at least half of
         `MARK_LIFETIME`.

@@ -1,8 +1,8 @@
-"""The rules of reading a feed: how a page whose items are stored changes watermark and gaps. Pure.
+"""The rules of reading a feed: how a page whose items are stored changes watermark and gaps.
 
 A source cannot be asked for what is new since a time; it can only be read from the newest item downward. So
 a poll reads the newest page, and if that does not reach known items, the rest is a gap, which later pages
-close. The rules:
+close. These functions are pure. The rules:
 
 1. Items are stored before the state says that they were read.
 2. The watermark rises to the newest item that was read, and never decreases. It does not use our clock.

@@ -217,7 +217,7 @@ class FeedSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def watermark_share(self) -> float:
-        """The fraction of accounts with a watermark. Low if polls fail or accounts never post."""
+        """The fraction of accounts with a watermark. It is low if polls fail or accounts never post."""
         return self.with_watermark / self.accounts if self.accounts else 0.0
 
 

@@ -22,7 +22,7 @@ ItemKind: TypeAlias = Literal["post", "reply", "quote", "repost"]
 LinkVia: TypeAlias = Literal["card", "quote", "facet", "text"]
 
 MAX_ITEM_BYTES = 64 * 1024
-"""Maximum size of the body of an item. A commit must have room for several; a post has 300 characters."""
+"""Maximum size of an item's body. A commit must have room for several. A post has up to 300 characters."""
 
 
 class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -34,7 +34,7 @@ class Link(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How it was shared: as a card, in a quoted post, as a marked link in the text, or as plain text."""
     title: str = ""
     shared_url: str = ""
-    """The URL as it was shared. Empty if that is the normal form, except in what `Feeds` returns."""
+    """The URL as it was shared. It is empty if that is the normal form, except in what `Feeds` returns."""
 
 
 class Item(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag_field=FORMAT_FIELD, tag=2):

@@ -55,7 +55,7 @@ class AccountLease:
                     self._stored = written
                     return account
                 await self._reload()
-        raise AccountLeaseLost(f"lease on {self.account.handle} lost to another poller")
+        raise AccountLeaseLost(f"the lease on {self.account.handle} was lost to another poller")
 
     def _renewed(self, account: Account) -> Account:
         if account.lease is None:
@@ -151,7 +151,7 @@ async def _acquire(store: FeedStore, stored: StoredAccount, poller: str, duratio
 
 
 def _poll_counters(account: Account) -> tuple[int, int]:
-    """Return what every poll changes."""
+    """Return the counters that show whether the account has been polled."""
     return account.poll_count, account.consecutive_failures
 
 
@@ -159,7 +159,7 @@ async def _release(lease: AccountLease) -> None:
     try:
         await lease.update(transitions.released)
     except (AccountLeaseLost, StorageError) as error:
-        log.warning("%s: lease not released: %s", lease.account.handle, error)
+        log.warning("%s: the lease was not released: %s", lease.account.handle, error)
 
 
 _numbers = count(1)

@@ -1,6 +1,6 @@
 """`LinkIndex`: ranks the links that the most accounts share, over a day, a week or a month at a similar cost.
 
-Closed hours are summarised once, and a day is merged from its hours; both are stored with the feeds and
+Closed hours are summarized once, and a day is merged from its hours; both are stored with the feeds and
 expire after a month. The newest hours, which are still open, are read from the items each time. A final
 summary is used from then on, and others are made again: see `dirty_hours`.
 """
@@ -62,7 +62,7 @@ class Ranking(msgspec.Struct, frozen=True, kw_only=True):
 
     links: tuple[SharedLink, ...]
     missing_hours: int = 0
-    """How many hours of the window are not summarised yet, because the number of items is limited."""
+    """How many hours of the window are not summarized yet, because the number of items is limited."""
 
 
 class LinkIndex:
@@ -75,7 +75,7 @@ class LinkIndex:
     async def ranking(self, since: Micros, *, limit: int, max_items: int | None = None) -> Ranking:
         """Return the links that the most accounts shared since a time.
 
-        `max_items` limits how many items are read for hours that are not summarised yet.
+        `max_items` limits how many items are read for hours that are not summarized yet.
         """
         now = self._store.clock()
         totals = LinkTotals(since=since, now=now)
@@ -213,11 +213,11 @@ class Window(msgspec.Struct, frozen=True, kw_only=True):
         return min(hour // HOURS_PER_DAY * HOURS_PER_DAY if hour < self.trend_hour else hour, self.trend_hour)
 
     def is_recent(self, day: int) -> bool:
-        """Whether a day has hours of the trend."""
+        """Whether a day has hours that belong to the two days of the trend."""
         return (day + 1) * HOURS_PER_DAY > self.trend_hour
 
     def counts_day(self, day: int) -> bool:
-        """Whether a day is counted as a whole, and not by its hours, which have more links."""
+        """Whether a day is counted as a whole instead of hour by hour, although its hours list more links."""
         return self.since <= day * DAY or not self.is_recent(day)
 
 
@@ -226,7 +226,7 @@ class _Day(msgspec.Struct, frozen=True, kw_only=True):
 
     counted: Sequence[LinkSummary]
     recent: Sequence[LinkSummary] = ()
-    """Its hours in the trend."""
+    """Its hours that belong to the two days of the trend."""
 
 
 class _StoredSummary(msgspec.Struct, frozen=True):
@@ -351,7 +351,7 @@ class _WindowReader:
         return self._items_left is None or summary.read_at < self._window.now - MIN_REBUILD_AGE
 
     async def _summarize(self, run: range) -> dict[int, LinkSummary]:
-        """Summarise consecutive hours, newest first, within the limit of items."""
+        """Summarize consecutive hours, newest first, within the limit of items."""
         made: dict[int, LinkSummary] = {}
         if self._items_left is not None and self._items_left <= 0:
             return made

@@ -1,7 +1,7 @@
-"""Link summaries: who shared which link in an hour or a day, how they are merged, and their ranking. Pure.
+"""Link summaries: who shared which link in an hour or a day, how they are merged, and their ranking.
 
-A summary has every share with its time, so a window can start in the middle of it. Its size is limited: the
-links that the fewest accounts shared are left out.
+These functions are pure. A summary has every share with its time, so a window can start in the middle of it.
+Its size is limited: the links that the fewest accounts shared are left out.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class LinkRow(msgspec.Struct, frozen=True, kw_only=True, array_like=True, gc=Fal
     """The time of each of these shares, relative to the start of the summary."""
     title: str = ""
     shared_url: str = ""
-    """The URL of the earliest share. Empty if it is the normal form."""
+    """The URL of the earliest share. It is empty if that is the normal form."""
 
 
 class LinkSummary(
@@ -88,13 +88,13 @@ def item_shares(account_id: str, item: Item) -> Iterator[Share]:
 
 
 def summarize_hour(shares: Iterable[Share], *, start: Micros, read_at: Micros) -> LinkSummary:
-    """Summarise the shares of an hour."""
+    """Summarize the shares of an hour."""
     rows = [tally.row(start, MAX_SHARES_PER_ACCOUNT, MAX_SHARERS_PER_LINK) for tally in _tally_shares(shares)]
     return _fit_rows(rows, MAX_HOUR_LINKS, start, read_at)
 
 
 def summarize_all(shares: Iterable[Share], *, start: Micros) -> LinkSummary:
-    """Summarise all shares from a time on, without limits. Such a summary is not stored."""
+    """Summarize all shares from a time on, without limits. Such a summary is not stored."""
     return _build_summary([tally.row(start, None, None) for tally in _tally_shares(shares)], start, start)
 
 
@@ -222,9 +222,9 @@ class SharedLink(msgspec.Struct, frozen=True, kw_only=True):
     """How often it was shared."""
     last_at: Micros
     today: int
-    """Accounts that shared it in the last 24 hours."""
+    """Number of accounts that shared it in the last 24 hours."""
     day_before: int
-    """Accounts that shared it in the 24 hours before that."""
+    """Number of accounts that shared it in the 24 hours before that."""
 
     @property
     def sharers(self) -> tuple[str, ...]:

@@ -119,7 +119,7 @@ class Poller:
         lease_duration: Micros = LEASE_DURATION,
     ) -> None:
         """`on_alarm` is called when an alarm is raised, repeated or cleared while the poller runs.
-        `follow_lists` are synchronised while it runs. The account of a poller that died is free after
+        `follow_lists` are synchronized while it runs. The account of a poller that died is free after
         `lease_duration`.
         """
         self.name = name or f"{socket.gethostname()}-{os.getpid()}-{token_hex(3)}"
@@ -155,7 +155,7 @@ class Poller:
         except (AccountLeaseLost, StorageError) as error:
             return self._defer(stored.account, error)
         except Exception as error:  # sources of other packages can raise anything
-            log.exception("poll of %s failed", stored.account.handle)
+            log.exception("the poll of %s failed", stored.account.handle)
             return self._defer(stored.account, error)
 
     def _defer(self, account: Account, error: Exception) -> PollFailed:
@@ -172,7 +172,7 @@ class Poller:
     async def run(self) -> None:
         """Poll each account when it is due, until cancelled.
 
-        Also refresh profiles, apply hints, check alarms, synchronise follow lists, summarise links and remove
+        Also refresh profiles, apply hints, check alarms, synchronize follow lists, summarize links and remove
         old items.
         """
         await _run_all(
@@ -216,7 +216,7 @@ class Poller:
             except AuthenticationFailed:
                 raise
             except FeedError as error:
-                log.warning("cannot synchronise the follow list of %s: %s", actor, error)
+                log.warning("cannot synchronize the follow list of %s: %s", actor, error)
                 continue
             counts = Counter(change.action for change in changes if change.action is not None)
             if counts:
@@ -356,7 +356,7 @@ class Poller:
         if isinstance(source, FollowSource):
             await self._repeat(lists.interval, partial(self.sync_follow_lists, source, lists))
         else:
-            log.warning("cannot synchronise follow lists: %s does not have them", source.name)
+            log.warning("cannot synchronize follow lists: %s does not have them", source.name)
 
     async def _apply_hints(self) -> None:
         source = self._source

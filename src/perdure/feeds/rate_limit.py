@@ -125,7 +125,7 @@ class Retrier:
         self._backoff = settings.retry_backoff_ms / 1000
 
     async def call(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Return the result of an attempt. Rate limits are waited for, and do not count as retries."""
+        """Return the result of `attempt`, with retries. Waiting for a rate limit does not count as one."""
         tried = 0
         while True:
             try:

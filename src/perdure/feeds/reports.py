@@ -191,4 +191,4 @@ class LinkRanking(msgspec.Struct, frozen=True, kw_only=True):
 
     links: tuple[RankedLink, ...]
     missing_hours: int
-    """Hours that are not counted yet, because `max_items` bounded how much was read."""
+    """Number of hours that are not counted yet, because `max_items` bounded how much was read."""

@@ -73,7 +73,7 @@ class PollSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The servers of Bluesky, and the account that reads them."""
+    """The Bluesky servers, and the account that reads them."""
 
     service: str = "https://public.api.bsky.app"
     """The server for requests without credentials."""
@@ -84,7 +84,7 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     password_variable: str = "PERDURE_BLUESKY_PASSWORD"  # noqa: S105 - the name of a variable
     """The environment variable with the app password."""
     follow_lists: tuple[str, ...] = ()
-    """Handles or DIDs whose follow lists `feeds run` synchronises."""
+    """Handles or DIDs whose follow lists `feeds run` synchronizes."""
     follow_interval_hours: float = 6
     follow_prune: bool = False
     """Whether accounts that are no longer followed are suspended."""
@@ -101,7 +101,7 @@ class BlueskySettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class FollowLists(msgspec.Struct, frozen=True, kw_only=True):
-    """Follow lists that a poller synchronises."""
+    """Follow lists that a poller synchronizes."""
 
     actors: tuple[str, ...]
     interval: Micros

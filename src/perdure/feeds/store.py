@@ -40,9 +40,9 @@ AccountEdit: TypeAlias = Callable[[Account], Account]
 
 MAX_EDIT_ATTEMPTS = 20
 ITEMS_PER_COMMIT = 25
-"""Items in a commit."""
+"""Number of items in a commit."""
 ADDRESSES_PER_READ = 100
-"""Records that are read by their addresses."""
+"""Number of records that are read together by their addresses."""
 PAGE_SIZE = 500
 FIRST_NAME = "\x01"
 """The first possible key and partition."""

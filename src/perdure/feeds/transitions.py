@@ -1,4 +1,7 @@
-"""The changes of an account: leases, finished and failed polls, profiles and edits by operators. Pure."""
+"""The changes of an account: leases, finished and failed polls, profiles and edits by operators.
+
+The functions do no I/O and read no clock. Only the jitter of an interval is random.
+"""
 
 from __future__ import annotations
 
@@ -82,8 +85,9 @@ def page_read(
 ) -> Account:
     """Count the items of a page.
 
-    `counted` of the new ones are posts that the last profile may have counted, and `uncounted` are posts that
-    it may not have counted. A post of about the same time is both: a late alarm is better than a false one.
+    Of the new items, `counted` are posts that the last profile may have counted, and `uncounted` are posts
+    that it may not have counted. A post from about the time of the profile is in both numbers: a late alarm
+    is better than a false one.
     """
     unseen = max(account.unseen_posts - counted, 0)
     return replace(

@@ -1,10 +1,11 @@
-"""URLs: the normal form that identifies a page, tracking parameters, and URLs in plain text. Pure.
+"""URLs: the normal form that identifies a page, tracking parameters, and URLs in plain text.
 
-Two links are the same if their normal forms are equal; the URL as it was shared is what is opened. In the
-normal form
+These functions are pure. Two links are the same if their normal forms are equal; the URL that is opened is
+the one that was shared. In the normal form
 
 - the scheme is https, the host is in lower case and ASCII, without credentials, default port and final dot;
-- letters, digits and `-._~` are plain, everything else that must be is percent-encoded in upper case;
+- letters, digits and `-._~` are not encoded; other characters are percent-encoded, in upper case, where
+  necessary;
 - parameters that track the reader are removed (`is_tracking`), and the others are sorted by name;
 - a trailing slash is removed, and so is the fragment, unless it selects the page: `#/article/5`, `#!/news`.
 
@@ -22,7 +23,7 @@ from collections.abc import Mapping
 from urllib.parse import SplitResult, urlsplit
 
 MAX_URL_LENGTH = 2048
-"""Characters of a normal form."""
+"""Maximum number of characters in a normal form."""
 
 _DEFAULT_PORTS = {"http": (80, 443), "https": (443,)}
 """Both ports of http, since its normal form is https."""

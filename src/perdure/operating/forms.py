@@ -1,8 +1,9 @@
-"""Forms: the fields of a question's JSON schema, and the values of the text that is typed into them. Pure.
+"""Forms: the fields of a question's JSON schema, and the values of the text that is typed into them.
 
-The dashboard and the terminal render these fields in their own ways. The schemas are those of elicitation in
-MCP: an object whose properties are strings, numbers, booleans, choices, or lists of choices. Any other
-property is requested as JSON. Whether a complete answer fits its schema is checked by `tasks.forms`.
+These functions are pure. The dashboard and the terminal render the fields in their own ways. The schemas are
+those of elicitation in MCP: an object whose properties are strings, numbers, booleans, choices, or lists of
+choices. Any other property is requested as JSON. Whether a complete answer fits its schema is checked by
+`tasks.forms`.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ def unknown_fields(schema: Schema | None, names: Iterable[str]) -> list[str]:
 def parse_form(fields: Iterable[FormField], texts: Mapping[str, Sequence[str]]) -> dict[str, Json]:
     """Return the values of a filled-in form. `texts` maps the name of each field to the text of its inputs.
 
-    Optional fields without text are left out. Raises InvalidAnswer if a value is invalid or missing.
+    Optional fields without text are left out. Raise InvalidAnswer if a value is invalid or missing.
     """
     content: dict[str, Json] = {}
     problems: dict[str, str] = {}
@@ -155,7 +156,7 @@ def parse_form(fields: Iterable[FormField], texts: Mapping[str, Sequence[str]]) 
 def parse_field(field: FormField, texts: Sequence[str]) -> Json:
     """Return the value of a field, or None if its text is empty. A list has one text for each choice.
 
-    Raises ValueError with what the value must be.
+    Raise ValueError with a text that says what the value must be.
     """
     if field.control == "multiselect":
         return [_parse_choice(field, each) for each in texts] or ([] if field.is_required else None)
@@ -176,7 +177,7 @@ def parse_field(field: FormField, texts: Sequence[str]) -> Json:
 
 
 def parse_json(text: str) -> Json:
-    """Return the value of a JSON text. Raises ValueError if it is invalid."""
+    """Return the value of a JSON text. Raise ValueError if it is invalid."""
     try:
         return cast("Json", json.loads(text))
     except ValueError as error:
@@ -191,8 +192,9 @@ def is_number(value: Json) -> TypeGuard[int | float]:
 
 
 def _choices(schema: Schema) -> tuple[Choice, ...]:
-    """Return the choices of `enum` (with or without names), of constants with titles, or of the items of a
-    list of either.
+    """Return the choices of a schema: its `enum` (with or without names) or its constants with titles.
+
+    For a list, return the choices of its items.
     """
     items = schema.get("items")
     if schema.get("type") == "array" and isinstance(items, dict):

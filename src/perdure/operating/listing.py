@@ -37,7 +37,7 @@ class TaskSummaryPage(msgspec.Struct, frozen=True, kw_only=True):
     newer: tuple[NewerTask, ...] = ()
     """Tasks on this page that a newer version of perdure wrote, in the same order."""
     next_cursor: str | None = None
-    """The `after` of the next page. None if this is the last page."""
+    """The cursor to pass as `after` for the next page. None if this is the last page."""
 
 
 class ListQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ async def scan(
     limit: int = DEFAULT_PAGE_SIZE,
     now: Micros,
 ) -> Scan:
-    """Return up to `limit` tasks after a position, from at most 1 000 records, or fewer if they are large."""
+    """Return up to `limit` tasks after a position, from at most 1,000 records, or fewer if they are large."""
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
         raise InvalidValue("limit", f"must be 1 to {MAX_PAGE_SIZE}, not {limit}")
     page = _Page(query, limit)

@@ -32,7 +32,7 @@ from .locators import LOCATOR_KEY
 PAGE_SIZE = 200
 PROBE_LIFETIME = 10 * MINUTE
 PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
-"""Longer than a page of any engine: a short record may still fit into a storage that is full."""
+"""The body of a test record. It is longer than a database page: a short one may fit into a full storage."""
 
 
 def _decode_setting(record: Record) -> object:
@@ -75,9 +75,9 @@ class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
     records: Mapping[Space, int]
     """Number of records of each space, the same in both storages."""
     live_tasks: int
-    """Tasks of the source that were running when the copy started."""
+    """Number of tasks of the source that were running when the copy started."""
     live_accounts: int
-    """Accounts of the source that were being polled when the copy started."""
+    """Number of accounts of the source that were being polled when the copy started."""
 
 
 async def copy_storage(
@@ -90,7 +90,7 @@ async def copy_storage(
 ) -> CopyReport:
     """Copy all records from one storage URL to another, and verify the copy.
 
-    `on_live_claims` is called first if processes still work on the source. Raises MaintenanceError if both
+    `on_live_claims` is called first if processes still work on the source. Raise MaintenanceError if both
     URLs are the same storage, and TargetNotEmpty if the target has other records and `merge` is not set.
     """
     async with await open_storage(source) as source_storage:
@@ -175,9 +175,9 @@ class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
     """Problems that remain after the repair."""
     records: int
     newer: int
-    """Records that a newer version of perdure wrote. They are not a problem, and are not changed."""
+    """Number of records that a newer version of perdure wrote. They are not a problem and are not changed."""
     quarantined: int
-    """Damaged records in quarantine."""
+    """Number of damaged records in quarantine."""
     engine: str
     server: ServerInfo
     write_seconds: float

@@ -62,7 +62,7 @@ class Operator:
         """Return the newest tasks, or those after a cursor, filtered by status or by function, tool or
         method.
 
-        Statuses have an index. For a name, at most 1 000 tasks are read, so a page can be short or empty and
+        Statuses have an index. For a name, at most 1,000 tasks are read, so a page can be short or empty and
         still have a `next_cursor`.
         """
         locators, cursors = await self._load_sealers()
@@ -78,34 +78,35 @@ class Operator:
         )
 
     async def get(self, locator: str, task_id: str) -> TaskDetail:
-        """Return one task in full, with two reads. Raises NotFound if it does not exist."""
+        """Return one task in full, with two reads. Raise NotFound if it does not exist."""
         return await self._describe(await self._snapshot(locator, task_id))
 
     async def find(self, text: str, *, max_scanned: int | None = None) -> TaskDetail:
         """Return the task with this id, or the only one whose id starts with it (at least 6 characters).
 
-        May read all tasks, or the newest `max_scanned`: see `listing.find`. If you have a locator, use `get`.
+        This may read all tasks, or the newest `max_scanned`: see `listing.find`. If you have a locator, use
+        `get`.
         """
         now = self.clock()
         return await self._describe(await listing.find(self.storage, text, max_scanned=max_scanned, now=now))
 
     async def counts(self) -> dict[Status, int]:
-        """Return the number of tasks in every status. Cheap."""
+        """Return the number of tasks in every status. This is cheap."""
         return await stats.count_tasks(self.storage, self.clock())
 
     async def claimed_count(self) -> int:
-        """Return how many tasks are claimed by a worker. Cheap."""
+        """Return how many tasks are claimed by a worker. This is cheap."""
         return await stats.count_claimed(self.storage, self.clock())
 
     async def claims(self) -> list[ClaimSummary]:
-        """Return the claims on the newest tasks, at most 1 000."""
+        """Return the claims on the newest tasks, at most 1,000."""
         locators, _ = await self._load_sealers()
         return await stats.list_claims(self.storage, self.clock(), locators.seal)
 
     async def throughput(
         self, window: Micros = HOUR, *, buckets: int = 60, until: Micros | None = None
     ) -> Throughput:
-        """Return what finished in the window before `until` (default: now). Reads up to 4 000 tasks."""
+        """Return the throughput in the window before `until` (default: now). At most 4,000 tasks are read."""
         return await stats.measure_throughput(
             self.storage, window=window, buckets=buckets, now=self.clock(), until=until
         )
@@ -152,7 +153,7 @@ class Operator:
     async def watch_task(
         self, locator: str, task_id: str, *, config: WatchConfig = DEFAULT_WATCH
     ) -> AsyncGenerator[TaskDetail]:
-        """Yield a task, then each newer version, until it finishes. Raises NotFound when it is deleted."""
+        """Yield a task, then each newer version, until it finishes. Raise NotFound when it is deleted."""
         address = (await self._snapshot(locator, task_id)).record.address
         watch = self.storage.watch(*address)
         async with aclosing(watch_task(watch, lambda: self.get(locator, task_id), config)) as versions:
@@ -162,8 +163,9 @@ class Operator:
     # Changing
 
     async def cancel(self, locator: str, task_id: str) -> TaskSummary:
-        """Cancel a queued task, or request it from the worker of a running one. Raises TerminalTask if the
-        task has finished.
+        """Cancel a queued task, or request it from the worker of a running one.
+
+        Raise TerminalTask if the task has finished.
         """
         owner = (await self._snapshot(locator, task_id)).task.owner
         return await self._summarize(await self._runtime.cancel(owner, task_id))
@@ -172,7 +174,7 @@ class Operator:
         """Answer an open question with a result of its kind, such as `{"action": "accept", "content":
         {...}}`.
 
-        Raises NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit it.
+        Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit it.
         """
         from ..tasks.forms import check_form  # noqa: PLC0415 (jsonschema takes long to load, and few answer)
 

@@ -21,7 +21,7 @@ class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
 
     expired: int
     finished: int
-    """Tasks that had not expired, but finished before the given time."""
+    """Number of tasks that had not expired, but finished before the given time."""
     dry_run: bool
 
 

@@ -80,16 +80,16 @@ class Stats(msgspec.Struct, frozen=True, kw_only=True):
     counts: dict[Status, int]
     """Number of tasks in every status. A result that reports an error counts as failed."""
     claimed: int
-    """Active tasks that a worker has claimed."""
+    """Number of active tasks that a worker has claimed."""
     unclaimed: int
-    """Active tasks that no worker has claimed, including those with an open question."""
+    """Number of active tasks that no worker has claimed, including those with an open question."""
     oldest_queued: TaskSummary | None
-    """The oldest queued task among the 1 000 oldest tasks with the status `working`."""
+    """The oldest queued task among the 1,000 oldest tasks with the status `working`."""
     oldest_open_question: TaskSummary | None
     """The oldest task with an open question."""
     workers: tuple[WorkerSummary, ...]
     expired: int
-    """Expired tasks that are not purged yet."""
+    """Number of expired tasks that are not purged yet."""
     throughput: Throughput
 
 
@@ -112,7 +112,7 @@ async def count_claimed(storage: Storage, now: Micros) -> int:
 
 
 async def list_claims(storage: Storage, now: Micros, locate: Callable[[str], str]) -> list[ClaimSummary]:
-    """Return the claims on the newest tasks, at most 1 000."""
+    """Return the claims on the newest tasks, at most 1,000."""
     records = await storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
     claims = (parse_claim(record, locate(record.partition)) for record in records)
     return [claim for claim in claims if claim is not None]
@@ -169,7 +169,7 @@ async def measure_throughput(
 ) -> Throughput:
     """Return what finished within the window before `until` (default: now).
 
-    There is no index by finish time, so this reads the newest 1 000 tasks of each tag.
+    There is no index by finish time, so this reads the newest 1,000 tasks of each tag.
     """
     tags = [(status, tag) for status in FINISHED_STATUSES for tag in TAGS[status]]
     results = await asyncio.gather(*(_newest_finished(storage, status, tag, now) for status, tag in tags))

@@ -15,7 +15,10 @@ _DURATION = re.compile(r"(\d{1,9})([smhdw])")
 
 
 def parse_time(text: str, now: Micros) -> Micros:
-    """Return a time in the past: `24h` or `7d` ago, a date, or a date with a time. Raises ValueError."""
+    """Return a time in the past: `24h` or `7d` ago, a date, or a date with a time.
+
+    Raise ValueError if the text is invalid or the time is not in the past.
+    """
     text = text.strip()
     if match := _DURATION.fullmatch(text):
         return max(0, now - int(match[1]) * _SECONDS_PER_UNIT[match[2]] * 1_000_000)

@@ -53,7 +53,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
     """A digest of the owner, the same as in the logs."""
     owner_kind: OwnerKind
     status: Status
-    """`failed` also if the task completed with a result that reports an error."""
+    """`failed` if the task failed, or completed with a result that reports an error."""
     name: str
     """The function that workers run, or the tool, or the method."""
     created_at: Timestamp
@@ -243,7 +243,7 @@ class TaskDetail(msgspec.Struct, frozen=True, kw_only=True):
     history: tuple[Attempt, ...]
     """The newest attempts: when each started, and when and why it was released unfinished."""
     ttl: int | None = msgspec.field(name="ttl_ms")
-    """Milliseconds from the creation within which the task must be started. None: no limit."""
+    """Milliseconds from the creation within which the task must be started. None means no limit."""
     expires_at: Timestamp | None
     timeline: tuple[Event, ...]
     """Events by time. Future events are last."""

@@ -30,7 +30,7 @@ class TaskChanges(msgspec.Struct, frozen=True, kw_only=True):
     changed: tuple[TaskSummary, ...]
     """Tasks that are new on the page, or have changed."""
     removed: tuple[TaskSummary, ...]
-    """Tasks that are no longer on the page: deleted, of another status, or too old."""
+    """Tasks that are no longer on the page: deleted, with a different status, or too old."""
 
 
 class WatchConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -65,7 +65,7 @@ async def watch_page(
 async def watch_task(
     watch: Watch, query: Callable[[], Awaitable[TaskDetail]], config: WatchConfig
 ) -> AsyncGenerator[TaskDetail]:
-    """Yield a task, then each newer version, until it finishes. Raises NotFound when it is deleted."""
+    """Yield a task, then each newer version, until it finishes. Raise NotFound when it is deleted."""
     version = 0
     async with watch:
         while True:

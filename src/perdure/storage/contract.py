@@ -11,13 +11,13 @@ A record is live at `now` if it has no `expires_at` or if `now < expires_at`; ot
     with the stored version.
  5. `Replace` is accepted only if the stored record is the one its writer read. Version, order and tag
     together identify that record: one that was deleted and inserted again with the same three counts as the
-    same. The version then increases by one. If another record is stored, the result is `Conflict` with its
-    version, which can equal the expected one; if none is stored, it is `Missing`.
+    same. The version then increases by one. If a different record is stored, the result is `Conflict` with
+    its version, which can equal the expected one; if none is stored, it is `Missing`.
  6. `Delete` has the same condition and the same results.
- 7. A commit writes all of its changes or none. It has up to 25 changes of one partition, each of another
-    record, in up to 8 spaces, and writes up to 2 MiB of bodies, counted in UTF-8. Each change is decided
-    against the state before the commit. If one is refused, nothing is written and every change gets its
-    result.
+ 7. A commit writes all of its changes or none. It has up to 25 changes in one partition, each to a
+    different record, in up to 8 spaces, and writes up to 2 MiB of bodies, counted in UTF-8. Each change is
+    decided against the state before the commit. If one is refused, nothing is written and every change gets
+    its result.
  8. If several writers change the same version concurrently, exactly one succeeds, provided that no call
     raises. The history of each record is linearizable. After OutcomeUnknown, the write is part of it or not.
  9. A guard never admits a commit that raises the number of live records, at the commit's `now`, above its
@@ -27,11 +27,10 @@ A record is live at `now` if it has no `expires_at` or if `now < expires_at`; ot
     refuses.
 10. `page` returns the live records of a partition in `(order, key)` order, strictly after a position,
     ascending or descending, optionally of one tag, by seeking in an index. Reading page after page returns
-    each record exactly once that is live at the `now` of every page and, with a tag, has that tag all the
-    time.
+    exactly once each record that is live at the `now` of every page and, with a tag, has that tag throughout.
 11. `page` without a partition does the same over all partitions, in `(order, key, partition)` order. A page
-    with fewer records than its limit is the last one, unless its bodies have MAX_PAGE_BYTES: a page ends with
-    the record that reaches that size, so it has at least one record if there is one. See `is_last_page`.
+    with fewer records than its limit is the last one, unless its bodies reach MAX_PAGE_BYTES: a page ends
+    with the record that reaches that size, so it has at least one record if there is one. See `is_last_page`.
 12. `due` returns the live records of a lane with `wake_at <= until`, in `(wake_at, key, partition, space)`
     order, with the same limits as a page.
 13. `counts` returns the exact number of live records for each tag, in a partition or in all of them. A tag
@@ -45,16 +44,16 @@ A record is live at `now` if it has no `expires_at` or if `now < expires_at`; ot
     deletes live records. If the call raises, it may have deleted some.
 17. Bodies are returned byte for byte. Any text without NUL is a valid name, names are ordered by code point,
     and no name gives access to the records of another.
-18. `watch` wakes when something it covers changes, also if the change came while nothing waited for the
+18. `watch` wakes when something it covers changes, even if the change came while nothing was waiting for the
     watch. It is a hint: it may wake without a change and may miss one, and need not report what a guard
     purges.
 19. Time is an argument. However much real time passes, nothing changes except through a verb. The only
     exception is an engine that deletes expired records by itself, as a backstop: at least 7 days after
     `expires_at`.
-20. A commit that returned is still stored after the engine is closed or its client is killed, and then opened
-    again. What a server keeps through its own failure or a power cut depends on its configuration; an engine
-    whose servers can lose the newest writes in a failover says so in its documentation.
-21. All promises hold for several clients together, also in different processes.
+20. A commit that returned is still stored when the engine is opened again after it was closed or its client
+    was killed. What a server keeps through its own failure or a power cut depends on its configuration; an
+    engine whose servers can lose the newest writes in a failover says so in its documentation.
+21. All promises hold for several clients together, including clients in different processes.
 22. After `close`, every verb raises StorageClosed, and so does a watch that is waiting. A call in flight
     completes, or raises an error like any other.
 23. A stored record that is damaged does not affect any other. `get` of it raises StorageCorrupt, which names
@@ -114,9 +113,9 @@ class StorageInfo(msgspec.Struct, frozen=True, kw_only=True):
     server: str = ""
     """The name and version of the server, if known."""
     time: Micros | None = None
-    """The time on the server's clock. None: unknown, or there is no server."""
+    """The time on the server's clock. None if it is unknown or there is no server."""
     path: str | None = None
-    """The absolute path of the file with the records. None: they are not in a file of this machine."""
+    """The absolute path of the file with the records. None if they are not in a file on this machine."""
     is_shared: bool = True
     """Whether another process that opens the same URL, now or later, sees the same records."""
 

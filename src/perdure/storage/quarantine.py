@@ -38,9 +38,9 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
     damaged: tuple[Damage, ...]
     """Records that cannot be read, without those that were quarantined before."""
     newer: int
-    """Records that a newer version of perdure wrote."""
+    """Number of records that a newer version of perdure wrote."""
     quarantined: int
-    """Records that were quarantined before."""
+    """Number of records that were quarantined before."""
 
 
 async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:

@@ -68,7 +68,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """1 when the record is inserted, one more with each replace."""
     tag: Tag = ""
     expires_at: Micros | None = None
-    """From this time on, only `purge` sees the record. None: it never expires."""
+    """From this time on, only `purge` sees the record. None if it never expires."""
     lane: str | None = None
     """The timer queue of `wake_at`. Both are set, or neither."""
     wake_at: Micros | None = None
@@ -223,7 +223,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     space: Space
     partition: str | None
-    """None: all partitions."""
+    """None for all partitions."""
     after: Position | None
     limit: int
     tag: Tag | None
@@ -304,7 +304,7 @@ def check_server_decision(
         server, client = ("wrote", "refuses") if was_written else ("refused", "accepts")
         return StorageFailed(
             f"the server {server} a commit that this client {client} (its first record is "
-            f"{changes[0].address}); read before writing again, and report this as a bug of perdure"
+            f"{changes[0].address}); read before writing again, and report this as a bug in perdure"
         )
     return Refused(results, guard_count) if accepted is None or not is_accepted else Committed(accepted)
 

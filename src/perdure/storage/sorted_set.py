@@ -56,7 +56,7 @@ class SortedSet(Generic[K]):
         return bool(self._blocks)
 
     def after(self, key: K | None) -> Iterator[K]:
-        """Yield the keys greater than this one (None: all keys), ascending."""
+        """Yield the keys greater than this one, or all keys if it is None, ascending."""
         first = 0 if key is None else bisect_right(self._lasts, key)
         start = 0 if key is None or first == len(self._blocks) else bisect_right(self._blocks[first], key)
         for index in range(first, len(self._blocks)):
@@ -64,7 +64,7 @@ class SortedSet(Generic[K]):
             start = 0
 
     def before(self, key: K | None) -> Iterator[K]:
-        """Yield the keys less than this one (None: all keys), descending."""
+        """Yield the keys less than this one, or all keys if it is None, descending."""
         end = len(self._blocks) if key is None else bisect_left(self._lasts, key)
         if key is not None and end < len(self._blocks):
             yield from reversed(self._blocks[end][: bisect_left(self._blocks[end], key)])

@@ -24,7 +24,7 @@ class Watch:
         self._event = asyncio.Event()
 
     async def changed(self) -> None:
-        """Return when something may have changed since the last return, also if that was before this call.
+        """Return when something may have changed since the last return, even if that was before this call.
 
         Wake-ups are not queued: ten changes can be one wake-up.
         """
@@ -103,6 +103,6 @@ class WatchRegistry:
                 watch.wake()
 
     def close(self) -> None:
-        """Make every watch raise StorageClosed, also one that is waiting."""
+        """Make every watch raise StorageClosed, including one that is waiting."""
         self.is_closed = True
         self.wake_all()

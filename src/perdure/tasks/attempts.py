@@ -17,7 +17,7 @@ from . import codec
 
 MAX_ATTEMPTS_KEPT = 10
 MAX_REASON_CHARACTERS = 200
-"""Attempts share the size limit of the record with the contents of the task."""
+"""Maximum length of a reason: attempts share the size limit of the record with the contents of the task."""
 
 T = TypeVar("T")
 
@@ -27,7 +27,7 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
     started_at: Timestamp = msgspec.field(name="begun_at")
     ended_at: Timestamp | None = None
-    """When the worker released the task, or another worker released it for a lost one."""
+    """When the worker released the task, or when another worker did so because the first one was lost."""
     reason: str | None = None
     """Why the attempt did not finish the task; None if it released the task to wait for answers."""
 

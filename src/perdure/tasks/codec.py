@@ -23,7 +23,7 @@ JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[s
 """A value that can be encoded: covariant, so that a `list[str]` is accepted too."""
 
 MAX_DEPTH = 100
-"""Maximum levels of nesting, low enough that decoding never exhausts the stack."""
+"""Maximum number of levels of nesting, low enough that decoding never exhausts the stack."""
 
 _SCALARS = frozenset({str, int, bool, type(None)})
 _encoder = msgspec.json.Encoder(order="sorted")

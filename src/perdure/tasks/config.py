@@ -15,7 +15,7 @@ HOUR_MS = 3600 * SECOND_MS
 DAY_MS = 24 * HOUR_MS
 
 MAX_TTL_MS = 100 * 365 * DAY_MS
-"""A hundred years. A task that never expires has the ttl null."""
+"""A hundred years. A task that never expires has a ttl of null."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
 
@@ -27,17 +27,20 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     allow_anonymous: bool = False
     """Allow callers without an identity. Only the unguessable task id protects their tasks."""
     max_tasks_per_owner: int = 100
-    """Maximum number of active tasks of one owner. Never exceeded."""
+    """Maximum number of active tasks of one owner. It is never exceeded."""
     max_tasks: int = 10_000
-    """Maximum number of active tasks of all owners; 0: no limit. Concurrent creates can exceed it."""
+    """Maximum number of active tasks of all owners. 0 means no limit. Concurrent creates can exceed it."""
 
     # Times
     default_ttl_ms: int | None = DAY_MS
-    """How long a task may stay queued before its first start, and a question unanswered; None: forever."""
+    """How long a task may stay queued before its first start, and a question unanswered.
+
+    None means forever.
+    """
     max_ttl_ms: int | None = 30 * DAY_MS
-    """Maximum ttl that a client may request; None: no limit, and a task may never expire."""
+    """Maximum ttl that a client may request. None means no limit: a task can then be kept forever."""
     result_retention_ms: int | None = 7 * DAY_MS
-    """How long a result is kept, unless the client requested a shorter ttl; None: forever."""
+    """How long a result is kept, unless the client requested a shorter ttl. None means forever."""
     idempotency_window_ms: int = DAY_MS
     """How long an idempotency key is kept."""
     default_poll_interval_ms: int = SECOND_MS
@@ -50,15 +53,15 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_variables: int = 1000
     max_variable_name_length: int = 256
     max_string_length: int = 64 * KIB
-    """Maximum characters of a string in a variable."""
+    """Maximum number of characters of a string in a variable."""
     max_params_size_bytes: int = MIB
     max_result_size_bytes: int = MIB
     max_error_size_bytes: int = 64 * KIB
     max_meta_size_bytes: int = 64 * KIB
     max_message_length: int = 4 * KIB
-    """Maximum characters of a status message."""
+    """Maximum number of characters in a status message."""
     max_name_length: int = 256
-    """Maximum bytes of a method, a session id, an idempotency key and an input key."""
+    """Maximum number of bytes in a method, a session id, an idempotency key or an input key."""
     max_inputs: int = 64
     """Maximum number of questions, or of answers, in one call."""
     max_input_size_bytes: int = 64 * KIB
@@ -66,7 +69,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum size of all questions, or of all answers, in one call."""
     max_input_depth: int = 32
     max_record_size_bytes: int = MAX_COMMIT_BYTES - 64 * KIB
-    """Maximum size of the stored task. Leaves room for bookkeeping and for records in the same commit."""
+    """Maximum size of the stored task. It leaves room for bookkeeping and for records in the same commit."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -89,7 +92,7 @@ _MAXIMA = {
     "max_record_size_bytes": MAX_COMMIT_BYTES - 64 * KIB,
     "max_name_length": MAX_KEY_BYTES,
 }
-"""Limits of the storage and of the codec. All other settings can have any integer that a storage accepts."""
+"""The limits of the storage and of the codec. Any other setting can be any integer that a storage accepts."""
 
 
 _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}

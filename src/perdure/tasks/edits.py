@@ -45,7 +45,7 @@ CANCELLED_OUTCOME = Failure.of(-32800, "The task was cancelled")
 
 
 class AttemptEnd(Enum):
-    """The end of an attempt that is counted and did not finish the task."""
+    """How a counted attempt ended without finishing the task."""
 
     FAILED = auto()
     """The function raised `Again`, or exceeded its timeout."""
@@ -61,7 +61,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     params: JsonLike | UnsetType = UNSET
     meta: JsonLike | UnsetType = UNSET
     ttl_ms: int | UnsetType | None = UNSET
-    """None: the task never expires. If unset, the store's default."""
+    """None if the task never expires. If unset, the store's default applies."""
     is_ttl_requested: bool = False
     """Whether the client requested the ttl. It then also limits how long the result is kept."""
     poll_interval_ms: int | None = None
@@ -272,7 +272,7 @@ def release(
     now: Micros,
     config: StoreConfig,
 ) -> TaskRecord:
-    """Release the task unfinished, as its worker or for a lost one.
+    """Release the task unfinished: as its worker, or in place of a worker that was lost.
 
     Without `end` the attempt is not counted: the task waits for answers, or its function was never started.
     """

@@ -16,7 +16,7 @@
         ├── AuthenticationRequired     anonymous access is disabled
         ├── InputKeyReused             the task has already used this input key
         ├── MalformedAnswer            an answer does not fit its question
-        ├── WrongVariableType          a variable has another type than the one requested
+        ├── WrongVariableType          a variable does not have the requested type
         └── CorruptRecord              the stored record is not a valid task
 
 Errors of the storage (`perdure.storage.errors`) are passed on unchanged. One of them is NewerFormat: a newer
@@ -116,7 +116,7 @@ class QuotaExceeded(TaskError):
 
 
 class IdempotencyKeyReused(TaskError):
-    """Raised when the idempotency key was used for a call with another method or other parameters."""
+    """Raised when the idempotency key was used for a call with a different method or different parameters."""
 
     def __init__(self) -> None:
         super().__init__("this idempotency key was used for a different call; use a new key")
@@ -147,7 +147,7 @@ class InputKeyReused(TaskError):
 
 
 class MalformedAnswer(TaskError):
-    """Raised when an answer does not fit the question: another kind, or not what its form allows."""
+    """Raised when an answer does not fit the question: its kind is wrong, or its form does not allow it."""
 
     def __init__(self, key: str, reason: str) -> None:
         super().__init__(f"the answer to {key!r} is malformed: {reason}")
@@ -156,7 +156,7 @@ class MalformedAnswer(TaskError):
 
 
 class WrongVariableType(TaskError):
-    """Raised when a variable has another type than the one requested."""
+    """Raised when a variable does not have the requested type."""
 
     def __init__(self, name: str, expected: str, actual: str) -> None:
         super().__init__(f"the variable {name!r} has type {actual}, not {expected}")

@@ -13,7 +13,7 @@ from .errors import MalformedAnswer
 from .inputs import Input, InputKind
 
 MAX_REASON_CHARACTERS = 200
-"""The reason can quote the client's own input, which has any length."""
+"""Maximum length of a reason: it can quote the client's own input, which has any length."""
 
 
 def check_form(key: str, asked: Input, answer: JsonLike) -> None:

@@ -43,7 +43,7 @@ def key_address(partition: str, key: str) -> Address:
 def decode_task_id(record: Record) -> TaskId | None:
     """Return the id of the task that a key is bound to; None if the record is damaged and can be replaced.
 
-    Raises NewerFormat if a newer version wrote it.
+    Raise NewerFormat if a newer version wrote it.
     """
     try:
         return _format.decode(record.key, record.body).task_id

@@ -101,7 +101,7 @@ class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
     kind: InputKind
     params: JsonLike = None
     deadline: float | None = None
-    """Seconds within which it must be answered; None: the ttl of the task."""
+    """Seconds within which it must be answered. None means the ttl of the task."""
 
 
 class InputError(msgspec.Struct, frozen=True, kw_only=True):
@@ -118,7 +118,7 @@ class Input(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params_json: Raw | UnsetType = msgspec.field(default=UNSET, name="params")
     asked_at: Micros
     deadline_at: Micros | None = None
-    """When the task fails without an answer; None: never."""
+    """When the task fails without an answer. None means never."""
     answer_json: Raw | UnsetType = msgspec.field(default=UNSET, name="answer")
     answered_at: Micros | None = None
     error: InputError | None = None
@@ -217,7 +217,7 @@ def answer(
 
 
 def fail(inputs: Mapping[str, Input], key: str, error: InputError, *, now: Micros) -> dict[str, Input]:
-    """Return the outstanding input of this key with an error as its answer; nothing if it is answered."""
+    """Return the input of this key with an error as its answer, or an empty dict if it is not outstanding."""
     if key not in inputs or inputs[key].is_answered:
         return {}
     return {key: msgspec.structs.replace(inputs[key], error=error, answered_at=now)}

@@ -156,7 +156,7 @@ class Listing:
         )
 
     async def _cursor_key(self, now: Micros) -> bytes:
-        """Return the key. The first replica that needs it creates it in the storage."""
+        """Return the key that signs cursors. The first replica that needs it creates it in the storage."""
         if self._key is None:
             space, partition, key = CURSOR_KEY_ADDRESS
             body = KEY_FORMAT.encode(StoredKey(secrets.token_hex(32)))
@@ -178,7 +178,7 @@ KEY_BYTES = 32
 
 
 def decode_key(record: Record) -> bytes:
-    """Return the key. Raises CorruptRecord or NewerFormat."""
+    """Return the stored key. Raise CorruptRecord or NewerFormat."""
     try:
         key = bytes.fromhex(KEY_FORMAT.decode(record.key, record.body).key)
     except (StorageCorrupt, ValueError) as error:

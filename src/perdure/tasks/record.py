@@ -33,7 +33,7 @@ OptionalJson: TypeAlias = Raw | UnsetType
 """Canonical JSON, or nothing, which is different from null."""
 
 MAX_HEADLINE_LENGTH = 500
-"""Maximum characters of the one-line text of an error."""
+"""Maximum number of characters in the one-line text of an error."""
 
 
 def new_task_id() -> TaskId:
@@ -147,7 +147,7 @@ class TaskRecord(
 
     task_id: TaskId
     owner: Owner
-    """Taken from the authenticated request, and never changed."""
+    """The owner, which is taken from the authenticated request and never changes."""
     session_id: str | None = None
     """The session that created the task. A list can be filtered by it; it gives no access."""
     status: Status
@@ -156,9 +156,9 @@ class TaskRecord(
     last_updated_at: Micros
     """When the task last changed. A read does not change it."""
     ttl_ms: int | None = msgspec.field(name="ttl")
-    """Milliseconds within which the task must be started; None: no limit."""
+    """Milliseconds within which the task must be started. None means no limit."""
     retention_ms: int | None = msgspec.field(default=None, name="retention")
-    """Milliseconds for which the finished task is kept; None: forever."""
+    """Milliseconds for which the finished task is kept. None means forever."""
     poll_interval_ms: int = msgspec.field(name="poll_interval")
     """Milliseconds that clients are advised to wait between two polls."""
     original_method: str
@@ -183,15 +183,15 @@ class TaskRecord(
     cancel_requested_at: Micros | None = None
     """When a cancellation was requested. The worker then finishes the task."""
     function: str | None = None
-    """The name of the function that a worker runs; None if its creator finishes the task itself."""
+    """The name of the function that a worker runs; None if the creator finishes the task itself."""
     is_claimed: bool = msgspec.field(default=False, name="held")
     """Whether a worker has claimed it."""
     run_at: Micros | None = None
     """The earliest time of the next attempt, after one that failed."""
     released_at: Micros | None = None
-    """When it was last released unfinished, by its worker or for a lost one."""
+    """When it was last released unfinished: by its worker, or by another one because its worker was lost."""
     attempts: int = 0
-    """How many attempts were started. Counted at the start, so that a crash counts."""
+    """How many attempts were started. They are counted at the start, so that a crash counts."""
     failures: int = 0
     """How many attempts raised `Again` or exceeded the timeout. The function's `retries` limits them."""
     interruptions: int = 0
@@ -268,7 +268,7 @@ def encode_task(task: TaskRecord) -> bytes:
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
-    """Decode a task. Raises NewerFormat if a newer version wrote it, CorruptRecord if it is damaged."""
+    """Decode a task. Raise NewerFormat if a newer version wrote it, CorruptRecord if it is damaged."""
     try:
         task = _decoder.decode(body)
         known = codec.encode(task)

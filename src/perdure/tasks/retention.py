@@ -21,7 +21,7 @@ def is_started(task: TaskRecord) -> bool:
 
 
 def expires_at(task: TaskRecord) -> Micros | None:
-    """Return when the storage may delete the task; None: not before it has finished, or never."""
+    """Return when the storage may delete the task. None means never, or not before it has finished."""
     if task.finished_at is not None:
         return _result_expires_at(task, task.finished_at)
     if task.ttl_ms is None or is_started(task):

@@ -35,7 +35,7 @@ class Snapshot(msgspec.Struct, frozen=True):
 
     @classmethod
     def from_record(cls, record: Record) -> Snapshot:
-        """Decode a storage record. Raises NewerFormat or CorruptRecord."""
+        """Decode a storage record. Raise NewerFormat or CorruptRecord."""
         task = decode_task(record.key, record.body)
         if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
             raise CorruptRecord(record.key, "its task id or owner does not match its address")

@@ -209,7 +209,7 @@ class TaskStore:
     async def delete(self, owner: Owner, task_id: str) -> bool:
         """Delete a task, whatever its status. Return False if it does not exist.
 
-        Raises NewerFormat if a newer version wrote the task or its lease.
+        Raise NewerFormat if a newer version wrote the task or its lease.
         """
         self._check_owner_allowed(owner)
         now = self._clock()

@@ -22,7 +22,7 @@ D = TypeVar("D")
 class Variables(Mapping[str, Json]):
     """The variables, or the checkpoint, of a task as it was read.
 
-    The typed getters raise WrongVariableType if the value has another type.
+    The typed getters raise WrongVariableType if the value has a different type.
     """
 
     def __init__(self, values: dict[str, Json]) -> None:

@@ -1,4 +1,4 @@
-"""The dashboard: the tasks of all owners, live, in a browser. Needs the extra `web`.
+"""The dashboard: the tasks of all owners, live, in a browser. It needs the extra `web`.
 
 Read `dashboard` (how it is put together), `security` (who has access), `live` (how an open page is updated),
 then the pages: `overview`, `tasks`, `feeds`.

@@ -27,7 +27,7 @@ class CachedQuery(Generic[T]):
         self._lock = asyncio.Lock()
 
     async def get(self, *, is_stale: Callable[[T], bool] = lambda _: False) -> T:
-        """Return the last result, or a new one if it is old or stale."""
+        """Return the last result, or query again if it is too old or `is_stale` returns True for it."""
         async with self._lock:
             if self._value is not None and not self._may_query(is_stale=is_stale(self._value)):
                 return self._value

@@ -38,7 +38,7 @@ LINK_WINDOWS = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timede
 MAX_LINKS = 25
 MAX_NAMED_SHARERS = 8
 MAX_RANKED_ITEMS = 20_000
-"""Maximum number of items that are read for hours that are not summarised yet."""
+"""Maximum number of items that are read for hours that are not summarized yet."""
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):

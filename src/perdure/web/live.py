@@ -87,7 +87,7 @@ class PageFragments(msgspec.Struct, frozen=True):
 
 
 def digest(html: str) -> str:
-    """Return a digest, with which the script recognises a fragment that it already has."""
+    """Return a digest, with which the script recognizes a fragment that it already has."""
     return hashlib.blake2b(html.encode(), digest_size=6).hexdigest()
 
 

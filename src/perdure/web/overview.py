@@ -53,7 +53,7 @@ class _OverviewData(msgspec.Struct, frozen=True, kw_only=True):
     throughput: Throughput
     claimed: int
     workers: int
-    """Workers with claims on the newest 1 000 tasks."""
+    """Number of workers with claims on the newest 1,000 tasks."""
     oldest_queued: TaskSummary | None
     oldest_open_question: TaskSummary | None
 

@@ -1,9 +1,9 @@
 """Security of the dashboard: an ASGI middleware in front of all pages, and the cookies that it checks.
 
-- The Host header must be allowed, or a foreign site could let its own name resolve to this machine.
+- The Host header must be allowed. Otherwise another site could make its own name resolve to this machine.
 - Without a token, only this machine has access. With one, every request needs it: in the Authorization
   header, or in a session cookie that the login form sets.
-- A foreign site can link to a page. Its images, scripts and forms are refused.
+- Another site can link to a page. Its images, scripts and forms are refused.
 - Requests that change something must come from pages of this dashboard, and are refused in read-only mode.
   `forms` checks their CSRF token.
 
@@ -89,7 +89,7 @@ class SessionSigner:
         return now < int(until)
 
     def csrf_token(self, browser: str) -> str:
-        """Return the token in every form of a browser. Foreign sites can neither read nor compute it."""
+        """Return the token in every form of a browser. Other sites can neither read nor compute it."""
         return self._mac("form", browser)
 
     def check_csrf_token(self, browser: str, given: str) -> bool:
@@ -199,9 +199,9 @@ def mount_path(request: Request) -> str:
 
 
 def set_cookie_header(request: Request, name: str, value: str, lifetime: Micros) -> str:
-    """Return a Set-Cookie header that scripts cannot read and forms of foreign sites do not send.
+    """Return a Set-Cookie header whose cookie scripts cannot read and forms on other sites do not send.
 
-    Links of foreign sites send it (`Lax`), or a user who follows one would have to log in again.
+    Links on other sites do send it (`Lax`): otherwise a user who follows one would have to log in again.
     """
     path, age = mount_path(request) or "/", lifetime // 1_000_000
     secure = "; Secure" if request.url.scheme == "https" else ""
@@ -215,7 +215,7 @@ def _is_allowed_navigation(request: Request) -> bool:
 
 
 def _is_same_origin(request: Request) -> bool:
-    """Return whether no header of the browser shows that a foreign page sent the request."""
+    """Return whether no header of the browser shows that a page of another site sent the request."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")

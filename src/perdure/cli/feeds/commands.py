@@ -271,7 +271,7 @@ def audit(
 ) -> None:
     """Compare the stored items with the account's own records and store missing ones.
 
-    Finds back-dated posts that polling cannot see. Exit with 1 if an account could not be read.
+    This finds back-dated posts that polling cannot see. The exit code is 1 if an account could not be read.
     """
     configure_logging()
 
@@ -330,7 +330,7 @@ def list_accounts(
     ] = None,
     options: FeedOptions,
 ) -> None:
-    """List accounts, those first that were polled longest ago."""
+    """List accounts, starting with the least recently polled."""
     before = None if polled_before is None else _past_time(polled_before)
     accounts = run_with_feeds(
         options,

@@ -1,4 +1,4 @@
-"""Polls while they run: a live display in a terminal, plain lines in files, JSON events for programs."""
+"""The display of running polls: live in a terminal, plain lines in files, JSON events for programs."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ _COLOURS = {
 
 
 async def run(feeds: Feeds, *, json: bool) -> None:
-    """Poll until a signal, and show the polls."""
+    """Poll until a signal stops the process, and show the polls."""
     log = poll_log(feeds.rate_limiter, json=json)
     feeds.rate_limiter.on_wait = log.rate_limited
     source = await feeds.source()
@@ -162,7 +162,7 @@ class PollLog:
 
 
 class JsonPollLog(PollLog):
-    """Prints a JSON event for every poll, also for those that found nothing."""
+    """Prints a JSON event for every poll, including those that found nothing."""
 
     def _print_outcome(self, outcome: PollOutcome) -> None:
         print_json(outcome_event(outcome))

@@ -20,8 +20,8 @@ _HOST_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 def allowed_hosts(host: str, others: Sequence[str]) -> tuple[str, ...] | None:
     """Return the host names that requests may use, or None for any.
 
-    A local server accepts known names only: a web page elsewhere could resolve its own name to loopback. A
-    server that other machines reach can have any name, and is protected by its token.
+    A local server accepts only known names. Otherwise a web page elsewhere could make its own name resolve to
+    this machine. A server that other machines reach can have any name, and is protected by its token.
     """
     if not others and not is_loopback(host):
         return None
@@ -37,7 +37,7 @@ def require_token(host: str, others: Sequence[str], token: str | None) -> str | 
     if not token and reachable:
         raise CommandError(
             f"{reachable[0]} is reachable from other machines, so a token is required; "
-            f"set --token or PERDURE_TOKEN, generate one with: {GENERATE_HINT}"
+            f"set --token or PERDURE_TOKEN; generate a token with: {GENERATE_HINT}"
         )
     return validate_token("token", token)
 

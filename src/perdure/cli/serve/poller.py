@@ -35,7 +35,7 @@ class FeedPoller:
         """Whether the poller failed as a whole and has polled nothing since."""
 
     async def check(self) -> None:
-        """Raise if the settings are invalid or a package is missing. Sends no request to the source."""
+        """Raise if the settings are invalid or a package is missing. No request is sent to the source."""
         async with open_source(self._settings):
             pass
 

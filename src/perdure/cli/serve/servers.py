@@ -39,8 +39,8 @@ class HostedServer:
     app: Starlette
     service: Service
     authenticates_clients: bool = True
-    """Whether the app includes the authentication that its server declares. A low-level server is
-    authenticated by a transport of its user's, which is not used here.
+    """Whether the app includes the authentication that its server declares. The clients of a
+    low-level server are authenticated by the user's own transport, which is not used here.
     """
     storage: str | None = None
     """The URL of the sample server's storage. None for the user's own server."""

@@ -106,7 +106,7 @@ async def _run(url: str | None, work: Callable[[Operator], Awaitable[T]]) -> T:
 
 @contextmanager
 def _operator_hints() -> Generator[None]:
-    """Replace errors that are written for clients."""
+    """Replace errors that are written for clients with ones that help operators."""
     try:
         yield
     except NotFound as error:

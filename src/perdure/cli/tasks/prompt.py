@@ -38,7 +38,7 @@ def choose_question(detail: TaskDetail, key: str | None) -> Question:
 
 
 def build_answer(question: Question, given: AnswerInput) -> Json:
-    """Return the answer, as the result of the kind that was asked for."""
+    """Return the answer as a result of the kind that the question asks for."""
     if given.is_empty:
         return _prompt_answer(question)
     if given.decline:

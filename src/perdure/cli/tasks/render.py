@@ -46,7 +46,7 @@ from ..output import (
 BARS = " ▁▂▃▄▅▆▇█"
 STATUS_WIDTH = len("input required")
 ID_WIDTH = 12
-"""Characters of an id in a table; enough to find the task."""
+"""Number of characters of an id in a table; enough to find the task."""
 _COLOURS = {
     "queued": "dim",
     "working": "cyan",

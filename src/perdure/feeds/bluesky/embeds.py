@@ -1,7 +1,7 @@
-"""The links in a post: in its card, in the post that it quotes, marked in its text, or as plain text. Pure.
+"""The links in a post: in its card, in the post that it quotes, marked in its text, or as plain text.
 
-Each page is returned once, by the first of these ways. An invalid part has no links, and does not affect
-the others.
+These functions are pure. Each page is returned once, by the first of these ways. An invalid part has no
+links, and does not affect the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The error responses of Bluesky, as errors of feeds. Pure; this is the whole table.
+"""Bluesky's error responses, as errors of feeds. This is the whole table. The functions are pure.
 
 The status alone is not enough: an expired token, an unknown account and a malformed cursor are all 400. Each
 is identified by its status and its `error`, and by the whole message if two share these.
@@ -104,7 +104,7 @@ def _error_class(status: int, error: ErrorResponse, actor: str, *, has_token: bo
 
 
 def _parse_error(body: bytes) -> ErrorResponse | None:
-    """Parse an error response. Return None if it is not one of Bluesky."""
+    """Parse an error response. Return None if it is not a Bluesky error."""
     try:
         return _refusal.decode(body)
     except (ValueError, RecursionError):

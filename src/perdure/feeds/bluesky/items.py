@@ -1,6 +1,7 @@
-"""Items out of responses of Bluesky, and its timestamps. Pure.
+"""Items from Bluesky's responses, and its timestamps.
 
-Each record is parsed on its own. An invalid one is skipped and counted, and does not affect the others.
+These functions are pure. Each record is parsed on its own. An invalid one is skipped and counted, and does
+not affect the others.
 """
 
 from __future__ import annotations
@@ -122,7 +123,7 @@ def _parse_each(raws: Iterable[R], read: Callable[[R], T]) -> tuple[list[T], int
 
 
 def _parse_entry(raw: Raw) -> tuple[Item, bool]:
-    """Parse an entry of a feed, and whether it is pinned."""
+    """Parse an entry of a feed. Return its item, and whether it is pinned."""
     entry = _entry.decode(raw)
     is_pinned = entry.reason is not None and entry.reason.type == REASON_PIN
     return _require_storable(_make_item(entry), raw), is_pinned

@@ -86,7 +86,7 @@ _tokens = msgspec.json.Decoder(Tokens)
 T = TypeVar("T")
 
 MAX_RENEWALS = 3
-"""Maximum for one request: a server that rejects the tokens that it has just issued needs a pause."""
+"""Maximum number of renewals per request: a server that rejects tokens it has just issued needs a pause."""
 
 
 class Session:

@@ -1,4 +1,4 @@
-"""The HTTP client for a server of Bluesky (XRPC), with rate limit, retries and typed responses.
+"""The HTTP client for a Bluesky server (XRPC), with a rate limit, retries and typed responses.
 
 A response that is late, cut off or invalid raises SourceUnavailable, and the request is retried.
 """

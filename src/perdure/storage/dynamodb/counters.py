@@ -22,7 +22,7 @@ from .table import Parameters, Table, backoff
 
 _COUNT_PREFIX = "count:"
 MAX_READ_ATTEMPTS = 20
-"""Attempts to read a counter that changes concurrently."""
+"""Maximum number of attempts to read a counter that changes concurrently."""
 
 
 class StoredCounter(NamedTuple):

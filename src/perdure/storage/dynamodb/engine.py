@@ -61,7 +61,7 @@ async def migrate(url: str) -> None:
 
 
 class DynamoEngine(Engine):
-    """An open table. Belongs to the event loop that opened it."""
+    """An open table. It belongs to the event loop that opened it."""
 
     name = "dynamodb"
     lag = 2.0

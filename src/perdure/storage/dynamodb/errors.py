@@ -106,7 +106,7 @@ def is_condition_failed(error: DriverFailure) -> bool:
 
 
 def is_contended(error: DriverFailure) -> bool:
-    """Whether a transaction was canceled only because of conflicts or throttling on some items."""
+    """Whether a transaction was cancelled only because of conflicts or throttling on some items."""
     codes = {reason.get("Code", NO_REASON) for reason in cancellation_reasons(error)} - {NO_REASON}
     return bool(codes) and codes <= _CONFLICT | _THROTTLED
 
@@ -157,7 +157,7 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
     if writes and is_access_denied(error):
         return StorageReadOnly, "the credentials do not allow writes"
     if is_transient(error) or is_bad_credentials(error):
-        return StorageUnavailable, "unreachable or throttled"
+        return StorageUnavailable, "the table is unreachable or throttled"
     return StorageFailed, "DynamoDB failed"
 
 

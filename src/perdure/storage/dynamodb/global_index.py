@@ -36,9 +36,9 @@ from .schema import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 from .table import Parameters, Table
 
 MIN_READ_SIZE = 8
-"""Minimum entries that are first read from a shard. Each further read is twice as large."""
+"""Minimum number of entries in the first read from a shard. Each further read is twice as large."""
 SCAN_SIZE = 1000
-"""Entries taken together if all are needed."""
+"""Number of entries that are taken together if all are needed."""
 
 
 class IndexEntry(NamedTuple):

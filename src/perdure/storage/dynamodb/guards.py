@@ -18,7 +18,7 @@ from .table import Table
 from .transaction import PendingCommit, Transaction
 
 MAX_CACHED_COUNTERS = 10_000
-"""Counters whose last known counts are cached."""
+"""Maximum number of counters whose last known counts are cached."""
 
 
 class Guards:

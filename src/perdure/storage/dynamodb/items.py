@@ -41,9 +41,9 @@ FORMAT_VERSION = 1
 """The version of the stored format. A change that older versions would misread increases it."""
 FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000
-"""Maximum bytes of a body, or of a part of one, in one item. With the longest names it is below 400 KB."""
+"""Maximum size of a body, or of a part of one, in one item. With the longest names it is below 400 KB."""
 TIMER_SHARD_COUNT = 8
-"""Every `due` queries all of these. DynamoDB accepts 1 000 writes a second for each, so 8 000 for a lane."""
+"""Every `due` queries all of these. DynamoDB accepts 1,000 writes a second for each, so 8,000 for a lane."""
 TTL_DELAY: Micros = 7 * 86_400_000_000
 """How long after its expiry DynamoDB itself may delete an item that was not purged."""
 
@@ -249,7 +249,7 @@ def address_of(key: Key) -> Address:
 
 def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
     what = (
-        f"the attribute {error} is missing or has another type" if isinstance(error, KeyError) else str(error)
+        f"the attribute {error} is missing or has a wrong type" if isinstance(error, KeyError) else str(error)
     )
     return Damaged(address_of(item_key(item)), what)
 

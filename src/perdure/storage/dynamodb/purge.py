@@ -17,7 +17,7 @@ from .transaction import Transaction
 MAX_PURGED_PER_TRANSACTION = 30
 """Each record may change a counter and a total of its own, and a transaction has at most 100 items."""
 MAX_ATTEMPTS = 20
-"""Attempts of a transaction whose records turn out to have changed."""
+"""Maximum number of attempts of a transaction whose records turn out to have changed."""
 
 
 async def purge_expired(

@@ -32,9 +32,9 @@ from .schema import LISTING, LISTING_OF_TAG
 from .table import MAX_BATCH_GET, RECORD_PROJECTION, Parameters, Table, backoff
 
 MAX_CONCURRENT_BATCHES = 8
-"""Concurrent requests. Further reads wait and share the next one."""
+"""Maximum number of concurrent requests. Further reads wait and share the next one."""
 MAX_BODY_READ_ATTEMPTS = 8
-"""Attempts to read a split body that is replaced concurrently."""
+"""Maximum number of attempts to read a split body that is replaced concurrently."""
 
 
 _BODY = ("body", "body_id", "body_parts")
@@ -100,7 +100,7 @@ class Reader:
     async def records(
         self, keys: Iterable[Key], now: Micros, items: Mapping[Key, Item] | None = None
     ) -> dict[Key, Record | Damaged]:
-        """Return the newest live records with these keys. `items` are the ones that were just read.
+        """Return the newest live records with these keys. `items` are their items, if they were just read.
 
         The bodies of expired records are not read: some of their parts may be deleted before the record.
         """
@@ -129,8 +129,8 @@ class Reader:
     async def _damaged(self, items: Mapping[Key, Item], incomplete: Sequence[Key]) -> dict[Key, Damaged]:
         """Return which of these records, whose bodies were not found, are damaged.
 
-        A transactional read returns a record together with its parts. If it returns another body, the body
-        was only replaced concurrently.
+        A transactional read returns a record together with its parts. If it returns a different body, the
+        body was only replaced concurrently.
         """
         damaged: dict[Key, Damaged] = {}
         for key in incomplete:

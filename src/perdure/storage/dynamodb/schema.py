@@ -125,7 +125,10 @@ async def connect_table(table: Table) -> None:
 
 
 async def check_table(table: Table) -> None:
-    """Raise if the table does not exist, is not one of perdure, or has another format. Two requests."""
+    """Raise if the table does not exist, is not a perdure table, or has a different format.
+
+    This sends two requests.
+    """
     stored = await _describe(table)
     if stored is None:
         remedy = f"run: perdure migrate --url 'dynamodb://{table.name}?...', with the options of this URL"
@@ -188,7 +191,7 @@ def _check_shape(table: Table, stored: Parameters) -> None:
 
 
 async def _check_format(table: Table) -> None:
-    """Raise if the table has another format. Store the format in a table that is empty."""
+    """Raise if the table has a different format. Store the format in a table that is empty."""
     found = await _format(table)
     if found is None:
         if await _is_empty(table):

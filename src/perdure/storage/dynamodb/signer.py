@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from types_aiobotocore_dynamodb.client import DynamoDBClient
 
 MAX_UNSTREAMED_BYTES = 2**20
-"""Maximum bytes of a body that is sent in one piece; the HTTP library warns about more."""
+"""Maximum size of a body that is sent in one piece; the HTTP library warns about larger ones."""
 TOTAL_TIMEOUT_FACTOR = 4
 """The driver limits the time to connect and to read each chunk; this limits the whole request."""
 _JSON = "application/x-amz-json-1.0"

@@ -85,7 +85,7 @@ class ConditionFailed(Exception):
 
 
 class Contended(Exception):
-    """Raised when a transaction was canceled because some of its items are in conflict or throttled.
+    """Raised when a transaction was cancelled because some of its items are in conflict or throttled.
 
     There is a reason for each item. Nothing was written, and the transaction can be tried again.
     """
@@ -96,7 +96,7 @@ class Contended(Exception):
 
 
 class Table:
-    """A client of one table. Belongs to one event loop."""
+    """A client of one table. It belongs to one event loop."""
 
     db: DynamoDBClient
 
@@ -226,7 +226,7 @@ class Table:
     async def _back_off_unprocessed(self, idle: int) -> None:
         """Wait before requesting the rest of a batch, after this many requests without a result."""
         if idle >= self.location.options.attempts:
-            raise StorageUnavailable(f"{self.location.display_name}: unreachable or throttled")
+            raise StorageUnavailable(f"{self.location.display_name}: the table is unreachable or throttled")
         if idle:
             await backoff(idle)
 

@@ -192,7 +192,7 @@ class Transaction:
             self._add_counter(scope, deltas)
             totals[total_key(scope[0], shard_of(scope[1]))].update(deltas)
         for key, deltas in totals.items():
-            if deltas:  # also if they cancel out: its revision must show that its counters have changed
+            if deltas:  # even if they cancel out: its revision must show that its counters have changed
                 self._add("Update", {"Key": key.item, **counter_update(deltas)}, None)
 
     def _add_counter(self, scope: SpacePartition, deltas: Mapping[Tag, int]) -> None:
@@ -249,7 +249,7 @@ class PendingCommit:
         self.now = now
         self.attempts = 0
         self.contended = 0
-        """How often a transaction was canceled by conflicts that concern all commits in it."""
+        """How often a transaction was cancelled by conflicts that concern all commits in it."""
         self.refusing_counter: StoredCounter | None = None
         """The guarded counter as it was stored when the guard's condition failed."""
         self._stored = [_expected_state(change) for change in changes]

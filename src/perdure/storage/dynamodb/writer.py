@@ -4,8 +4,8 @@ share.
 Each commit belongs to one of several queues. A queue writes one transaction at a time, so commits of one
 process to the same partition never conflict; those that arrive meanwhile share the next transaction. If a
 transaction is refused, each of its commits is decided again with what is stored: it is refused, or tried
-again. If a transaction is canceled by conflicts on some of its items, the commits that do not use these items
-are written without the others: conflicts in one partition fail no commit of another.
+again. If a transaction is cancelled by conflicts on some of its items, the commits that do not use these
+items are written without the others: conflicts in one partition fail no commit of another.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ from .table import STATE_PROJECTION, ConditionFailed, Contended, Table, backoff
 from .transaction import PendingCommit, Transaction, record_condition
 
 QUEUE_COUNT = 16
-"""Concurrent transactions. With more of them fewer commits share one."""
+"""Number of concurrent transactions. With more of them, fewer commits share one."""
 MAX_TRANSACTION_ITEMS = 100
 """DynamoDB's limit, and the maximum weight of the commits in one transaction."""
 BYTES_PER_WEIGHT = 40_000
 """A hundredth of the 4 MB that DynamoDB allows in one transaction."""
 MAX_ITEM_OVERHEAD_BYTES = 4_000
-"""Maximum bytes of an item without its body."""
+"""Maximum size of an item without its body."""
 MAX_ATTEMPTS = 20
-"""Attempts of a commit whose expected state turns out to have changed."""
+"""Maximum number of attempts of a commit whose expected state turns out to have changed."""
 
 _Result: TypeAlias = Committed | Refused | Exception
 _Group: TypeAlias = list[PendingCommit]

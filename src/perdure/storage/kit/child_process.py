@@ -24,7 +24,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     plugin: str | None
     rounds: int
-    """How many versions to compete for; 0: insert records until killed, and print each commit."""
+    """How many versions to compete for. 0 means: insert records until killed, and print each commit."""
 
 
 async def contend(storage: Storage, rounds: int) -> list[int]:

@@ -46,7 +46,7 @@ class Subject(msgspec.Struct):
     advance_time: Callable[[Micros], Awaitable[None]] | None = None
     """Advance the engine's own clock, if it has one."""
     catch_up: Callable[[], Awaitable[None]] | None = None
-    """Return when verbs across partitions see everything. Not needed by an engine without lag."""
+    """Return when verbs across partitions see everything. It is not needed by an engine without lag."""
     url: str | None = None
     """The URL with which another process opens the same data."""
     damage: Callable[[Address], Awaitable[None]] | None = None
@@ -101,7 +101,7 @@ def expect_intact(actual: object, expected: object, what: str) -> None:
 
 
 WAKE_TIMEOUT = 30.0
-"""Seconds after which a watch that did not wake is considered faulty. Not a measure of speed."""
+"""Seconds after which a watch that did not wake is considered faulty. This is not a measure of speed."""
 
 
 async def within_timeout(waiting: Awaitable[T], what: str) -> T:

@@ -69,7 +69,7 @@ async def open_engine(url: str) -> PostgresEngine:
 
 
 class PostgresEngine(Engine):
-    """A client of one schema. Belongs to the event loop that opened it."""
+    """A client of one schema. It belongs to the event loop that opened it."""
 
     name = "postgres"
 

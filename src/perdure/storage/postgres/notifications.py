@@ -47,7 +47,7 @@ class ChangeListener(ABC):
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
-        """Return the notification of a change at these addresses; None: at any address."""
+        """Return the notification of a change at these addresses, or at any address if None."""
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)
@@ -139,7 +139,7 @@ class PollingListener(ChangeListener):
 
 
 async def _close(connection: Connection) -> None:
-    """Close with a timeout, also if the listening task is cancelled."""
+    """Close with a timeout, even if the listening task is cancelled."""
     try:
         await connection.close(timeout=CLOSE_TIMEOUT)
     except DRIVER_ERRORS:

@@ -72,7 +72,7 @@ def _connect_arguments(location: Location) -> _ConnectArguments:
 
 
 class ConnectionPool:
-    """A pool of connections to one server. Belongs to one event loop."""
+    """A pool of connections to one server. It belongs to one event loop."""
 
     def __init__(self, location: Location) -> None:
         self.location = location
@@ -165,7 +165,7 @@ class ConnectionPool:
 
     @asynccontextmanager
     async def _cancel_after_close(self) -> AsyncGenerator[None]:
-        """Cancel the block, also on the server, CLOSE_TIMEOUT seconds after `close` is called."""
+        """Cancel the block, both here and on the server, CLOSE_TIMEOUT seconds after `close` is called."""
         limit = asyncio.timeout(None)
         self._long_running.add(limit)
         try:
@@ -215,7 +215,7 @@ async def _connect(location: Location) -> Connection:
 
 
 async def _skip_reset(_: object) -> None:
-    """Replace the driver's reset, a round trip that has nothing to undo here."""
+    """Do nothing. It replaces the driver's reset, a round trip that would have nothing to undo here."""
 
 
 def _terminate_unused(task: asyncio.Task[Connection]) -> None:

@@ -45,7 +45,7 @@ async def migrate(url: str) -> None:
 async def prepare_schema(
     pool: ConnectionPool, *, may_migrate: bool, steps: tuple[str, ...] | None = None
 ) -> None:
-    """Create or migrate the schema, if that is allowed and necessary. If it is refused, it is unchanged."""
+    """Create or migrate the schema if necessary. If that is not allowed, raise and change nothing."""
     location = pool.location
     steps = migrations() if steps is None else steps
     found = await _inspect(location, pool.read)

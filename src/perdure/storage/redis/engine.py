@@ -50,7 +50,7 @@ async def open_engine(url: str) -> RedisEngine:
 
 
 class RedisEngine(Engine):
-    """An open storage on Redis. Belongs to the event loop that opened it."""
+    """An open storage on Redis. It belongs to the event loop that opened it."""
 
     name = "redis"
 

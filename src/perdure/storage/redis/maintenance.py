@@ -23,9 +23,9 @@ from .scripts import MISSING_SCRIPT, STALE_SCRIPT, Argument
 from .topology import Topology
 
 BATCH_SIZE = 100
-"""Records or entries that one call checks. More would block the server for too long."""
+"""Number of records or entries that one call checks. More would block the server for too long."""
 MAX_RECORDS_PER_READ = 16
-"""Records decoded together to find damaged ones; each may have 2 MiB."""
+"""Maximum number of records that are decoded together to find damaged ones; each may have 2 MiB."""
 INDEX_NAMES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
@@ -147,7 +147,7 @@ async def _wrong_type(router: Router, record: _ParsedKey) -> Damaged | None:
     """Return the damage of a key that is not a string, or None if it was deleted meanwhile."""
     (kind,) = await router.read([(record.shard, ("TYPE", record.key))])
     is_valid = kind in (b"none", b"string")
-    return None if is_valid else Damaged(record.address, "its key has a value of another type")
+    return None if is_valid else Damaged(record.address, "its key has a value of the wrong type")
 
 
 async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair: bool) -> int:

@@ -28,11 +28,11 @@ Reply: TypeAlias = object
 """The server's reply to a command, or the error to raise."""
 
 MAX_CALLS_PER_BATCH = 256
-"""Calls that share one round trip."""
+"""Maximum number of calls that share one round trip."""
 MAX_BATCH_BYTES = 4 * 1024 * 1024
-"""Bytes of commands in one round trip, unless a single call has more."""
+"""Maximum size of the commands in one round trip, unless a single call is larger."""
 MAX_CONCURRENT_READS = 4
-"""Concurrent round trips of reads. Writes have one: a second was not faster when measured."""
+"""Maximum number of concurrent round trips of reads. Writes have one: a second one was not faster."""
 
 
 class Connection(Protocol):

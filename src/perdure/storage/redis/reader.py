@@ -31,7 +31,7 @@ from .schema import (
 from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
 
 MAX_RECORDS_PER_READ = 1000
-"""Entries read together when many of their records turn out to have expired."""
+"""Maximum number of entries that are read together when many of their records turn out to have expired."""
 
 
 class Reader:

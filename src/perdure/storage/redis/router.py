@@ -1,8 +1,8 @@
-"""Routing of calls: to the node that has the shard, with redirects, and with retries if that is safe.
+"""Routes calls to the node that has the shard, follows redirects, and retries if that is safe.
 
 A call is retried if it was certainly not executed: it could not be sent, the server does not have the shard
-(any more), or the server does not know the script. A read is also retried if its reply was lost; a write
-never.
+(any more), or the server does not know the script. If the reply was lost, a read is retried as well, but a
+write is not.
 """
 
 from __future__ import annotations

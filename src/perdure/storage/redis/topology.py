@@ -30,7 +30,7 @@ DISCOVERY_GRACE = 0.1
 
 
 class Topology(ABC):
-    """The nodes, and the node of each shard. Belongs to one event loop."""
+    """The nodes, and the node of each shard. A topology belongs to one event loop."""
 
     is_single_server: ClassVar[bool] = True
     """Whether one server has all shards, so that one command can use keys of several."""

@@ -48,7 +48,7 @@ from .scripts import WRITE_SCRIPT, Argument
 MAX_MESSAGE_BYTES = 1024
 """A longer notification is sent without addresses and only says that something has changed."""
 MAX_PURGED_PER_CALL = 100
-"""Records that one call purges. More would block the server for too long."""
+"""Maximum number of records that one call purges. More would block the server for too long."""
 
 
 class Writer:

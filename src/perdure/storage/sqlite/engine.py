@@ -39,7 +39,7 @@ _DUE = statement("due")
 _COUNTS = statement("counts")
 _ALL = statement("all")
 VACUUM_PAGES = 500
-"""Pages that one step of a vacuum moves while the database is locked: 2 MB, a few milliseconds."""
+"""Number of pages that one step of a vacuum moves while the database is locked: 2 MB, a few milliseconds."""
 
 
 async def open_engine(url: str) -> SqliteEngine:
@@ -61,7 +61,7 @@ def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection
 
 
 class SqliteEngine(Engine):
-    """An open file. Belongs to the event loop that opened it."""
+    """An open file. It belongs to the event loop that opened it."""
 
     name = "sqlite"
 

@@ -21,7 +21,7 @@ T = TypeVar("T")
 
 POOL_THREADS = 2
 MAX_INLINE_LOOKUPS = 8
-"""Lookups of one call that run in the event loop; a call with more of them runs in the pool."""
+"""Maximum number of lookups of a call that runs in the event loop. Other calls run in the pool."""
 
 
 class Reader:

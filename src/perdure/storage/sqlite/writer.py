@@ -58,7 +58,7 @@ _JobResult: TypeAlias = tuple[_AnyJob, object]
 
 
 class Writer:
-    """The writer thread and its queue. Belongs to the event loop that created it."""
+    """The writer thread and its queue. They belong to the event loop that created them."""
 
     def __init__(self, location: Location, db: sqlite3.Connection) -> None:
         self._location = location
@@ -97,14 +97,14 @@ class Writer:
         self._queue.put(jobs)
 
     def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
-        """Set what is called, in the event loop, when another process has committed; None: stop polling."""
+        """Set what is called, in the event loop, when another process has committed. None stops polling."""
         self._on_external_commit = on_external_commit
         self._queue.put([])
 
     async def close(self) -> None:
         """Finish the jobs in the queue, then stop."""
         if not self._closed:
-            self._enqueue()  # first, or the thread could see the flag and an empty queue, and stop
+            self._enqueue()  # first: otherwise the thread could see the flag without these jobs, and stop
             self._closed = True
             self._queue.put([])
         await asyncio.to_thread(self._thread.join)

@@ -22,7 +22,7 @@ from typing import IO, Self, cast
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_TIMEOUT = 60.0
-"""Seconds until a server that does not respond is considered failed. Not a measure of speed."""
+"""Seconds until a server that does not respond is considered failed. This is not a measure of speed."""
 NOBODY_UID = 65534
 """The user id of servers that refuse to run as root."""
 
@@ -36,7 +36,7 @@ class ServerFailed(Exception):
 
 
 class ManagedServer(ABC):
-    """A server, or a group of servers, that is started and closed, also as a context manager."""
+    """A server, or a group of servers, that is started and closed, directly or as a context manager."""
 
     @abstractmethod
     def start(self) -> None: ...
