@@ -50,6 +50,20 @@ async def _listen(
     os._exit(128 + second if exit_code is None else exit_code)
 
 
+@asynccontextmanager
+async def run_in_background(work: Coroutine[None, None, None]) -> AsyncGenerator[None]:
+    """Run `work` until the block ends. Its errors do not end the block.
+
+    It is cancelled once, as a task, and awaited: a cancel scope would cancel the release of its leases too.
+    """
+    task = asyncio.create_task(work)
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
 async def run_until_signal(work: Coroutine[None, None, T], stopping: str, killed: str) -> T | None:
     """Return the result of `work`, or cancel it at the first signal, wait for its end and return None.
 

@@ -41,7 +41,7 @@ from .errors import (
     SourceError,
     UnknownAccount,
 )
-from .follows import PRUNE_REASON, add_account, follow_accounts, read_follow_list
+from .follows import add_account, follow_accounts, is_pruned, read_follow_list
 from .health import OnAlarm, log_alarm, summarize
 from .item import Item, ItemKind, Link
 from .lease import LEASE_DURATION
@@ -209,8 +209,7 @@ class Feeds:
         changes: list[AccountChange] = []
         for account in await self._find_all(names):
             is_suspended = account.status is AccountStatus.SUSPENDED
-            is_pruned = is_suspended and account.reason.startswith(PRUNE_REASON)
-            if is_suspended and not reason and not is_pruned:
+            if is_suspended and not reason and not is_pruned(account):
                 changes.append(_change(account, None, f"already suspended: {account.reason}"))
                 continue
             edit = partial(transitions.suspended, reason=reason or "suspended manually")

@@ -119,6 +119,11 @@ async def follow_accounts(
     return changes
 
 
+def is_pruned(account: Account) -> bool:
+    """Return whether a follow list has suspended the account, and will resume it."""
+    return account.status is AccountStatus.SUSPENDED and account.reason.startswith(PRUNE_REASON)
+
+
 async def _add_or_resume(
     store: FeedStore, profile: Profile, *, origin: str, settings: PollSettings, dry_run: bool
 ) -> AccountChange:
@@ -126,7 +131,7 @@ async def _add_or_resume(
     if change.action == "added":
         return change
     account = (await store.get(profile.account_id)).account
-    if account.status is not AccountStatus.SUSPENDED or not account.reason.startswith(PRUNE_REASON):
+    if not is_pruned(account):
         return change
     if not dry_run:
         await store.update(account.account_id, partial(transitions.resumed, now=store.clock()))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 import time
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from ...operating.times import format_clock, iso
 from ...storage import Micros
 from ...storage.errors import StorageError
 from ..output import is_interactive, one_line, plural, print_json, print_message, print_result, stderr
-from ..signals import run_until_signal
+from ..signals import run_in_background, run_until_signal
 from .render import ADD_ACCOUNT, outcome_event
 from .render import outcome as outcome_lines
 
@@ -51,12 +50,8 @@ async def run(feeds: Feeds, *, json: bool) -> None:
     if not await feeds.pollable_accounts():
         log.message(f"No accounts to poll. {ADD_ACCOUNT}")
     with log.display:
-        refreshing = asyncio.create_task(_refresh(log, feeds))  # its failure must not end the polls
-        try:
+        async with run_in_background(_refresh(log, feeds)):
             await run_until_signal(feeds.run(on_outcome=log.outcome, on_alarm=log.alarm), *STOPPING)
-        finally:
-            refreshing.cancel()
-            await asyncio.wait([refreshing])
     log.end((await feeds.status()).summary.alarms)
 
 

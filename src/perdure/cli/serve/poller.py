@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator
@@ -17,6 +16,7 @@ from ...storage import Storage
 from ...storage.errors import PerdureError
 from ..errors import error_message
 from ..feeds.render import outcome as outcome_lines
+from ..signals import run_in_background
 
 log = logging.getLogger("perdure.feeds")
 
@@ -41,16 +41,9 @@ class FeedPoller:
 
     @asynccontextmanager
     async def running(self, storage: Storage) -> AsyncGenerator[None]:
-        """Poll in the background; at the end, release the accounts before the storage is closed.
-
-        The task is cancelled once and awaited. A cancel scope would cancel the release of the accounts too.
-        """
-        polling = asyncio.create_task(self._poll_forever(FeedStore(storage)))
-        try:
+        """Poll in the background; at the end, release the accounts before the storage is closed."""
+        async with run_in_background(self._poll_forever(FeedStore(storage))):
             yield
-        finally:
-            polling.cancel()
-            await asyncio.gather(polling, return_exceptions=True)
 
     async def _poll_forever(self, store: FeedStore) -> None:
         delay = MIN_RESTART_SECONDS
