@@ -23,7 +23,7 @@ from ..record import (
     Space,
     Tag,
 )
-from ..watch import Watch, WatchRegistry
+from ..watch import Watch
 from .location import parse_url
 from .maintenance import maintain, server_info
 from .notifications import Listener
@@ -61,8 +61,8 @@ class RedisEngine(Engine):
         self._reader = Reader(router, keys)
         self._writer = Writer(router, keys, client)
         self._keys = keys
-        self._watches = WatchRegistry(on_watched_changed=self._update_listener)
-        self._listener = Listener(topology, keys.channel, client, self._watches)
+        self._listener = Listener(topology, keys.channel, client)
+        self._watches = self._listener.watches
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         return await self._reader.get(addresses, now)
@@ -101,6 +101,3 @@ class RedisEngine(Engine):
         await self._listener.close()
         await self._router.close()
         await self._topology.close()
-
-    def _update_listener(self) -> None:
-        self._listener.update()

@@ -7,8 +7,7 @@ as the caller needs. It then reads more from the shards whose entries were all u
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
 from typing import cast
 
 from ..shards import merge_sorted
@@ -85,10 +84,7 @@ class MergedScan:
         ahead = merge_sorted(parts, lambda each: each, count, descending=self._descending)
         if last_read:
             bound = max(last_read) if self._descending else min(last_read)
-            is_known: Callable[[tuple[bytes, int]], bool] = (
-                (lambda each: each[0] >= bound) if self._descending else (lambda each: each[0] <= bound)
-            )
-            ahead = list(takewhile(is_known, ahead))
+            ahead = [each for each in ahead if (each[0] >= bound if self._descending else each[0] <= bound)]
         taken = Counter(shard for _, shard in ahead)
         for scan in self._scans:
             del scan.entries[: taken[scan.shard]]

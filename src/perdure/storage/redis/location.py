@@ -103,9 +103,12 @@ def parse_url(url: str) -> Location:
         raise CannotOpen(
             name, "the URL names several servers; use redis+sentinel:// or redis+cluster://", _URL_HELP
         )
-    options, driver_options = _own_options(name, given), _driver_options(name, given)
+    own_names = given.keys() & set(Options.__struct_fields__)
+    options = convert_options({each: given.pop(each) for each in own_names}, Options, name, _OPTIONS_HELP)
+    driver_options = _driver_options(name, given)
     secure = parts.scheme.startswith("rediss")
-    for_sentinels = {each: driver_options.pop(f"sentinel_{each}") for each in _sentinel_names(driver_options)}
+    sentinel_names = [each for each in driver_options if each.startswith("sentinel_")]
+    for_sentinels = {each.removeprefix("sentinel_"): driver_options.pop(each) for each in sentinel_names}
     driver = {
         **_credentials(user),
         "db": database,
@@ -137,18 +140,13 @@ def _path(path: str, kind: Kind) -> tuple[str, int]:
     return service, database
 
 
-def _own_options(name: str, given: dict[str, str]) -> Options:
-    own_options = {key: value for key, value in given.items() if key in Options.__struct_fields__}
-    return convert_options(own_options, Options, name, _OPTIONS_HELP)
-
-
 def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
-    driver_options = {key: value for key, value in given.items() if key not in Options.__struct_fields__}
-    forbidden = sorted(_RESERVED_DRIVER_OPTIONS.intersection(driver_options))
+    """Return the arguments that redis-py derives from the options that are not perdure's."""
+    forbidden = sorted(_RESERVED_DRIVER_OPTIONS.intersection(given))
     if forbidden:
         raise CannotOpen(name, f"{', '.join(forbidden)} cannot be set in the URL", _OPTIONS_HELP)
     try:
-        return dict(parse_driver_url(f"redis:///?{urlencode(driver_options)}"))
+        return dict(parse_driver_url(f"redis:///?{urlencode(given)}"))
     except ValueError as error:
         raise CannotOpen(name, str(error), _OPTIONS_HELP) from error
 
@@ -162,10 +160,6 @@ def _check_driver(name: str, driver: dict[str, Any]) -> None:
         driver["connection_class"](**arguments)
     except (TypeError, ValueError, RedisError) as error:
         raise CannotOpen(name, str(error), _OPTIONS_HELP) from error
-
-
-def _sentinel_names(driver_options: dict[str, Any]) -> list[str]:
-    return [key.removeprefix("sentinel_") for key in driver_options if key.startswith("sentinel_")]
 
 
 def _credentials(user: str) -> dict[str, Any]:

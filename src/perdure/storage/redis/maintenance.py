@@ -6,7 +6,7 @@ is compared by one script, so no write can come in between.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from typing import NamedTuple, cast
 
@@ -15,10 +15,11 @@ from ..contract import MaintenanceReport, StorageInfo
 from ..damage import Damaged
 from ..errors import StorageCorrupt, StorageError
 from ..record import Address, Space
+from ..shards import shard_of
 from .index_scan import MergedScan, ShardScan
 from .node import Node, parse_info
 from .router import Call, Router
-from .schema import NUL, Keys, LexRange, decode_record, entry_names
+from .schema import NUL, Keys, LexRange, batches_by_shard, decode_record, entry_names
 from .scripts import MISSING_SCRIPT, STALE_SCRIPT, Argument
 from .topology import Topology
 
@@ -44,10 +45,10 @@ _PREFIXED_KINDS = b"geGET"
 class _ParsedKey(NamedTuple):
     """A key and its parts."""
 
+    key: bytes
     shard: int
     kind: bytes
     names: list[str]
-    key: bytes
 
     @property
     def address(self) -> Address:
@@ -78,8 +79,12 @@ async def server_info(topology: Topology) -> StorageInfo:
     info, time = await node.send_now(("INFO", "server"), ("TIME",))
     if not (isinstance(info, bytes) and isinstance(time, list)):
         return StorageInfo()
+    facts = parse_info(info)
+    server = f"Redis {facts.get('redis_version', '')}".strip()
+    if "valkey_version" in facts:
+        server = f"Valkey {facts['valkey_version']}"
     seconds, micros = (int(part) for part in cast("list[bytes]", time))
-    return StorageInfo(server=_server_version(info), time=seconds * 1_000_000 + micros)
+    return StorageInfo(server=server, time=seconds * 1_000_000 + micros)
 
 
 async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
@@ -91,42 +96,29 @@ async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
         if isinstance(reply, StorageError):
             raise reply
         cursor, found = cast("tuple[bytes, list[bytes]]", reply)
-        yield [_parse_key(keys, key) for key in dict.fromkeys(found)]
+        yield [_ParsedKey(key, *keys.split_key(key)) for key in dict.fromkeys(found)]
         if cursor == b"0":
             return
-
-
-def _parse_key(keys: Keys, key: bytes) -> _ParsedKey:
-    shard, rest = keys.split_key(key)
-    return _ParsedKey(shard, rest[:1], rest[1:].decode().split("\0"), key)
 
 
 async def _count_missing(
     router: Router, keys: Keys, records: Sequence[_ParsedKey], *, repair: bool
 ) -> Mapping[bytes, int]:
     """Return, for each kind of index, how many of these records are missing from it."""
-    by_shard: defaultdict[int, list[Address]] = defaultdict(list)
-    for record in records:
-        by_shard[record.shard].append(record.address)
-    calls = [
-        _missing_call(keys, shard, batch, repair=repair)
-        for shard, addresses in by_shard.items()
-        for batch in batched(addresses, BATCH_SIZE)
-    ]
+    batches = batches_by_shard([record.address for record in records], BATCH_SIZE)
+    calls = [_missing_call(keys, batch, repair=repair) for batch in batches]
     total: Counter[bytes] = Counter()
     for reply in cast("list[list[int]]", await router.read(calls) if calls else []):
         total.update(dict(zip(INDEX_NAMES, reply, strict=True)))
     return total
 
 
-def _missing_call(keys: Keys, shard: int, records: Sequence[Address], *, repair: bool) -> Call:
-    partitions = {each: n for n, each in enumerate(dict.fromkeys(record[:2] for record in records), 1)}
-    indexes = [key for space, partition in partitions for key in keys.partition_indexes(space, partition)]
-    arguments: list[Argument] = [int(repair), len(partitions)]
-    arguments += [name for space, partition in partitions for name in (partition, space)]
-    arguments += [argument for record in records for argument in (partitions[record[:2]], record.key)]
-    used = [keys.timer_index(shard), keys.expiry_index(shard), *indexes, *map(keys.record_key, records)]
-    return shard, MISSING_SCRIPT.call(used, arguments)
+def _missing_call(keys: Keys, records: Sequence[Address], *, repair: bool) -> Call:
+    numbers = {each: n for n, each in enumerate(dict.fromkeys(record[:2] for record in records), 1)}
+    arguments: list[Argument] = [int(repair), len(numbers)]
+    arguments += [name for space, partition in numbers for name in (partition, space)]
+    arguments += [argument for record in records for argument in (numbers[record[:2]], record.key)]
+    return shard_of(records[0].partition), MISSING_SCRIPT.call(keys.script_keys(numbers, records), arguments)
 
 
 async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damaged]:
@@ -183,10 +175,3 @@ def _findings(missing: Mapping[bytes, int], stale: Mapping[bytes, int]) -> Itera
             yield f"{missing[kind]} records are missing from {name}"
         if stale[kind]:
             yield f"{stale[kind]} entries in {name} have no record"
-
-
-def _server_version(reply: bytes) -> str:
-    info = parse_info(reply)
-    if "valkey_version" in info:
-        return f"Valkey {info['valkey_version']}"
-    return f"Redis {info.get('redis_version', '')}".strip()

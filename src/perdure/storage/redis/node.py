@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import Any, Protocol, TypeAlias, cast
 
 import hiredis
@@ -193,12 +193,8 @@ async def _reply(connection: Connection) -> Reply:
 
 def _regroup(replies: Sequence[Reply], batches: Iterable[Sequence[bytes]]) -> list[Sequence[Reply]]:
     """Return the replies of each batch."""
-    parts: list[Sequence[Reply]] = []
-    start = 0
-    for batch in batches:
-        parts.append(replies[start : start + len(batch)])
-        start += len(batch)
-    return parts
+    remaining = iter(replies)
+    return [list(islice(remaining, len(batch))) for batch in batches]
 
 
 def parse_info(reply: bytes) -> dict[str, str]:

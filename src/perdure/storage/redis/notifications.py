@@ -27,25 +27,25 @@ RESUBSCRIBE_DELAY = 0.5
 class Listener:
     """Wakes the watches of this client when another client changes something. Belongs to one event loop."""
 
-    def __init__(self, topology: Topology, channel: bytes, client: bytes, watches: WatchRegistry) -> None:
+    def __init__(self, topology: Topology, channel: bytes, client: bytes) -> None:
+        self.watches = WatchRegistry(on_watched_changed=self._update)
         self._topology = topology
         self._channel = channel
         self._client = client
-        self._watches = watches
         self._task: asyncio.Task[None] | None = None
         self._stopping: set[asyncio.Task[None]] = set()
-
-    def update(self) -> None:
-        """Start or stop listening, depending on whether there are watches."""
-        if self._watches.is_watched and self._task is None:
-            self._task = asyncio.get_running_loop().create_task(self._run())
-        elif not self._watches.is_watched:
-            self._stop()
 
     async def close(self) -> None:
         self._stop()
         if self._stopping:
             await asyncio.wait(self._stopping)
+
+    def _update(self) -> None:
+        """Start or stop listening, depending on whether there are watches."""
+        if self.watches.is_watched and self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._run())
+        elif not self.watches.is_watched:
+            self._stop()
 
     def _stop(self) -> None:
         task, self._task = self._task, None
@@ -85,16 +85,16 @@ class Listener:
 
     def _on_message(self, kind: str, data: bytes | int) -> None:
         if kind == "subscribe":
-            self._watches.wake_all()
+            self.watches.wake_all()
         if kind != "message" or not isinstance(data, bytes):
             return
         client, _, names = data.partition(b"\0")
         if client == self._client:
             return
         try:
-            self._watches.wake(_addresses(names))
+            self.watches.wake(_addresses(names))
         except ValueError:  # a message without addresses, or of another application
-            self._watches.wake_all()
+            self.watches.wake_all()
 
 
 def _addresses(names: bytes) -> list[Address]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import cast
 
@@ -16,12 +17,13 @@ from ..page import MAX_PAGE_BYTES, Page
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .index_scan import MergedScan, ShardScan
-from .router import Router
+from .router import Call, Router
 from .schema import (
     Keys,
     decode_record,
     due_range,
     encode_number,
+    entry_address,
     entry_names,
     entry_number,
     listing_range,
@@ -66,12 +68,8 @@ class Reader:
         if request.after is not None:
             lex_range = lex_range.starting_after(position_entry(request.after, partition, tag))
         prefix = len(tag_prefix(tag))
-        scans = [
-            ShardScan(
-                shard, self._keys.listing_index(space, partition, shard, by_tag=tag is not None), lex_range
-            )
-            for shard in _shards(partition)
-        ]
+        index = partial(self._keys.listing_index, space, partition, by_tag=tag is not None)
+        scans = [ShardScan(shard, index(shard), lex_range) for shard in _shards(partition)]
 
         def address(entry: bytes) -> Address:
             key, *rest = entry_names(entry, prefix)
@@ -88,23 +86,22 @@ class Reader:
         lex_range = due_range(lane, until)
         scans = [ShardScan(shard, self._keys.timer_index(shard), lex_range) for shard in range(SHARD_COUNT)]
 
-        def address(entry: bytes) -> Address:
-            key, partition, space = entry_names(entry, prefix)
-            return Address(Space(space), partition, key)
-
         def is_current(record: Record, entry: bytes) -> bool:
             return record.lane == lane and record.wake_at == entry_number(entry, prefix)
 
-        return await self._read_entries(MergedScan(self._router, scans), address, is_current, limit, now)
+        scan = MergedScan(self._router, scans)
+        return await self._read_entries(
+            scan, lambda entry: entry_address(entry, prefix), is_current, limit, now
+        )
 
     async def counts(self, space: Space, partition: str | None, now: Micros) -> dict[Tag, int]:
         shards = _shards(partition)
         instant = encode_number(now + 1)
         groups = [shards] if self._router.is_single_server else [(shard,) for shard in shards]
-        calls = [
-            (group[0], COUNTS_SCRIPT.call(self._count_keys(space, partition, group), [instant]))
-            for group in groups
-        ]
+        calls: list[Call] = []
+        for group in groups:
+            keys = [key for shard in group for key in self._keys.count_indexes(space, partition, shard)]
+            calls.append((group[0], COUNTS_SCRIPT.call(keys, [instant])))
         totals: dict[Tag, int] = {}
         for reply in cast("list[list[bytes | int]]", await self._router.read(calls)):
             for tag, number in zip(reply[::2], reply[1::2], strict=True):
@@ -112,9 +109,6 @@ class Reader:
                 name = cast("bytes", tag).decode(errors="replace")
                 totals[name] = totals.get(name, 0) + cast("int", number)
         return totals
-
-    def _count_keys(self, space: Space, partition: str | None, shards: Sequence[int]) -> list[bytes]:
-        return [key for shard in shards for key in self._keys.count_indexes(space, partition, shard)]
 
     async def _read_entries(
         self,

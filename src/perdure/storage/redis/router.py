@@ -24,7 +24,8 @@ from redis.exceptions import (
     TryAgainError,
 )
 
-from ..errors import OutcomeUnknown, StorageClosed, StorageUnavailable
+from ..call_tracker import CallTracker
+from ..errors import OutcomeUnknown, StorageUnavailable
 from .errors import failed_read_error, server_error
 from .node import Host, Node, Reply
 from .scripts import Command, with_script_text
@@ -50,9 +51,7 @@ class Router:
         self._topology = topology
         self._name = name
         self._timeout = timeout
-        self._closed = False
-        self._in_flight = 0
-        self._is_idle = asyncio.Event()
+        self._calls = CallTracker()
 
     @property
     def is_single_server(self) -> bool:
@@ -61,7 +60,8 @@ class Router:
 
     async def read(self, calls: Sequence[Call]) -> list[Reply]:
         """Return the replies to calls that change nothing. Raise if a call fails."""
-        replies = await self._call(calls, writes=False)
+        with self._calls:
+            replies = await self._call_with_retry(calls, writes=False)
         for reply in replies:
             if isinstance(reply, OutcomeUnknown):
                 raise failed_read_error(reply)
@@ -71,37 +71,27 @@ class Router:
 
     async def write(self, calls: Sequence[Call]) -> list[Reply]:
         """Return the reply or the error of each call of the write script."""
-        return await self._call(calls, writes=True)
+        with self._calls:
+            return await self._call_with_retry(calls, writes=True)
 
     async def close(self) -> None:
         """Refuse further calls, and wait for those in flight, with their retries."""
-        self._closed = True
-        while self._in_flight:
-            self._is_idle.clear()
-            await self._is_idle.wait()
-
-    async def _call(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        if self._closed:
-            raise StorageClosed("this storage is closed")
-        self._in_flight += 1
-        try:
-            return await self._call_with_retry(calls, writes=writes)
-        finally:
-            self._in_flight -= 1
-            if not self._in_flight:
-                self._is_idle.set()
+        await self._calls.drain()
 
     async def _call_with_retry(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
         clock = asyncio.get_running_loop().time
         deadline = clock() + self._timeout
+        retryable = _NOT_EXECUTED_ERRORS if writes else (*_NOT_EXECUTED_ERRORS, OutcomeUnknown)
         calls = list(calls)
         replies = await self._call_once(calls, writes=writes)
         for delay in chain(RETRY_DELAYS, repeat(RETRY_DELAYS[-1])):
-            retried = [index for index, reply in enumerate(replies) if _is_retryable(reply, writes=writes)]
+            retried = [index for index, reply in enumerate(replies) if isinstance(reply, retryable)]
             if not retried or clock() + delay > deadline:
                 break
             for index in retried:
-                calls[index] = _retry_call(calls[index], replies[index])
+                if isinstance(replies[index], NoScriptError):
+                    shard, command = calls[index]
+                    calls[index] = shard, with_script_text(command)
             await asyncio.sleep(delay)
             repeated = await self._call_once([calls[index] for index in retried], writes=writes)
             for index, reply in zip(retried, repeated, strict=True):
@@ -112,14 +102,10 @@ class Router:
         ]
 
     async def _call_once(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        """Send each call once. Invalidate the topology if an error suggests that it is out of date."""
-        replies = await self._send_to_nodes(calls, writes=writes)
-        if any(isinstance(reply, (*_WRONG_NODE_ERRORS, OutcomeUnknown)) for reply in replies):
-            self._topology.invalidate()
-        return replies
+        """Send each node its calls in one batch.
 
-    async def _send_to_nodes(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:
-        """Send each node its calls in one batch."""
+        Invalidate the topology if an error suggests that it is out of date.
+        """
         try:
             nodes_by_shard = await self._topology.nodes_by_shard()
         except StorageUnavailable as error:
@@ -139,6 +125,8 @@ class Router:
             await send(*by_node.popitem())
         else:
             await asyncio.gather(*(send(node, group) for node, group in by_node.items()))
+        if any(isinstance(reply, (*_WRONG_NODE_ERRORS, OutcomeUnknown)) for reply in replies):
+            self._topology.invalidate()
         return replies
 
     async def _follow_redirect(self, call: Call, reply: Reply, node: Node, *, writes: bool) -> Reply:
@@ -158,13 +146,3 @@ class Router:
         other = self._topology.node(host)
         commands: list[Command] = [("ASKING",), command]
         return (await (other.write(commands) if writes else other.read(commands)))[1]
-
-
-def _retry_call(call: Call, reply: Reply) -> Call:
-    """Return the call to retry: with the text of its script if the server does not know it."""
-    shard, command = call
-    return (shard, with_script_text(command)) if isinstance(reply, NoScriptError) else call
-
-
-def _is_retryable(reply: Reply, *, writes: bool) -> bool:
-    return isinstance(reply, _NOT_EXECUTED_ERRORS) or (isinstance(reply, OutcomeUnknown) and not writes)

@@ -22,8 +22,12 @@ and body follow, with a NUL after the first two. The scripts read all of it but 
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+
 import msgspec
 
+from ..batcher import batched
 from ..damage import Damaged
 from ..record import Address, Micros, Position, Record, RecordState, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
@@ -46,51 +50,58 @@ class Keys:
     """The names of keys under one prefix."""
 
     def __init__(self, prefix: str) -> None:
+        self.hash_tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARD_COUNT))
         self.channel = f"{prefix}:changes".encode()
-        self._tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARD_COUNT))
-
-    @property
-    def format_key(self) -> bytes:
-        """The key that contains the format version, the only one that always exists."""
-        return self._tags[0] + b"format"
-
-    @property
-    def scan_pattern(self) -> bytes:
+        self.format_key = self.hash_tags[0] + b"format"
+        """The key of the format version, the only key that always exists."""
+        self.scan_pattern = f"{{{prefix}:[0-9][0-9]}}*".encode()
         """The glob pattern that matches all keys."""
-        return self._tags[0].replace(b":00}", b":[0-9][0-9]}*")
 
-    def hash_tag(self, shard: int) -> bytes:
-        return self._tags[shard]
-
-    def split_key(self, key: bytes) -> tuple[int, bytes]:
-        """Return the shard of a key, and the rest of the key after its hash tag."""
-        length = len(self._tags[0])
-        return int(key[length - 3 : length - 1]), key[length:]
+    def split_key(self, key: bytes) -> tuple[int, bytes, list[str]]:
+        """Return the shard of a key, the letter of its kind, and the names in it."""
+        start = len(self.hash_tags[0])
+        return int(key[start - 3 : start - 1]), key[start : start + 1], key[start + 1 :].decode().split("\0")
 
     def record_key(self, address: Address) -> bytes:
-        return self._tags[shard_of(address.partition)] + b"R" + join_names(*address)
+        return self.hash_tags[shard_of(address.partition)] + b"R" + join_names(*address)
 
     def timer_index(self, shard: int) -> bytes:
-        return self._tags[shard] + b"T"
+        return self.hash_tags[shard] + b"T"
 
     def expiry_index(self, shard: int) -> bytes:
-        return self._tags[shard] + b"X"
+        return self.hash_tags[shard] + b"X"
 
     def listing_index(self, space: Space, partition: str | None, shard: int, *, by_tag: bool) -> bytes:
         if partition is None:
-            return self._tags[shard] + (b"G" if by_tag else b"O") + space.encode()
-        return self._tags[shard] + (b"g" if by_tag else b"o") + join_names(space, partition)
+            return self.hash_tags[shard] + (b"G" if by_tag else b"O") + space.encode()
+        return self.hash_tags[shard] + (b"g" if by_tag else b"o") + join_names(space, partition)
 
     def count_indexes(self, space: Space, partition: str | None, shard: int) -> tuple[bytes, bytes]:
         """Return the index of all records by tag, and that of the records that can expire."""
         expiries = b"E" + space.encode() if partition is None else b"e" + join_names(space, partition)
-        return self.listing_index(space, partition, shard, by_tag=True), self._tags[shard] + expiries
+        return self.listing_index(space, partition, shard, by_tag=True), self.hash_tags[shard] + expiries
 
-    def partition_indexes(self, space: Space, partition: str) -> tuple[bytes, ...]:
-        """Return the six indexes of one space and partition, in the order that the scripts expect."""
-        tag = self._tags[shard_of(partition)]
-        local = [tag + kind + join_names(space, partition) for kind in (b"o", b"g", b"e")]
-        return (*local, *(tag + kind + space.encode() for kind in (b"O", b"G", b"E")))
+    def script_keys(
+        self, partitions: Iterable[tuple[Space, str]], addresses: Sequence[Address]
+    ) -> list[bytes]:
+        """Return the keys that the scripts use for these records of one shard, in the order they expect:
+        the timer and expiry indexes, the six indexes of each partition, and the records.
+        """
+        shard = shard_of(addresses[0].partition)
+        tag = self.hash_tags[shard]
+        keys = [self.timer_index(shard), self.expiry_index(shard)]
+        for space, partition in partitions:
+            keys += [tag + kind + join_names(space, partition) for kind in (b"o", b"g", b"e")]
+            keys += [tag + kind + space.encode() for kind in (b"O", b"G", b"E")]
+        return keys + [self.record_key(address) for address in addresses]
+
+
+def batches_by_shard(addresses: Iterable[Address], size: int) -> list[Sequence[Address]]:
+    """Group addresses by shard, and split each group into batches of at most `size`."""
+    by_shard: defaultdict[int, list[Address]] = defaultdict(list)
+    for address in addresses:
+        by_shard[shard_of(address.partition)].append(address)
+    return [batch for group in by_shard.values() for batch in batched(group, size)]
 
 
 def entry_number(entry: bytes, prefix: int) -> Micros:
@@ -101,6 +112,12 @@ def entry_number(entry: bytes, prefix: int) -> Micros:
 def entry_names(entry: bytes, prefix: int) -> list[str]:
     """Return the names that follow that number."""
     return entry[prefix + NUMBER_WIDTH :].decode().split("\0")
+
+
+def entry_address(entry: bytes, prefix: int) -> Address:
+    """Return the address in an entry of the timers or of the expiries."""
+    key, partition, space = entry_names(entry, prefix)
+    return Address(Space(space), partition, key)
 
 
 class LexRange(msgspec.Struct, frozen=True):
@@ -129,7 +146,7 @@ def listing_range(tag: Tag | None, *, descending: bool) -> LexRange:
     """Return the range of a whole listing, or of the records with one tag."""
     low, high = b"-", b"+"
     if tag is not None:
-        low, high = b"[" + tag.encode() + NUL, b"(" + tag.encode() + b"\1"
+        low, high = b"[" + tag_prefix(tag), b"(" + tag.encode() + b"\1"
     return LexRange(high, low, descending=True) if descending else LexRange(low, high)
 
 

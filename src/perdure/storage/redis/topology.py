@@ -129,7 +129,7 @@ class ClusterTopology(Topology):
 
     def __init__(self, location: Location, keys: Keys) -> None:
         super().__init__(location)
-        self._slots = [key_slot(keys.hash_tag(shard)) for shard in range(SHARD_COUNT)]
+        self._slots = [key_slot(tag) for tag in keys.hash_tags]
         self._known_hosts: set[Host] = set()
 
     def move_shard(self, shard: int, host: Host) -> None:
@@ -186,19 +186,17 @@ async def _fetch_slot_map(node: Node, slots: Sequence[int]) -> _SlotMap:
     if isinstance(reply, Exception):
         return _SlotMap(error=reply)
     hosts = _masters_of(cast("list[list[Any]]", reply), slots, node.host) or ()
-    return _SlotMap(hosts, _slot_map_rank(state) if isinstance(state, bytes) else (False, 0))
-
-
-def _slot_map_rank(state: bytes) -> tuple[bool, int]:
-    info = parse_info(state)
-    return info.get("cluster_state") == "ok", int(info.get("cluster_current_epoch", 0))
+    info = parse_info(state) if isinstance(state, bytes) else {}
+    rank = info.get("cluster_state") == "ok", int(info.get("cluster_current_epoch", 0))
+    return _SlotMap(hosts, rank)
 
 
 def _masters_of(ranges: Sequence[Sequence[Any]], slots: Sequence[int], sender: Host) -> list[Host] | None:
     """Return the master of each of these slots, or None if one of them has no master."""
-    masters: list[tuple[int, int, Host]] = []
-    for first, last, (name, port, *_), *_ in ranges:
-        masters.append((first, last, ((name or b"").decode() or sender[0], port)))
+    masters = [
+        (first, last, ((name or b"").decode() or sender[0], port))
+        for first, last, (name, port, *_), *_ in ranges
+    ]
     found = [next((host for first, last, host in masters if first <= slot <= last), None) for slot in slots]
     return None if None in found else cast("list[Host]", found)
 
