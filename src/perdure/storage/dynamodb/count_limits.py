@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from ..record import Address, Guard, Refused, Tag, tag_deltas
 from .counters import StoredCounter, decode_counter, limit_condition, read_with_expired
-from .items import ExpiredRecord, Item, SpacePartition
+from .items import Item, SpacePartition
 from .purge import MAX_PURGED_PER_TRANSACTION, purge_expired
 from .table import Table
 from .transaction import PendingCommit, Transaction
@@ -52,8 +52,7 @@ class Guards:
             return
         commits = [pending for pending in batch if pending.partition == scope[1]]
         room = guard.max_count - sum(max(0, pending.guard_delta(guard)) for pending in commits)
-        cached = self._cache.get(scope, {})
-        limits = split_limit(room, cached, guard.tags) or split_limit(room, {}, guard.tags)
+        limits = split_limit(room, self._cache.get(scope, {}), guard.tags)
 
         def on_failure(item: Item | None) -> None:
             stored = decode_counter(item)
@@ -61,8 +60,7 @@ class Guards:
             for pending in guarded:
                 pending.refusing_counter = stored
 
-        condition = limit_condition(limits or dict.fromkeys(guard.tags, -1))
-        transaction.require_counter(*scope, condition, on_failure)
+        transaction.require_counter(*scope, limit_condition(limits), on_failure)
 
     def update_cache(self, pending: PendingCommit) -> None:
         """Add the deltas of a written commit to the cached counts."""
@@ -94,11 +92,13 @@ class Guards:
         if not guarded:
             return Refused(pending.results(), guard_count=count)
         limit = max(count - guard.max_count, MAX_PURGED_PER_TRANSACTION)  # leave the rest to `purge`
-        await purge_expired(self._table, guarded[:limit], pending.now, self._wake_purged)
+        await purge_expired(
+            self._table,
+            guarded[:limit],
+            pending.now,
+            lambda purged: self._on_commit(each.address for each in purged),
+        )
         return None
-
-    def _wake_purged(self, purged: Sequence[ExpiredRecord]) -> None:
-        self._on_commit(each.address for each in purged)
 
     def _cache_counts(self, scope: SpacePartition, counts: Mapping[Tag, int]) -> None:
         if len(self._cache) >= MAX_CACHED_COUNTERS:
@@ -122,17 +122,19 @@ def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
     return _guarded_count(guard, stored) + delta <= guard.max_count
 
 
-def split_limit(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int] | None:
-    """Split `room` into a limit for each tag that is above its last known count.
+def split_limit(room: int, counts: Mapping[Tag, int], tags: Iterable[Tag]) -> dict[Tag, int]:
+    """Split `room` into a limit for each tag: its last known count, and an equal share of the rest.
 
-    Return None if `room` is below the sum of the counts.
+    If the counts exceed `room`, they are out of date and ignored.
     """
     names = sorted(tags)
-    spare = room - sum(counts.get(tag, 0) for tag in names)
-    if spare < 0:
-        return None
-    share, rest = divmod(spare, len(names))
-    return {tag: counts.get(tag, 0) + share + (n < rest) for n, tag in enumerate(names)}
+    if room < 0:
+        return dict.fromkeys(names, -1)
+    known = {tag: counts.get(tag, 0) for tag in names}
+    if sum(known.values()) > room:
+        known = dict.fromkeys(names, 0)
+    share, rest = divmod(room - sum(known.values()), len(names))
+    return {tag: known[tag] + share + (n < rest) for n, tag in enumerate(names)}
 
 
 def _guarded_count(guard: Guard, stored: StoredCounter) -> int:

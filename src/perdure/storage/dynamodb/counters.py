@@ -11,14 +11,19 @@ sum of its counts, is also 0.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 from ..errors import StorageBusy
 from ..record import Micros, Space, Tag
-from .items import ExpiredRecord, Item, count_key, decode_expired, int_attribute, partition_pk
+from .items import ExpiredRecord, Item, Key, count_key, decode_expired, int_attribute, partition_pk
 from .schema import EXPIRY
 from .table import Parameters, Table, backoff
+
+K = TypeVar("K", bound=Hashable)
+
+ReadItems: TypeAlias = Callable[[list[Key]], Awaitable[Mapping[Key, Item]]]
+"""`Table.get` or `Table.get_transactional`."""
 
 _COUNT_PREFIX = "count:"
 MAX_READ_ATTEMPTS = 20
@@ -64,10 +69,10 @@ async def read_with_expired(
 
     `before` is the counter if it was just read.
     """
-    before = before or await read_counter(table, space, partition)
+    before = before or await read_counter(table.get, space, partition)
     for attempts in range(MAX_READ_ATTEMPTS):
         expired = await find_expired(table, space, partition, now)
-        after = await read_counter_transactional(table, space, partition)
+        after = await read_counter(table.get_transactional, space, partition)
         if after.expiries == before.expiries and after.revision >= before.revision:
             return after, expired
         before = after
@@ -75,15 +80,15 @@ async def read_with_expired(
     raise StorageBusy(f"{table.location.display_name}: too many concurrent writes to the same partition")
 
 
-async def read_counter(table: Table, space: Space, partition: str) -> StoredCounter:
+async def read_counter(read: ReadItems, space: Space, partition: str) -> StoredCounter:
     key = count_key(space, partition)
-    return decode_counter((await table.get([key])).get(key))
+    return decode_counter((await read([key])).get(key))
 
 
-async def read_counter_transactional(table: Table, space: Space, partition: str) -> StoredCounter:
-    """Return the counter, including every transaction that an earlier read has seen."""
-    key = count_key(space, partition)
-    return decode_counter((await table.get_transactional([key])).get(key))
+async def read_counters(read: ReadItems, keys: Mapping[K, Key]) -> dict[K, StoredCounter]:
+    """Return the counter with each of these keys. A counter that does not exist is empty."""
+    found = await read(list(keys.values()))
+    return {name: decode_counter(found.get(key)) for name, key in keys.items()}
 
 
 async def find_expired(table: Table, space: Space, partition: str, until: Micros) -> list[ExpiredRecord]:
@@ -97,7 +102,8 @@ async def find_expired(table: Table, space: Space, partition: str, until: Micros
             ":until": {"N": str(until)},
         },
     }
-    return [each async for item in table.query_all(query) if (each := decode_expired(item)) is not None]
+    items = table.read_all("query", query)
+    return [each async for item in items if (each := decode_expired(item)) is not None]
 
 
 # Updates and conditions

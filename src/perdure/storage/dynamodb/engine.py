@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from ..call_tracker import CallTracker
 from ..contract import Engine, MaintenanceReport
-from ..errors import StorageClosed
 from ..record import (
     Address,
     Change,
@@ -30,7 +30,7 @@ from .global_index import GlobalIndexes
 from .location import parse_url
 from .maintenance import maintain
 from .reader import Reader
-from .schema import check_table, connect_table, create_table
+from .schema import check_table, create_table
 from .table import Table
 from .writer import Writer
 
@@ -42,7 +42,7 @@ async def open_engine(url: str) -> DynamoEngine:
     """Open the table at this URL, which must exist."""
     table = Table(parse_url(url))
     try:
-        await connect_table(table)
+        await table.connect()
         await check_table(table)
     except BaseException:
         await table.close()
@@ -54,7 +54,7 @@ async def migrate(url: str) -> None:
     """Create the table at this URL if it does not exist."""
     table = Table(parse_url(url))
     try:
-        await connect_table(table)
+        await table.connect()
         await create_table(table)
     finally:
         await table.close()
@@ -73,7 +73,7 @@ class DynamoEngine(Engine):
         self._global_indexes = GlobalIndexes(table, self._reader, self._watches.wake)
         self._writer = Writer(table, self._watches.wake)
         self._waker: asyncio.Task[None] | None = None
-        self._calls = _CallTracker()
+        self._calls = CallTracker()
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
         with self._calls:
@@ -133,29 +133,3 @@ class DynamoEngine(Engine):
         while True:
             await asyncio.sleep(POLL_SECONDS)
             self._watches.wake_all()
-
-
-class _CallTracker:
-    """Counts the calls in flight, which `close` waits for."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._closed = False
-        self._none = asyncio.Event()
-        self._none.set()
-
-    def __enter__(self) -> None:
-        if self._closed:
-            raise StorageClosed("this storage is closed")
-        self._count += 1
-        self._none.clear()
-
-    def __exit__(self, *_: object) -> None:
-        self._count -= 1
-        if not self._count:
-            self._none.set()
-
-    async def drain(self) -> None:
-        """Refuse further calls, and wait for those in flight."""
-        self._closed = True
-        await self._none.wait()

@@ -11,23 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, TypedDict, cast
 
 from aiohttp import ClientConnectorError
-from botocore.exceptions import (  # pyright: ignore[reportMissingTypeStubs]
-    BotoCoreError,
-    ClientError,
-    ConnectTimeoutError,
-    CredentialRetrievalError,
-    EndpointConnectionError,
-    HTTPClientError,
-    IncompleteReadError,
-    MetadataRetrievalError,
-    NoAuthTokenError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    ProxyConnectionError,
-    SSLError,
-    SSOError,
-    TokenRetrievalError,
-)
+from botocore import exceptions  # pyright: ignore[reportMissingTypeStubs]
 from botocore.parsers import ResponseParserError  # pyright: ignore[reportMissingTypeStubs]
 
 from ..errors import (
@@ -40,9 +24,9 @@ from ..errors import (
     StorageUnavailable,
 )
 
-DRIVER_ERRORS = (ClientError, BotoCoreError, ResponseParserError)
+DRIVER_ERRORS = (exceptions.ClientError, exceptions.BotoCoreError, ResponseParserError)
 """The errors that a request can raise: DynamoDB's own, and those of the connection."""
-DriverFailure: TypeAlias = ClientError | BotoCoreError | ResponseParserError
+DriverFailure: TypeAlias = exceptions.ClientError | exceptions.BotoCoreError | ResponseParserError
 
 CONDITION_FAILED = "ConditionalCheckFailed"
 NO_REASON = "None"
@@ -69,15 +53,14 @@ _BAD_CREDENTIALS = {
     "UnrecognizedClientException",
 }
 _NO_CREDENTIALS = (
-    CredentialRetrievalError,
-    MetadataRetrievalError,
-    NoAuthTokenError,
-    NoCredentialsError,
-    PartialCredentialsError,
-    SSOError,
-    TokenRetrievalError,
+    exceptions.CredentialRetrievalError,
+    exceptions.MetadataRetrievalError,
+    exceptions.NoAuthTokenError,
+    exceptions.NoCredentialsError,
+    exceptions.PartialCredentialsError,
+    exceptions.SSOError,
+    exceptions.TokenRetrievalError,
 )
-_CONNECT_ERRORS = (ConnectTimeoutError, ProxyConnectionError, SSLError)
 
 
 class CancellationReason(TypedDict, total=False):
@@ -113,19 +96,21 @@ def is_contended(error: DriverFailure) -> bool:
 
 def may_have_been_applied(error: DriverFailure) -> bool:
     """Whether the request may have been applied although it failed."""
-    if isinstance(error, ClientError):
-        return error_code(error) in _SERVER_ERRORS or _status_of(error) >= 500
-    if isinstance(error, EndpointConnectionError):
+    if isinstance(error, exceptions.ClientError):
+        status = _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return error_code(error) in _SERVER_ERRORS or status >= 500
+    if isinstance(error, exceptions.EndpointConnectionError):
         cause = cast("Any", error).kwargs.get("error")
         return not isinstance(cause, (ClientConnectorError, socket.gaierror))
-    return isinstance(error, (HTTPClientError, IncompleteReadError, ResponseParserError))
+    return isinstance(
+        error, (exceptions.HTTPClientError, exceptions.IncompleteReadError, ResponseParserError)
+    )
 
 
 def is_transient(error: DriverFailure) -> bool:
     """Whether the same request can succeed later."""
-    if not isinstance(error, ClientError):
-        return may_have_been_applied(error) or isinstance(error, (EndpointConnectionError, *_CONNECT_ERRORS))
-    return may_have_been_applied(error) or bool(_codes_of(error) & (_CONFLICT | _THROTTLED | _IN_PROGRESS))
+    is_rejected = bool(_codes_of(error) & (_CONFLICT | _THROTTLED | _IN_PROGRESS))
+    return is_rejected or may_have_been_applied(error) or isinstance(error, exceptions.ConnectionError)
 
 
 def is_bad_credentials(error: DriverFailure) -> bool:
@@ -149,7 +134,7 @@ def as_storage_error(error: DriverFailure, name: str, *, writes: bool, maybe_app
 
 
 def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError], str]:
-    codes = _codes_of(error) if isinstance(error, ClientError) else set[str]()
+    codes = _codes_of(error)
     if codes & (_CONFLICT | _IN_PROGRESS):
         return StorageBusy, "conflicting writes to the same items"
     if codes & _FULL:
@@ -161,15 +146,12 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
     return StorageFailed, "DynamoDB failed"
 
 
-def _codes_of(error: ClientError) -> set[str]:
+def _codes_of(error: DriverFailure) -> set[str]:
+    """Return DynamoDB's error code, or those of all items of a cancelled transaction."""
     code = error_code(error)
     return {reason.get("Code", "") for reason in cancellation_reasons(error)} if code == _CANCELED else {code}
 
 
-def _status_of(error: ClientError) -> int:
-    return _response(error).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-
-
 def _response(error: DriverFailure) -> Mapping[str, Any]:
     """Return DynamoDB's response, or an empty mapping if there was none."""
-    return cast("Any", error).response if isinstance(error, ClientError) else {}
+    return cast("Any", error).response if isinstance(error, exceptions.ClientError) else {}

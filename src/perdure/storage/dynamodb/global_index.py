@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from ..errors import OutcomeUnknown, StorageError
 from ..page import Page
@@ -30,7 +30,7 @@ from .items import (
     timer_sort_key,
     total_key,
 )
-from .purge import by_expiry, purge_expired
+from .purge import purge_expired
 from .reader import Reader
 from .schema import ALL_EXPIRY, ALL_LISTING, ALL_LISTING_OF_TAG, ALL_TIMERS
 from .table import Parameters, Table
@@ -39,6 +39,9 @@ MIN_READ_SIZE = 8
 """Minimum number of entries in the first read from a shard. Each further read is twice as large."""
 SCAN_SIZE = 1000
 """Number of entries that are taken together if all are needed."""
+
+_Bound: TypeAlias = tuple[str, dict[str, str]]
+"""A comparison of the sort key, such as `place <`, and the value to compare it with."""
 
 
 class IndexEntry(NamedTuple):
@@ -58,7 +61,7 @@ class ShardScan:
         self._chunk = chunk
 
     async def read(self) -> None:
-        items, start = await self._table.query({**self._query, "Limit": self._chunk})
+        items, start = await self._table.read_some("query", {**self._query, "Limit": self._chunk})
         self.entries += [IndexEntry(_sort_key_of(item[self._attribute]), item) for item in items]
         self.has_more = start is not None
         self._query = {**self._query, "ExclusiveStartKey": start}
@@ -78,7 +81,8 @@ class MergedScan:
         descending: bool = False,
     ) -> None:
         chunk = max(MIN_READ_SIZE, 2 * limit // len(queries))
-        self._shards = [ShardScan(table, query, attribute, chunk) for query in queries]
+        order = {"ScanIndexForward": not descending}
+        self._shards = [ShardScan(table, {**query, **order}, attribute, chunk) for query in queries]
         self._descending = descending
 
     async def take(self, count: int) -> list[IndexEntry]:
@@ -121,16 +125,15 @@ class GlobalIndexes:
 
     async def page(self, request: PageRequest, now: Micros) -> list[Record]:
         space, tag = request.space, request.tag
+        bound: _Bound | None = None
+        if request.after is not None:
+            bound = f"place {'<' if request.descending else '>'}", {"S": sort_key(request.after)}
         queries = [
-            _shard_query(ALL_LISTING, "space_shard", space_shard(shard, space))
+            _shard_query(ALL_LISTING, "space_shard", space_shard(shard, space), bound)
             if tag is None
-            else _shard_query(ALL_LISTING_OF_TAG, "tag_shard", tag_shard(shard, space, tag))
+            else _shard_query(ALL_LISTING_OF_TAG, "tag_shard", tag_shard(shard, space, tag), bound)
             for shard in range(SHARD_COUNT)
         ]
-        if request.after is not None:
-            sign = "<" if request.descending else ">"
-            queries = [_with_bound(each, f"place {sign}", {"S": sort_key(request.after)}) for each in queries]
-        queries = [{**each, "ScanIndexForward": not request.descending} for each in queries]
 
         def is_current(record: Record, listed: str) -> bool:
             return sort_key(record.position) == listed and tag in (None, record.tag)
@@ -139,12 +142,9 @@ class GlobalIndexes:
         return await self._records(scan, request.limit, now, is_current)
 
     async def due(self, lane: str, until: Micros, limit: int, now: Micros) -> list[Record]:
+        bound = "timer_place <", {"S": f"{until + 1:016}"}
         queries = [
-            _with_bound(
-                _shard_query(ALL_TIMERS, "timer_shard", timer_shard(shard, lane)),
-                "timer_place <",
-                {"S": f"{until + 1:016}"},
-            )
+            _shard_query(ALL_TIMERS, "timer_shard", timer_shard(shard, lane), bound)
             for shard in range(TIMER_SHARD_COUNT)
         ]
 
@@ -156,9 +156,8 @@ class GlobalIndexes:
 
     async def counts(self, space: Space, now: Micros) -> Mapping[Tag, int]:
         totals: Counter[Tag] = Counter()
-        for item in (
-            await self._table.get([total_key(space, shard) for shard in range(SHARD_COUNT)])
-        ).values():
+        items = await self._table.get(total_key(space, shard) for shard in range(SHARD_COUNT))
+        for item in items.values():
             totals.update(decode_counter(item).counts)
         scan = self._expired(now, SCAN_SIZE)
         expired: list[Tag] = []
@@ -182,15 +181,13 @@ class GlobalIndexes:
                 raise
             what = f"{len(purged)} records were purged, perhaps more"
             raise OutcomeUnknown(f"{self._table.location.display_name}: {what} ({error})") from error
-        return [Purged(*each.address, each.tag) for each in sorted(purged, key=by_expiry)]
+        purged.sort(key=lambda each: (each.expires_at, each.address))
+        return [Purged(*each.address, each.tag) for each in purged]
 
     def _expired(self, until: Micros, limit: int) -> MergedScan:
+        bound = "expires_at <=", {"N": str(until)}
         queries = [
-            _with_bound(
-                _shard_query(ALL_EXPIRY, "expiry_shard", expiry_shard(shard)),
-                "expires_at <=",
-                {"N": str(until)},
-            )
+            _shard_query(ALL_EXPIRY, "expiry_shard", expiry_shard(shard), bound)
             for shard in range(SHARD_COUNT)
         ]
         return MergedScan(self._table, queries, "expires_at", limit=limit)
@@ -209,17 +206,9 @@ def _decode_entries(entries: Iterable[IndexEntry]) -> list[ExpiredRecord]:
     return [each for entry in entries if (each := decode_expired(entry.item)) is not None]
 
 
-def _shard_query(index: str, name: str, shard: str) -> dict[str, Any]:
-    return {
-        "IndexName": index,
-        "KeyConditionExpression": f"{name} = :shard",
-        "ExpressionAttributeValues": {":shard": {"S": shard}},
-    }
-
-
-def _with_bound(query: dict[str, Any], comparison: str, value: dict[str, str]) -> dict[str, Any]:
-    return {
-        **query,
-        "KeyConditionExpression": f"{query['KeyConditionExpression']} AND {comparison} :bound",
-        "ExpressionAttributeValues": {**query["ExpressionAttributeValues"], ":bound": value},
-    }
+def _shard_query(index: str, name: str, shard: str, bound: _Bound | None) -> Parameters:
+    expression, values = f"{name} = :shard", {":shard": {"S": shard}}
+    if bound is not None:
+        comparison, values[":bound"] = bound
+        expression += f" AND {comparison} :bound"
+    return {"IndexName": index, "KeyConditionExpression": expression, "ExpressionAttributeValues": values}

@@ -98,8 +98,9 @@ def total_key(space: Space, shard: int) -> Key:
     return Key(f"total#{shard:02}#{_quoted(space)}", "total")
 
 
-def part_keys(body_id: str, parts: int) -> list[Key]:
-    return [Key(f"body#{body_id}", f"{number:02}") for number in range(parts)]
+def part_keys(body_id: str | None, parts: int) -> list[Key]:
+    """Return the keys of a body's parts; none if the body is not split."""
+    return [] if body_id is None else [Key(f"body#{body_id}", f"{number:02}") for number in range(parts)]
 
 
 def parse_pk(pk: str) -> tuple[Space, str]:
@@ -275,10 +276,6 @@ def item_key(item: Item) -> Key:
 
 
 # Bodies
-
-
-def inline_body(body: str) -> dict[str, Mapping[str, str]]:
-    return {"body": {"S": body}}
 
 
 def needs_split(body: str) -> bool:

@@ -15,6 +15,10 @@ _OPTIONS_HELP = (
     "the options are endpoint_url, region_name, profile_name, attempts=NUMBER, timeout=SECONDS and "
     "connections=NUMBER; set all others in the AWS environment or config file"
 )
+_URL_HELP = (
+    "use dynamodb://TABLE, a name of 3 to 255 letters, digits, dots, hyphens or underscores, and add "
+    "?region_name=... if the environment does not set the region"
+)
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 
 
@@ -49,26 +53,13 @@ def parse_url(url: str) -> Location:
     try:
         parts = urlsplit(url)
     except ValueError:
-        raise _invalid_url_error() from None
+        parts = urlsplit("")
     table = unquote(parts.netloc)
-    if not url.startswith("dynamodb://") or parts.path.strip("/") or parts.fragment:
-        raise _invalid_url_error()
-    if not _TABLE.fullmatch(table):
-        raise _invalid_url_error()
-    return Location(table=table, options=_options(f"dynamodb://{table}", parts.query))
-
-
-def _options(shown: str, query: str) -> Options:
-    """Parse the options. `shown` is the part of the URL that an error may show."""
-    options = parse_options(query, Options, shown, _OPTIONS_HELP)
+    is_valid = url.startswith("dynamodb://") and _TABLE.fullmatch(table)
+    if not is_valid or parts.path.strip("/") or parts.fragment:
+        raise CannotOpen("dynamodb://...", "the URL names no table", _URL_HELP)
+    shown = f"dynamodb://{table}"
+    options = parse_options(parts.query, Options, shown, _OPTIONS_HELP)
     if "@" in (options.endpoint_url or ""):
         raise CannotOpen(shown, "endpoint_url must not contain a user or password", "remove it")
-    return options
-
-
-def _invalid_url_error() -> CannotOpen:
-    remedy = (
-        "use dynamodb://TABLE, a name of 3 to 255 letters, digits, dots, hyphens or underscores, and add "
-        "?region_name=... if the environment does not set the region"
-    )
-    return CannotOpen("dynamodb://...", "the URL names no table", remedy)
+    return Location(table=table, options=options)

@@ -8,9 +8,9 @@ part is deleted only in a transaction that finds its record without it.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
 from ..batcher import batched
 from ..contract import MaintenanceReport, counter_finding
@@ -21,10 +21,9 @@ from .counters import (
     MAX_READ_ATTEMPTS,
     StoredCounter,
     counter_update,
-    decode_counter,
     empty_condition,
     read_counter,
-    read_counter_transactional,
+    read_counters,
     revision_condition,
     with_condition,
 )
@@ -47,8 +46,6 @@ from .reader import Reader
 from .table import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Parameters, Table
 from .transaction import Transaction
 
-K = TypeVar("K", bound=Hashable)
-
 SpaceShard: TypeAlias = tuple[Space, int]
 """A space and a shard, which have one total."""
 
@@ -56,7 +53,8 @@ MAX_TAGS_PER_UPDATE = 100
 """An update expression has at most 4 KB."""
 _EPOCH: Micros = 0
 """A time at which no record has expired."""
-_SCAN_PROJECTION: Parameters = {
+_SCAN: Parameters = {
+    "ConsistentRead": True,
     "ProjectionExpression": f"{RECORD_PROJECTION['ProjectionExpression']}, part_bytes, record_pk, record_sk",
     "ExpressionAttributeNames": ORDER_NAME,
 }
@@ -72,12 +70,6 @@ class TableScan:
         self._bodies: dict[str, tuple[Key, int]] = {}
         """The record of each split body, and the number of its parts."""
         self._parts: defaultdict[str, list[Item]] = defaultdict(list)
-
-    @property
-    def total_shards(self) -> list[SpaceShard]:
-        return [
-            (space, shard) for space in {space for space, _ in self.records} for shard in range(SHARD_COUNT)
-        ]
 
     def suspect_counters(self) -> list[SpacePartition]:
         """Return the partitions whose counter differs from their records."""
@@ -132,36 +124,10 @@ class TableScan:
 
 async def scan_table(table: Table) -> TableScan:
     scan = TableScan()
-    start: Item | None = None
-    while True:
-        from_key: Parameters = {} if start is None else {"ExclusiveStartKey": start}
-        items, start = await table.scan({**_SCAN_PROJECTION, **from_key})
-        for item in items:
-            scan.add(item)
-        if start is None:
-            break
-    scan.counters = await read_counters(table, {each: count_key(*each) for each in scan.records})
+    async for item in table.read_all("scan", _SCAN):
+        scan.add(item)
+    scan.counters = await read_counters(table.get, {each: count_key(*each) for each in scan.records})
     return scan
-
-
-async def read_totals_transactional(
-    table: Table, shards: Sequence[SpaceShard]
-) -> dict[SpaceShard, StoredCounter]:
-    """Return the totals, including every transaction that an earlier scan has seen."""
-    found: dict[SpaceShard, StoredCounter] = {}
-    for batch in batched(shards, MAX_BATCH_GET):
-        keys = {each: total_key(*each) for each in batch}
-        items = await table.get_transactional(list(keys.values()))
-        found |= {each: decode_counter(items.get(key)) for each, key in keys.items()}
-    return found
-
-
-async def read_counters(table: Table, keys: Mapping[K, Key]) -> dict[K, StoredCounter]:
-    """Return the counters with these keys. A counter that does not exist is empty."""
-    found: dict[Key, Item] = {}
-    for batch in batched(list(keys.values()), MAX_BATCH_GET):
-        found |= await table.get(batch)
-    return {name: decode_counter(found.get(key)) for name, key in keys.items()}
 
 
 async def maintain(table: Table, reader: Reader, *, repair: bool) -> MaintenanceReport:
@@ -170,17 +136,13 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
     for each in scan.suspect_counters():
         findings += await _check_partition(table, each, repair=repair)
     findings += await _check_totals(table, scan, repair=repair)
-    findings += await _check_damaged(reader, scan.suspect_records())
+    # records that seemed to be damaged may have been replaced during the scan
+    records = await reader.records(scan.suspect_records(), _EPOCH)
+    findings += [str(each) for each in records.values() if isinstance(each, Damaged)]
     for each, revision in scan.empty_counters().items():
         await _delete_empty_counter(table, each, revision)
     reclaimed = sum([await _delete_orphaned_body(table, parts) for parts in scan.orphaned_bodies()])
     return MaintenanceReport(reclaimed_bytes=reclaimed, findings=tuple(findings))
-
-
-async def _check_damaged(reader: Reader, suspects: Sequence[Key]) -> list[str]:
-    """Read records again that seemed to be damaged: they may have been replaced during the scan."""
-    found = await reader.records(suspects, _EPOCH)
-    return [str(each) for each in found.values() if isinstance(each, Damaged)]
 
 
 async def _check_partition(table: Table, partition: SpacePartition, *, repair: bool) -> list[str]:
@@ -189,12 +151,12 @@ async def _check_partition(table: Table, partition: SpacePartition, *, repair: b
     If the counter keeps changing, report nothing.
     """
     for _ in range(MAX_READ_ATTEMPTS):
-        before = await read_counter(table, *partition)
+        before = await read_counter(table.get, *partition)
         wrong = _differences(before.counts, await _count_records(table, partition))
         if repair and wrong:
             is_unchanged = await _repair_counter(table, partition, before, wrong)
         else:
-            after = await read_counter_transactional(table, *partition)
+            after = await read_counter(table.get_transactional, *partition)
             is_unchanged = after.revision == before.revision
         if is_unchanged:
             return list(_findings(*partition, before.counts, wrong))
@@ -208,7 +170,8 @@ async def _count_records(table: Table, partition: SpacePartition) -> Counter[Tag
         "ExpressionAttributeValues": {":pk": {"S": partition_pk(*partition)}},
         "ProjectionExpression": "tag",
     }
-    return Counter([tag async for item in table.query_all(request) if (tag := tag_in(item)) is not None])
+    items = table.read_all("query", request)
+    return Counter([tag async for item in items if (tag := tag_in(item)) is not None])
 
 
 async def _repair_counter(
@@ -227,12 +190,17 @@ async def _repair_counter(
 
 async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[str]:
     """Check that each total is the sum of its counters. If one is not, scan the table again."""
-    before = await read_counters(table, {each: total_key(*each) for each in scan.total_shards})
+    shards = [
+        (space, shard) for space in {space for space, _ in scan.records} for shard in range(SHARD_COUNT)
+    ]
+    before = await read_counters(table.get, {each: total_key(*each) for each in shards})
     suspects = _wrong_totals(scan, before)
     if not suspects:
         return []
     second_scan = await scan_table(table)
-    after = await read_totals_transactional(table, list(suspects))
+    after: dict[SpaceShard, StoredCounter] = {}
+    for batch in batched(list(suspects), MAX_BATCH_GET):  # includes every transaction that the scan has seen
+        after |= await read_counters(table.get_transactional, {each: total_key(*each) for each in batch})
     unchanged = {each: total for each, total in after.items() if total.revision == before[each].revision}
     findings: list[str] = []
     for each, wrong in _wrong_totals(second_scan, unchanged).items():
@@ -257,32 +225,28 @@ async def _repair_total(
     """Correct a total, unless it has changed; then the next maintenance finds it."""
     with suppress(ConditionFailed):
         for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
-            update = counter_update(dict(deltas))
-            guarded = with_condition(update, revision_condition(before.revision + n))
-            request = {"TableName": table.name, "Key": total_key(*shard).item, **guarded}
-            await table.transact([{"Update": request}])
+            condition = revision_condition(before.revision + n)
+            update = with_condition(counter_update(dict(deltas)), condition)
+            await table.transact([("Update", {"Key": total_key(*shard).item, **update})])
 
 
 async def _delete_empty_counter(table: Table, partition: SpacePartition, revision: int) -> None:
     """Delete a counter that is still empty."""
-    request = {"TableName": table.name, "Key": count_key(*partition).item, **empty_condition(revision)}
     with suppress(ConditionFailed):
-        await table.transact([{"Delete": request}])
+        await table.transact([("Delete", {"Key": count_key(*partition).item, **empty_condition(revision)})])
 
 
 async def _delete_orphaned_body(table: Table, parts: Sequence[Item]) -> int:
     """Delete the parts of a body, unless its record refers to them. Return the number of bytes deleted."""
     body_id = parts[0]["pk"]["S"].partition("#")[2]
-    record = {"pk": parts[0]["record_pk"], "sk": parts[0]["record_sk"]}
     check = {
-        "Key": record,
+        "Key": owner_of(parts[0]).item,
         "ConditionExpression": "attribute_not_exists(body_id) OR body_id <> :body_id",
         "ExpressionAttributeValues": {":body_id": {"S": body_id}},
     }
-    writes: list[Parameters] = [{"ConditionCheck": {"TableName": table.name, **check}}]
-    writes += [{"Delete": {"TableName": table.name, "Key": item_key(part).item}} for part in parts]
+    deletes = [("Delete", {"Key": item_key(part).item}) for part in parts]
     try:
-        await table.transact(writes)
+        await table.transact([("ConditionCheck", check), *deletes])
     except ConditionFailed:
         return 0  # the record was written after the scan had passed it
     return sum(int(part["part_bytes"]["N"]) for part in parts)

@@ -8,7 +8,7 @@ from functools import partial
 
 from ..batcher import batched
 from ..errors import StorageBusy, StorageError
-from ..record import Address, Micros
+from ..record import Micros
 from ..shards import shard_of
 from .items import ExpiredRecord, Item, Key, decode_expired, part_keys
 from .table import Table
@@ -36,12 +36,8 @@ async def purge_expired(
     for batch in batched(neighbours, MAX_PURGED_PER_TRANSACTION):
         purged = await _purge_batch(table, batch, until)
         on_purged(purged)
-        await delete_body_parts(table, [key for each in purged for key in _parts_of(each)])
-
-
-def by_expiry(expired: ExpiredRecord) -> tuple[Micros, Address]:
-    """Return the key that sorts expired records by expiry."""
-    return expired.expires_at, expired.address
+        parts = [key for each in purged for key in part_keys(each.body_id, each.body_parts)]
+        await delete_body_parts(table, parts)
 
 
 async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
@@ -72,7 +68,3 @@ async def _purge_batch(
         if await transaction.commit():
             return list(left.values())
     raise StorageBusy(f"{table.location.display_name}: too many concurrent writes to the expired records")
-
-
-def _parts_of(expired: ExpiredRecord) -> list[Key]:
-    return [] if expired.body_id is None else part_keys(expired.body_id, expired.body_parts)

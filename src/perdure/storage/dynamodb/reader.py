@@ -65,7 +65,7 @@ class Reader:
         start: Item | None = None
         while not page.is_full:
             from_key = {} if start is None else {"ExclusiveStartKey": start}
-            items, start = await self._table.query({**query, **from_key})
+            items, start = await self._table.read_some("query", {**query, **from_key})
             sort_keys = {item_key(item): item[name]["S"] for item in items}
             await self.fill(page, sort_keys, lambda record, key: _is_current(record, key, request), now)
             if start is None:
@@ -162,10 +162,7 @@ class Reader:
         """Return the bodies of these items, except split bodies of which a part is missing."""
         bodies = {key: item["body"]["S"] for key, item in items.items() if "S" in item.get("body", {})}
         split = {key: _parts_of(item) for key, item in items.items() if key not in bodies}
-        part_list = [part for keys in split.values() for part in keys]
-        parts: dict[Key, Item] = {}
-        for batch in batched(part_list, MAX_BATCH_GET):
-            parts |= await self._table.get(batch)
+        parts = await self._table.get(part for keys in split.values() for part in keys)
         for key, keys in split.items():
             if keys and _is_complete(parts, keys):
                 bodies[key] = "".join(parts[part]["part"]["S"] for part in keys)

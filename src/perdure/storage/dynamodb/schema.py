@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from ..errors import (
     CannotOpen,
@@ -14,17 +14,9 @@ from ..errors import (
     StorageError,
     StorageUnavailable,
 )
-from .errors import (
-    DRIVER_ERRORS,
-    DriverFailure,
-    as_storage_error,
-    error_code,
-    is_access_denied,
-    is_bad_credentials,
-    is_transient,
-)
+from .errors import DriverFailure, error_code, is_access_denied, is_bad_credentials
 from .items import FORMAT_KEY, FORMAT_VERSION, int_attribute
-from .table import Parameters, Table, backoff
+from .table import ConditionFailed, Parameters, Table
 
 LISTING = "listing"
 LISTING_OF_TAG = "listing_of_tag"
@@ -78,18 +70,6 @@ def _key_schema(keys: tuple[str, str]) -> list[dict[str, str]]:
     return [{"AttributeName": keys[0], "KeyType": "HASH"}, {"AttributeName": keys[1], "KeyType": "RANGE"}]
 
 
-def matches_definition(table: Parameters) -> bool:
-    """Whether a table has the right keys and indexes. Additional indexes are allowed."""
-    expected = table_definition()
-    types = _types(table)
-    indexes = _indexes(table)
-    return (
-        table["KeySchema"] == expected["KeySchema"]
-        and all(types.get(name) == kind for name, kind in _types(expected).items())
-        and all(indexes.get(name) == shape for name, shape in _indexes(expected).items())
-    )
-
-
 def _types(table: Parameters) -> dict[str, str]:
     return {each["AttributeName"]: each["AttributeType"] for each in table["AttributeDefinitions"]}
 
@@ -113,15 +93,6 @@ POLL_SECONDS = 0.2
 MAX_CREATE_SECONDS = 300.0
 """Seconds to wait for a table to become active."""
 _USABLE = {"ACTIVE", "UPDATING"}
-
-
-async def connect_table(table: Table) -> None:
-    """Create the client, which determines region and credentials. Nothing is sent to the table."""
-    try:
-        await table.connect()
-    except (*DRIVER_ERRORS, ValueError) as error:
-        remedy = "check region_name, profile_name and endpoint_url, in the URL or in the AWS environment"
-        raise CannotOpen(table.location.display_name, str(error), remedy) from error
 
 
 async def check_table(table: Table) -> None:
@@ -185,7 +156,14 @@ def _is_active(stored: Parameters) -> bool:
 
 
 def _check_shape(table: Table, stored: Parameters) -> None:
-    if not matches_definition(stored):
+    """Raise if the table does not have the expected keys and indexes. Additional indexes are allowed."""
+    expected = table_definition()
+    is_same = (
+        stored["KeySchema"] == expected["KeySchema"]
+        and _types(expected).items() <= _types(stored).items()
+        and _indexes(expected).items() <= _indexes(stored).items()
+    )
+    if not is_same:
         reason = "the keys or indexes are not those of a perdure table"
         raise ForeignStorage(table.location.display_name, reason, "use another table")
 
@@ -224,24 +202,18 @@ async def _is_empty(table: Table) -> bool:
 async def _admin_request(
     table: Table, operation: str, request: Parameters, expected_error: str | None = None
 ) -> Mapping[str, Any] | None:
-    """Send a request, with retries.
-
-    Return the response, or None if the request fails with `expected_error`.
-    """
-    attempts = 0
-    while True:
-        try:
-            return await getattr(table.db, operation)(TableName=table.name, **request)
-        except DRIVER_ERRORS as error:
-            if error_code(error) == expected_error:
-                return None
-            attempts += 1
-            if attempts == table.location.options.attempts or not is_transient(error):
-                raise _open_error(table, error) from error
-        await backoff(attempts)
+    """Return the response to a request, or None if the request fails with `expected_error`."""
+    try:
+        return await table.send(operation, {"TableName": table.name, **request})
+    except (ConditionFailed, StorageError) as error:
+        cause = cast("DriverFailure", error.__cause__)
+        if error_code(cause) == expected_error:
+            return None
+        raise (_open_error(table, cause) or error) from cause
 
 
-def _open_error(table: Table, error: DriverFailure) -> StorageError:
+def _open_error(table: Table, error: DriverFailure) -> CannotOpen | None:
+    """Return an error with a remedy, if there is one."""
     name = table.location.display_name
     if is_bad_credentials(error):
         remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile_name, or a role of this machine"
@@ -250,4 +222,4 @@ def _open_error(table: Table, error: DriverFailure) -> StorageError:
         return CannotOpen(name, f"access denied ({error})", "see docs/dynamodb.md for a policy")
     if error_code(error) == "ValidationException":
         return CannotOpen(name, str(error), "check the name of the table")
-    return as_storage_error(error, name, writes=False, maybe_applied=False)
+    return None

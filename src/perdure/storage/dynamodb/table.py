@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from contextlib import AsyncExitStack
 from functools import cache
 from random import uniform
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, cast
 from uuid import uuid4
 
 from aiobotocore.config import AioConfig  # pyright: ignore[reportMissingTypeStubs]
@@ -20,7 +20,7 @@ from aiobotocore.session import AioSession  # pyright: ignore[reportMissingTypeS
 from botocore.loaders import Loader  # pyright: ignore[reportMissingTypeStubs]
 
 from ..batcher import batched
-from ..errors import StorageUnavailable
+from ..errors import CannotOpen, StorageUnavailable
 from .errors import (
     DRIVER_ERRORS,
     CancellationReason,
@@ -35,11 +35,11 @@ from .items import ORDER_NAME, Item, Key, item_key
 from .location import Location
 from .signer import Sender
 
-if TYPE_CHECKING:
-    from types_aiobotocore_dynamodb.client import DynamoDBClient
-
 Parameters: TypeAlias = Mapping[str, Any]
 """Parameters of a request, named as in DynamoDB's API."""
+ListOperation: TypeAlias = Literal["query", "scan"]
+Write: TypeAlias = tuple[str, Parameters]
+"""An action of a transaction, such as Put, and its parameters without the name of the table."""
 
 _STATE_ATTRIBUTES = "pk, sk, #order, version, tag, expires_at, body_id, body_parts"
 ALL_ATTRIBUTES: Parameters = {}
@@ -98,8 +98,6 @@ class Contended(Exception):
 class Table:
     """A client of one table. It belongs to one event loop."""
 
-    db: DynamoDBClient
-
     def __init__(self, location: Location) -> None:
         self.location = location
         self.name = location.table
@@ -107,23 +105,26 @@ class Table:
         self._sender = Sender()
 
     async def connect(self) -> None:
-        """Create the client. Nothing is sent to the table."""
+        """Create the client, which determines region and credentials. Nothing is sent to the table."""
         options = self.location.options
-        config = AioConfig(
-            connect_timeout=options.timeout,
-            read_timeout=options.timeout,
-            max_pool_connections=options.connections,
-            parameter_validation=False,
-            retries={"total_max_attempts": 1, "mode": "standard"},
-            http_session_cls=self._sender.http_session_cls,
-        )
-        session = cast("Any", AioSession(profile=options.profile_name))
-        session.register_component("data_loader", _service_models())
-        client: AbstractAsyncContextManager[DynamoDBClient] = session.create_client(
-            "dynamodb", region_name=options.region_name, endpoint_url=options.endpoint_url, config=config
-        )
-        self.db = await self._stack.enter_async_context(client)
-        self._sender.start(self.db, await session.get_credentials())
+        try:
+            config = AioConfig(
+                connect_timeout=options.timeout,
+                read_timeout=options.timeout,
+                max_pool_connections=options.connections,
+                parameter_validation=False,
+                retries={"total_max_attempts": 1, "mode": "standard"},
+                http_session_cls=self._sender.http_session_cls,
+            )
+            session = cast("Any", AioSession(profile=options.profile_name))
+            session.register_component("data_loader", _service_models())
+            client = session.create_client(
+                "dynamodb", region_name=options.region_name, endpoint_url=options.endpoint_url, config=config
+            )
+            self._sender.start(await self._stack.enter_async_context(client), await session.get_credentials())
+        except (*DRIVER_ERRORS, ValueError) as error:
+            remedy = "check region_name, profile_name and endpoint_url, in the URL or in the AWS environment"
+            raise CannotOpen(self.location.display_name, str(error), remedy) from error
 
     async def close(self) -> None:
         await self._stack.aclose()
@@ -131,61 +132,67 @@ class Table:
     # Reading
 
     async def get(self, keys: Iterable[Key], projection: Parameters = ALL_ATTRIBUTES) -> dict[Key, Item]:
-        """Return the newest items of up to 100 distinct keys. Items that do not exist are absent."""
+        """Return the newest items with these keys, which are distinct. Items that do not exist are absent."""
         found: dict[Key, Item] = {}
-        remaining: Parameters = {"ConsistentRead": True, "Keys": [key.item for key in keys], **projection}
-        idle = 0
-        while remaining:
-            response = await self._send("batch_get_item", {"RequestItems": {self.name: remaining}})
-            items: list[Item] = response["Responses"].get(self.name, [])
-            found.update((item_key(item), item) for item in items)
-            remaining = response.get("UnprocessedKeys", {}).get(self.name, {})
-            idle = 0 if items else idle + 1
-            await self._back_off_unprocessed(idle if remaining else 0)
+        for batch in batched(list(keys), MAX_BATCH_GET):
+            remaining: Parameters = {
+                "ConsistentRead": True,
+                "Keys": [key.item for key in batch],
+                **projection,
+            }
+            idle = 0
+            while remaining:
+                response = await self.send("batch_get_item", {"RequestItems": {self.name: remaining}})
+                items: list[Item] = response["Responses"].get(self.name, [])
+                found.update((item_key(item), item) for item in items)
+                remaining = response.get("UnprocessedKeys", {}).get(self.name, {})
+                idle = 0 if items else idle + 1
+                await self._back_off_unprocessed(idle if remaining else 0)
         return found
 
     async def get_transactional(self, keys: Sequence[Key]) -> dict[Key, Item]:
-        """Return items as of one point in time, which includes every transaction seen by earlier reads."""
+        """Return the items with up to 100 keys as of one point in time.
+
+        The result includes every transaction that an earlier read has seen.
+        """
         gets = [{"Get": {"TableName": self.name, "Key": key.item}} for key in keys]
-        response = await self._send("transact_get_items", {"TransactItems": gets})
+        response = await self.send("transact_get_items", {"TransactItems": gets})
         items: list[Item | None] = [each.get("Item") for each in response["Responses"]]
         return {key: item for key, item in zip(keys, items, strict=True) if item}
 
-    async def query(self, request: Parameters) -> tuple[list[Item], Item | None]:
-        """Return items of one partition key, and the key to continue from, if there are more."""
-        response = await self._send("query", {"TableName": self.name, **request})
+    async def read_some(
+        self, operation: ListOperation, request: Parameters
+    ) -> tuple[list[Item], Item | None]:
+        """Return the next items of a query or a scan, and the key to continue from, if there are more."""
+        response = await self.send(operation, {"TableName": self.name, **request})
         return response["Items"], response.get("LastEvaluatedKey")
 
-    async def query_all(self, request: Parameters) -> AsyncGenerator[Item]:
+    async def read_all(self, operation: ListOperation, request: Parameters) -> AsyncGenerator[Item]:
+        """Yield the items of a query or a scan."""
         start: Item | None = None
         while True:
-            items, start = await self.query(
-                request if start is None else {**request, "ExclusiveStartKey": start}
-            )
+            from_key: Parameters = {} if start is None else {"ExclusiveStartKey": start}
+            items, start = await self.read_some(operation, {**request, **from_key})
             for item in items:
                 yield item
             if start is None:
                 return
-
-    async def scan(self, request: Parameters) -> tuple[list[Item], Item | None]:
-        """Return some items of the table, and the key to continue from, if there are more."""
-        response = await self._send("scan", {"TableName": self.name, "ConsistentRead": True, **request})
-        return response["Items"], response.get("LastEvaluatedKey")
 
     # Writing
 
     async def put(self, item: Item, condition: Parameters) -> None:
         """Write one item, or raise ConditionFailed."""
         request = {"TableName": self.name, "Item": item, **condition, **RETURN_EXISTING_ITEM}
-        await self._send("put_item", request, writes=True)
+        await self.send("put_item", request, writes=True)
 
-    async def transact(self, writes: Sequence[Parameters], *, is_shared: bool = False) -> None:
+    async def transact(self, writes: Sequence[Write], *, is_shared: bool = False) -> None:
         """Write all items or none. DynamoDB recognizes a retry by its token and applies it only once.
 
         `is_shared`: raise Contended instead of retrying if conflicts on only some of the items prevented it.
         """
-        request = {"TransactItems": writes, "ClientRequestToken": str(uuid4())}
-        await self._send("transact_write_items", request, writes=True, is_shared=is_shared)
+        items = [{action: {"TableName": self.name, **parameters}} for action, parameters in writes]
+        request = {"TransactItems": items, "ClientRequestToken": str(uuid4())}
+        await self.send("transact_write_items", request, writes=True, is_shared=is_shared)
 
     async def delete(self, keys: Sequence[Key]) -> None:
         """Delete items that nothing refers to. It is idempotent."""
@@ -193,14 +200,14 @@ class Table:
             remaining: Parameters = {self.name: [{"DeleteRequest": {"Key": key.item}} for key in batch]}
             idle = 0
             while remaining:
-                response = await self._send("batch_write_item", {"RequestItems": remaining}, writes=True)
+                response = await self.send("batch_write_item", {"RequestItems": remaining}, writes=True)
                 remaining = response.get("UnprocessedItems", {})
                 idle += 1
                 await self._back_off_unprocessed(idle if remaining else 0)
 
     # Retries
 
-    async def _send(
+    async def send(
         self, operation: str, request: Parameters, *, writes: bool = False, is_shared: bool = False
     ) -> dict[str, Any]:
         """Send a request, retry it if that is safe, and return the response."""

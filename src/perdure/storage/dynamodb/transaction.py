@@ -23,20 +23,18 @@ from ..record import (
     Change,
     ChangeResult,
     Committed,
-    Delete,
     Guard,
-    Insert,
-    InsertIfAbsent,
     Kept,
     Micros,
     Record,
     Refused,
-    Replace,
     Space,
     Tag,
     accepted_results,
     decide,
     guard_delta,
+    record_after,
+    record_before,
     tag_deltas,
 )
 from ..shards import shard_of
@@ -53,7 +51,6 @@ from .items import (
     decode_state,
     encode_body_part,
     encode_record,
-    inline_body,
     item_key,
     needs_split,
     owner_of,
@@ -62,7 +59,7 @@ from .items import (
     split_body,
     total_key,
 )
-from .table import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table
+from .table import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table, Write
 
 OnConditionFailed: TypeAlias = Callable[[Item | None], None]
 """Called with the stored item if the condition on it failed."""
@@ -77,14 +74,14 @@ class Transaction:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._writes: list[Parameters] = []
-        self._failure_callbacks: list[tuple[Key, OnConditionFailed] | None] = []
+        self._writes: list[Write] = []
+        self._failure_callbacks: list[OnConditionFailed | None] = []
         self._deltas: defaultdict[SpacePartition, Counter[Tag]] = defaultdict(Counter)
         self._expiries: set[SpacePartition] = set()
         self._counter_conditions: dict[SpacePartition, tuple[dict[str, Any], OnConditionFailed | None]] = {}
 
     def put(self, record: Record, condition: Parameters, on_failure: OnConditionFailed) -> None:
-        body = self._put_parts(record) if needs_split(record.body) else inline_body(record.body)
+        body = self._put_parts(record) if needs_split(record.body) else {"body": {"S": record.body}}
         self._add("Put", {"Item": encode_record(record, body), **condition}, on_failure)
 
     def purge(self, expired: ExpiredRecord, until: Micros, on_failure: OnConditionFailed) -> None:
@@ -146,7 +143,7 @@ class Transaction:
     def named_by(self, reasons: Sequence[CancellationReason]) -> set[Key]:
         """Return the keys of the items that these reasons concern; for a body part, the key of its record."""
         return {
-            _owner_of(write)
+            owner_of(_key_or_item(write))
             for write, reason in zip(self._writes, reasons, strict=False)
             if reason.get("Code", NO_REASON) != NO_REASON
         }
@@ -157,16 +154,15 @@ class Transaction:
         Items that a conflict kept DynamoDB from checking are read.
         """
         unchecked: dict[Key, OnConditionFailed] = {}
-        for callback, reason in zip(self._failure_callbacks, reasons, strict=True):
+        for write, on_failure, reason in zip(self._writes, self._failure_callbacks, reasons, strict=True):
             code = reason.get("Code", NO_REASON)
-            if callback is None or code == NO_REASON:
+            if on_failure is None or code == NO_REASON:
                 continue
-            key, on_failure = callback
             if code == CONDITION_FAILED:
                 on_failure(reason.get("Item"))
             else:
-                unchecked[key] = on_failure
-        found = await self._table.get(unchecked) if unchecked else {}
+                unchecked[item_key(_key_or_item(write))] = on_failure
+        found = await self._table.get(unchecked)
         for key, on_failure in unchecked.items():
             on_failure(found.get(key))
 
@@ -177,11 +173,10 @@ class Transaction:
             self._add("Put", {"Item": encode_body_part(key, text, record)}, None)
         return {"body_id": {"S": body_id}, "body_parts": {"N": str(len(texts))}}
 
-    def _add(self, kind: str, what: Parameters, on_failure: OnConditionFailed | None) -> None:
+    def _add(self, action: str, parameters: Parameters, on_failure: OnConditionFailed | None) -> None:
         returned: Parameters = {} if on_failure is None else RETURN_EXISTING_ITEM
-        self._writes.append({kind: {"TableName": self._table.name, **what, **returned}})
-        key = item_key(what.get("Key") or what["Item"])
-        self._failure_callbacks.append(None if on_failure is None else (key, on_failure))
+        self._writes.append((action, {**parameters, **returned}))
+        self._failure_callbacks.append(on_failure)
 
     # Counters
 
@@ -205,9 +200,9 @@ class Transaction:
             self._add("ConditionCheck", {"Key": key, **condition}, on_failure)
 
 
-def _owner_of(write: Parameters) -> Key:
-    [what] = write.values()
-    return owner_of(what.get("Key") or what["Item"])
+def _key_or_item(write: Write) -> Item:
+    _, parameters = write
+    return parameters.get("Key") or parameters["Item"]
 
 
 def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
@@ -252,7 +247,8 @@ class PendingCommit:
         """How often a transaction was cancelled by conflicts that concern all commits in it."""
         self.refusing_counter: StoredCounter | None = None
         """The guarded counter as it was stored when the guard's condition failed."""
-        self._stored = [_expected_state(change) for change in changes]
+        self.stored = [_expected_state(change) for change in changes]
+        """What is stored at the address of each change, as far as is known."""
 
     @property
     def partition(self) -> str:
@@ -278,22 +274,16 @@ class PendingCommit:
     @property
     def removes_split_body(self) -> bool:
         """Whether a change replaces or deletes a split body. The keys of its parts must then be read."""
-        return any(
-            isinstance(change, (Replace, Delete)) and needs_split(change.before.body)
-            for change in self.changes
-        )
+        befores = map(record_before, self.changes)
+        return any(before is not None and needs_split(before.body) for before in befores)
 
     def set_stored(self, index: int, item: Item | None) -> None:
-        """Set what is stored at the address of a change."""
-        self._stored[index] = decode_state(item)
-
-    def stored(self, index: int) -> StoredState | None:
-        return self._stored[index]
+        self.stored[index] = decode_state(item)
 
     def results(self) -> tuple[ChangeResult, ...]:
         return tuple(
             decide(change, None if stored is None else stored.state(self.now))
-            for change, stored in zip(self.changes, self._stored, strict=True)
+            for change, stored in zip(self.changes, self.stored, strict=True)
         )
 
     def accepted_results(self) -> tuple[Accepted | Kept, ...]:
@@ -314,26 +304,23 @@ class PendingCommit:
 
     def add_to(self, transaction: Transaction) -> None:
         """Add the writes of this commit to a transaction, on condition that its expected state is stored."""
-        accepted = zip(self.changes, self._stored, self.accepted_results(), strict=True)
+        accepted = zip(self.changes, self.stored, self.accepted_results(), strict=True)
         for index, (change, stored, result) in enumerate(accepted):
             on_failure = partial(self.set_stored, index)
             condition = record_condition(stored, self.now)
-            match change:
-                case Insert(record=record) | InsertIfAbsent(record=record):
-                    if isinstance(result, Kept) and stored is not None:
-                        transaction.check(change.address, condition, on_failure)
-                        continue
-                    transaction.put(record, condition, on_failure)
-                    transaction.note_near_expiry(record, self.now)
-                    if stored is not None:
-                        transaction.uncount_expired(change.address, stored.tag)
-                case Replace(before=before, after=after):
-                    transaction.put(after, condition, on_failure)
-                    transaction.note_near_expiry(after, self.now)
-                    transaction.note_near_expiry(before, self.now)
-                case Delete(before=before):
-                    transaction.delete(change.address, condition, on_failure)
-                    transaction.note_near_expiry(before, self.now)
+            if isinstance(result, Kept):
+                transaction.check(change.address, condition, on_failure)
+                continue
+            before, after = record_before(change), record_after(change)
+            if after is None:
+                transaction.delete(change.address, condition, on_failure)
+            else:
+                transaction.put(after, condition, on_failure)
+                transaction.note_near_expiry(after, self.now)
+            if before is not None:
+                transaction.note_near_expiry(before, self.now)
+            elif stored is not None:
+                transaction.uncount_expired(change.address, stored.tag)
             for space, tag, delta in tag_deltas(change, result):
                 transaction.add_count(space, self.partition, tag, delta)
 
@@ -341,15 +328,15 @@ class PendingCommit:
         """Return the keys of the body parts that nothing refers to after this commit."""
         return [
             key
-            for stored, result in zip(self._stored, self.accepted_results(), strict=True)
-            if stored is not None and stored.body_id is not None and isinstance(result, Accepted)
+            for stored, result in zip(self.stored, self.accepted_results(), strict=True)
+            if stored is not None and isinstance(result, Accepted)
             for key in part_keys(stored.body_id, stored.body_parts)
         ]
 
 
 def _expected_state(change: Change) -> StoredState | None:
     """Return the state that the writer expects, as live: the table checks whether it has expired."""
-    if isinstance(change, (Insert, InsertIfAbsent)):
+    before = record_before(change)
+    if before is None:
         return None
-    before = change.before
     return StoredState(before.version, before.order, before.tag, expires_at=None)

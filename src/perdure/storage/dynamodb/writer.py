@@ -28,13 +28,12 @@ from ..record import (
     record_after,
 )
 from ..shards import shard_of
-from .guards import Guards, fits_limit, guarded_partition
+from .count_limits import Guards, fits_limit, guarded_partition
 from .items import (
     MAX_INLINE_BODY_BYTES,
     Key,
     SpacePartition,
     encode_record,
-    inline_body,
     needs_split,
     record_key,
 )
@@ -52,6 +51,9 @@ MAX_ITEM_OVERHEAD_BYTES = 4_000
 """Maximum size of an item without its body."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts of a commit whose expected state turns out to have changed."""
+
+_BATCH_ERRORS = (OutcomeUnknown, StorageBusy, StorageUnavailable)
+"""Errors of a transaction after which its commits are not tried again one by one."""
 
 _Result: TypeAlias = Committed | Refused | Exception
 _Group: TypeAlias = list[PendingCommit]
@@ -94,9 +96,9 @@ class Writer:
         if needs_split(change.before.body) or needs_split(change.after.body):
             return None
         token = {"S": uuid4().hex}
-        item = encode_record(change.after, {**inline_body(change.after.body), "written_as": token})
+        item = encode_record(change.after, {"body": {"S": change.after.body}, "written_as": token})
         try:
-            await self._table.put(item, record_condition(pending.stored(0), pending.now))
+            await self._table.put(item, record_condition(pending.stored[0], pending.now))
         except ConditionFailed as refused:
             stored = refused.reasons[0].get("Item") or {}
             if not refused.maybe_applied:
@@ -123,7 +125,7 @@ class Writer:
             try:
                 waiting += await self._try_transaction(batch, results)
             except StorageError as error:
-                if len(batch) > 1 and not _affects_batch(error):
+                if len(batch) > 1 and not isinstance(error, _BATCH_ERRORS):
                     waiting += [[pending] for pending in batch]
                 else:
                     results.update((pending, copy_error(error)) for pending in batch)
@@ -244,8 +246,3 @@ def _weight(pending: PendingCommit) -> int:
     parts = sum(-(-size // MAX_INLINE_BODY_BYTES) for size in sizes if size > MAX_INLINE_BODY_BYTES)
     items = len(pending.changes) + parts + 2 * len({change.address.space for change in pending.changes}) + 1
     return max(items, (sum(sizes) + items * MAX_ITEM_OVERHEAD_BYTES) // BYTES_PER_WEIGHT + 1)
-
-
-def _affects_batch(error: StorageError) -> bool:
-    """Whether the error would also fail each commit of the batch alone."""
-    return isinstance(error, (OutcomeUnknown, StorageBusy, StorageUnavailable))
