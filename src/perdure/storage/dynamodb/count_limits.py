@@ -1,8 +1,9 @@
 """Guards: limits on the number of records in a partition, enforced by a condition on its counter.
 
-A condition of DynamoDB cannot add, so the limit of a guard over several tags is split into one limit for each
-tag, according to the last known counts. The sum is never exceeded. One of the limits may be too small
-although the guard admits the commit; the failed condition then returns the stored counts for another attempt.
+A condition in DynamoDB cannot add numbers, so the limit of a guard with several tags is split into one limit
+for each tag, according to the last known counts. The sum of the counts never exceeds the guard's limit. The
+limit of one tag may be too low although the guard admits the commit. The failed condition then returns the
+stored counts, which are used in the next attempt.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ MAX_CACHED_COUNTERS = 10_000
 
 
 class Guards:
-    """The conditions of guards, and a cache of the counts that they limit."""
+    """Adds the conditions of guards to transactions, and caches the counts that the guards limit."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -30,7 +31,7 @@ class Guards:
         self._cache: dict[SpacePartition, Mapping[Tag, int]] = {}
 
     def add_conditions(self, transaction: Transaction, batch: Sequence[PendingCommit]) -> None:
-        """Add the conditions of the guards of these commits. No two guards may concern the same counter."""
+        """Add the conditions for the guards of these commits. Each counter must have only one guard."""
         guarded: defaultdict[SpacePartition, list[PendingCommit]] = defaultdict(list)
         for pending in batch:
             pending.refusing_counter = None
@@ -75,7 +76,7 @@ class Guards:
         self._cache_counts(scope, counts)
 
     async def purge_or_refuse(self, pending: PendingCommit) -> Refused | None:
-        """Handle a failed guard: purge expired records, or refuse.
+        """Purge expired records to make room for a commit, or refuse the commit.
 
         Return None if the commit can be tried again.
         """
@@ -114,7 +115,7 @@ def guarded_partition(pending: PendingCommit) -> SpacePartition | None:
 
 
 def fits_limit(pendings: Sequence[PendingCommit]) -> bool:
-    """Whether the counter that failed admits all of these commits, which have the same guard."""
+    """Whether the counter whose condition failed admits all of these commits, which have the same guard."""
     guard, stored = pendings[0].guard, pendings[0].refusing_counter
     if guard is None or stored is None:
         return True

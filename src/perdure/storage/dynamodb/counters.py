@@ -1,11 +1,11 @@
-"""Counters: the number of records of each tag, stored as items that change in the records' transactions.
+"""Counters: the number of records with each tag, updated in the same transactions as the records.
 
 A counter is an item with an attribute for each tag. It includes expired records until they are purged; the
 number of live records is the count minus the expired records that an index returns. `expiries` increases
-whenever an expired record is deleted: if it is the same before and after that query, no record was subtracted
-twice or missed. `revision` increases with every change, so that a repair can detect concurrent changes. It
-restarts when a counter is deleted and created again; therefore a counter is deleted only if `records`, the
-sum of its counts, is also 0.
+whenever an expired record is deleted: if it is the same before and after the index is queried, no record was
+subtracted twice or missed. `revision` increases with every change, so that a repair can detect concurrent
+changes. If a counter is deleted and created again, `revision` starts again. Therefore a counter is deleted
+only if `records`, the sum of its counts, is 0.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ MAX_READ_ATTEMPTS = 20
 
 
 class StoredCounter(NamedTuple):
-    """A counter as it is stored, with the expired records."""
+    """A counter as it is stored. Its counts include expired records."""
 
     counts: Mapping[Tag, int]
     expiries: int
@@ -67,7 +67,7 @@ async def read_with_expired(
 ) -> tuple[StoredCounter, list[ExpiredRecord]]:
     """Return a partition's counter and the expired records that it includes.
 
-    `before` is the counter if it was just read.
+    `before` is the counter, if the caller has just read it.
     """
     before = before or await read_counter(table.get, space, partition)
     for attempts in range(MAX_READ_ATTEMPTS):
@@ -161,7 +161,7 @@ def empty_condition(revision: int) -> dict[str, Any]:
 
 
 def with_condition(update: dict[str, Any], condition: dict[str, Any]) -> dict[str, Any]:
-    """Return an update with a condition, with the attribute names and values of both."""
+    """Combine an update and a condition, with the attribute names and values of both."""
     if not condition:
         return update
     shared = ("ExpressionAttributeNames", "ExpressionAttributeValues")

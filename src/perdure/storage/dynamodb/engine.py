@@ -1,7 +1,7 @@
 """The DynamoDB engine: the seven verbs on one table, shared by any number of processes.
 
-Reads within a partition return the newest records; across partitions they may be `lag` seconds behind, as the
-table's global indexes are. Commits are in `writer`, reads in `reader` and `global_index`.
+Reads within a partition return the newest records. Reads across partitions use global indexes and may be
+`lag` seconds out of date. Commits are in `writer`, reads in `reader` and `global_index`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ POLL_SECONDS = 1.0
 
 
 async def open_engine(url: str) -> DynamoEngine:
-    """Open the table at this URL, which must exist."""
+    """Open the table at this URL. The table must exist."""
     table = Table(parse_url(url))
     try:
         await table.connect()
@@ -129,7 +129,7 @@ class DynamoEngine(Engine):
         self._waker = asyncio.get_running_loop().create_task(self._wake_all()) if is_needed else None
 
     async def _wake_all(self) -> None:
-        """Wake all watches regularly. The reads that follow share requests."""
+        """Wake all watches at regular intervals. The reads that follow share requests."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             self._watches.wake_all()

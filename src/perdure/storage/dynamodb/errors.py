@@ -1,4 +1,4 @@
-"""Translation of AWS errors to storage errors, by code and type, never by message.
+"""Translates AWS errors into storage errors, by code and type, never by message.
 
 Three questions decide what happens next. Did the server reject the request, so that nothing was done? Was the
 response lost, so that the outcome is unknown? Can the same request succeed later?
@@ -64,7 +64,7 @@ _NO_CREDENTIALS = (
 
 
 class CancellationReason(TypedDict, total=False):
-    """Why an item caused the cancellation of its transaction."""
+    """DynamoDB's reason for one item of a cancelled transaction."""
 
     Code: str
     Item: Mapping[str, Mapping[str, str]]
@@ -76,7 +76,7 @@ def error_code(error: DriverFailure) -> str:
 
 
 def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
-    """Return the reasons, one for each item of the write, in their order."""
+    """Return DynamoDB's reasons, one for each item of the write, in order."""
     response = _response(error)
     if error_code(error) == _CONDITION_FAILED_ALONE:
         return [{"Code": CONDITION_FAILED, "Item": response.get("Item", {})}]
@@ -84,7 +84,7 @@ def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
 
 
 def is_condition_failed(error: DriverFailure) -> bool:
-    """Whether a condition of the write failed: a result rather than a failure."""
+    """Whether a condition of the write failed, which is a result rather than a failure."""
     return any(reason.get("Code") == CONDITION_FAILED for reason in cancellation_reasons(error))
 
 
@@ -108,7 +108,7 @@ def may_have_been_applied(error: DriverFailure) -> bool:
 
 
 def is_transient(error: DriverFailure) -> bool:
-    """Whether the same request can succeed later."""
+    """Whether the same request may succeed later."""
     is_rejected = bool(_codes_of(error) & (_CONFLICT | _THROTTLED | _IN_PROGRESS))
     return is_rejected or may_have_been_applied(error) or isinstance(error, exceptions.ConnectionError)
 
@@ -122,12 +122,12 @@ def is_access_denied(error: DriverFailure) -> bool:
 
 
 def as_storage_error(error: DriverFailure, name: str, *, writes: bool, maybe_applied: bool) -> StorageError:
-    """Return the storage error for an error of the driver, which the caller sets as its cause.
+    """Return the storage error for an error of the driver. The caller sets the cause.
 
-    `maybe_applied`: this attempt of a write, or an earlier one, may have been applied.
+    `maybe_applied` is true if this attempt of a write, or an earlier one, may have been applied.
     """
     if writes and maybe_applied:
-        what = "no response to a write; it may have been applied, read before writing again"
+        what = "no response to a write; it may have been applied, so read before writing again"
         return OutcomeUnknown(f"{name}: {what} ({error})")
     kind, what = _classify(error, writes=writes)
     return kind(f"{name}: {what} ({error})")
@@ -147,7 +147,7 @@ def _classify(error: DriverFailure, *, writes: bool) -> tuple[type[StorageError]
 
 
 def _codes_of(error: DriverFailure) -> set[str]:
-    """Return DynamoDB's error code, or those of all items of a cancelled transaction."""
+    """Return DynamoDB's error code, or the codes of all items of a cancelled transaction."""
     code = error_code(error)
     return {reason.get("Code", "") for reason in cancellation_reasons(error)} if code == _CANCELED else {code}
 

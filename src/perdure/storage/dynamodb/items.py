@@ -23,7 +23,7 @@ from ..record import Address, Micros, Position, Record, RecordState, Space, Tag,
 from ..shards import shard_of
 
 Item: TypeAlias = Mapping[str, Mapping[str, str]]
-"""An item in the form of DynamoDB's API: each value is under the code of its type."""
+"""An item in the form of DynamoDB's API: each value is a mapping from the code of its type."""
 SpacePartition: TypeAlias = tuple[Space, str]
 """A space and a partition, which have one counter."""
 
@@ -41,11 +41,11 @@ FORMAT_VERSION = 1
 """The version of the stored format. A change that older versions would misread increases it."""
 FORMAT_KEY = Key("format", "format")
 MAX_INLINE_BODY_BYTES = 380_000
-"""Maximum size of a body, or of a part of one, in one item. With the longest names it is below 400 KB."""
+"""Maximum size of a body, or of a body part, in one item. DynamoDB limits the whole item to 400 KB."""
 TIMER_SHARD_COUNT = 8
-"""Every `due` queries all of these. DynamoDB accepts 1,000 writes a second for each, so 8,000 for a lane."""
+"""Number of shards of a lane. `due` queries all of them. Each accepts 1,000 writes a second."""
 TTL_DELAY: Micros = 7 * 86_400_000_000
-"""How long after its expiry DynamoDB itself may delete an item that was not purged."""
+"""Time between the expiry of an item and the time when DynamoDB itself may delete it."""
 
 ORDER_NAME: Mapping[str, str] = {"#order": "order"}
 """`order` is a reserved word in DynamoDB's expressions."""
@@ -62,7 +62,7 @@ class StoredState(NamedTuple):
     body_parts: int = 0
 
     def state(self, now: Micros) -> RecordState | None:
-        """Return the state for a change: None if the record has expired."""
+        """Return the state that decides a change, or None if the record has expired."""
         return RecordState(self.version, self.order, self.tag) if self.is_live(now) else None
 
     def is_live(self, now: Micros) -> bool:
@@ -148,7 +148,7 @@ def expiry_shard(shard: int) -> str:
 
 
 def encode_record(record: Record, body: Mapping[str, Mapping[str, str]]) -> dict[str, Mapping[str, str]]:
-    """Return the item of a record. `body` contains the body's attribute, or those that refer to its parts."""
+    """Return the item of a record. `body` has the body, or the attributes that refer to its parts."""
     shard = shard_of(record.partition)
     position = record.position
     item: dict[str, Mapping[str, str]] = {
@@ -231,7 +231,10 @@ def decode_state(item: Item | None) -> StoredState | None:
 
 
 def decode_expired(item: Item) -> ExpiredRecord | None:
-    """Return an expired record, or None if it is damaged: its tag is unknown, so it is not purged."""
+    """Return an expired record, or None if it is damaged.
+
+    A damaged record is not purged, because its tag is unknown.
+    """
     try:
         return ExpiredRecord(
             expires_at=int(item["expires_at"]["N"]),

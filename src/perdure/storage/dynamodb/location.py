@@ -16,7 +16,7 @@ _OPTIONS_HELP = (
     "connections=NUMBER; set all others in the AWS environment or config file"
 )
 _URL_HELP = (
-    "use dynamodb://TABLE, a name of 3 to 255 letters, digits, dots, hyphens or underscores, and add "
+    "use dynamodb://TABLE with a name of 3 to 255 letters, digits, dots, hyphens or underscores, and add "
     "?region_name=... if the environment does not set the region"
 )
 _TABLE = re.compile(r"[A-Za-z0-9_.-]{3,255}")
@@ -29,9 +29,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     profile_name: str | None = None
     """The profile in the AWS config files that provides region and credentials."""
     attempts: Annotated[int, msgspec.Meta(ge=1, le=100)] = 10
-    """Attempts of one request before an error is raised."""
+    """Maximum number of attempts of one request."""
     timeout: Annotated[float, msgspec.Meta(gt=0, le=60)] = 10.0
-    """Seconds to wait for a connection, and for a response."""
+    """Seconds to wait for a connection or a response."""
     connections: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 64
     """Maximum number of open connections."""
 
@@ -46,7 +46,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_url(url: str) -> Location:
-    """Parse `dynamodb://TABLE?OPTIONS`, or raise CannotOpen.
+    """Parse `dynamodb://TABLE?OPTIONS`; raise CannotOpen if it is invalid.
 
     Errors do not repeat invalid values, because a URL may contain a secret by mistake.
     """
@@ -57,7 +57,7 @@ def parse_url(url: str) -> Location:
     table = unquote(parts.netloc)
     is_valid = url.startswith("dynamodb://") and _TABLE.fullmatch(table)
     if not is_valid or parts.path.strip("/") or parts.fragment:
-        raise CannotOpen("dynamodb://...", "the URL names no table", _URL_HELP)
+        raise CannotOpen("dynamodb://...", "the URL does not name a table", _URL_HELP)
     shown = f"dynamodb://{table}"
     options = parse_options(parts.query, Options, shown, _OPTIONS_HELP)
     if "@" in (options.endpoint_url or ""):

@@ -1,8 +1,8 @@
 """Maintenance: scan the table, compare counters with records, repair counters, delete orphaned body parts.
 
-Other clients may write at the same time, so what a scan suspects is checked again: a partition is counted
-between two reads of its counter, a total is wrong only if it did not change during a whole scan, and a body
-part is deleted only in a transaction that finds its record without it.
+Other clients may write during the scan, so its findings are checked again: the records of a partition are
+counted between two reads of its counter, a total is reported only if it did not change during a second scan,
+and body parts are deleted only in a transaction that checks that their record does not refer to them.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ SpaceShard: TypeAlias = tuple[Space, int]
 """A space and a shard, which have one total."""
 
 MAX_TAGS_PER_UPDATE = 100
-"""An update expression has at most 4 KB."""
+"""Maximum number of tags in one update. DynamoDB limits its expression to 4 KB."""
 _EPOCH: Micros = 0
 """A time at which no record has expired."""
 _SCAN: Parameters = {
@@ -84,7 +84,7 @@ class TableScan:
         }
 
     def expected_totals(self) -> dict[SpaceShard, Counter[Tag]]:
-        """Return the sums of the counters."""
+        """Return the sum of the counters of each shard of a space."""
         totals: defaultdict[SpaceShard, Counter[Tag]] = defaultdict(Counter)
         for (space, partition), stored in self.counters.items():
             totals[space, shard_of(partition)].update(stored.counts)
@@ -136,7 +136,7 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
     for each in scan.suspect_counters():
         findings += await _check_partition(table, each, repair=repair)
     findings += await _check_totals(table, scan, repair=repair)
-    # records that seemed to be damaged may have been replaced during the scan
+    # Records that seem to be damaged are read again: they may have been replaced during the scan.
     records = await reader.records(scan.suspect_records(), _EPOCH)
     findings += [str(each) for each in records.values() if isinstance(each, Damaged)]
     for each, revision in scan.empty_counters().items():
@@ -199,7 +199,7 @@ async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[
         return []
     second_scan = await scan_table(table)
     after: dict[SpaceShard, StoredCounter] = {}
-    for batch in batched(list(suspects), MAX_BATCH_GET):  # includes every transaction that the scan has seen
+    for batch in batched(list(suspects), MAX_BATCH_GET):  # reads every transaction that the scan has seen
         after |= await read_counters(table.get_transactional, {each: total_key(*each) for each in batch})
     unchanged = {each: total for each, total in after.items() if total.revision == before[each].revision}
     findings: list[str] = []
@@ -222,7 +222,7 @@ def _wrong_totals(
 async def _repair_total(
     table: Table, shard: SpaceShard, before: StoredCounter, wrong: Mapping[Tag, int]
 ) -> None:
-    """Correct a total, unless it has changed; then the next maintenance finds it."""
+    """Correct a total. If it has changed, leave it to the next maintenance."""
     with suppress(ConditionFailed):
         for n, deltas in enumerate(batched(list(wrong.items()), MAX_TAGS_PER_UPDATE)):
             condition = revision_condition(before.revision + n)
@@ -248,7 +248,7 @@ async def _delete_orphaned_body(table: Table, parts: Sequence[Item]) -> int:
     try:
         await table.transact([("ConditionCheck", check), *deletes])
     except ConditionFailed:
-        return 0  # the record was written after the scan had passed it
+        return 0  # the record was written after it was scanned
     return sum(int(part["part_bytes"]["N"]) for part in parts)
 
 

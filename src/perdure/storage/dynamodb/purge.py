@@ -15,7 +15,7 @@ from .table import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30
-"""Each record may change a counter and a total of its own, and a transaction has at most 100 items."""
+"""Each record may change its own counter and total, and DynamoDB limits a transaction to 100 items."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts of a transaction whose records turn out to have changed."""
 
@@ -26,10 +26,10 @@ async def purge_expired(
     until: Micros,
     on_purged: Callable[[Sequence[ExpiredRecord]], None],
 ) -> None:
-    """Delete those of these records that still exist and are still expired.
+    """Delete the records that still exist and are still expired.
 
-    `on_purged` is called with the deleted records after each transaction. A record may be given twice: an
-    index shows it twice while it moves.
+    `on_purged` is called with the deleted records after each transaction. A record may be given twice,
+    because an index can list it twice while its expiry changes.
     """
     unique = {each.address: each for each in expired}.values()
     neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
@@ -49,7 +49,7 @@ async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
 async def _purge_batch(
     table: Table, expired: Sequence[ExpiredRecord], until: Micros
 ) -> Sequence[ExpiredRecord]:
-    """Delete these records in one transaction, which is retried without those that have changed."""
+    """Delete records in one transaction. If some have changed, repeat it without them; return the others."""
     left = dict(enumerate(expired))
 
     def on_failure(index: int, item: Item | None) -> None:

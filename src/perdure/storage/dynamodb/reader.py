@@ -1,7 +1,7 @@
 """Reads by address and pages of one partition, which always return the newest records.
 
-Concurrent reads share requests. A page is read in two steps: its keys from an index, which contains little
-else, then the records. A record that has moved in between is skipped.
+Concurrent reads share requests. A page is read in two steps: first the keys, from an index that contains
+little else, then the records. A record whose position has changed in the meantime is skipped.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _is_complete(found: Mapping[Key, Item], parts: Sequence[Key]) -> bool:
 def _page_query(request: PageRequest, partition: str) -> Parameters:
     values = {":pk": {"S": partition_pk(request.space, partition)}}
     expression = "pk = :pk"
-    if request.tag is not None:  # the sort keys of a tag are between its name with NUL and with \1
+    if request.tag is not None:  # its sort keys are between the tag with NUL and the tag with \1
         first, last = f"{request.tag}\0", f"{request.tag}\1"
         if request.after is not None and request.descending:
             last = tag_sort_key(request.tag, request.after)
@@ -218,7 +218,7 @@ def _page_query(request: PageRequest, partition: str) -> Parameters:
 
 
 def _is_current(record: Record, listed: str, request: PageRequest) -> bool:
-    """Whether a record still has the sort key that the index listed, and is not the one to start after."""
+    """Whether a record still has the sort key in the index, and is not the one that the page starts after."""
     position = record.position
     current = sort_key(position) if request.tag is None else tag_sort_key(record.tag, position)
     return current == listed and position != request.after

@@ -91,7 +91,7 @@ def _indexes(table: Parameters) -> dict[str, tuple[object, ...]]:
 POLL_SECONDS = 0.2
 """Seconds between two checks of a table that is being created."""
 MAX_CREATE_SECONDS = 300.0
-"""Seconds to wait for a table to become active."""
+"""Maximum number of seconds to wait for a table to become active."""
 _USABLE = {"ACTIVE", "UPDATING"}
 
 
@@ -107,7 +107,7 @@ async def check_table(table: Table) -> None:
             table.location.display_name, "the table does not exist in this account and region", remedy
         )
     if stored["TableStatus"] not in _USABLE:
-        reason = f"the table is not ready, its status is {stored['TableStatus']}"
+        reason = f"the table is not ready: its status is {stored['TableStatus']}"
         raise StorageUnavailable(f"{table.location.display_name}: {reason}")
     _check_shape(table, stored)
     await _check_format(table)
@@ -183,7 +183,7 @@ async def _check_format(table: Table) -> None:
         reason = "the table has the format of an earlier development version of perdure"
         raise CannotOpen(table.location.display_name, reason, "use another table, or delete this one")
     if found > FORMAT_VERSION:
-        reason = f"its format is {found}, this version of perdure supports {FORMAT_VERSION}"
+        reason = f"its format is {found}, but this version of perdure supports only {FORMAT_VERSION}"
         raise NewerSchema(table.location.display_name, reason, "upgrade perdure")
 
 
@@ -213,7 +213,7 @@ async def _admin_request(
 
 
 def _open_error(table: Table, error: DriverFailure) -> CannotOpen | None:
-    """Return an error with a remedy, if there is one."""
+    """Return an error that says what to do, or None if that is unknown."""
     name = table.location.display_name
     if is_bad_credentials(error):
         remedy = "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, a profile_name, or a role of this machine"

@@ -1,4 +1,4 @@
-"""Requests to DynamoDB that are signed here instead of by the driver, which takes much longer for each.
+"""Sends requests to DynamoDB. They are signed here, because the driver takes much longer to sign them.
 
 The driver sends the first request of each operation. Its address, headers and signature scope are the signing
 context of the following requests, which are encoded, signed and decoded here and sent by the driver's own
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 MAX_UNSTREAMED_BYTES = 2**20
 """Maximum size of a body that is sent in one piece; the HTTP library warns about larger ones."""
 TOTAL_TIMEOUT_FACTOR = 4
-"""The driver limits the time to connect and to read each chunk; this limits the whole request."""
+"""A whole request may take this many times the driver's timeout, which limits each of its steps."""
 _JSON = "application/x-amz-json-1.0"
 _SHARED_HEADERS = {"amz-sdk-request", "content-type", "user-agent", "x-amz-target"}
 """Headers that all requests of an operation share."""
@@ -47,7 +47,7 @@ _REQUEST_HEADERS = {
     "x-amz-date",
     "x-amz-security-token",
 }
-"""Headers of one request, which are computed again or are optional."""
+"""Headers that are different in each request. They are computed again, or left out."""
 _AUTHORIZATION = re.compile(
     r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+/[^/]+)/aws4_request, "
     r"SignedHeaders=([^,]+), Signature=[0-9a-f]+"
@@ -72,12 +72,15 @@ class Credentials(Protocol):
 
 
 class SigningContext:
-    """The address and headers of one operation, signed with some credentials by AWS Signature Version 4."""
+    """The address and headers of one operation, and the credentials that sign its requests.
+
+    The signatures have AWS Signature Version 4.
+    """
 
     def __init__(
         self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
     ) -> None:
-        """`scope` is region and service; `signed` has the names of the signed headers, in order."""
+        """`scope` is the region and the service; `signed` is the names of the signed headers, in order."""
         self.url = url
         self.keys = keys
         self._same = dict(same)
@@ -97,7 +100,7 @@ class SigningContext:
         return self._same["x-amz-target"].rpartition(".")[2]
 
     def headers(self, body: bytes, stamp: str) -> dict[str, str]:
-        """Return the headers of a request at a time such as 20261116T060647Z."""
+        """Return the headers of a request that is sent at this time, such as 20261116T060647Z."""
         day = stamp[:8]
         if day != self._day:
             self._day, self._key = day, self._key_of(day)
@@ -130,7 +133,7 @@ def _canonical_lines(headers: Mapping[str, str], names: str) -> str:
 
 
 def signing_context_from(request: AWSPreparedRequest, keys: FrozenCredentials) -> SigningContext | None:
-    """Return the context of a request that the driver has signed, or None if it is not reproducible."""
+    """Return the context of a request that the driver has signed, or None if it cannot be reproduced."""
     given = cast("Any", request)
     headers = {name.lower(): _text(value) for name, value in given.headers.items()}
     found = _AUTHORIZATION.fullmatch(headers.get("authorization", ""))
@@ -198,7 +201,7 @@ class Sender:
 
     @property
     def http_session_cls(self) -> type[ObservedHttpSession]:
-        """The session class for the configuration of the client."""
+        """The class of the HTTP session, for the configuration of the client."""
         return type("SenderHttpSession", (ObservedHttpSession,), {"sender": self})
 
     def start(self, db: DynamoDBClient, credentials: Credentials | None) -> None:
@@ -207,10 +210,9 @@ class Sender:
         self._credentials = credentials
 
     async def send(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the response of the client's method of this name, without ResponseMetadata, or raise its
-        error.
+        """Send the request of this method of the client. Return the response without ResponseMetadata.
 
-        Binary values can be sent, but are returned as base 64.
+        The errors are those of the client. Binary values can be sent, but are returned in base 64.
         """
         name: str = self._db.meta.method_to_api_mapping[operation]
         context = self._contexts.get(name)
@@ -246,7 +248,7 @@ class Sender:
             raise ResponseParserError(f"the response is not valid JSON: {error}") from error
 
     def _error(self, name: str, response: Any, body: bytes) -> ClientError:  # noqa: ANN401
-        """Return the error that the driver would raise, by its own service model."""
+        """Return the error that the driver would raise, according to its service model."""
         model = self._db.meta.service_model
         parser = cast("Any", create_parser)(model.resolved_protocol)
         raw = {

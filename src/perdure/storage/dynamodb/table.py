@@ -1,8 +1,8 @@
-"""The requests to the table, with retries if those are safe.
+"""Sends requests to the table, and retries them if that is safe.
 
-The driver's own retries are disabled. Retried are reads, requests that the server rejected temporarily, and
-writes that can detect that they were applied before. Items are plain mappings: the driver's types are not
-used outside this module.
+The driver's own retries are disabled. A request is retried if it is a read, if the server rejected it
+temporarily, or if it is a write that can detect that it was applied before. Items are plain mappings: the
+driver's types are not used outside this module.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ MAX_BATCH_GET = 100
 MAX_BATCH_WRITE = 25
 """DynamoDB's limit of keys in one BatchWriteItem."""
 MAX_RETRY_SECONDS = 480.0
-"""Seconds during which a request is retried. DynamoDB remembers a transaction's token for ten minutes."""
+"""Seconds after which a request is not retried. DynamoDB remembers a transaction's token for 10 minutes."""
 _MIN_BACKOFF = 0.02
 _MAX_BACKOFF = 1.0
 
@@ -74,8 +74,8 @@ def _service_models() -> Loader:
 class ConditionFailed(Exception):
     """Raised when a condition of a write failed. Nothing was written.
 
-    There is a reason for each item. `maybe_applied`: an earlier attempt got no response, so the stored items
-    may be the result of this same write.
+    There is a reason for each item. `maybe_applied` is true if an earlier attempt got no response: the stored
+    items may then be the result of this same write.
     """
 
     def __init__(self, reasons: Sequence[CancellationReason], *, maybe_applied: bool) -> None:
@@ -188,14 +188,14 @@ class Table:
     async def transact(self, writes: Sequence[Write], *, is_shared: bool = False) -> None:
         """Write all items or none. DynamoDB recognizes a retry by its token and applies it only once.
 
-        `is_shared`: raise Contended instead of retrying if conflicts on only some of the items prevented it.
+        With `is_shared`, raise Contended instead of retrying if conflicts on some of the items prevented it.
         """
         items = [{action: {"TableName": self.name, **parameters}} for action, parameters in writes]
         request = {"TransactItems": items, "ClientRequestToken": str(uuid4())}
         await self.send("transact_write_items", request, writes=True, is_shared=is_shared)
 
     async def delete(self, keys: Sequence[Key]) -> None:
-        """Delete items that nothing refers to. It is idempotent."""
+        """Delete items that nothing refers to. This is idempotent."""
         for batch in batched(keys, MAX_BATCH_WRITE):
             remaining: Parameters = {self.name: [{"DeleteRequest": {"Key": key.item}} for key in batch]}
             idle = 0

@@ -1,7 +1,7 @@
 """A transaction that several commits share, and a commit that is not written yet.
 
-A transaction sums up the changes of each counter, so that a counter is one item however many changes it has.
-If a condition of an item fails, the item's callback receives what is stored instead.
+A transaction adds up the changes of each counter, so that it writes each counter only once. If the condition
+on an item fails, a callback receives the stored item.
 
 A pending commit starts with the state that its writer expects: the address of a new record is free, an
 existing record is as it was read. DynamoDB accepts the commit in one request if that is true; otherwise it
@@ -62,11 +62,11 @@ from .items import (
 from .table import RETURN_EXISTING_ITEM, ConditionFailed, Parameters, Table, Write
 
 OnConditionFailed: TypeAlias = Callable[[Item | None], None]
-"""Called with the stored item if the condition on it failed."""
+"""A function that is called with the stored item if the condition on it failed."""
 
 _NOT_EXPIRED = "(attribute_not_exists(expires_at) OR expires_at > :now)"
 CLOCK_SKEW_MARGIN: Micros = 60_000_000
-"""If a record expires this soon, a client whose clock is ahead may already treat it as expired."""
+"""If a record expires within this time, it may already have expired for a client whose clock is ahead."""
 
 
 class Transaction:
@@ -108,7 +108,7 @@ class Transaction:
         self._expiries.add((address.space, address.partition))
 
     def note_near_expiry(self, record: Record, now: Micros) -> None:
-        """Mark the counter if the record may already have expired for a client whose clock is ahead."""
+        """Increase `expiries` if the record may already have expired for a client whose clock is ahead."""
         if record.expires_at is not None and record.expires_at <= now + CLOCK_SKEW_MARGIN:
             self._expiries.add((record.space, record.partition))
 
@@ -123,9 +123,9 @@ class Transaction:
         self._counter_conditions[space, partition] = condition, on_failure
 
     async def commit(self, *, is_shared: bool = False) -> bool:
-        """Return whether it was written. If not, the callbacks have received what is stored.
+        """Write the items. Return False if a condition failed; the callbacks then have the stored items.
 
-        `is_shared`: raise Contended if conflicts on only some of the items prevented it.
+        With `is_shared`, raise Contended if conflicts on some of the items prevented the write.
         """
         self._add_counters()
         try:
@@ -151,7 +151,7 @@ class Transaction:
     async def _report_failures(self, reasons: Sequence[CancellationReason]) -> None:
         """Call the callbacks with the stored items.
 
-        Items that a conflict kept DynamoDB from checking are read.
+        Items that DynamoDB has not checked because of a conflict are read.
         """
         unchecked: dict[Key, OnConditionFailed] = {}
         for write, on_failure, reason in zip(self._writes, self._failure_callbacks, reasons, strict=True):
@@ -187,7 +187,7 @@ class Transaction:
             self._add_counter(scope, deltas)
             totals[total_key(scope[0], shard_of(scope[1]))].update(deltas)
         for key, deltas in totals.items():
-            if deltas:  # even if they cancel out: its revision must show that its counters have changed
+            if deltas:  # even if they are 0: the revision must show that counters have changed
                 self._add("Update", {"Key": key.item, **counter_update(deltas)}, None)
 
     def _add_counter(self, scope: SpacePartition, deltas: Mapping[Tag, int]) -> None:
@@ -206,7 +206,10 @@ def _key_or_item(write: Write) -> Item:
 
 
 def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
-    """Return the condition that exactly this state is stored, expired or not as it is now; or none."""
+    """Return the condition that exactly this state is stored; if it is None, that there is no record.
+
+    The record must also be live, or expired, at `now` like the given state.
+    """
     if stored is None:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
     values = {
@@ -228,7 +231,7 @@ def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
 
 
 def _body_condition(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
-    """Return the condition that the record has this split body, or none. Adds to `values`."""
+    """Return the condition that the record has this split body, or none. Add the value to `values`."""
     if body_id is None:
         return "attribute_not_exists(body_id)"
     values[":body_id"] = {"S": body_id}
@@ -248,7 +251,7 @@ class PendingCommit:
         self.refusing_counter: StoredCounter | None = None
         """The guarded counter as it was stored when the guard's condition failed."""
         self.stored = [_expected_state(change) for change in changes]
-        """What is stored at the address of each change, as far as is known."""
+        """The state that is expected, or was found, at the address of each change."""
 
     @property
     def partition(self) -> str:
@@ -287,7 +290,7 @@ class PendingCommit:
         )
 
     def accepted_results(self) -> tuple[Accepted | Kept, ...]:
-        """Return the results of all changes, or none if one of them is refused."""
+        """Return the results of all changes, or an empty tuple if one of them is refused."""
         return accepted_results(self.results()) or ()
 
     def result_without_write(self) -> Committed | Refused | None:
@@ -335,7 +338,7 @@ class PendingCommit:
 
 
 def _expected_state(change: Change) -> StoredState | None:
-    """Return the state that the writer expects, as live: the table checks whether it has expired."""
+    """Return the state that the writer expects. It never expires: the table compares the stored expiry."""
     before = record_before(change)
     if before is None:
         return None

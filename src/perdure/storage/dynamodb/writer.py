@@ -1,11 +1,10 @@
-"""Commits: a single conditional write if one item is enough, otherwise transactions that several commits
-share.
+"""Commits: one conditional write if one item is enough, otherwise a transaction that several commits share.
 
 Each commit belongs to one of several queues. A queue writes one transaction at a time, so commits of one
 process to the same partition never conflict; those that arrive meanwhile share the next transaction. If a
 transaction is refused, each of its commits is decided again with what is stored: it is refused, or tried
 again. If a transaction is cancelled by conflicts on some of its items, the commits that do not use these
-items are written without the others: conflicts in one partition fail no commit of another.
+items are written without the others: conflicts in one partition never make a commit to another one fail.
 """
 
 from __future__ import annotations
@@ -225,7 +224,7 @@ def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
 
 
 def _split_by_guard(again: _Group) -> list[_Group]:
-    """Split off, one by one, the commits that a guard does not admit together."""
+    """Return the groups in which to try commits again: alone, if their guard does not admit all of them."""
     by_guard: defaultdict[SpacePartition | None, _Group] = defaultdict(list)
     for pending in again:
         by_guard[None if pending.refusing_counter is None else guarded_partition(pending)].append(pending)
@@ -240,7 +239,7 @@ def _split_by_guard(again: _Group) -> list[_Group]:
 
 
 def _weight(pending: PendingCommit) -> int:
-    """Return the share of a transaction that a commit uses, in hundredths, by items or by bytes."""
+    """Return how many hundredths of a transaction a commit needs, by its items or by its bytes."""
     afters = map(record_after, pending.changes)
     sizes = [len(after.body.encode()) for after in afters if after is not None]
     parts = sum(-(-size // MAX_INLINE_BODY_BYTES) for size in sizes if size > MAX_INLINE_BODY_BYTES)

@@ -1,4 +1,4 @@
-"""Translation of the driver's and the server's errors to storage errors, by type and code, never by text."""
+"""Translates errors of the driver and the server into storage errors, by type and code, never by text."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ _ERRORS_BY_CODE: dict[str, tuple[type[StorageError], str]] = {
     "NOREPLICAS": (StorageUnavailable, "fewer replicas are connected than min-replicas-to-write"),
     "CLUSTERDOWN": (StorageUnavailable, "the cluster, or a part of it, is down"),
     "TRYAGAIN": (StorageUnavailable, "the keys are being moved to another node"),
-    "MOVED": (StorageUnavailable, "the nodes disagree about who has the keys"),
+    "MOVED": (StorageUnavailable, "the nodes disagree about which node has the keys"),
     "ASK": (StorageUnavailable, "the keys are being moved to another node"),
-    "NOSCRIPT": (StorageUnavailable, "the server has restarted and forgotten its scripts"),
-    "BUSY": (StorageUnavailable, "the server is busy with a long script"),
+    "NOSCRIPT": (StorageUnavailable, "the server does not have the script, perhaps after a restart"),
+    "BUSY": (StorageUnavailable, "the server is busy running a long script"),
 }
 
 
 def error_code(error: RedisError) -> str:
-    """Return the code that starts the server's error message, or an empty string."""
+    """Return the code at the start of the server's error message, or an empty string if there is none."""
     known = cast("str | None", error.status_code)
     if known is not None:
         return known
@@ -48,8 +48,8 @@ def error_code(error: RedisError) -> str:
 def server_error(error: RedisError, where: str, *, writes: bool = False) -> StorageError:
     """Return the storage error for an error of the server.
 
-    A command that fails has changed nothing, with one exception: the write script may fail after its first
-    writes, at a key of the wrong type.
+    A command that fails has changed nothing, with one exception: if an index has the wrong type, the write
+    script may fail after it has written something.
     """
     kind, what = _ERRORS_BY_CODE.get(error_code(error), (StorageFailed, "the server failed"))
     if writes and kind is StorageCorrupt:
@@ -68,7 +68,7 @@ def unknown_outcome_error(error: Exception, where: str) -> OutcomeUnknown:
 
 
 def failed_read_error(error: StorageError) -> StorageUnavailable:
-    """Return the error of a read whose reply was lost: it has changed nothing."""
+    """Return the error for a read whose reply was lost. Nothing was written, so the read can be repeated."""
     return _with_cause(StorageUnavailable(*error.args), error.__cause__)
 
 

@@ -1,7 +1,7 @@
 """Scans of index ranges: of one shard, or merged over all shards.
 
-A merged scan first reads only a share of the entries from each shard, so that not every shard sends as many
-as the caller needs. It then reads more from the shards whose entries were all used.
+A merged scan first reads only a few entries from each shard, because most of the entries that the caller
+needs come from other shards. It then reads more from the shards whose entries have all been returned.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .scripts import RANGES_SCRIPT
 
 
 class ShardScan:
-    """The index of one shard, and the part of its range that is not read yet."""
+    """An index of one shard: the entries that were read but not returned, and the range that is left."""
 
     def __init__(self, shard: int, key: bytes, lex_range: LexRange) -> None:
         self.shard = shard
@@ -39,7 +39,7 @@ class ShardScan:
 
 
 class MergedScan:
-    """A scan over several shards, whose entries it returns in one order."""
+    """A scan of several shards that returns their entries as one sorted sequence."""
 
     def __init__(self, router: Router, scans: Sequence[ShardScan], *, descending: bool = False) -> None:
         self._router = router
@@ -47,9 +47,9 @@ class MergedScan:
         self._descending = descending
         self._is_started = False
 
-    async def take(self, count: int) -> list[tuple[int, bytes]]:
-        """Return the next `count` entries, each with its shard; fewer only at the end."""
-        found: list[tuple[int, bytes]] = []
+    async def take(self, count: int) -> list[bytes]:
+        """Return the next `count` entries. There are fewer only at the end."""
+        found: list[bytes] = []
         while len(found) < count:
             await self._refill(count)
             found += self._pop_sorted(count - len(found))
@@ -58,7 +58,7 @@ class MergedScan:
         return found
 
     async def _refill(self, count: int) -> None:
-        """Read more entries for each shard that has none left but is not exhausted."""
+        """Read more entries of each shard that has none left and is not exhausted."""
         empty = [scan for scan in self._scans if not scan.entries and not scan.is_exhausted]
         is_first = not self._is_started and len(self._scans) > 1
         limit = min(count, count // 16 + 8) if is_first else count
@@ -77,8 +77,11 @@ class MergedScan:
         (reply,) = await self._router.read([(scans[0].shard, call)])
         return cast("list[list[bytes]]", reply)
 
-    def _pop_sorted(self, count: int) -> list[tuple[int, bytes]]:
-        """Remove and return the next entries, up to the last one read of any shard that has more."""
+    def _pop_sorted(self, count: int) -> list[bytes]:
+        """Remove and return the next entries, at most `count`.
+
+        Stop at the last entry of a shard that is not exhausted: its next entry may precede those of others.
+        """
         last_read = [scan.entries[-1] for scan in self._scans if not scan.is_exhausted]
         parts = [[(entry, scan.shard) for entry in scan.entries] for scan in self._scans if scan.entries]
         ahead = merge_sorted(parts, lambda each: each, count, descending=self._descending)
@@ -88,4 +91,4 @@ class MergedScan:
         taken = Counter(shard for _, shard in ahead)
         for scan in self._scans:
             del scan.entries[: taken[scan.shard]]
-        return [(shard, entry) for entry, shard in ahead]
+        return [entry for entry, _ in ahead]

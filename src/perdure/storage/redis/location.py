@@ -4,7 +4,7 @@
     redis+sentinel://host:26379,host:26379/service/0
     redis+cluster://host:7000,host:7001/
 
-`rediss` instead of `redis` uses TLS. Options that are not perdure's are passed to the driver.
+`rediss` instead of `redis` uses TLS. Options other than perdure's own are passed to the driver.
 """
 
 from __future__ import annotations
@@ -61,15 +61,15 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     )
     """The prefix of all keys. Use a different one for each storage on a server."""
     timeout: Seconds = 5.0
-    """Seconds to wait for a connection, and for a reply."""
+    """Seconds to wait for a connection or a reply, and to retry a call that was not executed."""
     replicas: Annotated[int, msgspec.Meta(ge=0, le=100)] = 0
-    """How many replicas must confirm a commit before it returns."""
+    """Number of replicas that must confirm a commit before it returns."""
     replica_timeout: Seconds = 1.0
-    """Seconds to wait for them; then the commit raises OutcomeUnknown."""
+    """Seconds to wait for the replicas; after that, the commit raises OutcomeUnknown."""
     persistence: Literal["any", "required", "always"] = "required"
-    """any: accept a server without an append-only file. always: require appendfsync always."""
+    """`any` accepts a server without an append-only file; `always` requires `appendfsync always`."""
     eviction: Literal["refuse", "accept"] = "refuse"
-    """accept: allow a server that evicts records when its memory is full."""
+    """`accept` allows a server that evicts records when its memory is full."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,13 +80,13 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
     service: str
     options: Options
     driver: dict[str, Any]
-    """Arguments of the driver's connections, without host and port."""
+    """The arguments of the driver's connections, without host and port."""
     sentinel: dict[str, Any]
-    """Arguments that differ for connections to sentinels."""
+    """The arguments that are different for connections to sentinels."""
 
 
 def parse_url(url: str) -> Location:
-    """Parse the URL, or raise CannotOpen."""
+    """Parse a URL; raise CannotOpen if it is invalid."""
     name = _redacted(url)
     if _is_ambiguous(url):
         raise CannotOpen(name, "the URL has an @ after /, ? or #", _ENCODING_HELP)
@@ -97,7 +97,7 @@ def parse_url(url: str) -> Location:
         servers = tuple(_host(each, port) for each in hosts.split(","))
         service, database = _path(parts.path + parts.fragment, kind)
         given = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-    except (ValueError, LookupError):  # its text may contain a password
+    except (ValueError, LookupError):  # the text of the error may contain a password
         raise CannotOpen(name, "the URL is malformed", _URL_HELP) from None
     if kind == "single" and len(servers) > 1:
         raise CannotOpen(
@@ -131,7 +131,7 @@ def parse_url(url: str) -> Location:
 
 
 def _path(path: str, kind: Kind) -> tuple[str, int]:
-    """Return the name of the service that sentinels monitor, and the number of the database."""
+    """Return the name of the service that the sentinels monitor, and the number of the database."""
     names = [unquote(each) for each in path.split("/") if each]
     service = names.pop(0) if kind == "sentinel" else ""
     database = int(names.pop(0)) if names and kind != "cluster" else 0
@@ -141,7 +141,7 @@ def _path(path: str, kind: Kind) -> tuple[str, int]:
 
 
 def _driver_options(name: str, given: dict[str, str]) -> dict[str, Any]:
-    """Return the arguments that redis-py derives from the options that are not perdure's."""
+    """Let redis-py parse the options that are not perdure's, and return its arguments."""
     forbidden = sorted(_RESERVED_DRIVER_OPTIONS.intersection(given))
     if forbidden:
         raise CannotOpen(name, f"{', '.join(forbidden)} cannot be set in the URL", _OPTIONS_HELP)
@@ -176,7 +176,7 @@ def _host(text: str, port: int) -> Host:
 
 
 def _is_ambiguous(url: str) -> bool:
-    """Whether the @ may belong to an unencoded password that contains /, ? or #."""
+    """Whether an @ may belong to a password that contains /, ? or # without encoding."""
     return re.search("[/?#].*@", _after_scheme(url), re.DOTALL) is not None
 
 

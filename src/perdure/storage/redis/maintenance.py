@@ -1,7 +1,7 @@
 """Maintenance: check that every record is in its indexes, and that every index entry has its record.
 
-There are no counters to check: a count is the length of a range of an index. Each batch of records or entries
-is compared by one script, so no write can come in between.
+There are no counters to check: a count is the length of a range of an index. One call of a script compares a
+whole batch of records or entries, so no write can happen in between.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from .scripts import MISSING_SCRIPT, STALE_SCRIPT, Argument
 from .topology import Topology
 
 BATCH_SIZE = 100
-"""Number of records or entries that one call checks. More would block the server for too long."""
+"""Maximum number of records or entries that one call checks. More would block the server for too long."""
 MAX_RECORDS_PER_READ = 16
-"""Maximum number of records that are decoded together to find damaged ones; each may have 2 MiB."""
+"""Maximum number of records that are read together to find damaged ones. Each can have 2 MiB."""
 INDEX_NAMES = {
     b"o": "the listing of their partition",
     b"g": "the listing by tag of their partition",
-    b"e": "the expiries by tag of their partition",
+    b"e": "the expiry index by tag of their partition",
     b"O": "the listing over all partitions",
     b"G": "the listing by tag over all partitions",
-    b"E": "the expiries by tag over all partitions",
-    b"T": "the timers",
-    b"X": "the expiries",
+    b"E": "the expiry index by tag over all partitions",
+    b"T": "the timer index",
+    b"X": "the expiry index",
 }
 """The eight kinds of index, in the order that the scripts expect."""
 _PREFIXED_KINDS = b"geGET"
@@ -52,7 +52,7 @@ class _ParsedKey(NamedTuple):
 
     @property
     def address(self) -> Address:
-        """The address of the record, if the key is one of a record."""
+        """The address of the record. The key must be the key of a record."""
         space, partition, key = self.names
         return Address(Space(space), partition, key)
 
@@ -74,7 +74,7 @@ async def maintain(topology: Topology, router: Router, keys: Keys, *, repair: bo
 
 
 async def server_info(topology: Topology) -> StorageInfo:
-    """Return the version and the clock of the first node, if the user is allowed to read them."""
+    """Return the version and the time of the first node, if the user is allowed to read them."""
     node = (await topology.nodes_by_shard())[0]
     info, time = await node.send_now(("INFO", "server"), ("TIME",))
     if not (isinstance(info, bytes) and isinstance(time, list)):
@@ -104,7 +104,7 @@ async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
 async def _count_missing(
     router: Router, keys: Keys, records: Sequence[_ParsedKey], *, repair: bool
 ) -> Mapping[bytes, int]:
-    """Return, for each kind of index, how many of these records are missing from it."""
+    """Return how many of these records are missing from each kind of index. With `repair`, add them."""
     batches = batches_by_shard([record.address for record in records], BATCH_SIZE)
     calls = [_missing_call(keys, batch, repair=repair) for batch in batches]
     total: Counter[bytes] = Counter()
@@ -122,7 +122,7 @@ def _missing_call(keys: Keys, records: Sequence[Address], *, repair: bool) -> Ca
 
 
 async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damaged]:
-    """Return those of these records that cannot be decoded."""
+    """Return a Damaged for each of these records that cannot be decoded."""
     damaged: list[Damaged] = []
     for batch in batched(records, MAX_RECORDS_PER_READ):
         values = await router.read([(each.shard, ("MGET", each.key)) for each in batch])
@@ -136,18 +136,18 @@ async def _damaged(router: Router, records: Sequence[_ParsedKey]) -> list[Damage
 
 
 async def _wrong_type(router: Router, record: _ParsedKey) -> Damaged | None:
-    """Return the damage of a key that is not a string, or None if it was deleted meanwhile."""
+    """Return a Damaged if the key is not a string, or None if it was deleted in the meantime."""
     (kind,) = await router.read([(record.shard, ("TYPE", record.key))])
     is_valid = kind in (b"none", b"string")
     return None if is_valid else Damaged(record.address, "its key has a value of the wrong type")
 
 
 async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair: bool) -> int:
-    """Return how many entries of this index have no record."""
+    """Return how many entries of this index have no record. With `repair`, remove them."""
     scan = MergedScan(router, [ShardScan(index.shard, index.key, LexRange(b"-", b"+"))])
     kind = list(INDEX_NAMES).index(index.kind) + 1
     total = 0
-    while entries := [entry for _, entry in await scan.take(BATCH_SIZE)]:
+    while entries := await scan.take(BATCH_SIZE):
         addresses = [_entry_address(index, entry) for entry in entries]
         arguments: list[Argument] = [int(repair), kind]
         for entry, address in zip(entries, addresses, strict=True):
@@ -159,7 +159,7 @@ async def _count_stale(router: Router, keys: Keys, index: _ParsedKey, *, repair:
 
 
 def _entry_address(index: _ParsedKey, entry: bytes) -> Address:
-    """Return the address of an entry's record. Names that the entry lacks are in the key of its index."""
+    """Return the address of an entry's record. Names that the entry lacks are in the key of the index."""
     try:
         prefix = entry.index(NUL) + 1 if index.kind in _PREFIXED_KINDS else 0
         key, *rest = entry_names(entry, prefix)

@@ -32,7 +32,7 @@ MAX_CALLS_PER_BATCH = 256
 MAX_BATCH_BYTES = 4 * 1024 * 1024
 """Maximum size of the commands in one round trip, unless a single call is larger."""
 MAX_CONCURRENT_READS = 4
-"""Maximum number of concurrent round trips of reads. Writes have one: a second one was not faster."""
+"""Maximum number of concurrent round trips for reads. Writes use one at a time: two were not faster."""
 
 
 class Connection(Protocol):
@@ -55,7 +55,7 @@ async def ping_on_connect(connection: Connection) -> None:
 
 
 async def require_master_on_connect(connection: Connection) -> None:
-    """Set up a connection and check that the server is a master: a new replica may lag behind."""
+    """Set up a connection and check that the server is a master. The data of a replica may be out of date."""
     await ping_on_connect(connection)
     reply = await _try_command(connection, ("HELLO",)) or await _try_command(connection, ("ROLE",))
     if reply is not None:
@@ -72,7 +72,10 @@ async def _try_command(connection: Connection, command: Command) -> object | Non
 
 
 def _check_role(reply: list[object] | dict[object, object]) -> None:
-    """Check the role in a reply to HELLO, a map or a flat list of names and values, or to ROLE, a list."""
+    """Raise ReadOnlyError unless the role is master.
+
+    A reply to HELLO is a map, or a flat list of names and values. A reply to ROLE starts with the role.
+    """
     if isinstance(reply, dict):
         role = reply.get(b"role")
     else:
@@ -114,7 +117,7 @@ class Node:
         return await self._reads.submit([_pack(command) for command in commands])
 
     async def write(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        """Send calls of the write script; one that too few replicas confirm yields OutcomeUnknown."""
+        """Send calls of the write script. The reply is OutcomeUnknown if too few replicas confirm a call."""
         return await self._writes.submit([_pack(command) for command in commands])
 
     async def send_now(self, *commands: Command) -> Sequence[Reply]:
@@ -192,12 +195,12 @@ async def _reply(connection: Connection) -> Reply:
 
 
 def _regroup(replies: Sequence[Reply], batches: Iterable[Sequence[bytes]]) -> list[Sequence[Reply]]:
-    """Return the replies of each batch."""
+    """Split the replies into one group for each batch."""
     remaining = iter(replies)
     return [list(islice(remaining, len(batch))) for batch in batches]
 
 
 def parse_info(reply: bytes) -> dict[str, str]:
-    """Parse a reply to INFO or CLUSTER INFO: lines of name, colon and value, and headings."""
+    """Parse a reply to INFO or CLUSTER INFO: lines such as `name:value`, and headings."""
     lines = (line.partition(":") for line in reply.decode().splitlines())
     return {name: value for name, colon, value in lines if colon}

@@ -1,7 +1,7 @@
 """Notifications of other clients' changes: a subscription that exists while there are watches.
 
-A message is a hint and may be lost with its connection. All watches are therefore woken after each successful
-subscription, the first one as well as those after a broken connection.
+A message is a hint and is lost if the connection breaks. Therefore all watches are woken after every
+successful subscription: the first one, and each one after a broken connection.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .topology import Topology
 KEEPALIVE_SECONDS = 10.0
 """Seconds without a message after which the server is pinged."""
 RESUBSCRIBE_DELAY = 0.5
-"""Seconds before a broken subscription is renewed."""
+"""Seconds to wait before a broken subscription is renewed."""
 
 
 class Listener:
@@ -62,7 +62,7 @@ class Listener:
             await asyncio.sleep(RESUBSCRIBE_DELAY)
 
     async def _listen(self) -> None:
-        """Listen until the connection breaks, or another node has the first shard."""
+        """Listen until the connection breaks, or the first shard has moved to another node."""
         node = (await self._topology.nodes_by_shard())[0]
         async with PubSub(node.pool) as subscription:
             async with asyncio.timeout(KEEPALIVE_SECONDS):
@@ -93,7 +93,7 @@ class Listener:
             return
         try:
             self.watches.wake(_addresses(names))
-        except ValueError:  # a message without addresses, or of another application
+        except ValueError:  # a message without addresses, or from another application
             self.watches.wake_all()
 
 

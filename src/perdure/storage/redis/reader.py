@@ -1,7 +1,7 @@
 """Reads: by address, by an index, and counts.
 
-A listing first reads index entries, then the records that they name. A record that was moved or deleted in
-between, or has expired, is skipped and further entries are read, so a page is short only at the end.
+A listing first reads index entries, then the records that they name. Records that were moved or deleted in
+the meantime, or have expired, are skipped; more entries are then read, so a page is short only at the end.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from .schema import (
 from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
 
 MAX_RECORDS_PER_READ = 1000
-"""Maximum number of entries that are read together when many of their records turn out to have expired."""
+"""Maximum number of entries that a listing reads at once. It doubles the number if records are skipped."""
 
 
 class Reader:
@@ -47,7 +47,10 @@ class Reader:
     async def _read(
         self, addresses: Sequence[Address], now: Micros, command: Callable[[list[bytes]], Command]
     ) -> list[Record | Damaged | None]:
-        """Read records by one command for each server or shard, up to the first that a reply leaves out."""
+        """Read records with one command for each shard, or with one command on a single server.
+
+        Return the records before the first one that a reply leaves out.
+        """
         groups: defaultdict[int, list[int]] = defaultdict(list)
         for index, address in enumerate(addresses):
             groups[0 if self._router.is_single_server else shard_of(address.partition)].append(index)
@@ -105,7 +108,7 @@ class Reader:
         totals: dict[Tag, int] = {}
         for reply in cast("list[list[bytes | int]]", await self._router.read(calls)):
             for tag, number in zip(reply[::2], reply[1::2], strict=True):
-                # the tag of a damaged record may be invalid
+                # the tag of a damaged record may not be valid UTF-8
                 name = cast("bytes", tag).decode(errors="replace")
                 totals[name] = totals.get(name, 0) + cast("int", number)
         return totals
@@ -118,11 +121,11 @@ class Reader:
         limit: int,
         now: Micros,
     ) -> list[Record]:
-        """Return the first records of a scan that still match their entries."""
+        """Return up to `limit` records of a scan that still match their entries."""
         page = Page(limit)
         count = limit
         while not page.is_full:
-            entries = [entry for _, entry in await scan.take(count)]
+            entries = await scan.take(count)
             is_end = len(entries) < count
             while entries and not page.is_full:
                 addresses = [address(entry) for entry in entries]
@@ -138,7 +141,7 @@ class Reader:
 
 
 def _until_page_is_full(keys: list[bytes]) -> Command:
-    """Return a call that reads as many records as fit the bytes of a page, and at least one."""
+    """Return a call that reads records until they reach the maximum size of a page."""
     return RECORDS_SCRIPT.call(keys, [MAX_PAGE_BYTES])
 
 

@@ -37,14 +37,14 @@ Call: TypeAlias = tuple[int, Command]
 RETRY_DELAYS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.4)
 """Seconds before each retry; the last value applies to all further retries."""
 _WRONG_NODE_ERRORS = (BusyLoadingError, ClusterDownError, ReadOnlyError, StorageUnavailable)
-"""The call was not executed, and its node may no longer have the shard."""
+"""Errors of a call that was not executed, and whose node may no longer have the shard."""
 _NOT_EXECUTED_ERRORS = (AskError, NoScriptError, TryAgainError, *_WRONG_NODE_ERRORS)
 
 
 class Router:
     """Sends calls to the nodes of a topology.
 
-    Errors contain `name`. Retries stop after `timeout` seconds.
+    Error messages contain `name`. Retries stop after `timeout` seconds.
     """
 
     def __init__(self, topology: Topology, name: str, timeout: float) -> None:
@@ -59,7 +59,7 @@ class Router:
         return self._topology.is_single_server
 
     async def read(self, calls: Sequence[Call]) -> list[Reply]:
-        """Return the replies to calls that change nothing. Raise if a call fails."""
+        """Return the replies to calls that change nothing. Raise the error of the first call that fails."""
         with self._calls:
             replies = await self._call_with_retry(calls, writes=False)
         for reply in replies:
@@ -75,7 +75,7 @@ class Router:
             return await self._call_with_retry(calls, writes=True)
 
     async def close(self) -> None:
-        """Refuse further calls, and wait for those in flight, with their retries."""
+        """Refuse further calls, and wait for those in flight, including their retries."""
         await self._calls.drain()
 
     async def _call_with_retry(self, calls: Sequence[Call], *, writes: bool) -> list[Reply]:

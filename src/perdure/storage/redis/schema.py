@@ -2,7 +2,7 @@
 
 All keys of a shard have the same hash tag, so they are in one slot of a cluster and one script can use them.
 Names are separated by NUL, which no name contains. Every index is a sorted set whose scores are all equal, so
-its entries are ordered by their bytes; numbers have 16 digits, which makes this the order of the contract. No
+its entries are sorted by their bytes. Numbers have 16 digits, so that they sort in numerical order. No
 counters are stored: a count is the length of a range of an index.
 
     key                                         entries of the index
@@ -16,8 +16,8 @@ counters are stored: a count is the length of a range of an index.
     T                                           lane wake-up key partition space
     X                                           expiry key partition space
 
-The string of a record starts with its version, order, expiry and wake-up time in 16 digits each; tag, lane
-and body follow, with a NUL after the first two. The scripts read all of it but the body (`lua/record.lua`).
+The string of a record starts with version, order, expiry and wake-up time, in 16 digits each. Tag, lane and
+body follow, separated by NUL. The scripts read everything except the body (see `lua/record.lua`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..shards import SHARD_COUNT, shard_of
 NUL = b"\0"
 NUMBER_WIDTH = 16
 NEVER = b"9" * NUMBER_WIDTH
-"""Stored if a record has no expiry or no wake-up time; sorts after every time."""
+"""The stored form of an expiry or a wake-up time that is not set. It sorts after every time."""
 
 
 def encode_number(number: Micros) -> bytes:
@@ -47,7 +47,7 @@ def join_names(*names: str) -> bytes:
 
 
 class Keys:
-    """The names of keys under one prefix."""
+    """The names of all keys with one prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.hash_tags = tuple(f"{{{prefix}:{shard:02}}}".encode() for shard in range(SHARD_COUNT))
@@ -105,12 +105,12 @@ def batches_by_shard(addresses: Iterable[Address], size: int) -> list[Sequence[A
 
 
 def entry_number(entry: bytes, prefix: int) -> Micros:
-    """Return the number that follows a prefix of this many bytes."""
+    """Return the number in an index entry. It follows a prefix of this many bytes."""
     return int(entry[prefix : prefix + NUMBER_WIDTH])
 
 
 def entry_names(entry: bytes, prefix: int) -> list[str]:
-    """Return the names that follow that number."""
+    """Return the names in an index entry. They follow the number."""
     return entry[prefix + NUMBER_WIDTH :].decode().split("\0")
 
 
@@ -128,12 +128,12 @@ class LexRange(msgspec.Struct, frozen=True):
     descending: bool = False
 
     def starting_after(self, entry: bytes) -> LexRange:
-        """Return the rest of the range, without this entry."""
+        """Return the part of the range after this entry."""
         return LexRange(b"(" + entry, self.last, self.descending)
 
 
 def position_entry(position: Position, partition: str | None, tag: Tag | None) -> bytes:
-    """Return the entry of a position in the listing of a partition, or of all partitions."""
+    """Return the index entry of a position in the listing of one partition, or of all partitions."""
     names = [position.key] if partition is not None else [position.key, position.partition]
     return tag_prefix(tag) + encode_number(position.order) + join_names(*names)
 
@@ -162,7 +162,7 @@ def expired_range(until: Micros) -> LexRange:
 
 
 DAMAGED = b"!"
-"""Returned by the scripts instead of the state of a record that they cannot decode."""
+"""The value that the scripts return instead of the state of a damaged record."""
 _EXPIRY, _WAKE, _TAG = 2 * NUMBER_WIDTH, 3 * NUMBER_WIDTH, 4 * NUMBER_WIDTH
 
 
@@ -199,7 +199,7 @@ def encode_state(record: Record) -> bytes:
 
 
 def decode_state(address: Address, value: bytes) -> RecordState | None:
-    """Return the state that a change found at this address; raise StorageCorrupt if it is damaged."""
+    """Return the state that a change found at this address; raise StorageCorrupt if the record is damaged."""
     if not value:
         return None
     if value == DAMAGED:
@@ -213,5 +213,5 @@ def decode_state(address: Address, value: bytes) -> RecordState | None:
 
 
 def decode_tag(value: bytes) -> Tag:
-    """Return the tag in the state of a purged record. If it is not valid UTF-8, replace the invalid bytes."""
+    """Return the tag in the state of a purged record. Bytes that are not valid UTF-8 are replaced."""
     return value[_EXPIRY:].decode(errors="replace")

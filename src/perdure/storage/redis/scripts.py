@@ -1,6 +1,6 @@
 """The Lua scripts that run in the server, each preceded by the functions of `lua/record.lua`.
 
-A script is called by its hash. The server may forget it at any time; then it is called with its text.
+A script is called by its hash. If the server does not have the script, the call is repeated with its text.
 """
 
 from __future__ import annotations
@@ -47,5 +47,5 @@ RECORDS_SCRIPT = _load("records")
 
 
 def with_script_text(command: Command) -> Command:
-    """Return the same call with the text of the script, for a server that does not know it."""
+    """Return the same call with the text of the script, for a server that does not have the script."""
     return ("EVAL", _TEXT_BY_SHA[command[1]], *command[2:])

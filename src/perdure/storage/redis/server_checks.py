@@ -1,5 +1,4 @@
-"""Checks before a storage is opened: whether the servers keep acknowledged writes, and the format of the
-data.
+"""Checks before a storage is opened: the servers must keep acknowledged writes, and the format must be known.
 
 A server with a memory limit may be configured to evict keys when it is full, and a server without an
 append-only file loses its newest writes when its process is killed. Both are refused unless the URL's options
@@ -37,7 +36,7 @@ log = logging.getLogger(__name__)
 
 
 async def check_servers(location: Location, topology: Topology, router: Router, keys: Keys) -> None:
-    """Return if the storage can be opened; raise the reason otherwise."""
+    """Raise an error if the storage cannot be opened, or not safely."""
     try:
         for node in dict.fromkeys(await topology.nodes_by_shard()):
             await _check_node(location, node)
@@ -51,7 +50,7 @@ async def check_servers(location: Location, topology: Topology, router: Router, 
         raise
     except StorageFailed as error:
         remedy = (
-            "check that the URL scheme fits the server (redis, redis+sentinel, redis+cluster), and the "
+            "check that the URL scheme matches the server (redis, redis+sentinel, redis+cluster), and the "
             "user's permissions"
         )
         raise CannotOpen(location.display_name, str(error.__cause__), remedy) from error.__cause__
@@ -107,7 +106,7 @@ def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> Non
 
 
 async def _check_format(location: Location, router: Router, keys: Keys) -> None:
-    """Store the format version, or check the stored one. Idempotent, so it is sent as a read."""
+    """Store the format version, or check the stored one. This is idempotent, so it is sent as a read."""
     try:
         (stored,) = await router.read([(0, ("SET", keys.format_key, FORMAT_VERSION, "NX", "GET"))])
         version = FORMAT_VERSION if stored is None else int(cast("bytes", stored))
@@ -115,5 +114,5 @@ async def _check_format(location: Location, router: Router, keys: Keys) -> None:
         reason = f"the key {keys.format_key.decode()} was not written by perdure"
         raise ForeignStorage(location.display_name, reason, "use another prefix") from error
     if version > FORMAT_VERSION:
-        reason = f"its format is {version}, this version of perdure supports {FORMAT_VERSION}"
+        reason = f"its format is {version}, but this version of perdure supports only {FORMAT_VERSION}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")

@@ -55,7 +55,7 @@ class Topology(ABC):
         self._nodes_by_shard = None
 
     def move_shard(self, shard: int, host: Host) -> None:
-        """Record that another node has this shard, as a redirect says."""
+        """Set the node of a shard that has moved, according to a redirect."""
         if self._nodes_by_shard is not None:
             self._nodes_by_shard[shard] = self.node(host)
 
@@ -105,7 +105,7 @@ class SentinelTopology(Topology):
         options: dict[str, Any] = {
             "socket_timeout": timeout,
             "socket_connect_timeout": timeout,
-            "retry": Retry(NoBackoff(), 0),  # trying the next sentinel is better
+            "retry": Retry(NoBackoff(), 0),  # trying the next sentinel is better than a retry
             **location.sentinel,
         }
         self._sentinel = Sentinel(location.hosts, sentinel_kwargs=options)
@@ -151,7 +151,7 @@ class ClusterTopology(Topology):
         if isinstance(best.error, RedisError):
             raise server_error(best.error, self._location.display_name) from best.error
         name = self._location.display_name
-        raise best.error or StorageUnavailable(f"{name}: no node knows which nodes have all slots")
+        raise best.error or StorageUnavailable(f"{name}: no node knows which node has each slot")
 
     async def _disconnect_others(self, hosts: Iterable[Host]) -> None:
         """Forget and disconnect the nodes that are neither in the slot map nor in the URL."""
@@ -167,12 +167,12 @@ class _SlotMap(msgspec.Struct, frozen=True):
     hosts: Sequence[Host] = ()
     """The host of each shard; empty if the node does not know all of them."""
     rank: tuple[bool, int] = (False, 0)
-    """Whether the node considers the cluster healthy, and its epoch; the greatest rank is the best map."""
+    """Whether the node reports a healthy cluster, and its epoch. The highest rank is the best."""
     error: Exception | None = None
 
 
 async def _best_slot_map(requests: Sequence[asyncio.Task[_SlotMap]]) -> _SlotMap:
-    """Return the best map received within the grace period, else the first one, else an error."""
+    """Return the best map received within the grace period, else the first one after it, else an error."""
     done, waiting = await asyncio.wait(requests, timeout=DISCOVERY_GRACE)
     while waiting and not any(task.result().hosts for task in done):
         arrived, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)

@@ -1,8 +1,8 @@
 """Writes: one call of the write script for each commit, and for each batch of a purge.
 
 Every key that the script can use is declared in its call; otherwise a slot that is being moved to another
-node could leave a commit half written. All keys can be declared because they follow from the address alone:
-tags, lanes and times are in the entries.
+node could leave a commit half written. All keys are known in advance because they contain only parts of the
+address: tags, lanes and times are in the entries of the indexes.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from .schema import (
 from .scripts import WRITE_SCRIPT, Argument
 
 MAX_MESSAGE_BYTES = 1024
-"""A longer notification is sent without addresses and only says that something has changed."""
+"""Maximum size of a notification. A longer one is sent without addresses, and wakes all watches."""
 MAX_PURGED_PER_CALL = 100
 """Maximum number of records that one call purges. More would block the server for too long."""
 
 
 class Writer:
-    """Commits and purges. Its notifications start with `client`, so that a client can ignore its own."""
+    """Commits and purges. Notifications start with `client`, so that a client can ignore its own."""
 
     def __init__(self, router: Router, keys: Keys, client: bytes) -> None:
         self._router = router
@@ -85,7 +85,7 @@ class Writer:
         try:
             while len(purged) < limit and not is_end:
                 count = limit - len(purged)
-                found = [entry_address(entry, 0) for _, entry in await scan.take(count)]
+                found = [entry_address(entry, 0) for entry in await scan.take(count)]
                 is_end = len(found) < count
                 await self._delete_expired(found, until, purged)
         except StorageError as error:
@@ -100,7 +100,7 @@ class Writer:
     async def _delete_expired(
         self, addresses: Sequence[Address], until: Micros, purged: list[Purged]
     ) -> None:
-        """Delete those of these records that have expired, and append them to `purged` in this order."""
+        """Delete the records that have expired, and append them to `purged` in the order given."""
         batches = batches_by_shard(addresses, MAX_PURGED_PER_CALL)
         calls = [
             _write_call(self._keys, [_Write("purge", each) for each in batch], None, until, self._client)
@@ -130,7 +130,7 @@ class _Write(NamedTuple):
 
 
 def _write_of(change: Change, guard: Guard | None, now: Micros) -> _Write:
-    # by how much the change raises the guarded count, if the script accepts it
+    # By how much the change raises the guarded count, if the script accepts the change.
     delta = 0 if guard is None else guard_delta(guard, [change], [Accepted(1)], now)
     match change:
         case Insert(record=record):

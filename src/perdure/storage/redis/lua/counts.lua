@@ -1,10 +1,10 @@
 -- Count the live records of each tag.
 --
--- KEYS   pairs: an index by tag, and the index of those of its records that can expire
+-- KEYS   pairs of indexes: all records by tag, and the records that can expire by tag
 -- ARGV   the microsecond after now
 --
--- Returns a flat list of tags and numbers; a tag may occur more than once. The script seeks from tag to tag, so
--- its cost does not depend on the number of records.
+-- Returns a flat list of tags and numbers. A tag may occur more than once. The script seeks from one tag to the
+-- next, so its cost does not depend on the number of records.
 
 local result = {}
 

@@ -1,7 +1,8 @@
 -- Read a range of each of several indexes, on a server that has all shards.
 --
 -- KEYS   indexes
--- ARGV   the last bound, the maximum number of entries of each, 1 for descending order; the first bound of each
+-- ARGV   the last bound; the maximum number of entries of each index; 1 for descending order, else 0;
+--        for each index: the first bound
 --
 -- Returns a list of entries for each index.
 

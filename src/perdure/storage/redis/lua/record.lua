@@ -1,11 +1,11 @@
 -- Functions that all scripts share. A record is stored as one string: version, order, expiry and wake-up time in
--- 16 digits each, then tag, lane and body with a NUL after the first two. Numbers are handled as text of equal
--- width, which compares as numbers do; a time that is not set is sixteen nines, which is later than any time.
+-- 16 digits each, then tag, lane and body, separated by NUL. Numbers are compared as text, which works because all
+-- of them have the same width. A time that is not set is stored as sixteen nines, which is later than any time.
 
 local NEVER = '9999999999999999'
 local MAX_HEAD_BYTES = 4 * 16 + 64 + 1 + 256 + 1
 
--- Return the fields of a record without its body, or nil if there is none. Of a damaged record, only that it is one.
+-- Return the fields of a record without its body; nil if there is no record; only `is_damaged` if it is damaged.
 local function head_of(text)
     if text == '' then
         return nil
@@ -24,6 +24,8 @@ local function head_of(text)
     }
 end
 
+-- Read the fields of the record with this key. A key of the wrong type is a damaged record. After any other error
+-- the command is repeated, so that the script fails with this error.
 local function head_at(key)
     local text = redis.pcall('GETRANGE', key, 0, MAX_HEAD_BYTES - 1)
     if type(text) == 'table' and string.find(text.err, '^WRONGTYPE') then
@@ -32,7 +34,8 @@ local function head_at(key)
     return head_of(type(text) == 'string' and text or redis.call('GETRANGE', key, 0, MAX_HEAD_BYTES - 1))
 end
 
--- Return the entries of a record in its eight indexes: the six of its partition, then timers and expiries.
+-- Return the entries of a record in the eight indexes: the six of its partition, the timers and the expiries.
+-- The value is false if a record has no entry in an index.
 local function entries_of(head, key, partition, space)
     local can_expire = head.expires ~= NEVER
     local in_partition = head.order .. key
@@ -49,7 +52,7 @@ local function entries_of(head, key, partition, space)
     }
 end
 
--- Return how many records of a tag do not expire before `instant`.
+-- Return how many records with a tag have not expired. `instant` is the microsecond after now.
 local function count(tags, expiries, tag, instant)
     local first = '[' .. tag .. '\0'
     return redis.call('ZLEXCOUNT', tags, first, '(' .. tag .. '\1')

@@ -1,9 +1,9 @@
--- Read records until their values reach a number of bytes; at least one.
+-- Read records until their values reach a number of bytes. At least one record is read.
 --
 -- KEYS   records
 -- ARGV   the number of bytes
 --
--- Returns the values of the first records, nil for one that does not exist or is not a string.
+-- Returns the values of the first records. The value is nil if a record does not exist or is not a string.
 
 local left = tonumber(ARGV[1])
 local result = {}

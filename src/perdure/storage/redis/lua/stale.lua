@@ -1,11 +1,11 @@
--- Count, and remove if asked to, index entries without a record. Entries of damaged records are kept: they may be
--- correct.
+-- Count the entries of an index that have no record, and remove them if requested. Entries of damaged records are
+-- kept, because they may be correct.
 --
--- KEYS   the index; the record of each entry
--- ARGV   1 to remove them, else 0; which of the eight kinds of index it is;
---        for each entry: the entry, and the key, partition and space in it
+-- KEYS   the index; for each entry: its record
+-- ARGV   1 to remove the entries, else 0; the number of the kind of index, from 1 to 8;
+--        for each entry: the entry, and the key, partition and space of its record
 --
--- Returns how many there are.
+-- Returns the number of entries without a record.
 
 local repairs, index = ARGV[1] == '1', tonumber(ARGV[2])
 local number = 0

@@ -1,5 +1,5 @@
--- Commit changes, or purge records, of one shard: decide every change against the stored state, then write all or
--- nothing.
+-- Commit changes, or purge records, in one shard. The script compares every change with the stored state, then
+-- writes all changes or none.
 --
 -- KEYS   timer and expiry index of the shard; six indexes for each partition; one record for each change
 -- ARGV   now, the microsecond after now, channel, message, number of partitions,
@@ -7,8 +7,8 @@
 --        for each partition: partition, space
 --        for each change:    kind, number of its partition, key, expected state, delta of the guarded count, value
 --
--- Returns whether it was written, the count that a guard refused (else 0), and the state that each change found:
--- '!' is a damaged record. A commit that finds one is refused; a purge skips it.
+-- Returns 1 if the changes were written, else 0; the count that the guard refused, else 0; and the state that each
+-- change found, which is '!' for a damaged record. A commit that finds a damaged record is refused; a purge skips it.
 
 local now, instant, channel, message = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local partitions, guarded, max_count, tags = tonumber(ARGV[5]), tonumber(ARGV[6]), tonumber(ARGV[7]), tonumber(ARGV[8])
@@ -90,7 +90,7 @@ for n = 1, #KEYS - first_record do
     end
 end
 
--- The commit is valid even if this user is not allowed to publish.
+-- The changes are valid even if this user is not allowed to publish, so errors are ignored.
 redis.pcall('PUBLISH', channel, message)
 result[1] = 1
 return result
