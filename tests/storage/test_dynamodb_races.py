@@ -209,7 +209,8 @@ async def test_a_purge_gets_over_an_index_that_is_behind() -> None:
             ExpiredRecord(NOW + 2, retagged.address, "old", None, 0),
         ]
         removed: list[ExpiredRecord] = []
-        await purge_expired(table.table, shown, NOW + 2, removed.extend)
+        async for batch in purge_expired(table.table, shown, NOW + 2):
+            removed += batch
         assert sorted(each.address.key for each in removed) == ["retagged", "twice"]
         assert (await table.ours.maintain()).findings == ()
 

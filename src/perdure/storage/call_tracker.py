@@ -8,7 +8,7 @@ from .errors import StorageClosed
 
 
 class CallTracker:
-    """Counts the calls in flight; each runs in a `with` block. Belongs to one event loop."""
+    """Counts the calls in flight; each runs in a `with` block. It belongs to one event loop."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -93,12 +93,8 @@ class Guards:
         if not guarded:
             return Refused(pending.results(), guard_count=count)
         limit = max(count - guard.max_count, MAX_PURGED_PER_TRANSACTION)  # leave the rest to `purge`
-        await purge_expired(
-            self._table,
-            guarded[:limit],
-            pending.now,
-            lambda purged: self._on_commit(each.address for each in purged),
-        )
+        async for purged in purge_expired(self._table, guarded[:limit], pending.now):
+            self._on_commit(each.address for each in purged)
         return None
 
     def _cache_counts(self, scope: SpacePartition, counts: Mapping[Tag, int]) -> None:

@@ -39,13 +39,9 @@ class StoredCounter(NamedTuple):
 
 
 def decode_counter(item: Item | None) -> StoredCounter:
-    if not item:
-        return StoredCounter({}, 0, 0)
-    counts = {
-        name[len(_COUNT_PREFIX) :]: int(each["N"])
-        for name, each in item.items()
-        if name.startswith(_COUNT_PREFIX)
-    }
+    item = item or {}
+    tags = [name.removeprefix(_COUNT_PREFIX) for name in item if name.startswith(_COUNT_PREFIX)]
+    counts = {tag: int(item[_COUNT_PREFIX + tag]["N"]) for tag in tags}
     return StoredCounter(
         {tag: count for tag, count in counts.items() if count},
         int_attribute(item, "expiries") or 0,

@@ -84,7 +84,7 @@ def cancellation_reasons(error: DriverFailure) -> Sequence[CancellationReason]:
 
 
 def is_condition_failed(error: DriverFailure) -> bool:
-    """Whether a condition of the write failed, which is a result rather than a failure."""
+    """Whether a condition of the write failed. This is a possible result, not an error."""
     return any(reason.get("Code") == CONDITION_FAILED for reason in cancellation_reasons(error))
 
 

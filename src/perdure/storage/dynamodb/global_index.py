@@ -168,14 +168,11 @@ class GlobalIndexes:
     async def purge(self, until: Micros, limit: int) -> list[Purged]:
         scan = self._expired(until, limit)
         purged: list[ExpiredRecord] = []
-
-        def on_purged(batch: Sequence[ExpiredRecord]) -> None:
-            purged.extend(batch)
-            self._on_commit(each.address for each in batch)
-
         try:
             while len(purged) < limit and (entries := await scan.take(limit - len(purged))):
-                await purge_expired(self._table, _decode_entries(entries), until, on_purged)
+                async for batch in purge_expired(self._table, _decode_entries(entries), until):
+                    purged += batch
+                    self._on_commit(each.address for each in batch)
         except StorageError as error:
             if not purged:
                 raise

@@ -23,9 +23,9 @@ from ..record import Address, Micros, Position, Record, RecordState, Space, Tag,
 from ..shards import shard_of
 
 Item: TypeAlias = Mapping[str, Mapping[str, str]]
-"""An item in the form of DynamoDB's API: each value is a mapping from the code of its type."""
+"""An item in the form of DynamoDB's API, such as `{"version": {"N": "1"}}`."""
 SpacePartition: TypeAlias = tuple[Space, str]
-"""A space and a partition, which have one counter."""
+"""A space and a partition. Each such pair has one counter."""
 
 
 class Key(NamedTuple):
@@ -45,7 +45,7 @@ MAX_INLINE_BODY_BYTES = 380_000
 TIMER_SHARD_COUNT = 8
 """Number of shards of a lane. `due` queries all of them. Each accepts 1,000 writes a second."""
 TTL_DELAY: Micros = 7 * 86_400_000_000
-"""Time between the expiry of an item and the time when DynamoDB itself may delete it."""
+"""Time after the expiry of an item at which DynamoDB itself may delete it."""
 
 ORDER_NAME: Mapping[str, str] = {"#order": "order"}
 """`order` is a reserved word in DynamoDB's expressions."""
@@ -252,10 +252,8 @@ def address_of(key: Key) -> Address:
 
 
 def _damaged(item: Item, error: KeyError | ValueError) -> Damaged:
-    what = (
-        f"the attribute {error} is missing or has a wrong type" if isinstance(error, KeyError) else str(error)
-    )
-    return Damaged(address_of(item_key(item)), what)
+    missing = f"the attribute {error} is missing or has a wrong type"
+    return Damaged(address_of(item_key(item)), missing if isinstance(error, KeyError) else str(error))
 
 
 def owner_of(item: Item) -> Key:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 from ..batcher import batched
 from ..contract import MaintenanceReport, counter_finding
 from ..damage import Damaged
-from ..record import Micros, Space, Tag
+from ..record import Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .counters import (
     MAX_READ_ATTEMPTS,
@@ -47,12 +47,10 @@ from .table import MAX_BATCH_GET, RECORD_PROJECTION, ConditionFailed, Parameters
 from .transaction import Transaction
 
 SpaceShard: TypeAlias = tuple[Space, int]
-"""A space and a shard, which have one total."""
+"""A space and a shard. Each such pair has one total."""
 
 MAX_TAGS_PER_UPDATE = 100
 """Maximum number of tags in one update. DynamoDB limits its expression to 4 KB."""
-_EPOCH: Micros = 0
-"""A time at which no record has expired."""
 _SCAN: Parameters = {
     "ConsistentRead": True,
     "ProjectionExpression": f"{RECORD_PROJECTION['ProjectionExpression']}, part_bytes, record_pk, record_sk",
@@ -136,8 +134,8 @@ async def maintain(table: Table, reader: Reader, *, repair: bool) -> Maintenance
     for each in scan.suspect_counters():
         findings += await _check_partition(table, each, repair=repair)
     findings += await _check_totals(table, scan, repair=repair)
-    # Records that seem to be damaged are read again: they may have been replaced during the scan.
-    records = await reader.records(scan.suspect_records(), _EPOCH)
+    # Records that seem to be damaged may have been replaced during the scan. At 0, no record has expired.
+    records = await reader.records(scan.suspect_records(), now=0)
     findings += [str(each) for each in records.values() if isinstance(each, Damaged)]
     for each, revision in scan.empty_counters().items():
         await _delete_empty_counter(table, each, revision)
@@ -199,7 +197,8 @@ async def _check_totals(table: Table, scan: TableScan, *, repair: bool) -> list[
         return []
     second_scan = await scan_table(table)
     after: dict[SpaceShard, StoredCounter] = {}
-    for batch in batched(list(suspects), MAX_BATCH_GET):  # reads every transaction that the scan has seen
+    for batch in batched(list(suspects), MAX_BATCH_GET):
+        # A transactional read includes every transaction that the scan has seen.
         after |= await read_counters(table.get_transactional, {each: total_key(*each) for each in batch})
     unchanged = {each: total for each, total in after.items() if total.revision == before[each].revision}
     findings: list[str] = []
@@ -231,7 +230,7 @@ async def _repair_total(
 
 
 async def _delete_empty_counter(table: Table, partition: SpacePartition, revision: int) -> None:
-    """Delete a counter that is still empty."""
+    """Delete a counter if it is still empty."""
     with suppress(ConditionFailed):
         await table.transact([("Delete", {"Key": count_key(*partition).item, **empty_condition(revision)})])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 
@@ -15,27 +15,23 @@ from .table import Table
 from .transaction import Transaction
 
 MAX_PURGED_PER_TRANSACTION = 30
-"""Each record may change its own counter and total, and DynamoDB limits a transaction to 100 items."""
+"""Maximum number of records in a transaction of 100 items. Each may change its own counter and total."""
 MAX_ATTEMPTS = 20
 """Maximum number of attempts of a transaction whose records turn out to have changed."""
 
 
 async def purge_expired(
-    table: Table,
-    expired: Iterable[ExpiredRecord],
-    until: Micros,
-    on_purged: Callable[[Sequence[ExpiredRecord]], None],
-) -> None:
-    """Delete the records that still exist and are still expired.
+    table: Table, expired: Iterable[ExpiredRecord], until: Micros
+) -> AsyncGenerator[Sequence[ExpiredRecord]]:
+    """Delete the records that still exist and are still expired. Yield the deleted ones of each transaction.
 
-    `on_purged` is called with the deleted records after each transaction. A record may be given twice,
-    because an index can list it twice while its expiry changes.
+    A record may be given twice, because an index can list it twice while its expiry changes.
     """
     unique = {each.address: each for each in expired}.values()
     neighbours = sorted(unique, key=lambda each: (shard_of(each.address.partition), each.address))
     for batch in batched(neighbours, MAX_PURGED_PER_TRANSACTION):
         purged = await _purge_batch(table, batch, until)
-        on_purged(purged)
+        yield purged
         parts = [key for each in purged for key in part_keys(each.body_id, each.body_parts)]
         await delete_body_parts(table, parts)
 
@@ -49,7 +45,7 @@ async def delete_body_parts(table: Table, keys: Sequence[Key]) -> None:
 async def _purge_batch(
     table: Table, expired: Sequence[ExpiredRecord], until: Micros
 ) -> Sequence[ExpiredRecord]:
-    """Delete records in one transaction. If some have changed, repeat it without them; return the others."""
+    """Delete records in one transaction, and return them. If some have changed, try again without those."""
     left = dict(enumerate(expired))
 
     def on_failure(index: int, item: Item | None) -> None:

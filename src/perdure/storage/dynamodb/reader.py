@@ -41,7 +41,7 @@ _BODY = ("body", "body_id", "body_parts")
 
 
 class Reader:
-    """Reads records. Belongs to one event loop."""
+    """Reads records. It belongs to one event loop."""
 
     def __init__(self, table: Table) -> None:
         self._table = table
@@ -77,8 +77,8 @@ class Reader:
     ) -> None:
         """Add the records with these keys to a page until it is full. Skip those whose sort key has changed.
 
-        The first request reads a hundred records, the following ones as many as should fit. Split bodies are
-        read only if they are needed.
+        The first request reads a hundred records, the following ones as many as are expected to fit.
+        Split bodies are read only if they are needed.
         """
         left = list(sort_keys)
         size = MAX_BATCH_GET
@@ -130,7 +130,7 @@ class Reader:
         """Return which of these records, whose bodies were not found, are damaged.
 
         A transactional read returns a record together with its parts. If it returns a different body, the
-        body was only replaced concurrently.
+        record is not damaged: its body was replaced concurrently.
         """
         damaged: dict[Key, Damaged] = {}
         for key in incomplete:
@@ -198,7 +198,7 @@ def _is_complete(found: Mapping[Key, Item], parts: Sequence[Key]) -> bool:
 def _page_query(request: PageRequest, partition: str) -> Parameters:
     values = {":pk": {"S": partition_pk(request.space, partition)}}
     expression = "pk = :pk"
-    if request.tag is not None:  # its sort keys are between the tag with NUL and the tag with \1
+    if request.tag is not None:  # the sort keys of a tag start with the tag and NUL
         first, last = f"{request.tag}\0", f"{request.tag}\1"
         if request.after is not None and request.descending:
             last = tag_sort_key(request.tag, request.after)

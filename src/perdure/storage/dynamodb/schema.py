@@ -6,14 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from ..errors import (
-    CannotOpen,
-    ForeignStorage,
-    MissingSchema,
-    NewerSchema,
-    StorageError,
-    StorageUnavailable,
-)
+from ..errors import CannotOpen, ForeignStorage, MissingSchema, NewerSchema, StorageError, StorageUnavailable
 from .errors import DriverFailure, error_code, is_access_denied, is_bad_credentials
 from .items import FORMAT_KEY, FORMAT_VERSION, int_attribute
 from .table import ConditionFailed, Parameters, Table
@@ -98,14 +91,13 @@ _USABLE = {"ACTIVE", "UPDATING"}
 async def check_table(table: Table) -> None:
     """Raise if the table does not exist, is not a perdure table, or has a different format.
 
-    This sends two requests.
+    This normally takes two requests.
     """
     stored = await _describe(table)
     if stored is None:
         remedy = f"run: perdure migrate --url 'dynamodb://{table.name}?...', with the options of this URL"
-        raise MissingSchema(
-            table.location.display_name, "the table does not exist in this account and region", remedy
-        )
+        reason = "the table does not exist in this account and region"
+        raise MissingSchema(table.location.display_name, reason, remedy)
     if stored["TableStatus"] not in _USABLE:
         reason = f"the table is not ready: its status is {stored['TableStatus']}"
         raise StorageUnavailable(f"{table.location.display_name}: {reason}")
@@ -117,10 +109,10 @@ async def create_table(table: Table) -> None:
     """Create the table if it does not exist, enable its time to live, and return when it is active."""
     _check_shape(table, await _create_and_wait(table))
     await _check_format(table)
-    response = await _admin_request(table, "describe_time_to_live", {}) or {}
+    response = await _admin_request(table, "describe_time_to_live", {})
     if response["TimeToLiveDescription"]["TimeToLiveStatus"] == "DISABLED":
         request = {"TimeToLiveSpecification": {"Enabled": True, "AttributeName": TTL_ATTRIBUTE}}
-        # rejected if another process, or an earlier attempt whose response was lost, has enabled it
+        # DynamoDB rejects this if another process, or an attempt without a response, has enabled it.
         await _admin_request(table, "update_time_to_live", request, expected_error="ValidationException")
 
 
@@ -147,7 +139,7 @@ async def _create_and_wait(table: Table) -> Parameters:
 
 async def _describe(table: Table) -> Parameters | None:
     response = await _admin_request(table, "describe_table", {}, expected_error="ResourceNotFoundException")
-    return None if response is None else response["Table"]
+    return response.get("Table")
 
 
 def _is_active(stored: Parameters) -> bool:
@@ -178,7 +170,7 @@ async def _check_format(table: Table) -> None:
                 "ConditionExpression": "attribute_not_exists(pk)",
             }
             await _admin_request(table, "put_item", request, expected_error="ConditionalCheckFailedException")
-        found = await _format(table)  # another process may have been first
+        found = await _format(table)  # another process may have stored it first
     if found is None or found < FORMAT_VERSION:
         reason = "the table has the format of an earlier development version of perdure"
         raise CannotOpen(table.location.display_name, reason, "use another table, or delete this one")
@@ -190,25 +182,25 @@ async def _check_format(table: Table) -> None:
 async def _format(table: Table) -> int | None:
     """Return the stored format, or None if there is none."""
     request = {"Key": FORMAT_KEY.item, "ConsistentRead": True}
-    response = await _admin_request(table, "get_item", request) or {}
+    response = await _admin_request(table, "get_item", request)
     return int_attribute(response.get("Item", {}), "number")
 
 
 async def _is_empty(table: Table) -> bool:
-    response = await _admin_request(table, "scan", {"ConsistentRead": True, "Limit": 1}) or {}
+    response = await _admin_request(table, "scan", {"ConsistentRead": True, "Limit": 1})
     return not response["Items"]
 
 
 async def _admin_request(
     table: Table, operation: str, request: Parameters, expected_error: str | None = None
-) -> Mapping[str, Any] | None:
-    """Return the response to a request, or None if the request fails with `expected_error`."""
+) -> Parameters:
+    """Return the response to a request, or an empty mapping if the request fails with `expected_error`."""
     try:
         return await table.send(operation, {"TableName": table.name, **request})
     except (ConditionFailed, StorageError) as error:
         cause = cast("DriverFailure", error.__cause__)
         if error_code(cause) == expected_error:
-            return None
+            return {}
         raise (_open_error(table, cause) or error) from cause
 
 

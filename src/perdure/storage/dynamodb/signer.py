@@ -72,10 +72,7 @@ class Credentials(Protocol):
 
 
 class SigningContext:
-    """The address and headers of one operation, and the credentials that sign its requests.
-
-    The signatures have AWS Signature Version 4.
-    """
+    """The address and headers of one operation, and credentials for AWS Signature Version 4."""
 
     def __init__(
         self, url: str, same: Mapping[str, str], keys: FrozenCredentials, scope: str, signed: str
@@ -190,7 +187,7 @@ class ObservedHttpSession(AIOHTTPSession):
 
 
 class Sender:
-    """Sends the requests of one client. Belongs to one event loop."""
+    """Sends the requests of one client. It belongs to one event loop."""
 
     http: ObservedHttpSession
 
@@ -210,7 +207,7 @@ class Sender:
         self._credentials = credentials
 
     async def send(self, operation: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Send the request of this method of the client. Return the response without ResponseMetadata.
+        """Send a request like the client's method of this name. Return the response without ResponseMetadata.
 
         The errors are those of the client. Binary values can be sent, but are returned in base 64.
         """

@@ -54,11 +54,11 @@ STATE_PROJECTION: Parameters = {
 }
 """The attributes that decide a change."""
 RETURN_EXISTING_ITEM: Parameters = {"ReturnValuesOnConditionCheckFailure": "ALL_OLD"}
-"""Return the stored item if a condition fails."""
+"""Parameters that make DynamoDB return the stored item if a condition fails."""
 MAX_BATCH_GET = 100
-"""DynamoDB's limit of keys in one BatchGetItem or TransactGetItems."""
+"""DynamoDB's limit on the number of keys in one BatchGetItem or TransactGetItems."""
 MAX_BATCH_WRITE = 25
-"""DynamoDB's limit of keys in one BatchWriteItem."""
+"""DynamoDB's limit on the number of keys in one BatchWriteItem."""
 MAX_RETRY_SECONDS = 480.0
 """Seconds after which a request is not retried. DynamoDB remembers a transaction's token for 10 minutes."""
 _MIN_BACKOFF = 0.02
@@ -132,7 +132,7 @@ class Table:
     # Reading
 
     async def get(self, keys: Iterable[Key], projection: Parameters = ALL_ATTRIBUTES) -> dict[Key, Item]:
-        """Return the newest items with these keys, which are distinct. Items that do not exist are absent."""
+        """Return the newest item with each of these distinct keys. Items that do not exist are absent."""
         found: dict[Key, Item] = {}
         for batch in batched(list(keys), MAX_BATCH_GET):
             remaining: Parameters = {
@@ -239,5 +239,5 @@ class Table:
 
 
 async def backoff(attempts: int) -> None:
-    """Sleep for a random time that grows with each attempt, so that conflicting clients do not meet again."""
+    """Sleep for a random time that grows with each attempt, so that clients do not retry together."""
     await asyncio.sleep(uniform(0, min(_MAX_BACKOFF, _MIN_BACKOFF * 2**attempts)))

@@ -3,9 +3,9 @@
 A transaction adds up the changes of each counter, so that it writes each counter only once. If the condition
 on an item fails, a callback receives the stored item.
 
-A pending commit starts with the state that its writer expects: the address of a new record is free, an
-existing record is as it was read. DynamoDB accepts the commit in one request if that is true; otherwise it
-returns the stored items, and the commit is decided again with those.
+A pending commit starts with the state that its writer expects: the address of a new record is free, and an
+existing record has not changed since it was read. If that is true, DynamoDB accepts the commit in one
+request. Otherwise it returns the stored items, and the commit is decided again with those.
 """
 
 from __future__ import annotations
@@ -88,8 +88,8 @@ class Transaction:
         """Delete an expired record and subtract it from its counters."""
         values = {":until": {"N": str(until)}, ":tag": {"S": expired.tag}}
         expression = f"expires_at <= :until AND tag = :tag AND {_body_condition(expired.body_id, values)}"
-        what = {"ConditionExpression": expression, "ExpressionAttributeValues": values}
-        self._add("Delete", {"Key": record_key(expired.address).item, **what}, on_failure)
+        condition = {"ConditionExpression": expression, "ExpressionAttributeValues": values}
+        self.delete(expired.address, condition, on_failure)
         self.uncount_expired(expired.address, expired.tag)
 
     def delete(self, address: Address, condition: Parameters, on_failure: OnConditionFailed) -> None:
@@ -123,7 +123,7 @@ class Transaction:
         self._counter_conditions[space, partition] = condition, on_failure
 
     async def commit(self, *, is_shared: bool = False) -> bool:
-        """Write the items. Return False if a condition failed; the callbacks then have the stored items.
+        """Write the items. Return False if a condition failed; the callbacks have received the stored items.
 
         With `is_shared`, raise Contended if conflicts on some of the items prevented the write.
         """
@@ -187,7 +187,7 @@ class Transaction:
             self._add_counter(scope, deltas)
             totals[total_key(scope[0], shard_of(scope[1]))].update(deltas)
         for key, deltas in totals.items():
-            if deltas:  # even if they are 0: the revision must show that counters have changed
+            if deltas:  # even if they add up to 0: the revision must show that counters have changed
                 self._add("Update", {"Key": key.item, **counter_update(deltas)}, None)
 
     def _add_counter(self, scope: SpacePartition, deltas: Mapping[Tag, int]) -> None:
@@ -208,7 +208,7 @@ def _key_or_item(write: Write) -> Item:
 def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
     """Return the condition that exactly this state is stored; if it is None, that there is no record.
 
-    The record must also be live, or expired, at `now` like the given state.
+    The stored record must be live at `now` if this state is, and expired if this state is.
     """
     if stored is None:
         return {"ConditionExpression": "attribute_not_exists(pk)"}
@@ -231,7 +231,7 @@ def record_condition(stored: StoredState | None, now: Micros) -> dict[str, Any]:
 
 
 def _body_condition(body_id: str | None, values: dict[str, dict[str, str]]) -> str:
-    """Return the condition that the record has this split body, or none. Add the value to `values`."""
+    """Return the condition on the split body of a record, and add its value to `values`."""
     if body_id is None:
         return "attribute_not_exists(body_id)"
     values[":body_id"] = {"S": body_id}
@@ -294,7 +294,7 @@ class PendingCommit:
         return accepted_results(self.results()) or ()
 
     def result_without_write(self) -> Committed | Refused | None:
-        """Return the result if nothing is to be written: a refusal, or every record was kept."""
+        """Return the result if there is nothing to write: a change is refused, or all records are kept."""
         results = self.results()
         kept = accepted_results(results)
         if kept is None:
@@ -338,7 +338,7 @@ class PendingCommit:
 
 
 def _expected_state(change: Change) -> StoredState | None:
-    """Return the state that the writer expects. It never expires: the table compares the stored expiry."""
+    """Return the state that the writer expects. It has no expiry: DynamoDB checks the stored one."""
     before = record_before(change)
     if before is None:
         return None

@@ -1,10 +1,10 @@
 """Commits: one conditional write if one item is enough, otherwise a transaction that several commits share.
 
 Each commit belongs to one of several queues. A queue writes one transaction at a time, so commits of one
-process to the same partition never conflict; those that arrive meanwhile share the next transaction. If a
-transaction is refused, each of its commits is decided again with what is stored: it is refused, or tried
-again. If a transaction is cancelled by conflicts on some of its items, the commits that do not use these
-items are written without the others: conflicts in one partition never make a commit to another one fail.
+process to the same partition never conflict. Commits that arrive in the meantime share the next transaction.
+If a transaction is refused, each of its commits is decided again with the stored state: it is refused, or
+tried again. If a transaction is cancelled by conflicts on some of its items, the commits that do not use
+these items are written without the others: conflicts in one partition never make commits to another fail.
 """
 
 from __future__ import annotations
@@ -16,26 +16,10 @@ from uuid import uuid4
 
 from ..batcher import Batcher, copy_error
 from ..errors import OutcomeUnknown, StorageBusy, StorageError, StorageUnavailable
-from ..record import (
-    Address,
-    Change,
-    Committed,
-    Guard,
-    Micros,
-    Refused,
-    Replace,
-    record_after,
-)
+from ..record import Address, Change, Committed, Guard, Micros, Refused, Replace, record_after
 from ..shards import shard_of
 from .count_limits import Guards, fits_limit, guarded_partition
-from .items import (
-    MAX_INLINE_BODY_BYTES,
-    Key,
-    SpacePartition,
-    encode_record,
-    needs_split,
-    record_key,
-)
+from .items import MAX_INLINE_BODY_BYTES, Key, SpacePartition, encode_record, needs_split, record_key
 from .purge import delete_body_parts
 from .table import STATE_PROJECTION, ConditionFailed, Contended, Table, backoff
 from .transaction import PendingCommit, Transaction, record_condition
@@ -43,7 +27,7 @@ from .transaction import PendingCommit, Transaction, record_condition
 QUEUE_COUNT = 16
 """Number of concurrent transactions. With more of them, fewer commits share one."""
 MAX_TRANSACTION_ITEMS = 100
-"""DynamoDB's limit, and the maximum weight of the commits in one transaction."""
+"""DynamoDB's limit on the items of a transaction, which is also the maximum weight of its commits."""
 BYTES_PER_WEIGHT = 40_000
 """A hundredth of the 4 MB that DynamoDB allows in one transaction."""
 MAX_ITEM_OVERHEAD_BYTES = 4_000
@@ -59,7 +43,7 @@ _Group: TypeAlias = list[PendingCommit]
 
 
 class Writer:
-    """Writes commits, and calls `on_commit` for each that was written. Belongs to one event loop."""
+    """Writes commits, and calls `on_commit` for each that was written. It belongs to one event loop."""
 
     def __init__(self, table: Table, on_commit: Callable[[Iterable[Address]], None]) -> None:
         self._table = table
@@ -133,7 +117,7 @@ class Writer:
     async def _try_transaction(self, batch: _Group, results: dict[PendingCommit, _Result]) -> list[_Group]:
         """Write these commits in one transaction, and add their results.
 
-        Return those to try again, in groups.
+        Return the commits to try again, in groups.
         """
         transaction = Transaction(self._table)
         for pending in batch:
@@ -224,7 +208,7 @@ def _select_compatible(group: _Group) -> tuple[_Group, _Group]:
 
 
 def _split_by_guard(again: _Group) -> list[_Group]:
-    """Return the groups in which to try commits again: alone, if their guard does not admit all of them."""
+    """Return groups of commits to try again. Commits that a guard does not admit together are tried alone."""
     by_guard: defaultdict[SpacePartition | None, _Group] = defaultdict(list)
     for pending in again:
         by_guard[None if pending.refusing_counter is None else guarded_partition(pending)].append(pending)

@@ -52,13 +52,12 @@ _OPTIONS_HELP = (
     "eviction=refuse|accept; all others are passed to redis-py's connection"
 )
 
+_Prefix = Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:-]+$")]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
-    prefix: Annotated[str, msgspec.Meta(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9_.:-]+$")] = (
-        "perdure"
-    )
+    prefix: _Prefix = "perdure"
     """The prefix of all keys. Use a different one for each storage on a server."""
     timeout: Seconds = 5.0
     """Seconds to wait for a connection or a reply, and to retry a call that was not executed."""
@@ -87,8 +86,12 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
 def parse_url(url: str) -> Location:
     """Parse a URL; raise CannotOpen if it is invalid."""
-    name = _redacted(url)
-    if _is_ambiguous(url):
+    scheme, _, rest = url.partition(":")
+    rest = rest.lstrip("/")
+    # The @ may belong to a password that contains /, ? or # without encoding.
+    is_ambiguous = re.search("[/?#].*@", rest, re.DOTALL) is not None
+    name = f"{scheme}://{'...' if is_ambiguous else rest.partition('?')[0].rpartition('@')[2]}"
+    if is_ambiguous:
         raise CannotOpen(name, "the URL has an @ after /, ? or #", _ENCODING_HELP)
     try:
         parts = urlsplit(url)
@@ -173,17 +176,3 @@ def _host(text: str, port: int) -> Host:
     if not parts.hostname:
         raise ValueError("no host name")
     return parts.hostname, parts.port or port
-
-
-def _is_ambiguous(url: str) -> bool:
-    """Whether an @ may belong to a password that contains /, ? or # without encoding."""
-    return re.search("[/?#].*@", _after_scheme(url), re.DOTALL) is not None
-
-
-def _redacted(url: str) -> str:
-    server = _after_scheme(url).partition("?")[0].rpartition("@")[2]
-    return f"{url.partition(':')[0]}://{'...' if _is_ambiguous(url) else server}"
-
-
-def _after_scheme(url: str) -> str:
-    return url.partition(":")[2].lstrip("/")

@@ -92,7 +92,7 @@ async def _scan(node: Node, keys: Keys) -> AsyncIterator[list[_ParsedKey]]:
     cursor = b"0"
     while True:
         command = ("SCAN", cursor, "MATCH", keys.scan_pattern, "COUNT", 10 * BATCH_SIZE)
-        (reply,) = await node.read([command])
+        (reply,) = await node.send([command])
         if isinstance(reply, StorageError):
             raise reply
         cursor, found = cast("tuple[bytes, list[bytes]]", reply)

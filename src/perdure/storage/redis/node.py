@@ -85,7 +85,7 @@ def _check_role(reply: list[object] | dict[object, object]) -> None:
 
 
 class Node:
-    """A server and the connections to it. Belongs to one event loop.
+    """A server and the connections to it. It belongs to one event loop.
 
     With `replicas`, a write returns when that many replicas have confirmed it, or after `replica_timeout`
     seconds.
@@ -113,12 +113,13 @@ class Node:
         host, port = self.host
         return f"{host}:{port}"
 
-    async def read(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        return await self._reads.submit([_pack(command) for command in commands])
+    async def send(self, commands: Sequence[Command], *, writes: bool = False) -> Sequence[Reply]:
+        """Send commands that change nothing, or with `writes`, calls of the write script.
 
-    async def write(self, commands: Sequence[Command]) -> Sequence[Reply]:
-        """Send calls of the write script. The reply is OutcomeUnknown if too few replicas confirm a call."""
-        return await self._writes.submit([_pack(command) for command in commands])
+        The reply to a call that too few replicas confirm is OutcomeUnknown.
+        """
+        batcher = self._writes if writes else self._reads
+        return await batcher.submit([_pack(command) for command in commands])
 
     async def send_now(self, *commands: Command) -> Sequence[Reply]:
         """Send commands immediately, in a round trip of their own."""

@@ -25,7 +25,10 @@ RESUBSCRIBE_DELAY = 0.5
 
 
 class Listener:
-    """Wakes the watches of this client when another client changes something. Belongs to one event loop."""
+    """Wakes the watches of this client when another client changes something.
+
+    It belongs to one event loop.
+    """
 
     def __init__(self, topology: Topology, channel: bytes, client: bytes) -> None:
         self.watches = WatchRegistry(on_watched_changed=self._update)
@@ -92,12 +95,8 @@ class Listener:
         if client == self._client:
             return
         try:
-            self.watches.wake(_addresses(names))
+            parts = names.decode().split("\0")
+            addresses = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
+            self.watches.wake([Address(Space(space), partition, key) for space, partition, key in addresses])
         except ValueError:  # a message without addresses, or from another application
             self.watches.wake_all()
-
-
-def _addresses(names: bytes) -> list[Address]:
-    parts = names.decode().split("\0")
-    addresses = zip(parts[::3], parts[1::3], parts[2::3], strict=True)
-    return [Address(Space(space), partition, key) for space, partition, key in addresses]

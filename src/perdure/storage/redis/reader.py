@@ -33,7 +33,7 @@ from .schema import (
 from .scripts import COUNTS_SCRIPT, RECORDS_SCRIPT, Command
 
 MAX_RECORDS_PER_READ = 1000
-"""Maximum number of entries that a listing reads at once. It doubles the number if records are skipped."""
+"""Maximum number of entries that a listing reads at once. Each further read is twice as large."""
 
 
 class Reader:
@@ -129,7 +129,9 @@ class Reader:
             is_end = len(entries) < count
             while entries and not page.is_full:
                 addresses = [address(entry) for entry in entries]
-                records = await self._read(addresses, now, _until_page_is_full)
+                records = await self._read(
+                    addresses, now, lambda keys: RECORDS_SCRIPT.call(keys, [MAX_PAGE_BYTES])
+                )
                 for record, entry in zip(records, entries, strict=False):
                     if not page.is_full and (not isinstance(record, Record) or is_current(record, entry)):
                         page.add(record)
@@ -138,11 +140,6 @@ class Reader:
                 break
             count = min(2 * count, MAX_RECORDS_PER_READ)
         return page.records
-
-
-def _until_page_is_full(keys: list[bytes]) -> Command:
-    """Return a call that reads records until they reach the maximum size of a page."""
-    return RECORDS_SCRIPT.call(keys, [MAX_PAGE_BYTES])
 
 
 def _live(address: Address, value: bytes | None, now: Micros) -> Record | Damaged | None:

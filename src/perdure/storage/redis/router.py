@@ -1,8 +1,7 @@
 """Routes calls to the node that has the shard, follows redirects, and retries if that is safe.
 
-A call is retried if it was certainly not executed: it could not be sent, the server does not have the shard
-(any more), or the server does not know the script. If the reply was lost, a read is retried as well, but a
-write is not.
+A call is retried if it was certainly not executed: it could not be sent, or the server does not have the
+shard or the script. If the reply was lost, a read is retried as well, but a write is not.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ class Router:
 
         async def send(node: Node, group: Sequence[int]) -> None:
             commands = [calls[index][1] for index in group]
-            received = await (node.write(commands) if writes else node.read(commands))
+            received = await node.send(commands, writes=writes)
             for index, reply in zip(group, received, strict=True):
                 replies[index] = await self._follow_redirect(calls[index], reply, node, writes=writes)
 
@@ -144,5 +143,5 @@ class Router:
             self._topology.move_shard(shard, host)
             return reply
         other = self._topology.node(host)
-        commands: list[Command] = [("ASKING",), command]
-        return (await (other.write(commands) if writes else other.read(commands)))[1]
+        _, reply = await other.send([("ASKING",), command], writes=writes)
+        return reply

@@ -36,17 +36,15 @@ log = logging.getLogger(__name__)
 
 
 async def check_servers(location: Location, topology: Topology, router: Router, keys: Keys) -> None:
-    """Raise an error if the storage cannot be opened, or not safely."""
+    """Raise an error if the storage cannot be opened safely."""
     try:
         for node in dict.fromkeys(await topology.nodes_by_shard()):
             await _check_node(location, node)
         await _check_format(location, router, keys)
     except StorageUnavailable as error:
         if isinstance(error.__cause__, (AuthenticationError, AuthorizationError)):
-            reason = "authentication failed"
-            raise CannotOpen(
-                location.display_name, reason, "check user and password in the URL"
-            ) from error.__cause__
+            remedy = "check user and password in the URL"
+            raise CannotOpen(location.display_name, "authentication failed", remedy) from error.__cause__
         raise
     except StorageFailed as error:
         remedy = (
@@ -78,9 +76,8 @@ def _check_eviction(location: Location, node: Node, info: dict[str, str]) -> Non
         return
     if location.options.eviction == "refuse":
         reason = f"{node.name} evicts records when its memory is full (maxmemory-policy {policy})"
-        raise UnsafeServer(
-            location.display_name, reason, "set maxmemory-policy noeviction, or add eviction=accept"
-        )
+        remedy = "set maxmemory-policy noeviction, or add eviction=accept"
+        raise UnsafeServer(location.display_name, reason, remedy)
     log.warning("%s evicts records when its memory is full: maxmemory-policy is %s", node.name, policy)
 
 
@@ -91,17 +88,15 @@ async def _check_persistence(location: Location, node: Node, info: dict[str, str
         [reply] = await node.send_now(("CONFIG", "GET", "appendfsync"))
         if reply not in ([b"appendfsync", b"always"], {b"appendfsync": b"always"}):
             reason = f"{node.name} does not flush each write to disk, or its appendfsync cannot be read"
-            raise UnsafeServer(
-                location.display_name, reason, "set appendfsync always, or remove persistence=always"
-            )
+            remedy = "set appendfsync always, or remove persistence=always"
+            raise UnsafeServer(location.display_name, reason, remedy)
 
 
 def _refuse_unless_accepted(location: Location, reason: str, remedy: str) -> None:
     """Refuse a server that may lose acknowledged writes, or warn if the URL accepts it."""
     if location.options.persistence != "any":
-        raise UnsafeServer(
-            location.display_name, reason, f"{remedy}, or add persistence=any to accept the loss"
-        )
+        remedy += ", or add persistence=any to accept the loss"
+        raise UnsafeServer(location.display_name, reason, remedy)
     log.warning("%s: acknowledged writes may be lost when the server stops", reason)
 
 

@@ -47,7 +47,7 @@ class Topology(ABC):
         if self._nodes_by_shard is None:
             async with self._discovery_lock:
                 self._check_open()
-                if self._nodes_by_shard is None:  # not discovered while this call waited
+                if self._nodes_by_shard is None:  # no other call has discovered it in the meantime
                     self._nodes_by_shard = [self.node(host) for host in await self._discover()]
         return self._nodes_by_shard
 
@@ -97,7 +97,7 @@ class SingleTopology(Topology):
 
 
 class SentinelTopology(Topology):
-    """The master that the sentinels name."""
+    """The master that the sentinels report."""
 
     def __init__(self, location: Location) -> None:
         super().__init__(location)
@@ -154,7 +154,7 @@ class ClusterTopology(Topology):
         raise best.error or StorageUnavailable(f"{name}: no node knows which node has each slot")
 
     async def _disconnect_others(self, hosts: Iterable[Host]) -> None:
-        """Forget and disconnect the nodes that are neither in the slot map nor in the URL."""
+        """Remember the hosts of a slot map. Disconnect the nodes that are neither in it nor in the URL."""
         self._known_hosts = set(hosts)
         for host, node in self._nodes.items():
             if host not in self._known_hosts and host not in self._location.hosts:

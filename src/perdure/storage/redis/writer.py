@@ -50,7 +50,7 @@ MAX_PURGED_PER_CALL = 100
 
 
 class Writer:
-    """Commits and purges. Notifications start with `client`, so that a client can ignore its own."""
+    """Writes commits and purges. Notifications start with `client`, so that a client can ignore its own."""
 
     def __init__(self, router: Router, keys: Keys, client: bytes) -> None:
         self._router = router

@@ -90,7 +90,7 @@ for n = 1, #KEYS - first_record do
     end
 end
 
--- The changes are valid even if this user is not allowed to publish, so errors are ignored.
+-- Errors are ignored: the changes are valid even if this user is not allowed to publish.
 redis.pcall('PUBLISH', channel, message)
 result[1] = 1
 return result
