@@ -68,7 +68,7 @@ def table_of(url: str) -> str:
 
 
 async def settle(db: Any, table: str) -> None:  # noqa: ANN401 - see client_of
-    """Return when the global indexes show what was written last; they follow the table in its order."""
+    """Wait until the global indexes include the latest writes. They apply writes in the table's order."""
     token = {"S": uuid4().hex}
     item = {"pk": token, "sk": token, "place": token, "timer_place": token, "expires_at": {"N": "0"}}
     await db.put_item(TableName=table, Item=item | dict.fromkeys(_INDEXES.values(), token))

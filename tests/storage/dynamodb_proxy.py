@@ -1,7 +1,7 @@
-"""An HTTP proxy between the engine and its server: it counts requests, and does what no stand-in does.
+"""An HTTP proxy between the engine and its server, which counts requests and injects faults.
 
-It answers with errors of AWS that the stand-ins never give, and loses requests or answers on the way.
-Requests are passed on to the byte, so signatures stay valid.
+It returns errors of AWS that local servers never return, and loses requests or responses. Requests are
+forwarded unchanged, so their signatures stay valid.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ ERRORS = "com.amazonaws.dynamodb.v20120810#"
 
 class Loss(Enum):
     REQUEST = auto()
-    """The connection breaks before the server has seen the request."""
+    """The connection breaks before the server receives the request."""
     ANSWER = auto()
-    """The server has done it, and the connection breaks."""
+    """The connection breaks after the server has executed the request."""
 
 
 class Error(msgspec.Struct, frozen=True):
-    """An answer that the server did not give."""
+    """An error that the proxy returns instead of the server."""
 
     code: str
     status: int = 400
@@ -40,24 +40,24 @@ class Error(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """The same, of a server that refuses nothing."""
+    """A successful response that the proxy returns instead of the server."""
 
     response: dict[str, Any]
 
 
 Fault: TypeAlias = Loss | Error | Answer | None
 Rule: TypeAlias = Callable[[str, dict[str, Any]], Fault]
-"""What is to become of a request, by its operation and its parameters."""
+"""A function that returns the fault for a request, given its operation and its parameters."""
 
 
 def conflict(_: str, question: dict[str, Any]) -> Error:
-    """What AWS says when two transactions meet."""
+    """Return the error of AWS for a transaction that conflicts with another one."""
     items = len(question["TransactItems"])
     return Error("TransactionCanceledException", reasons=("TransactionConflict",) + ("None",) * (items - 1))
 
 
 class Proxy:
-    """Counts what is asked, and asks `rule` about each."""
+    """Counts requests, and calls `rule` for each of them."""
 
     def __init__(self, server_port: int) -> None:
         self.asked: Counter[str] = Counter()
@@ -75,7 +75,7 @@ class Proxy:
         return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
 
     def fail(self, operation: str, *faults: Fault) -> None:
-        """Let the next requests of this kind fail so, one after another."""
+        """Let the next requests with this operation fail, each with the next of these faults."""
         left = list(faults)
 
         def rule(asked: str, _: dict[str, Any]) -> Fault:

@@ -1,4 +1,4 @@
-"""The driver and the sender that learned from it, side by side, and a front that sees what they send."""
+"""A driver's client and a sender to compare with each other, and a server that records what they send."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from .dynamodb_helpers import TEST_TIMEOUT, client_of
 
 TABLE = "perdure-sending"
 MODELS = Loader()
-"""Read once for all clients."""
+"""The service models, which are loaded once for all clients."""
 GOOD = (CREDENTIALS["AWS_ACCESS_KEY_ID"], CREDENTIALS["AWS_SECRET_ACCESS_KEY"], "")
 
 
 class Pair:
-    """A client of the driver, and the sender that has learned from it."""
+    """A client of the driver, and a sender with signing contexts from its requests."""
 
     def __init__(self, db: Any, sender: Sender, table: str) -> None:  # noqa: ANN401 - typed by another package
         self.db = db
@@ -46,7 +46,7 @@ class Pair:
         return await outcome_of(getattr(self.db, operation)(**question))
 
     async def by_sender(self, operation: str, question: Mapping[str, Any]) -> object:
-        """Fails if it went the long way."""
+        """Return the outcome of a request. Fail if the driver sent it."""
         before = self.driven
         outcome = await outcome_of(self.sender.send(operation, question))
         assert self.driven == before
@@ -69,7 +69,7 @@ class Refusal(NamedTuple):
 
 
 async def outcome_of(asking: Any) -> object:  # noqa: ANN401 - an awaitable of the driver's
-    """An answer, or an error of DynamoDB, without what was only of this request."""
+    """Return a response or an error of DynamoDB, without the metadata of the request."""
     try:
         answer = await asking
     except DRIVER_ERRORS as error:
@@ -81,7 +81,7 @@ async def outcome_of(asking: Any) -> object:  # noqa: ANN401 - an awaitable of t
 
 
 class Rotating:
-    """A source of credentials that hands out others when it is told to."""
+    """A source of credentials that tests can change."""
 
     def __init__(self) -> None:
         self.now: tuple[str, str, str] = GOOD
@@ -94,7 +94,7 @@ class Rotating:
         return self._metadata()
 
     def _metadata(self) -> dict[str, str]:
-        """Valid for so short that they are asked for anew each time."""
+        """Return credentials with so short a lifetime that they are renewed each time."""
         access_key, secret_key, token = self.now
         until = (datetime.now(UTC) + timedelta(minutes=1)).isoformat()
         return {"access_key": access_key, "secret_key": secret_key, "token": token, "expiry_time": until}
@@ -108,7 +108,7 @@ async def pair_on(
     driver_timeout: float = TEST_TIMEOUT,
     connections: int = 10,
 ) -> AsyncGenerator[Pair]:
-    """Set up as the engine does it, on a table of its own."""
+    """Create a pair like the engine does, with a new table."""
     sender = Sender()
     config = AioConfig(
         connect_timeout=driver_timeout,
@@ -156,14 +156,14 @@ def item(key: str, body: str = "{}") -> dict[str, Any]:
     return {**item_key(key), "body": {"S": body}, "version": {"N": "1"}}
 
 
-# A front: a server before the server
+# A front: a server that forwards to the real one
 
 Bend: TypeAlias = Callable[[bytes, bytes], bytes]
-"""What a client gets instead of the head and the body that were answered."""
+"""A function that returns the bytes to send instead of the head and body of a response."""
 
 
 class Front:
-    """Passes requests on to the byte, and answers through `bend`. Also a forwarding proxy of HTTP."""
+    """Forwards requests unchanged, and responses through `bend`. It also works as an HTTP proxy."""
 
     def __init__(self, port: int) -> None:
         self.heads: list[str] = []
@@ -193,7 +193,7 @@ class Front:
 
 
 def _with_path_only(head: bytes) -> bytes:
-    """A proxy is told the whole address; a server wants the path."""
+    """Replace the address, which a proxy receives, by the path, which a server expects."""
     line, _, rest = head.partition(b"\r\n")
     method, target, version = line.split(b" ")
     return (

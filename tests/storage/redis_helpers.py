@@ -41,7 +41,7 @@ def subject_on(servers: Servers, options: str = "") -> AbstractAsyncContextManag
 
 @asynccontextmanager
 async def client_of(server: Valkey) -> AsyncGenerator[Any]:
-    """Yield the driver's own client, to read the server directly. It is not typed well enough."""
+    """Yield the driver's own client, to read the server directly. Its own types are incomplete."""
     redis = Redis(
         host="127.0.0.1", port=server.port, socket_timeout=TEST_TIMEOUT, socket_connect_timeout=TEST_TIMEOUT
     )

@@ -1,4 +1,4 @@
-"""Closing, and callers that stop waiting."""
+"""Closing a storage, and callers that stop waiting."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ async def test_a_commit_whose_caller_stopped_waiting_is_whole_or_absent() -> Non
             await asyncio.sleep(n / 1000)
             task.cancel()
             await asyncio.wait([task])
-        await insert_each(storage, make_record("last"))  # behind all that is still under way in its line
+        await insert_each(
+            storage, make_record("last")
+        )  # after all commits that are still in flight in its queue
         assert (await storage.maintain()).findings == ()
 
 

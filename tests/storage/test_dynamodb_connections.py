@@ -1,4 +1,4 @@
-"""The short way of requests: its connections are made, fail and end as the driver's do."""
+"""The sender's connections: they are opened, fail and are closed like those of the driver."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def failure_of(asking: Any) -> Outcome:  # noqa: ANN401
 
 @contextmanager
 def certified(folder: Path) -> Generator[tuple[ssl.SSLContext, Path]]:
-    """A server's side of TLS, and the file of who vouches for it."""
+    """Yield a TLS context for a server, and the file with its certificate authority."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
     now = datetime.now(UTC)
@@ -95,7 +95,7 @@ async def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPa
             assert [head.split()[1] for head in front.heads] == [f"http://localhost:{server.port}/"]
 
 
-# Damaged answers
+# Damaged responses
 
 
 def rewritten(head: bytes, body: bytes, more: bytes = b"") -> bytes:
@@ -138,11 +138,11 @@ async def test_a_checksum_that_is_right_is_accepted() -> None:
         assert await pair.put() == {}
 
 
-# Failures on the way
+# Failed requests
 
 
 async def learned_at_last(pair: Pair) -> None:
-    """With a short timeout this may take more than one attempt."""
+    """Let the sender derive a signing context. With a short timeout, this may take several attempts."""
     async with asyncio.timeout(TEST_TIMEOUT):
         while True:
             with suppress(*DRIVER_ERRORS):
@@ -151,7 +151,7 @@ async def learned_at_last(pair: Pair) -> None:
 
 
 async def both_fail(pair: Pair) -> Outcome:
-    """How a request fails by the driver; the short way fails alike."""
+    """Return how a request of the driver fails, and check that the sender's request fails in the same way."""
     question = {"TableName": pair.table, "Item": item("k")}
     told = await failure_of(pair.db.put_item(**question))
     driven = pair.driven
@@ -172,7 +172,7 @@ async def test_a_cut_connection_is_a_lost_answer(loss: Loss) -> None:
 
 async def test_a_server_that_stalls_has_lost_the_answer_and_one_that_is_gone_was_sent_nothing() -> None:
     with Dynoxide() as server:
-        servers.dynoxide()  # for the credentials
+        servers.dynoxide()  # sets the credentials
         async with pair_on(server.endpoint, driver_timeout=1) as pair:
             await learned_at_last(pair)
             server.pause()
@@ -180,7 +180,7 @@ async def test_a_server_that_stalls_has_lost_the_answer_and_one_that_is_gone_was
             server.resume()
             assert stalled == Outcome("ReadTimeoutError", may_have_been_applied=True, is_transient=True)
             server.kill()
-            await failure_of(pair.put())  # on a connection that it had
+            await failure_of(pair.put())  # on a connection that was open before
             gone = await both_fail(pair)
             assert gone == Outcome("EndpointConnectionError", may_have_been_applied=False, is_transient=True)
             with full(server.port):
@@ -190,7 +190,7 @@ async def test_a_server_that_stalls_has_lost_the_answer_and_one_that_is_gone_was
 
 async def test_a_server_that_takes_no_more_of_a_large_request_has_lost_the_answer() -> None:
     with Dynoxide() as server:
-        servers.dynoxide()  # for the credentials
+        servers.dynoxide()  # sets the credentials
         async with pair_on(server.endpoint, driver_timeout=1) as pair:
             await learned_at_last(pair)
             server.pause()
@@ -202,7 +202,7 @@ async def test_a_server_that_takes_no_more_of_a_large_request_has_lost_the_answe
 
 @contextmanager
 def full(port: int) -> Generator[None]:
-    """Somebody who listens there, takes nobody in, and has no more room for who waits."""
+    """Listen on a port without accepting connections, with a backlog that is full."""
     with ExitStack() as stack:
         listener = stack.enter_context(socket.socket())
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -215,7 +215,7 @@ def full(port: int) -> Generator[None]:
         yield
 
 
-# Callers that leave
+# Callers that stop waiting
 
 
 async def test_a_caller_that_stops_waiting_leaves_the_only_connection_usable() -> None:

@@ -1,4 +1,4 @@
-"""Counts of what lives, from counters that also count what has expired."""
+"""Counts of live records, from counters that include expired ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perdure.storage.dynamodb.counters import subtract_expired
     [
         ({"a": 3, "b": 1}, [], {"a": 3, "b": 1}),
         ({"a": 3, "b": 1}, ["a", "b"], {"a": 2}),
-        ({"completed": 3}, ["completed"] * 10, {}),  # the index still shows what was purged
+        ({"completed": 3}, ["completed"] * 10, {}),  # the index still lists records that were purged
         ({}, ["gone"], {}),
     ],
 )

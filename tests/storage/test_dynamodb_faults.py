@@ -1,4 +1,4 @@
-"""What becomes of commits when requests are refused, lost, or done without an answer."""
+"""Commits whose requests are rejected, lost, or applied without a response."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ async def test_a_single_write_refused_without_loss_is_a_conflict() -> None:
 
 
 async def test_a_storm_of_faults_leaves_nothing_double_and_nothing_lost() -> None:
-    """Whoever was told of a commit finds it; who was told of none does not; counters agree."""
+    """Acknowledged commits are stored, deleted records are absent, and the counters are right."""
     chance = random.Random(7)
 
     def rule(operation: str, question: dict[str, Any]) -> Fault:
@@ -253,7 +253,7 @@ async def test_one_commit_that_fails_does_not_fail_its_neighbours() -> None:
 
 
 async def test_unprocessed_keys_are_asked_for_again() -> None:
-    """An answer has 16 MB at the most; what does not fit is asked for again."""
+    """A response has at most 16 MB. Keys that do not fit are requested again."""
     async with through_proxy() as (storage, proxy):
         records = [make_record(f"k{n:02}", order=n, body=str(n % 10) * 370_000) for n in range(50)]
         for record in records:
@@ -265,7 +265,7 @@ async def test_unprocessed_keys_are_asked_for_again() -> None:
 
 
 async def test_a_server_that_throttles_is_waited_for() -> None:
-    """A table with a provisioned rate, on a server that keeps to it."""
+    """The table has provisioned throughput, on a server that enforces it."""
     server = servers.extenddb()
     url = server.new_url()
     few = {"ProvisionedThroughput": {"ReadCapacityUnits": 100, "WriteCapacityUnits": 1}}
@@ -282,7 +282,7 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
     ):
         await insert_many(patient, records)
         async with asyncio.timeout(TEST_TIMEOUT):
-            while StorageUnavailable not in map(type, told):  # it lets some time pass before it counts
+            while StorageUnavailable not in map(type, told):  # the server starts to throttle after some time
                 changes = [record.replace_with(body="2" * 1000, tag="") for record in records]
                 told = await asyncio.gather(
                     *[commit_changes(storage, change) for change in changes], return_exceptions=True
@@ -297,7 +297,7 @@ async def test_a_server_that_throttles_is_waited_for() -> None:
 
 
 async def test_a_count_waits_for_a_transaction_that_is_half_to_be_seen() -> None:
-    """AWS refuses to read what a transaction is just changing, if asked to read it settled."""
+    """AWS rejects a transactional read of an item that another transaction is changing."""
     async with through_proxy() as (storage, proxy):
         await insert_each(storage, make_record(tag="t"))
         met = Error("TransactionCanceledException", reasons=("TransactionConflict",))
@@ -315,7 +315,7 @@ async def test_a_look_up_that_finds_nothing_is_an_answer(attempts: int) -> None:
 
 
 async def test_items_that_dynamodb_did_not_check_are_read_before_a_refusal() -> None:
-    """Of a refused transaction, some items may have met their condition, and others only other writers."""
+    """In a cancelled transaction, a condition may have failed on one item, and another be in conflict."""
     async with through_proxy() as (storage, proxy):
         gone, changed = make_record("gone", tag="a"), make_record("changed", tag="a")
         await insert_each(storage, gone, changed)

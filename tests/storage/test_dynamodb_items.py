@@ -1,4 +1,4 @@
-"""What lies in the table: readable items, large bodies in parts, an end that DynamoDB itself would make."""
+"""The items in the table: readable records, large bodies in parts, and DynamoDB's own time to live."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ SIZES = [1, MAX_INLINE_BODY_BYTES, MAX_INLINE_BODY_BYTES + 1, 2 * MAX_INLINE_BOD
 
 
 class Table:
-    """A storage, and a look behind it."""
+    """A storage, and direct access to its table."""
 
     def __init__(self, storage: Storage, db: Any, name: str) -> None:  # noqa: ANN401 - the driver's client
         self.storage = storage
@@ -204,7 +204,7 @@ async def test_readers_never_see_half_of_one_body_and_half_of_another() -> None:
 
 @pytest.mark.parametrize("start", [servers.dynoxide, servers.extenddb], ids=["dynoxide", "extenddb"])
 async def test_the_largest_commit_fits_into_one_transaction(start: Any) -> None:  # noqa: ANN401
-    """25 changes in 8 spaces, names at their longest, bodies of 2 MiB in as many parts as can be, a guard."""
+    """25 changes in 8 spaces, the longest names, 2 MiB of bodies in many parts, and a guard."""
     async with proxy_to(start().port) as proxy:
         url = proxy.new_url()
         await migrate_storage(url)

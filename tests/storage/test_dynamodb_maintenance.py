@@ -1,4 +1,4 @@
-"""`maintain`: counters that disagree with the records, and parts of bodies that nothing refers to."""
+"""`maintain`: counters that do not match the records, and body parts that nothing refers to."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Behind:
         self.name = name
 
     async def remove(self, owner: str) -> None:
-        """As DynamoDB's time to live does: the record goes, its counters stay."""
+        """Delete a record without changing its counters, as DynamoDB's time to live does."""
         key = record_key(make_record(owner).address).item
         await self.db.delete_item(TableName=self.name, Key=key)
 

@@ -1,4 +1,4 @@
-"""What others do between two steps of a verb: each of these is forced, by doing it there."""
+"""Changes by another client between two steps of a verb. Each test makes the change at that moment."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ pytestmark = pytest.mark.anyio
 
 
 class Shared(NamedTuple):
-    """A storage, somebody else's on the same table, and the table as engine and driver see it."""
+    """Two storages on the same table, and direct access to the table."""
 
     ours: Storage
     theirs: Storage
@@ -67,7 +67,7 @@ async def shared(options: str = "") -> AsyncGenerator[Shared]:
 def once_after(
     monkeypatch: pytest.MonkeyPatch, module: object, name: str, act: Callable[[], Awaitable[None]]
 ) -> None:
-    """Let somebody act after the first time that a function is done."""
+    """Call `act` after the first call of a function of a module."""
     done: Any = getattr(module, name)
 
     async def wrapped(*given: Any) -> Any:  # noqa: ANN401
@@ -113,7 +113,7 @@ async def test_a_counter_that_is_created_again_while_it_is_read_is_read_again(
             await table.theirs.maintain()
             await insert_each(
                 table.theirs, make_record("new", tag="t", expires_at=NOW + 20)
-            )  # `expiries` is 1 once more
+            )  # `expiries` is 1 again
 
         once_after(monkeypatch, counters, "find_expired", start_again)
         assert dict(await table.ours.counts(SPACE, PARTITION, now=NOW + 10)) == {"t": 1}
@@ -144,7 +144,7 @@ async def test_a_total_changes_its_revision_even_if_its_counts_stay() -> None:
 async def test_a_record_that_ends_just_before_it_expires_is_subtracted_once(
     monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
-    """The writer's clock is a little behind the reader's, to whom the record has expired already."""
+    """The writer's clock is behind the reader's, for which the record has already expired."""
     async with shared() as table:
         later = NOW + 1_000_000_000
         record = make_record(tag="t", expires_at=later)
@@ -198,7 +198,7 @@ async def test_a_guard_makes_as_much_room_as_it_takes() -> None:
 
 
 async def test_a_purge_gets_over_an_index_that_is_behind() -> None:
-    """It shows one record twice and another as it was; and requests are made once only."""
+    """The index lists one record twice and another with its old tag. Requests are not retried."""
     async with shared("&attempts=1") as table:
         twice = make_record("twice", tag="t", expires_at=NOW + 2)
         retagged = make_record("retagged", tag="new", expires_at=NOW + 2)

@@ -1,4 +1,4 @@
-"""How many requests each verb takes: they are what DynamoDB costs, in time and in money."""
+"""The number of requests of each verb, which determines the time and the price of DynamoDB."""
 
 from __future__ import annotations
 
@@ -142,7 +142,9 @@ async def test_reads_of_a_partition_are_consistent() -> None:
         await storage.get(make_record().address, now=NOW)
         await storage.page(SPACE, PARTITION, limit=9, now=NOW)
         await storage.page(SPACE, PARTITION, tag="t", limit=9, now=NOW)
-        assert seen == [True] * 8  # each record is read, then its body; each page is looked up first
+        assert (
+            seen == [True] * 8
+        )  # each record is read before its body parts, and each page starts with a query
 
 
 async def test_verbs_across_partitions_ask_every_shard() -> None:

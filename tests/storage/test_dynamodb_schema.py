@@ -1,4 +1,4 @@
-"""Opening: what a URL says, who makes the table, and what is refused before anything is touched."""
+"""Opening: URLs, the creation of the table, and tables that are refused without being changed."""
 
 from __future__ import annotations
 
@@ -123,7 +123,7 @@ async def test_two_concurrent_migrations_both_succeed() -> None:
     url = servers.dynoxide().new_url()
     async with proxy_to(servers.dynoxide().port) as proxy:
         through = url.replace(str(servers.dynoxide().port), str(proxy.port))
-        proxy.fail("DescribeTable", Error("ResourceNotFoundException"))  # as if the other were a moment later
+        proxy.fail("DescribeTable", Error("ResourceNotFoundException"))  # as if both started at the same time
         await migrate_storage(url)
         await migrate_storage(through)
 
@@ -170,7 +170,7 @@ async def test_migrating_gets_over_what_passes(operation: str, fault: Fault) -> 
 
 
 async def test_a_migration_succeeds_if_another_enabled_the_time_to_live() -> None:
-    """AWS refuses to enable it twice."""
+    """AWS rejects a second attempt to enable it."""
     async with proxy_to(servers.dynoxide().port) as proxy:
         proxy.fail("UpdateTimeToLive", Error("ValidationException"))
         await migrate_storage(proxy.new_url())
@@ -295,7 +295,7 @@ async def test_a_profile_that_does_not_exist_and_no_region_are_named(monkeypatch
 
 
 async def test_an_unreachable_server_is_unavailable() -> None:
-    servers.dynoxide()  # for the credentials
+    servers.dynoxide()  # sets the credentials
     with pytest.raises(StorageUnavailable):
         await open_storage(f"dynamodb://tasks?region_name=x&endpoint_url=http://127.0.0.1:{free_port()}")
 

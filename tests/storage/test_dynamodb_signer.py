@@ -1,4 +1,4 @@
-"""The short way of requests: each is answered as the driver is, and refused with the driver's errors."""
+"""Requests of the sender: they get the same responses and errors as those of the driver."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def puts(table: str, *items: Mapping[str, Any], **more: object) -> dict[str, Any
 
 
 def questions(table: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each may be asked twice: the second time nothing new comes of it."""
+    """Yield requests that can be sent twice with the same result."""
     named: dict[str, Any] = {"TableName": table}
     yield "put_item", {**named, "Item": item("k")}
     yield "put_item", {**named, "Item": item(ODD, ODD)}

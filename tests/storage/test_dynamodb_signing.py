@@ -1,4 +1,4 @@
-"""The short way of requests: each is signed as the driver signs it, with the driver's credentials."""
+"""Signatures of the sender: they equal those of the driver, and use the driver's credentials."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ REGIONS = st.sampled_from(["us-east-1", "eu-west-1", "local"])
 
 
 def by_driver(url: str, keys: Any, region: str, body: bytes, stamp: str) -> Any:  # noqa: ANN401
-    """A request that the driver has signed as if it were that time."""
+    """Return a request that the driver has signed for this time."""
     auth = cast("Any", SigV4Auth(keys, "dynamodb", region))
     headers = {"X-Amz-Target": TARGET, "Content-Type": "application/x-amz-json-1.0", "User-Agent": "a  b"}
     request = cast("Any", AWSRequest("POST", url, headers=headers, data=body))
@@ -68,7 +68,7 @@ def by_driver(url: str, keys: Any, region: str, body: bytes, stamp: str) -> Any:
 def test_a_signature_is_the_drivers(
     url: str, keys: FrozenCredentials, region: str, body: bytes, stamp: str, more: list[tuple[bytes, str]]
 ) -> None:
-    """Learned from one request, and right for others at other times."""
+    """The context of one request gives the right signatures for other requests at other times."""
     context = signing_context_from(by_driver(url, keys, region, body, stamp), keys)
     assert isinstance(context, SigningContext)
     assert (context.url, context.operation) == (url, "PutItem")
@@ -135,7 +135,7 @@ async def test_credentials_are_as_new_as_the_drivers() -> None:
 
 
 async def test_changed_credentials_are_used_from_the_next_request_on() -> None:
-    """The one after a change goes by the driver, which may choose another address for another account."""
+    """The driver sends the first request after a change: another account may have another address."""
     source = Rotating()
     async with (
         front_of(servers.dynoxide().port) as front,

@@ -1,4 +1,4 @@
-"""Commits of several tenants share a transaction; contended items of one tenant fail no other."""
+"""Commits of several tenants share a transaction. Contended items of one tenant do not affect the others."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from .dynamodb_proxy import Error, Fault, Proxy, proxy_to
 pytestmark = pytest.mark.anyio
 
 BUSY, *OTHERS = [name for name in map(str, range(2000)) if shard_of(name) % QUEUE_COUNT == 0][:6]
-"""Tenants whose commits go together."""
+"""Tenants whose commits share a transaction."""
 NEIGHBOUR = next(
     name for name in map(str, range(10_000)) if name != BUSY and shard_of(name) == shard_of(BUSY)
 )
-"""One that also shares the total of its shard."""
+"""A tenant that also shares the total of the shard."""
 
 
 @asynccontextmanager
@@ -51,7 +51,7 @@ def key_in(write: dict[str, Any]) -> Key:
 
 
 def contend(proxy: Proxy, *prefixes: str, code: str = "TransactionConflict", times: int = 10**6) -> None:
-    """Cancel transactions because of the items whose keys start so, as AWS does it, so many times."""
+    """Cancel transactions like AWS, because of items whose keys start with a prefix."""
     left = times
 
     def rule(operation: str, question: dict[str, Any]) -> Fault:
@@ -101,14 +101,14 @@ async def test_a_tenant_whose_items_are_contended_fails_alone(
     async with through_proxy(start) as (storage, proxy):
         contend(proxy, item.pk, code=code)
         await expect_only_the_busy_one_fails(storage, kind)
-        assert proxy.largest > 2 * len(OTHERS)  # they did go together
+        assert proxy.largest > 2 * len(OTHERS)  # the commits shared a transaction
         proxy.rule = lambda _operation, _question: None
         assert (await storage.maintain()).findings == ()
 
 
 @row(110)
 async def test_a_tenant_that_also_shares_the_total_of_the_shard_does_not_fail() -> None:
-    """At first the total is contended, which concerns both; then the counter of one of them."""
+    """First the total is contended, which affects both tenants; then the counter of one of them."""
     async with through_proxy() as (storage, proxy):
         contend(proxy, total_key(SPACE, shard_of(BUSY)).pk, count_key(SPACE, BUSY).pk, times=1)
         total_first = proxy.rule

@@ -1,4 +1,4 @@
-"""A cluster: one slot for each partition, nodes that come and go, slots that move while commits go on."""
+"""A cluster: one slot for each partition, nodes that fail, and slots that move during commits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .redis_helpers import TEST_TIMEOUT, client_of, hasty, keys_of, storage, sto
 pytestmark = pytest.mark.anyio
 
 __all__ = ["hasty", "storage"]
-"""The fixtures of all that befalls servers, which are ours too."""
+"""Fixtures from the helpers, which pytest finds by name in this module."""
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +108,7 @@ async def test_slots_that_move_in_a_storm_leave_every_commit_whole(
 
 
 async def move_slot(cluster: ValkeyCluster, slot: int, source: Valkey, target: Valkey) -> None:
-    """As the tools that reshard a cluster do it, a few keys at a time."""
+    """Move a slot a few keys at a time, as the tools that reshard a cluster do."""
     async with client_of(source) as at_source, client_of(target) as at_target:
         names = [
             (await client.execute_command("CLUSTER", "MYID")).decode() for client in (at_source, at_target)
@@ -117,7 +117,7 @@ async def move_slot(cluster: ValkeyCluster, slot: int, source: Valkey, target: V
         await at_source.execute_command("CLUSTER", "SETSLOT", slot, "MIGRATING", names[1])
         while keys := await at_source.execute_command("CLUSTER", "GETKEYSINSLOT", slot, 20):
             await at_source.execute_command("MIGRATE", "127.0.0.1", target.port, "", 0, 5000, "KEYS", *keys)
-            await asyncio.sleep(0.002)  # so that commits meet a slot that is on two nodes
+            await asyncio.sleep(0.002)  # so that commits are sent while the slot is on two nodes
         for node in (target, source, *cluster.nodes):
             async with client_of(node) as client:
                 await client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", names[1])
@@ -147,7 +147,7 @@ async def test_a_purge_that_fails_on_one_node_does_not_say_that_nothing_was_remo
 ) -> None:
     await insert_each(storage, *(make_record(partition=f"p{n}", expires_at=NOW + 1) for n in range(50)))
     async with storage.watch(SPACE) as watch, asyncio.timeout(TEST_TIMEOUT):
-        await watch.changed()  # once the subscription stands
+        await watch.changed()  # the subscription exists now
         cluster.nodes[2].send_command("CONFIG", "SET", "min-replicas-to-write", "1")
         try:
             with pytest.raises(OutcomeUnknown, match="records were purged"):
@@ -174,7 +174,7 @@ async def test_a_frozen_node_does_not_delay_the_slot_map(cluster: ValkeyCluster)
 async def test_the_map_of_a_node_that_was_left_behind_is_not_believed(
     cluster: ValkeyCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(topologies, "DISCOVERY_GRACE", TEST_TIMEOUT)  # in which all of them answer
+    monkeypatch.setattr(topologies, "DISCOVERY_GRACE", TEST_TIMEOUT)  # long enough for all nodes to reply
     with ValkeyCluster(1) as behind:
         cluster.nodes[0].send_command("CLUSTER", "BUMPEPOCH")
         for seeds in ((*behind.nodes, *cluster.nodes), (*cluster.nodes, *behind.nodes)):

@@ -1,5 +1,6 @@
-"""What happens when a server is killed, frozen, full, or cuts connections: nothing acknowledged is lost,
-nothing is half done, and every caller is told the truth.
+"""Servers that are killed, frozen or full, or that cut connections.
+
+Nothing acknowledged is lost, no commit is half written, and every caller gets the right outcome.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from .redis_helpers import TEST_TIMEOUT, Storm, client_of, hasty, is_usable, sto
 pytestmark = pytest.mark.anyio
 
 __all__ = ["hasty", "storage"]
-"""The fixtures of all that befalls servers, which are ours too."""
+"""Fixtures from the helpers, which pytest finds by name in this module."""
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ async def test_a_frozen_server_is_unavailable_to_readers_and_leaves_writers_in_d
     record = make_record("k")
     server.pause()
     writing = asyncio.create_task(hasty.commit([Insert(record=record)], now=NOW))
-    for _ in range(50):  # turns, in which it leaves, on the one connection that there is
+    for _ in range(50):  # enough iterations of the event loop to send it on the only connection
         await asyncio.sleep(0.001)
     with pytest.raises(StorageUnavailable):
         await hasty.get(record.address, now=NOW)
@@ -169,7 +170,9 @@ async def test_a_server_that_cannot_save_is_read_only() -> None:
             with pytest.raises(StorageReadOnly):
                 await insert_each(storage, make_record())
             assert await storage.get(make_record().address, now=NOW) is None
-            server.send_command("CONFIG", "SET", "save", "")  # or it would not end without having saved
+            server.send_command(
+                "CONFIG", "SET", "save", ""
+            )  # otherwise the server would save before it stops
 
 
 async def test_a_user_without_permission_to_publish_can_write(server: Valkey) -> None:
@@ -186,7 +189,9 @@ async def test_cancelled_callers_leave_nothing_behind(server: Valkey, storage: S
             await insert_each(storage, make_record(f"k{number}", tag="t"))
 
     await asyncio.gather(*(write(number) for number in range(500)), return_exceptions=True)
-    await insert_each(storage, make_record("last", tag="t"))  # behind all that is still under way
+    await insert_each(
+        storage, make_record("last", tag="t")
+    )  # queued after all commits that are still in flight
     counts = await storage.counts(SPACE, PARTITION, now=NOW)
     listed = await storage.page(SPACE, PARTITION, limit=1000, now=NOW)
     assert sum(counts.values()) == len(listed)
@@ -203,7 +208,7 @@ async def test_what_is_refused_is_tried_again_for_as_long_as_the_timeout_allows(
     async with storage_on(server, f"&timeout={TEST_TIMEOUT}") as storage:
         server.send_command("REPLICAOF", "127.0.0.1", "1")
         writing = asyncio.create_task(insert_each(storage, make_record()))
-        await asyncio.sleep(2 * sum(RETRY_DELAYS))  # longer than all delays together
+        await asyncio.sleep(2 * sum(RETRY_DELAYS))  # longer than the sum of all delays
         assert not writing.done()
         server.send_command("REPLICAOF", "NO", "ONE")
         await writing

@@ -1,4 +1,4 @@
-"""Watching across clients, closing, and repairing."""
+"""Watches of several clients, closing, and repairs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def test_a_watch_wakes_for_another_client_and_only_for_what_it_covers(
 ) -> None:
     first, second = pair
     async with first.watch(SPACE, PARTITION, "k") as watch:
-        assert await woken(watch)  # once the subscription stands
+        assert await woken(watch)  # the subscription exists now
         await insert_each(
             second, make_record("other"), make_record("k", partition="q"), make_record("k", space=OTHER_SPACE)
         )
@@ -112,7 +112,10 @@ async def test_a_silent_server_is_asked_whether_it_is_there(
     first, second = pair
 
     async def is_asked_in_peace() -> bool:
-        """It answered, so nothing was made anew; but a machine that stands still may be too late for that."""
+        """Whether the server was pinged and the subscription was not renewed.
+
+        On a slow machine the reply may come too late, so the caller repeats this.
+        """
         before = await questions_to(server)
         return not await woken(watch, 0.3) and await questions_to(server) > before
 
@@ -120,7 +123,7 @@ async def test_a_silent_server_is_asked_whether_it_is_there(
         assert await woken(watch)
         await wait_until(is_asked_in_peace)
         server.pause()
-        for _ in range(50):  # in as many turns it is noticed, however long each of them takes
+        for _ in range(50):  # enough iterations to detect the failure, even if each one is slow
             await asyncio.sleep(0.01)
         server.resume()
         assert await woken(watch)
@@ -129,7 +132,7 @@ async def test_a_silent_server_is_asked_whether_it_is_there(
 
 
 async def questions_to(server: Valkey) -> int:
-    """How often it was asked whether it is there."""
+    """Return how many times the server was pinged."""
     async with client_of(server) as client:
         return (await client.info("commandstats")).get("cmdstat_ping", {"calls": 0})["calls"]
 

@@ -1,4 +1,4 @@
-"""URLs, and what is looked at before a storage is opened."""
+"""URLs, and the checks before a storage is opened."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ async def test_a_server_that_is_no_cluster_is_not_opened_as_one(server: Valkey) 
 @pytest.mark.parametrize("right", ["+hello", "-hello"])
 async def test_a_replica_is_not_taken_for_a_master(server: Valkey, right: str, options: str) -> None:
     if right == "-hello" and options != "&protocol=2":
-        right = "-role"  # without HELLO the driver speaks only the older protocol
+        right = "-role"  # without HELLO the driver supports only the older protocol
     server.send_command("ACL", "SETUSER", "some", "reset", "on", ">secret", "~*", "&*", "+@all", right)
     url = server.new_url(options).replace("redis://", "redis://some:secret@")
     async with await open_storage(url) as storage:

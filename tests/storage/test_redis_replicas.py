@@ -1,4 +1,4 @@
-"""The promises that a replica must not weaken, where every commit waits for one."""
+"""The promises that must hold if every commit waits for a replica."""
 
 from __future__ import annotations
 

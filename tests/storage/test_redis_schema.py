@@ -1,4 +1,4 @@
-"""What stands in the server: no key outlives its record, and each verb asks no more than it must."""
+"""The stored keys and the commands: no key outlives its record, and verbs send no unnecessary command."""
 
 # pyright: reportPrivateUsage=false
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def storage(server: Valkey) -> AsyncGenerator[Storage]:
 
 @pytest.fixture
 def trips(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """The number of commands of each round trip from now on."""
+    """Record the number of commands in each round trip."""
     seen: list[int] = []
     send_and_receive = Node._send_and_receive
 
@@ -125,7 +125,7 @@ async def test_what_a_replace_costs_in_the_server(server: Valkey, storage: Stora
 
 
 async def calls_in(client: Any) -> dict[str, int]:  # noqa: ANN401 - the driver's client, see `client_of`
-    """How often the server has run each command since its statistics were reset, but for ours."""
+    """Return how often the server has run each command since its statistics were reset."""
     stats: dict[str, dict[str, int]] = await client.info("commandstats")
     calls = {name.removeprefix("cmdstat_"): each["calls"] for name, each in stats.items()}
     return {name: number for name, number in calls.items() if name not in ("config|resetstat", "info")}
@@ -177,7 +177,7 @@ async def test_how_many_round_trips_each_verb_takes_on_a_cluster(trips: list[int
 
 
 async def trips_of(storage: Storage, trips: list[int]) -> dict[str, list[int]]:
-    """The round trips that each verb takes, as the numbers of their commands."""
+    """Return, for each verb, the number of commands in each of its round trips."""
     guard = Guard(space=SPACE, tags=frozenset({""}), max_count=1000)
     many = [make_record(f"k{n}", partition=f"p{n % 9}").address for n in range(90)]
     verbs = {
@@ -199,7 +199,7 @@ async def trips_of(storage: Storage, trips: list[int]) -> dict[str, list[int]]:
         "purge": lambda: storage.purge(until=NOW + 5, limit=100),
     }
     taken: dict[str, list[int]] = {}
-    await storage.page(SPACE, limit=50, now=NOW)  # a server that has just begun is sent each script once
+    await storage.page(SPACE, limit=50, now=NOW)  # a new server receives each script once
     for name, verb in verbs.items():
         await storage.counts(SPACE, now=NOW)
         del trips[:]

@@ -1,4 +1,4 @@
-"""A master that dies, and a replica that takes over: what is lost then, and what is not."""
+"""Failover from a master to a replica: what can be lost, and what cannot."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ async def replica_leads(servers: ValkeySentinel) -> bool:
 async def has_role(server: Valkey, role: str) -> bool:
     try:
         return f"role:{role}" in await asyncio.to_thread(server.send_command, "INFO", "replication")
-    except ConnectionError:  # sentinels end the connections of a server whose role they change
+    except ConnectionError:  # sentinels close the connections of a server whose role they change
         return False
 
 
@@ -41,7 +41,7 @@ async def fail_over(servers: ValkeySentinel) -> None:
 
 
 async def replica_takes_over(servers: ValkeySentinel) -> None:
-    """Once the master is gone, or silent."""
+    """Wait until the replica replaces a master that was killed or does not reply."""
     await asyncio.to_thread(servers.shorten_failure_timeout)
     await wait_until(lambda: replica_leads(servers))
 
@@ -54,7 +54,7 @@ async def test_with_a_replica_that_must_have_it_a_failover_loses_nothing_acknowl
 
         async def disturb() -> None:
             await fail_over(servers)
-            await asyncio.to_thread(servers.master.start)  # which becomes the replica that writes wait for
+            await asyncio.to_thread(servers.master.start)  # it becomes the replica that writes wait for
 
         outcome = await storm(storage, disturb)
         assert outcome.acknowledged
@@ -128,7 +128,7 @@ async def test_a_master_that_has_become_a_replica_is_not_read(servers: ValkeySen
         assert await reader.get(make_record().address, now=NOW) is None
         servers.sentinels[0].send_command("SENTINEL", "FAILOVER", "perdure")
         await wait_until(lambda: replica_leads(servers))
-        # as sentinels do sooner or later; here of a server that is not there, so that it stays behind
+        # Sentinels do this after some time. Here the master does not exist, so the data stays out of date.
         servers.master.send_command("REPLICAOF", "127.0.0.1", "1")
         servers.master.send_command("CLIENT", "KILL", "TYPE", "normal")
         await insert_each(writer, make_record())
