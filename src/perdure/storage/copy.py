@@ -15,11 +15,11 @@ from typing import TypeAlias
 
 import msgspec
 
-from .body import FORMAT_FIELD, BodyFormat
+from .body_format import FORMAT_FIELD, BodyFormat
 from .errors import CopyMismatch, StorageCorrupt, TargetNotEmpty
 from .limits import MAX_CHANGES, MAX_COMMIT_BYTES
-from .port import Storage
 from .record import Address, Committed, Delete, Insert, InsertIfAbsent, Micros, Position, Record, Space, Tag
+from .storage import Storage
 
 COPIES = Space("copies")
 _STATE_ADDRESS = Address(COPIES, "perdure", "under-way")

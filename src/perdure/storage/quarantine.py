@@ -10,8 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from .errors import NewerFormat, PerdureError
-from .port import Storage
 from .record import Committed, Micros, Position, Record, Space
+from .storage import Storage
 
 CORRUPT_TAG = "corrupt"
 """The tag of quarantined records."""

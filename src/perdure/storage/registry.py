@@ -10,7 +10,7 @@ import msgspec
 
 from .contract import Engine
 from .errors import MissingExtra, UnknownScheme
-from .port import Storage
+from .storage import Storage
 
 _OpenEngine: TypeAlias = Callable[[str], Awaitable[Engine]]
 _Migrate: TypeAlias = Callable[[str], Awaitable[None]]

@@ -67,16 +67,12 @@ async def what_was_committed_is_read_at_once_by_every_verb(subject: Subject) -> 
 
 @check(2, "second_client")
 async def what_one_client_committed_the_other_reads_at_once(subject: Subject) -> None:
-    first = subject.storage
-    second = await subject.another_client()
-    try:
+    async with await subject.another_client() as other:
         for n in range(20):
+            writer, reader = (subject.storage, other) if n % 2 else (other, subject.storage)
             record = make_record(f"k{n}", order=n)
-            await commit_changes(first if n % 2 else second, Insert(record=record))
-            got = await (second if n % 2 else first).get(record.address, now=NOW)
-            expect(got, record, "the other client's record")
-    finally:
-        await second.close()
+            await insert_each(writer, record)
+            expect(await reader.get(record.address, now=NOW), record, "the other client's record")
 
 
 @check(3)

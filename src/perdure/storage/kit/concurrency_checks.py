@@ -7,9 +7,9 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from ..port import Storage
 from ..record import Change, Committed, Delete, Guard, Insert, InsertIfAbsent, Record, Refused
-from .child_process import MAX_ATTEMPTS, ChildJob, contend, run_children
+from ..storage import Storage
+from .child_jobs import MAX_ATTEMPTS, contend, contend_in_children
 from .linearizability import Recorder, Write, is_linearizable
 from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record, read_counts
 from .suite import ContractViolation, Subject, check, expect
@@ -75,11 +75,8 @@ async def the_history_of_one_record_is_linearizable(subject: Subject) -> None:
 
 @check(8, "second_client")
 async def the_history_over_two_clients_is_linearizable(subject: Subject) -> None:
-    second = await subject.another_client()
-    try:
+    async with await subject.another_client() as second:
         await _expect_linearizable([subject.storage, second] * 2, seed=2)
-    finally:
-        await second.close()
 
 
 async def _expect_linearizable(clients: Sequence[Storage], seed: int) -> None:
@@ -128,8 +125,7 @@ async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
 @check(21, "url")
 async def one_of_eight_processes_writing_a_version_wins(subject: Subject) -> None:
     await insert_each(subject.storage, make_record("contended"))
-    job = ChildJob(url=subject.url or "", plugin=subject.plugin, rounds=PROCESS_ROUNDS)
-    won = await run_children(job, WRITER_COUNT)
+    won = await contend_in_children(subject, PROCESS_ROUNDS, WRITER_COUNT)
     expect_one_winner_each(won, PROCESS_ROUNDS)
     got = await subject.storage.get(make_record("contended").address, now=NOW)
     expect(got and got.version, PROCESS_ROUNDS + 1, "the version at the end")
@@ -138,14 +134,12 @@ async def one_of_eight_processes_writing_a_version_wins(subject: Subject) -> Non
 @check(21, "second_client")
 async def a_guard_holds_against_two_clients(subject: Subject) -> None:
     guard = Guard(space=SPACE, tags=frozenset({"a"}), max_count=10)
-    clients = [subject.storage, await subject.another_client()]
-    try:
-        changes = [[Insert(record=make_record(f"k{n}", tag="a"))] for n in range(40)]
+    changes = [[Insert(record=make_record(f"k{n}", tag="a"))] for n in range(40)]
+    async with await subject.another_client() as second:
+        clients = [subject.storage, second]
         results = await asyncio.gather(
             *[clients[n % 2].commit(change, guard=guard, now=NOW) for n, change in enumerate(changes)]
         )
-    finally:
-        await clients[1].close()
     expect(sum(isinstance(result, Committed) for result in results), 10, "how many were admitted")
 
 

@@ -7,8 +7,8 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
 from ..errors import StorageCorrupt
-from ..port import Storage
 from ..record import Address, Delete, Insert, InsertIfAbsent, Record
+from ..storage import Storage
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 from .suite import ContractViolation, MissingCapability, Subject, check, expect
 

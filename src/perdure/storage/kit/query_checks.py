@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from ..page import MAX_PAGE_BYTES, is_last_page
-from ..port import Storage
 from ..record import Delete, Insert, InsertIfAbsent, Position, Record, Tag
+from ..storage import Storage
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -287,12 +287,8 @@ async def a_watch_remembers_a_change_made_while_nothing_waited(subject: Subject)
 
 @check(18, "second_client")
 async def a_watch_wakes_for_another_clients_commit(subject: Subject) -> None:
-    other = await subject.another_client()
-    try:
-        async with subject.storage.watch(SPACE, PARTITION, "k") as watch:
-            waiting = asyncio.ensure_future(watch.changed())
-            await asyncio.sleep(0)
-            await insert_each(other, make_record("k"))
-            await within_timeout(waiting, "the wake-up for another client's commit")
-    finally:
-        await other.close()
+    async with await subject.another_client() as other, subject.storage.watch(SPACE, PARTITION, "k") as watch:
+        waiting = asyncio.ensure_future(watch.changed())
+        await asyncio.sleep(0)
+        await insert_each(other, make_record("k"))
+        await within_timeout(waiting, "the wake-up for another client's commit")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from ..batcher import batched
 from ..limits import MAX_INTEGER
-from ..port import Storage
 from ..record import Change, Committed, Guard, Insert, Micros, Record, Refused, Space, Tag
+from ..storage import Storage
 from .suite import ContractViolation
 
 SPACE = Space("kit")

@@ -18,8 +18,8 @@ import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from ..memory import MemoryEngine
-from ..port import Storage
 from ..record import Address, Change, Delete, Guard, Insert, InsertIfAbsent, Micros, Position, Record, Space
+from ..storage import Storage
 from .suite import Factory, Subject, expect
 
 T = TypeVar("T")

@@ -26,8 +26,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from ..port import Storage
 from ..record import Address, Micros
+from ..storage import Storage
 
 T = TypeVar("T")
 

@@ -1,22 +1,24 @@
 """Servers with the API of DynamoDB: dynoxide is fast, ExtendDB is strict, Amazon's own is the reference.
 
-The first two are npm packages: `python -m perdure.storage.kit.servers` installs them into this Python's
-environment. Amazon's sends telemetry unless it is disabled, listens on every interface, and its licence
-requires an AWS account; therefore it is started only if the caller provides its jar.
+The first two are npm packages, which `npm_packages` installs into the environment of this Python. Amazon's
+server sends telemetry unless it is disabled, listens on every interface, and its licence requires an AWS
+account; therefore it is started only if the caller provides its jar.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from .npm_packages import PACKAGES, program_path
 from .process import MissingServer, Server, port_responds
 
+INSTALL_DIRECTORY = Path(sys.prefix) / "share" / "perdure" / "servers"
 REGION = "us-east-1"
 CREDENTIALS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
@@ -24,6 +26,20 @@ CREDENTIALS: Mapping[str, str] = {
     "AWS_DEFAULT_REGION": REGION,
 }
 """Credentials that the servers accept, as environment variables: the example of Amazon's documentation."""
+
+
+def package_name(program: str) -> str:
+    """Return the name of the npm package that contains this program for this machine."""
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return f"@{program}/{sys.platform}-{machine}"
+
+
+def program_path(program: str) -> Path:
+    path = INSTALL_DIRECTORY / "node_modules" / package_name(program) / program
+    if not path.exists():
+        remedy = "run: python -m perdure.storage.kit.servers.npm_packages"
+        raise MissingServer(f"{program} is not installed; {remedy}")
+    return path
 
 
 class _DynamoDb(Server):
@@ -47,7 +63,7 @@ class Dynoxide(_DynamoDb):
     """dynoxide, which stores everything in one file."""
 
     def command(self) -> list[str]:
-        program = str(program_path(PACKAGES["dynoxide"]))
+        program = str(program_path("dynoxide"))
         return [program, "--port", str(self.port), "--db-path", str(self.folder / "tables.db")]
 
 
@@ -76,7 +92,7 @@ class ExtendDb(_DynamoDb):
 
     @property
     def _program(self) -> Path:
-        return program_path(PACKAGES["extenddb"])
+        return program_path("extenddb")
 
     @property
     def _configuration(self) -> Path:
