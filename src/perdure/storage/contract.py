@@ -55,18 +55,18 @@ A record is live at `now` if it has no `expires_at` or if `now < expires_at`; ot
     engine whose servers can lose the newest writes in a failover says so in its documentation.
 21. All promises hold for several clients together, including clients in different processes.
 22. After `close`, every verb raises StorageClosed, and so does a watch that is waiting. A call in flight
-    completes, or raises an error like any other.
+    completes, or raises a StorageError.
 23. A stored record that is damaged does not affect any other. `get` of it raises StorageCorrupt, which names
     its address; `page` and `due` leave it out, log a warning that names it, and continue with the next; a
-    commit that changes it returns a result like any other or raises StorageCorrupt; `maintain` reports it.
+    commit that changes it returns a valid result or raises StorageCorrupt; `maintain` reports it.
 
 Across partitions, promises 11, 12, 13 (without a partition) and 16 hold after `lag` seconds; all others hold
 immediately. The memory engine keeps all promises except 20 and 21: its records belong to one process. Engines
-contain no rules: the `Storage` port rejects invalid calls before the engine sees them. Records that are read
+do not check arguments: `Storage` rejects invalid calls before the engine sees them. Records that are read
 together are not a snapshot: one may be from before a commit and another from after it. Use few tags: an
 engine may keep all counts of a space and partition in one place, which is sufficient for 1,000 tags. Versions
-start again when a record is inserted again after it was deleted or expired: keep a record whose version
-serves as a fencing token.
+start again when a record is inserted again after it was deleted or expired: never delete a record whose
+version serves as a fencing token.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def counter_finding(space: Space, partition: str | None, tag: Tag, *, stored: in
 
 
 class StorageInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about the server or file that stores the records, for people."""
+    """Facts about the server or the file that stores the records, for people."""
 
     server: str = ""
     """The name and version of the server, if known."""
@@ -121,11 +121,11 @@ class StorageInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(ABC):
-    """The interface of an engine: seven verbs, `maintain` and `close`. The port has checked the arguments."""
+    """The interface of an engine: seven verbs, `maintain` and `close`. `Storage` checks the arguments."""
 
     name: ClassVar[str]
     lag: float = 0.0
-    """By how many seconds the results of verbs across partitions may be out of date."""
+    """Maximum number of seconds by which results across partitions may be out of date."""
 
     @abstractmethod
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]: ...
@@ -158,7 +158,7 @@ class Engine(ABC):
         """
 
     async def info(self) -> StorageInfo:
-        """Return what is easily known about the server or the file."""
+        """Return facts about the server or the file, for people."""
         return StorageInfo()
 
     @abstractmethod

@@ -52,12 +52,12 @@ def register_engine(
     exists: str | None = None,
     is_shared: bool = True,
 ) -> None:
-    """Let URLs with this scheme open an engine of your own.
+    """Register an engine of your own for URLs with this scheme.
 
     `opener` is `"package.module:function"` and is imported on first use. If that import fails because a
     module is missing, the error says to run `pip install` with `package`. Two more functions of the same
     module are optional: `migrator` names `async def migrate(url)`, for an engine whose tables are created
-    separately; `exists` names `def exists(url) -> bool`, for an engine that creates what it opens.
+    separately; `exists` names `def exists(url) -> bool`, for an engine that creates a file when it opens it.
     `is_shared` is False if each process has its own records.
     """
     module, _, function = opener.partition(":")
@@ -75,7 +75,7 @@ async def open_storage(url: str) -> Storage:
 async def migrate_storage(url: str) -> None:
     """Create the tables that the storage needs, or migrate them to the newest schema.
 
-    An engine that does so whenever it is opened is opened and closed again.
+    If the engine always does so when it is opened, open and close it.
     """
     entry = _entry_for(url)
     if entry.migrator is None:
@@ -90,7 +90,7 @@ def is_shared_storage(url: str) -> bool:
 
 
 def storage_exists(url: str) -> bool:
-    """Return False if opening this URL would create a new, empty file."""
+    """Return whether the storage exists. False means that opening the URL would create a new file."""
     entry = _entry_for(url)
     if entry.exists is None:
         return True
@@ -114,5 +114,5 @@ def _load(url: str, entry: _EngineEntry, function: str) -> object:
 
 
 def _redacted(url: str) -> str:
-    """Return the part of a URL that is safe to show: the user part and the options can contain a password."""
+    """Return the part of a URL that is safe to show. Its user part and its options can contain passwords."""
     return f"{url.partition(':')[0]}:..." if "@" in url or "?" in url else url

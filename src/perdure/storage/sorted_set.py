@@ -1,7 +1,7 @@
 """A sorted set of tuples, stored in blocks: the index of the memory engine.
 
 Adding, removing and seeking cost O(log n) comparisons plus a move within one block of at most 1024 keys.
-The standard library has no sorted container, and the core takes no dependency for 60 lines.
+The standard library has no sorted container, and 60 lines do not justify a dependency.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Watches: wake-ups within one process. Engines that share a storage between processes add to them."""
+"""Watches: subscriptions that wake when records change, and the registry of an engine's open watches."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _WatchScope: TypeAlias = tuple[Space, str | None, str | None]
 
 
 class Watch:
-    """A subscription to changes of a record, a partition or a space, made by `Storage.watch`."""
+    """A subscription to changes of a record, a partition or a space. `Storage.watch` creates it."""
 
     def __init__(self, registry: WatchRegistry, scope: _WatchScope) -> None:
         self.scope = scope
@@ -56,7 +56,7 @@ class Watch:
 
 
 class WatchRegistry:
-    """The open watches of one engine. Belongs to one event loop.
+    """The open watches of one engine. It belongs to one event loop.
 
     `on_watched_changed` is called when the first watch is opened and when the last one is closed.
     """

@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from ..batcher import batched
 from ..contract import MaintenanceReport, counter_finding
-from ..damage import Damaged
+from ..page import Damaged
 from ..record import Micros, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .counters import (

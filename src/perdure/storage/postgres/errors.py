@@ -1,7 +1,7 @@
-"""PostgreSQL's error codes and the driver's errors as errors of the contract. The code decides, not the text.
+"""Translate PostgreSQL's error codes and the driver's errors to errors of the contract. Texts are not parsed.
 
-The important question is whether a write can have been applied. The server rolls back whatever it reports an
-error for; only if the connection was lost after a write was sent, the outcome is unknown.
+The important question is whether a write may have been applied. If the server reports an error, it has rolled
+the write back; the outcome is unknown only if the connection was lost after the write was sent.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ DRIVER_ERRORS = (
 T = TypeVar("T")
 
 _CONNECTION_LOST_CODES = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
-"""Codes, besides those of class 08, with which the server closes a connection."""
+"""Codes outside class 08 that the server sends when it closes a connection."""
 
 _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
     "25006": (StorageReadOnly, "the server or the session is read-only"),
@@ -69,7 +69,7 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
     """
     code = _code(error)
     if is_connection_lost(error):
-        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # which is raised before sending
+        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # raised before sending
             return OutcomeUnknown(
                 f"{location.display_name}: the connection was lost during a write ({error!r})"
             )
@@ -84,9 +84,9 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
 
 
 def as_connect_error(error: Exception, location: Location) -> StorageError:
-    """Return the error for one that occurred while connecting, with the remedy if there is one.
+    """Return the contract's error for an error while connecting, with a remedy if there is one.
 
-    A server that is unreachable may be reachable later, so that is not a CannotOpen.
+    An unreachable server is not reported as CannotOpen, because it may be reachable later.
     """
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return StorageUnavailable(f"{location.display_name}: no host accepts writes; only standbys responded")

@@ -1,7 +1,7 @@
-"""Wake the watches of this client when other clients commit: by LISTEN, or by polling behind a pooler.
+"""Wake the watches of this client when other clients commit: by LISTEN or, through a pooler, by polling.
 
-Without watches, nothing runs. After a lost connection all watches are woken, because changes may have been
-missed.
+Nothing runs while there is no watch. After a lost connection all watches are woken, because changes may have
+been missed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .pool import Connection
 
 LINGER_SECONDS = 5.0
-"""Seconds to continue after the last watch is closed: another is often opened soon."""
+"""Seconds to continue after the last watch is closed, because another is often opened soon."""
 RECONNECT_DELAY = 1.0
 """Seconds before a lost connection is replaced."""
 KEEPALIVE_SECONDS = 30.0

@@ -1,7 +1,7 @@
 """The schema: check the server and the schema before changing them, create and migrate tables, load SQL.
 
-Each statement is in a file of `sql`, and is named after it. Several processes can migrate at the same time:
-they wait for each other, and the later ones find it done.
+Each statement is in a file in the directory `sql`. The name of the file is the name of the statement. Several
+processes can migrate at the same time: the first one migrates, and the others wait and find the new schema.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def migrate(url: str) -> None:
 async def prepare_schema(
     pool: ConnectionPool, *, may_migrate: bool, steps: tuple[str, ...] | None = None
 ) -> None:
-    """Create or migrate the schema if necessary. If that is not allowed, raise and change nothing."""
+    """Create or migrate the schema if necessary. If that is not allowed, raise MissingSchema."""
     location = pool.location
     steps = migrations() if steps is None else steps
     found = await _inspect(location, pool.read)
@@ -132,13 +132,13 @@ def _check_persistence(location: Location, found: asyncpg.Record) -> None:
 
 @cache
 def statement(name: str, schema: str) -> str:
-    """Return a statement on the tables of a schema, whose name is already quoted."""
+    """Return a statement for the tables of a schema. The name of the schema is already quoted."""
     return (_PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8").replace("{schema}", schema)
 
 
 @cache
 def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descending: bool) -> str:
-    """Return the statement of a page. The expressions select the index: see the first migration."""
+    """Return the statement of a page. Its expressions select the index, as the first migration explains."""
     order = '"order" + 0' if one_tag else '"order"'
     columns = [order, "key"] if one_partition else [order, "key", "partition"]
     scope = "space = $1 AND partition = $2" if one_partition else "space || '' = $1"
@@ -156,9 +156,9 @@ def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descendin
 
 
 def limit_bytes(listing: str, maximum: int) -> str:
-    """Return the statement of a listing that ends with the record whose body reaches this size in total.
+    """Return a statement that ends the listing with the record with which its bodies reach this size.
 
-    The server knows the length of a body without reading it.
+    The server knows the length of a body without reading the body.
     """
     sums = "sum(octet_length(body)) OVER (ROWS UNBOUNDED PRECEDING) AS bytes"
     page = f"SELECT *, {sums} FROM ({listing}) AS listed"  # noqa: S608 - `listing` is a packaged statement
@@ -166,7 +166,7 @@ def limit_bytes(listing: str, maximum: int) -> str:
 
 
 def addresses_only(listing: str) -> str:
-    """Return the statement of a listing that reads addresses instead of records."""
+    """Return a statement that reads only the addresses of a listing."""
     _, rest = listing.split("\n", 1)
     return f"SELECT space, partition, key\n{rest}"
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..damage import Damaged
+from ..page import Damaged
 from ..record import Address, Micros, Position, Record, RecordState, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 

@@ -18,16 +18,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The options of a `sqlite:` URL."""
 
     synchronous: Literal["full", "normal"] = "full"
-    """full: acknowledged writes survive a power cut. normal: they survive a crash of the process, and a power
-    cut can lose the last of them. Neither damages the file."""
+    """With `full`, acknowledged writes survive a power cut. With `normal`, they survive a crash of the
+    process, but a power cut can lose the last of them. Neither setting can damage the file."""
     busy_timeout: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    """Seconds to wait for other processes before StorageBusy."""
+    """Seconds to wait for locks of other processes before StorageBusy is raised."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """The size that the file can reach before StorageFull."""
+    """Maximum size of the file. A write that would exceed it raises StorageFull."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A file and how to open it."""
+    """The path of a file and the options to open it with."""
 
     path: Path
     options: Options = Options()
@@ -56,7 +56,7 @@ def parse_url(url: str) -> Location:
 
 
 def file_exists(url: str) -> bool:
-    """Return whether the file exists. Opening the URL would create it otherwise."""
+    """Return whether the file exists. If not, opening the URL creates it."""
     return parse_url(url).path.exists()
 
 
