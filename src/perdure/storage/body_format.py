@@ -96,15 +96,12 @@ _Part: TypeAlias = tuple[object, inspect.Type, str]
 def _unknown_values(value: object, kind: inspect.Type, path: str) -> Iterator[tuple[str, str]]:
     """Yield the strings that are not among the values of their enumeration, each with its path."""
     if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):
-        if isinstance(value, str) and value not in _values_of(kind):
+        known = kind.values if isinstance(kind, inspect.LiteralType) else [each.value for each in kind.cls]
+        if isinstance(value, str) and value not in known:
             yield path.removeprefix("."), value
         return
     for part, part_kind, step in _parts(value, kind):
         yield from _unknown_values(part, part_kind, path + step)
-
-
-def _values_of(kind: inspect.EnumType | inspect.LiteralType) -> Sequence[object]:
-    return kind.values if isinstance(kind, inspect.LiteralType) else [member.value for member in kind.cls]
 
 
 def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:

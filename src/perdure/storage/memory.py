@@ -19,10 +19,7 @@ from .record import (
     Change,
     ChangeResult,
     Committed,
-    Delete,
     Guard,
-    Insert,
-    InsertIfAbsent,
     Kept,
     Micros,
     PageRequest,
@@ -31,12 +28,12 @@ from .record import (
     Record,
     RecordState,
     Refused,
-    Replace,
     Space,
     Tag,
     accepted_results,
     decide,
     guard_delta,
+    record_after,
 )
 from .sorted_set import SortedSet
 from .watch import Watch, WatchRegistry
@@ -161,11 +158,9 @@ class MemoryEngine(Engine):
         stale = self._records.get(change.address)  # replaced, deleted, or expired and not purged
         if stale is not None:
             self._remove(stale)
-        match change:
-            case Insert(record=record) | InsertIfAbsent(record=record) | Replace(after=record):
-                self._add(record)
-            case Delete():
-                pass
+        after = record_after(change)
+        if after is not None:
+            self._add(after)
 
     def _add(self, record: Record) -> None:
         self._records[record.address] = record

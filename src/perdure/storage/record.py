@@ -117,45 +117,38 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 # that keeps counters in separate items (DynamoDB) then knows the old tag without another read.
 
 
-class Insert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class _Insertion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    record: Record
+
+    @property
+    def address(self) -> Address:
+        return self.record.address
+
+
+class Insert(_Insertion, frozen=True, gc=False):
     """A change that creates a record. If its address is taken, the result is `Conflict`."""
 
-    record: Record
 
-    @property
-    def address(self) -> Address:
-        return self.record.address
-
-
-class InsertIfAbsent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class InsertIfAbsent(_Insertion, frozen=True, gc=False):
     """A change that creates a record. If its address is taken, nothing changes and the result is `Kept`."""
 
-    record: Record
+
+class _Modification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    before: Record
 
     @property
     def address(self) -> Address:
-        return self.record.address
+        return self.before.address
 
 
-class Replace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Replace(_Modification, frozen=True, kw_only=True, gc=False):
     """A change that writes `after` if `before` is still the stored record."""
 
-    before: Record
     after: Record
 
-    @property
-    def address(self) -> Address:
-        return self.before.address
 
-
-class Delete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class Delete(_Modification, frozen=True, gc=False):
     """A change that deletes `before` if it is still the stored record."""
-
-    before: Record
-
-    @property
-    def address(self) -> Address:
-        return self.before.address
 
 
 Change: TypeAlias = Insert | InsertIfAbsent | Replace | Delete

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import TypeAlias, cast
+from typing import cast
 
 import msgspec
 
@@ -12,9 +12,7 @@ from .contract import Engine
 from .errors import MissingExtra, UnknownScheme
 from .storage import Storage
 
-_OpenEngine: TypeAlias = Callable[[str], Awaitable[Engine]]
-_Migrate: TypeAlias = Callable[[str], Awaitable[None]]
-_Exists: TypeAlias = Callable[[str], bool]
+_REDIS_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
 class _EngineEntry(msgspec.Struct, frozen=True):
@@ -27,18 +25,12 @@ class _EngineEntry(msgspec.Struct, frozen=True):
 
 
 _POSTGRES = _EngineEntry("perdure.storage.postgres", "open_engine", "perdure[postgres]", "migrate")
-_REDIS = _EngineEntry("perdure.storage.redis", "open_engine", "perdure[redis]")
 _engines: dict[str, _EngineEntry] = {
     "memory": _EngineEntry("perdure.storage.memory", "open_engine", "perdure", is_shared=False),
     "sqlite": _EngineEntry("perdure.storage.sqlite", "open_engine", "perdure", exists="file_exists"),
     "postgres": _POSTGRES,
     "postgresql": _POSTGRES,
-    "redis": _REDIS,
-    "rediss": _REDIS,
-    "redis+cluster": _REDIS,
-    "rediss+cluster": _REDIS,
-    "redis+sentinel": _REDIS,
-    "rediss+sentinel": _REDIS,
+    **dict.fromkeys(_REDIS_SCHEMES, _EngineEntry("perdure.storage.redis", "open_engine", "perdure[redis]")),
     "dynamodb": _EngineEntry("perdure.storage.dynamodb", "open_engine", "perdure[dynamodb]", "migrate"),
 }
 
@@ -69,7 +61,7 @@ async def open_storage(url: str) -> Storage:
     `dynamodb://...`.
     """
     entry = _entry_for(url)
-    return Storage(await cast("_OpenEngine", _load(url, entry, entry.function))(url))
+    return Storage(await cast("Callable[[str], Awaitable[Engine]]", _load(url, entry, entry.function))(url))
 
 
 async def migrate_storage(url: str) -> None:
@@ -81,7 +73,7 @@ async def migrate_storage(url: str) -> None:
     if entry.migrator is None:
         await (await open_storage(url)).close()
     else:
-        await cast("_Migrate", _load(url, entry, entry.migrator))(url)
+        await cast("Callable[[str], Awaitable[None]]", _load(url, entry, entry.migrator))(url)
 
 
 def is_shared_storage(url: str) -> bool:
@@ -94,7 +86,7 @@ def storage_exists(url: str) -> bool:
     entry = _entry_for(url)
     if entry.exists is None:
         return True
-    return cast("_Exists", _load(url, entry, entry.exists))(url)
+    return cast("Callable[[str], bool]", _load(url, entry, entry.exists))(url)
 
 
 def _entry_for(url: str) -> _EngineEntry:

@@ -35,14 +35,14 @@ async def one_of_eight_writers_of_a_version_wins(subject: Subject) -> None:
 @check(8)
 async def one_of_eight_inserts_of_a_key_wins(subject: Subject) -> None:
     for key in range(20):
-        changes = [
-            [Insert(record=make_record(f"k{key}", body=str(writer)))] for writer in range(WRITER_COUNT)
-        ]
-        results = await asyncio.gather(*[subject.storage.commit(change, now=NOW) for change in changes])
+        records = [make_record(f"k{key}", body=str(writer)) for writer in range(WRITER_COUNT)]
+        results = await asyncio.gather(
+            *[subject.storage.commit([Insert(record=record)], now=NOW) for record in records]
+        )
         winners = [n for n, result in enumerate(results) if isinstance(result, Committed)]
         expect(len(winners), 1, "winners")
-        got = await subject.storage.get(make_record(f"k{key}").address, now=NOW)
-        expect(got and got.body, str(winners[0]), "whose record it is")
+        got = await subject.storage.get(records[0].address, now=NOW)
+        expect(got, records[winners[0]], "the record of the winner")
 
 
 @check(8)

@@ -67,7 +67,7 @@ class Recorder:
 
 
 def is_linearizable(operations: Sequence[Operation], start: State = None) -> bool:
-    """Whether some order of these operations, within their times, explains every result."""
+    """Return whether some order of these operations, within their times, explains every result."""
     ordered = sorted(operations, key=lambda each: each.called)
     everything = (1 << len(ordered)) - 1
     seen: set[tuple[int, State]] = set()

@@ -11,7 +11,6 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-import anyio
 import asyncpg
 
 from ..batcher import Batcher, copy_error
@@ -40,11 +39,10 @@ from ..record import (
 )
 from ..watch import Watch
 from .commit_group import CommitCall, CommitReply, decode_reply, encode_calls
-from .errors import is_lock_conflict, is_serialization_failure
 from .location import parse_url
 from .notifications import ChangeListener, NotifyListener, PollingListener
 from .pool import FULL_SCAN_TIMEOUT, ConnectionPool
-from .schema import addresses_only, limit_bytes, page_statement, prepare_schema, statement
+from .schema import addresses_only, limit_bytes, open_pool, page_statement, statement
 
 MAX_COMMITS_PER_BATCH = 128
 MAX_BATCH_BYTES = 4 * 1024 * 1024
@@ -53,19 +51,13 @@ MAX_ADDRESSES_PER_BATCH = 500
 MAX_CONCURRENT_GETS = 4
 MAX_CONCURRENT_PARTITIONS = 4
 MAX_PURGE_ATTEMPTS = 10
+_LOCK_CONFLICTS = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError
 
 
 async def open_engine(url: str) -> PostgresEngine:
     """Connect to the server of a URL. Create or migrate the tables if necessary."""
     location = parse_url(url)
-    pool = await ConnectionPool.open(location)
-    try:
-        await prepare_schema(pool, may_migrate=location.options.migrate == "auto")
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await pool.close()
-        raise
-    return PostgresEngine(pool)
+    return PostgresEngine(await open_pool(location, may_migrate=location.options.migrate == "auto"))
 
 
 class PostgresEngine(Engine):
@@ -222,7 +214,7 @@ class PostgresEngine(Engine):
         partitions: dict[str, list[int]] = {}
         for index, commit in enumerate(batch):
             partitions.setdefault(commit.partition, []).append(index)
-        if len(partitions) == 1 or not is_lock_conflict(error):
+        if len(partitions) == 1 or not isinstance(error.__cause__, _LOCK_CONFLICTS):
             raise error
         results: dict[int, Committed | Refused | Exception] = {}
         slots = asyncio.Semaphore(MAX_CONCURRENT_PARTITIONS)
@@ -265,7 +257,7 @@ class PostgresEngine(Engine):
             try:
                 return await self._write("purge", None, until, limit)
             except StorageBusy as error:
-                if not is_serialization_failure(error):
+                if not isinstance(error.__cause__, asyncpg.SerializationError):
                     raise
         return await self._write("purge", None, until, limit)
 

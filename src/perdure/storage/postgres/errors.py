@@ -105,21 +105,6 @@ def is_connection_lost(error: Exception) -> bool:
     return not is_misuse and isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError))
 
 
-def is_read_only(error: Exception) -> bool:
-    """Return whether the server rejects writes in this session."""
-    return isinstance(error, asyncpg.ReadOnlySQLTransactionError)
-
-
-def is_lock_conflict(error: StorageError) -> bool:
-    """Return whether the server rolled back because of a lock of another transaction."""
-    return isinstance(error.__cause__, (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError))
-
-
-def is_serialization_failure(error: StorageError) -> bool:
-    """Return whether the server rolled back because a concurrent transaction committed first."""
-    return isinstance(error.__cause__, asyncpg.SerializationError)
-
-
 def _code(error: Exception) -> str:
     return (error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
 

@@ -91,7 +91,7 @@ def parse_url(url: str) -> Location:
         raise _invalid_url_error(scheme)
     display_name = f"{scheme}://{hosts}{parts.path}"
     pairs = [pair for pair in parts.query.split("&") if pair]
-    own_options = [pair for pair in pairs if _option_name(pair) in Options.__struct_fields__]
+    own_options = [pair for pair in pairs if pair.partition("=")[0] in Options.__struct_fields__]
     query = "&".join(pair for pair in pairs if pair not in own_options)
     options = parse_options("&".join(own_options), Options, display_name, _OPTIONS_HELP)
     _check_schema(display_name, options.schema)
@@ -113,10 +113,6 @@ def _are_valid_hosts(hosts: Sequence[str]) -> bool:
     """Return whether each port is a number. If no host is given, part of a password may be in its place."""
     ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts]
     return all(not port or port.isdecimal() for port in ports) and (all(hosts) or len(hosts) == 1)
-
-
-def _option_name(pair: str) -> str:
-    return pair.partition("=")[0]
 
 
 def _check_schema(display_name: str, schema: str) -> None:

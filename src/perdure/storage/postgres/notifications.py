@@ -97,7 +97,10 @@ class NotifyListener(ChangeListener):
         try:
             await self._listen(connection)
         finally:
-            await _close(connection)
+            try:
+                await connection.close(timeout=CLOSE_TIMEOUT)
+            except DRIVER_ERRORS:
+                connection.terminate()
 
     async def _listen(self, connection: Connection) -> None:
         lost = asyncio.Event()
@@ -136,11 +139,3 @@ class PollingListener(ChangeListener):
                 self.watches.wake_all()
             last = number
             await asyncio.sleep(POLL_SECONDS)
-
-
-async def _close(connection: Connection) -> None:
-    """Close with a timeout, even if the listening task is cancelled."""
-    try:
-        await connection.close(timeout=CLOSE_TIMEOUT)
-    except DRIVER_ERRORS:
-        connection.terminate()

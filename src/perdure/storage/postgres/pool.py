@@ -15,7 +15,7 @@ import asyncpg
 from asyncpg.connect_utils import SessionAttribute
 
 from ..errors import StorageClosed, StorageError, StorageUnavailable
-from .errors import DRIVER_ERRORS, as_connect_error, as_storage_error, is_connection_lost, is_read_only
+from .errors import DRIVER_ERRORS, as_connect_error, as_storage_error, is_connection_lost
 from .location import Location
 
 if TYPE_CHECKING:
@@ -128,11 +128,7 @@ class ConnectionPool:
                 raise await self._storage_error(error, was_sent=is_write) from error
 
     async def _storage_error(self, error: Exception, *, was_sent: bool) -> StorageError:
-        """Return the error to raise. After a read-only error, also replace all connections.
-
-        The server may have become a standby.
-        """
-        if is_read_only(error):
+        if isinstance(error, asyncpg.ReadOnlySQLTransactionError):  # the server may have become a standby
             await self._pool.expire_connections()
         return as_storage_error(error, self.location, was_sent=was_sent)
 

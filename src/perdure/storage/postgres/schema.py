@@ -33,13 +33,21 @@ class _Fetch(Protocol):
 
 async def migrate(url: str) -> None:
     """Create the tables, or migrate them to the newest schema."""
-    location = parse_url(url)
+    pool = await open_pool(parse_url(url), may_migrate=True)
+    with anyio.CancelScope(shield=True):
+        await pool.close()
+
+
+async def open_pool(location: Location, *, may_migrate: bool) -> ConnectionPool:
+    """Connect to the server, and create or migrate the schema if necessary and allowed."""
     pool = await ConnectionPool.open(location)
     try:
-        await prepare_schema(pool, may_migrate=True)
-    finally:
+        await prepare_schema(pool, may_migrate=may_migrate)
+    except BaseException:
         with anyio.CancelScope(shield=True):
             await pool.close()
+        raise
+    return pool
 
 
 async def prepare_schema(

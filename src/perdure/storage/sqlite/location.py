@@ -41,17 +41,14 @@ def parse_url(url: str) -> Location:
     """Parse `sqlite:///relative.db` or `sqlite:////absolute.db`, with options after a question mark."""
     try:
         parts = urlsplit(url)
-    except ValueError as error:
+        path = unquote(parts.path[1:])
+        path.encode()
+        absolute = Path(path).absolute()
+    except (OSError, ValueError) as error:  # an error of encoding is a ValueError
         raise _invalid_url_error(url) from error
-    path = unquote(parts.path[1:])
     is_file = url.startswith("sqlite:///") and path not in ("", ":memory:") and "\0" not in path
     if not is_file or parts.fragment:
         raise _invalid_url_error(url)
-    try:
-        path.encode()
-        absolute = Path(path).absolute()
-    except (OSError, UnicodeEncodeError) as error:
-        raise _invalid_url_error(url) from error
     return Location(path=absolute, options=parse_options(parts.query, Options, url, _OPTIONS_HELP))
 
 

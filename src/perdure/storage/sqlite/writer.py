@@ -83,10 +83,7 @@ class Writer:
         self._queue.put(jobs)
 
     def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
-        """Set the function that is called in the event loop after another process has committed.
-
-        None stops the polling.
-        """
+        """Set the function to call, in the event loop, after commits of other processes. None stops polling."""
         self._on_external_commit = on_external_commit
         self._queue.put([])
 
