@@ -20,12 +20,12 @@ E = TypeVar("E", bound=Exception)
 
 
 class Batcher(Generic[Request, Response]):
-    """Collects requests and passes them to `run_batch` in batches. It belongs to one event loop.
+    """A queue of requests that are passed to `run_batch` in batches. It belongs to one event loop.
 
-    `run_batch` returns, for each request and in order, the response or the exception to raise. If it raises
-    itself, every request of the batch fails with that error. At most `max_concurrent` batches are in flight.
-    A batch has at most `max_items` requests and a total weight of at most `max_weight`, unless a single
-    request exceeds it.
+    `run_batch` returns, for each request and in order, the response or the exception to raise. If `run_batch`
+    itself raises, all requests of the batch fail with that error. At most `max_concurrent` batches are in
+    flight. A batch has at most `max_items` requests and a total weight of at most `max_weight`, unless it is
+    a single request that exceeds it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Batcher(Generic[Request, Response]):
         self._closed = False
 
     async def submit(self, request: Request) -> Response:
-        """Send a request, even if the caller stops waiting, and return its response."""
+        """Send a request and return its response. It is sent even if the caller is cancelled."""
         if self._closed:
             raise StorageClosed("this storage is closed")
         loop = asyncio.get_running_loop()
@@ -92,7 +92,7 @@ class Batcher(Generic[Request, Response]):
             responses = await self._run_batch([request for request, _ in batch])
             for (_, future), response in zip(batch, responses, strict=True):
                 resolve(future, response)
-        except Exception as error:  # every kind, because a caller waits for it
+        except Exception as error:  # any error, because the callers wait for it
             for _, future in batch:
                 resolve(future, error if len(batch) == 1 else copy_error(error))
         except BaseException:

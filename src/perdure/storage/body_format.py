@@ -26,11 +26,11 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Unnumbered(msgspec.Struct, tag_field=FORMAT_FIELD, tag=0):
-    """A type that no body has. Only in a union of types does msgspec require the format number."""
+    """A type that no body has. msgspec requires the format number only in a union of types."""
 
 
 class BodyFormat(Generic[T]):
-    """The encoder and decoder of bodies of one type."""
+    """An encoder and decoder for the bodies of one type."""
 
     def __init__(self, kind: type[T]) -> None:
         tag = kind.__struct_config__.tag
@@ -79,14 +79,14 @@ def number_of(body: str) -> int | None:
 
 
 def check_number(key: str, body: str, newest: int) -> None:
-    """Raise NewerFormat if the format number is above `newest`. For code that deletes undecoded records."""
+    """Raise NewerFormat if the format number of a body is higher than `newest`, without decoding the body."""
     number = number_of(body)
     if number is not None and number > newest:
         raise _newer_number(key, number, newest)
 
 
 def _newer_number(key: str, number: int, newest: int) -> NewerFormat:
-    return NewerFormat(key, f"its format is {number}, and this version reads up to {newest}")
+    return NewerFormat(key, f"its format is {number}, but this version reads up to {newest}")
 
 
 _Part: TypeAlias = tuple[object, inspect.Type, str]
@@ -121,7 +121,7 @@ def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:
 
 
 def _parts_of_union(value: object, types: Sequence[inspect.Type]) -> Iterator[_Part]:
-    """Yield the parts of a union. The tags of a union of structs are an enumeration too."""
+    """Yield the parts of a union. The tags of its structs are treated as an enumeration."""
     structs = {
         each.tag: each for each in types if isinstance(each, inspect.StructType) and each.tag is not None
     }

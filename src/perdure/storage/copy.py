@@ -122,7 +122,7 @@ async def _compare_counts(
         reason = f"the source reports {expected}, but {records} records were read"
         raise CopyMismatch(space, "", "", f"{reason} (was it written to during the copy?)")
     if not merge and expected != actual:
-        raise CopyMismatch(space, "", "", f"the source reports {expected}, the target {actual}")
+        raise CopyMismatch(space, "", "", f"the source reports {expected}, but the target {actual}")
 
 
 async def _pages(source: Storage, space: Space, after: Position | None) -> AsyncIterator[list[Record]]:
@@ -170,12 +170,12 @@ def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
 async def _load_state(
     target: Storage, spaces: Sequence[Space], name: str, *, merge: bool
 ) -> tuple[_CopyState, Record]:
-    """Return the state of an interrupted copy, or create one; return also the record that stores it."""
+    """Return the state of an interrupted copy, or of a new one, and the record that stores it."""
     record = await target.get(_STATE_ADDRESS, now=_EPOCH)
     if record is not None:
         state = _decode_state(record)
         if state.source != name or state.space not in spaces:
-            raise TargetNotEmpty(f"an unfinished copy of {state.source} is stored there; resume it first")
+            raise TargetNotEmpty(f"an unfinished copy of {state.source} is in the target; resume it first")
         return state, record
     if not merge:
         for space in spaces:
@@ -197,6 +197,6 @@ def _decode_state(record: Record) -> _CopyState:
 
 
 async def _commit_state(target: Storage, change: Change) -> None:
-    """Write the state record. If another client has changed it, that client is copying too."""
+    """Change the state record. Raise TargetNotEmpty if another copy has changed it."""
     if not isinstance(await target.commit([change], now=_EPOCH), Committed):
         raise TargetNotEmpty("another copy into this target is running")

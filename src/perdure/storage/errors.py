@@ -128,7 +128,7 @@ class StorageFailed(StorageError):
 
 
 class OutcomeUnknown(StorageFailed):
-    """Raised when the connection was lost, or a timeout passed, after a write was sent."""
+    """Raised when the connection was lost, or a timeout expired, after a write was sent."""
 
 
 class TargetNotEmpty(StorageError):

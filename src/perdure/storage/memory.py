@@ -44,7 +44,7 @@ _Expiry = tuple[Micros, Address]
 
 
 class MemoryEngine(Engine):
-    """Records in dictionaries and sorted sets."""
+    """An engine that keeps its records in dictionaries and sorted sets."""
 
     name = "memory"
 
@@ -155,7 +155,7 @@ class MemoryEngine(Engine):
     def _apply(self, change: Change, result: ChangeResult) -> None:
         if isinstance(result, Kept):
             return
-        stale = self._records.get(change.address)  # replaced, deleted, or expired and not purged
+        stale = self._records.get(change.address)  # to be replaced or deleted, or expired and not purged
         if stale is not None:
             self._remove(stale)
         after = record_after(change)

@@ -1,4 +1,4 @@
-"""Results of reads: pages, which are limited in records and in bytes, and records that are damaged.
+"""Results of reads: pages, whose number of records and of bytes is limited, and damaged records.
 
 `get` raises an error that names a damaged record. A page leaves the record out and logs a warning.
 """
@@ -16,7 +16,7 @@ from .record import Address, Record
 log = logging.getLogger(__name__)
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""Size of all bodies in a page, in bytes, after which no further record is added."""
+"""Total size of the bodies of a page, in bytes, from which on the page is full."""
 
 
 class Damaged(msgspec.Struct, frozen=True):
@@ -65,7 +65,7 @@ class Page:
 
 
 def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return the first of these records, as many as a page allows. The rest is not read."""
+    """Return as many of these records as fit into a page. The rest is not read."""
     page = Page(limit)
     for each in found:
         page.add(each)
@@ -75,7 +75,7 @@ def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record
 
 
 def is_last_page(records: Sequence[Record], limit: int) -> bool:
-    """Return whether no records follow these, which `page` returned for this limit."""
+    """Return whether these records, which `page` returned for this limit, are the last page."""
     return len(records) < limit and sum(_size(record.body) for record in records) < MAX_PAGE_BYTES
 
 

@@ -44,7 +44,7 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
-    """Tag a damaged record so that it is in no queue. Return False if it was changed meanwhile."""
+    """Give a damaged record the tag of quarantined records. Return False if it was changed meanwhile."""
     change = record.replace_with(body=record.body, tag=CORRUPT_TAG)
     return isinstance(await storage.commit([change], now=now), Committed)
 

@@ -65,7 +65,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     body: str
     """JSON text, returned exactly as it was written. Engines do not parse it."""
     version: int = 1
-    """1 when the record is inserted, one more with each replace."""
+    """The number of the version: 1 when the record is inserted, and one more with each replace."""
     tag: Tag = ""
     expires_at: Micros | None = None
     """From this time on, only `purge` sees the record. None if it never expires."""
@@ -216,7 +216,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     space: Space
     partition: str | None
-    """None for all partitions."""
+    """None means all partitions."""
     after: Position | None
     limit: int
     tag: Tag | None
@@ -224,7 +224,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> Position:
-        """The position after which the page starts: `after`, or one before the first record."""
+        """The position after which the page starts: `after`, or a position before the whole listing."""
         return self.after or (LAST_POSITION if self.descending else FIRST_POSITION)
 
 
@@ -299,7 +299,7 @@ def check_server_decision(
 
 
 def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space, Tag, int]]:
-    """Yield how an accepted change alters the counters of its partition."""
+    """Yield the differences that an accepted change makes to the counters of its partition."""
     if isinstance(result, Kept):
         return
     before, after = record_before(change), record_after(change)
@@ -329,12 +329,12 @@ def _is_guarded(guard: Guard, record: Record | None) -> bool:
 
 
 def record_before(change: Change) -> Record | None:
-    """Return the record that must be stored for a change to be accepted."""
+    """Return the record that a replace or delete requires, or None for an insert."""
     return change.before if isinstance(change, (Replace, Delete)) else None
 
 
 def record_after(change: Change) -> Record | None:
-    """Return the record that a change writes."""
+    """Return the record that a change writes, or None for a delete."""
     if isinstance(change, Replace):
         return change.after
     return None if isinstance(change, Delete) else change.record

@@ -16,11 +16,11 @@ K = TypeVar("K", bound=tuple[object, ...])
 
 
 class SortedSet(Generic[K]):
-    """Unique keys, always sorted."""
+    """A set of unique keys, always sorted."""
 
     def __init__(self) -> None:
         self._blocks: list[list[K]] = []
-        self._lasts: list[K] = []  # the greatest key of each block, to find a block by
+        self._lasts: list[K] = []  # the greatest key of each block
 
     def add(self, key: K) -> None:
         """Add a key that is not in the set."""

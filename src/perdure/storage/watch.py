@@ -23,9 +23,9 @@ class Watch:
         self._event = asyncio.Event()
 
     async def changed(self) -> None:
-        """Return when something may have changed since the last return, even if that was before this call.
+        """Wait for a change since the last call returned, even if it happened before this call.
 
-        Wake-ups are not queued: ten changes can be one wake-up.
+        Wake-ups are not queued: ten changes can cause a single wake-up. A wake-up does not prove a change.
         """
         if not self._is_closed:
             await self._event.wait()

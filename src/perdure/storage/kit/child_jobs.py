@@ -1,7 +1,4 @@
-"""Jobs that the kit runs in child processes: how they are described, started and read.
-
-`child_process` is the program that these processes run.
-"""
+"""Start the child processes of the kit, which run the program `child_process`, and read their results."""
 
 from __future__ import annotations
 
@@ -17,7 +14,7 @@ from .sample_records import NOW, make_record
 from .suite import ContractViolation, Subject
 
 MAX_ATTEMPTS = 20_000
-"""Far more than a writer needs with a correct engine. The limit stops the kit if the engine is faulty."""
+"""Maximum number of attempts of a writer: far more than it needs if the engine is correct."""
 
 
 class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,7 +23,7 @@ class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     plugin: str | None
     rounds: int
-    """How many versions to compete for. 0 means: insert records until killed, and print each commit."""
+    """The number of versions to compete for. 0 means: insert records until killed, and print each commit."""
 
 
 async def contend(storage: Storage, rounds: int) -> list[int]:
@@ -53,7 +50,7 @@ async def start_child(subject: Subject, rounds: int) -> Process:
 
 
 async def contend_in_children(subject: Subject, rounds: int, count: int) -> list[list[int]]:
-    """Run `contend` in several processes, which start when all are ready; return what each has won."""
+    """Run `contend` in several processes, which start together; return the versions that each has won."""
     processes = await asyncio.gather(*[start_child(subject, rounds) for _ in range(count)])
     try:
         for process in processes:

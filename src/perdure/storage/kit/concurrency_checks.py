@@ -1,4 +1,4 @@
-"""Checks of concurrent writers: promises 8 and 9, and 21 with several processes."""
+"""Checks of concurrent writers: promises 8 and 9, and promise 21 with several processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .suite import ContractViolation, Subject, check, expect
 WRITER_COUNT = 8
 ROUNDS = 100
 PROCESS_ROUNDS = 20
-"""Fewer than ROUNDS, because a round of processes takes longer."""
+"""The number of rounds with several processes, which take longer."""
 
 
 def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:

@@ -22,7 +22,7 @@ def neighbours() -> list[Record]:
 
 
 async def with_damage(subject: Subject) -> tuple[Storage, Record]:
-    """Store records, and damage the third of five."""
+    """Store five records, damage the third, and return the storage and the damaged record."""
     if subject.damage is None:
         raise MissingCapability("damage")
     damaged = make_record(DAMAGED, order=5, tag="t", lane="l", wake_at=5)

@@ -102,7 +102,7 @@ async def a_guard_ignores_many_expired_records(subject: Subject) -> None:
 
 @check(9)
 async def a_guard_may_purge_the_record_at_an_inserted_address(subject: Subject) -> None:
-    """The guard purges the expired record at the address of an insert, which must be subtracted only once."""
+    """The guard purges the expired record at an inserted address. The count must fall by one, not by two."""
     storage = subject.storage
     await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(4)])
     records = make_record("fresh", tag="c"), make_record("k1", tag="a", body="2")
@@ -236,7 +236,7 @@ async def purge_deletes_exactly_what_expired_and_reports_it(subject: Subject) ->
     wanted = [Purged(*record.address, record.tag) for record in records[:6]]
     expect(sorted(purged), sorted(wanted), "what was purged")
     storage = await subject.caught_up()
-    early = NOW - 1  # at which nothing would be hidden
+    early = NOW - 1  # a time at which no record has expired
     left = await storage.page(SPACE, limit=99, now=early)
     expect({record.key for record in left}, {"ever", "k6", "k7", "k8", "k9"}, "what is left")
     expect(await read_counts(storage, partition=None, now=early), {"a": 3, "b": 2}, "its counts")

@@ -22,7 +22,7 @@ from .sample_records import (
 from .suite import ContractViolation, Subject, check, expect, expect_intact, within_timeout
 
 MAX_PAGES = 200
-"""More than any check needs."""
+"""Maximum number of pages to read, which is more than any check needs."""
 
 
 async def read_all_pages(

@@ -1,4 +1,4 @@
-"""Records for the checks, names and bodies that are difficult for some engines, and steps of many checks."""
+"""Records for the checks, names and bodies that are difficult for engines, and steps that checks share."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ def expect_intact(actual: object, expected: object, what: str) -> None:
 
 
 WAKE_TIMEOUT = 30.0
-"""Seconds until a watch that did not wake is considered faulty. This does not measure speed."""
+"""Seconds to wait before a watch that did not wake is considered faulty. The limit is generous."""
 
 
 async def within_timeout(waiting: Awaitable[T], what: str) -> T:
@@ -141,7 +141,7 @@ CHECKS: list[Check] = []
 
 
 def check(promise: int, *needs: Capability) -> Callable[[CheckFunction], CheckFunction]:
-    """Add a function to the kit as a check with its name."""
+    """Return a decorator that adds a function to the kit as a check of this promise."""
 
     def add(function: CheckFunction) -> CheckFunction:
         CHECKS.append(Check(function.__name__, promise, needs, function))

@@ -264,7 +264,7 @@ class PostgresEngine(Engine):
     async def _write(
         self, name: str, addresses: Sequence[Address] | None, *values: object
     ) -> list[asyncpg.Record]:
-        """Run an SQL function that locks, writes and notifies the other clients."""
+        """Run an SQL function that locks partitions, writes, and notifies other clients."""
         location = self._pool.location
         message = self._listener.message(addresses)
         return await self._pool.write(

@@ -1,4 +1,4 @@
-"""Translate PostgreSQL's error codes and the driver's errors to errors of the contract. Texts are not parsed.
+"""Translate PostgreSQL's error codes, and errors of the driver, to errors of the contract.
 
 The important question is whether a write may have been applied. If the server reports an error, it has rolled
 the write back; the outcome is unknown only if the connection was lost after the write was sent.
@@ -30,7 +30,7 @@ DRIVER_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
-    OSError,  # a TimeoutError is one
+    OSError,  # includes TimeoutError
     ValueError,  # raised by the driver for an invalid URL
 )
 
@@ -44,9 +44,9 @@ _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
     "42501": (StorageReadOnly, "the user has no permission on the tables"),
     "53": (StorageUnavailable, "the server is out of resources"),
     "53100": (StorageFull, "the server's disk is full"),
-    "40": (StorageBusy, "rolled back because of a concurrent transaction"),
-    "55P03": (StorageBusy, "no lock within lock_timeout"),
-    "57014": (StorageBusy, "statement_timeout exceeded"),
+    "40": (StorageBusy, "the transaction was rolled back because of a concurrent one"),
+    "55P03": (StorageBusy, "a lock was not available within lock_timeout"),
+    "57014": (StorageBusy, "the statement took longer than statement_timeout"),
     "XX001": (StorageCorrupt, "a table is damaged; restore it from a backup"),
     "XX002": (StorageCorrupt, "an index is damaged; rebuild it with REINDEX"),
 }
@@ -57,7 +57,7 @@ _CONNECT_ERRORS: Mapping[str, tuple[str, str]] = {
         "add pooler=transaction to the URL if there is a pooler in between",
     ),
     "28": ("authentication failed", "check user, password and the server's pg_hba.conf"),
-    "3D000": ("the database does not exist", "create it or name another"),
+    "3D000": ("the database does not exist", "create it, or use another database"),
     "42501": ("the user lacks permissions", "grant them, or have another user run perdure migrate"),
 }
 
@@ -110,5 +110,5 @@ def _code(error: Exception) -> str:
 
 
 def _find(table: Mapping[str, T], code: str) -> T | None:
-    """Return the entry for a code, or for its class."""
+    """Return the entry for a code, or for the class of the code."""
     return table.get(code) or table.get(code[:2])

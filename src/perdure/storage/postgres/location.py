@@ -33,7 +33,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
     """Maximum number of connections. While there is a watch, one more connection listens."""
     pooler: Literal["transaction"] | None = None
-    """Whether a pooler between client and server assigns a server connection to each transaction."""
+    """Must be `transaction` if a pooler assigns a server connection to each transaction."""
     migrate: Literal["auto", "never"] = "auto"
     """With `auto`, opening the storage creates the tables or migrates them to the newest schema."""
     statement_timeout: _Seconds = 60.0
@@ -66,7 +66,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def channel(self) -> str:
-        """The channel of notifications. If two schemas have the same by chance, watches wake more often."""
+        """The channel of notifications. If two schemas share one by chance, watches wake unnecessarily."""
         return f"perdure_{crc32(self.options.schema.encode()):08x}"
 
     @property

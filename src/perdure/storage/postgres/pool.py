@@ -89,12 +89,12 @@ class ConnectionPool:
         return await self._run(sql, values, is_write=False)
 
     async def write(self, sql: str, *values: object) -> list[asyncpg.Record]:
-        """Run a statement in its own transaction."""
+        """Run a statement that writes, in its own transaction. It is sent only once."""
         return await self._run(sql, values, is_write=True)
 
     @asynccontextmanager
     async def transaction(self) -> AsyncGenerator[Session]:
-        """Return a session in a long transaction, which is cancelled CLOSE_TIMEOUT seconds after `close`."""
+        """Provide a session in a long transaction, which is cancelled CLOSE_TIMEOUT seconds after `close`."""
         async with self._acquire_tracked() as session:
             try:
                 async with self._cancel_after_close(), session.transaction():
@@ -171,7 +171,7 @@ class ConnectionPool:
 async def _connect(location: Location, dsns: Sequence[str]) -> Connection:
     """Connect to the first host that is reachable and not a standby, with a timeout for each host.
 
-    A pooler supports neither settings nor prepared statements.
+    A pooler supports neither settings of a session nor prepared statements.
     """
     is_pooled = location.options.pooler is not None
     seconds = location.options.statement_timeout

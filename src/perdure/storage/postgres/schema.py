@@ -64,7 +64,7 @@ async def prepare_schema(
     if not may_migrate:
         reason = "the tables do not exist"
         if version:
-            needed = f"this version of perdure needs {len(steps)}"
+            needed = f"but this version of perdure needs {len(steps)}"
             reason = f"the tables have schema version {version}, {needed}"
         remedy = f"run: perdure migrate --url {location.display_name}"
         raise MissingSchema(location.display_name, reason, remedy)
@@ -72,7 +72,7 @@ async def prepare_schema(
 
 
 async def _migrate(pool: ConnectionPool, steps: tuple[str, ...]) -> None:
-    """Run the missing steps, all in one transaction."""
+    """Run the missing migrations in one transaction."""
     location = pool.location
     async with pool.transaction() as session:
         await session.execute(_LOCK_MIGRATION, location.options.schema, timeout=FULL_SCAN_TIMEOUT)
@@ -101,7 +101,7 @@ async def _schema_version(location: Location, found: asyncpg.Record, fetch: _Fet
         raise ForeignStorage(location.display_name, reason, "use another schema")
     version: int = rows[0]["version"]
     if version > newest:
-        reason = f"its schema version is {version}, this version of perdure supports up to {newest}"
+        reason = f"its schema version is {version}, but this version of perdure supports up to {newest}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")
     return version
 
@@ -125,7 +125,7 @@ def _check_persistence(location: Location, found: asyncpg.Record) -> None:
     if found["fsync"] != "on":
         reason = "the server does not flush its writes to the disk (fsync is off)"
         if location.options.persistence != "any":
-            remedy = "set fsync = on, or add persistence=any to the URL to accept the loss"
+            remedy = "set fsync = on, or add persistence=any to the URL to accept this risk"
             raise UnsafeServer(location.display_name, reason, remedy)
         log.warning("%s: %s; acknowledged writes can be lost", location.display_name, reason)
     elif found["full_page_writes"] != "on" and location.options.persistence == "always":
@@ -158,13 +158,13 @@ def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descendin
         "ordering": ", ".join(f"{column} DESC" if descending else column for column in columns),
     }
     sql = statement("page", "{schema}")
-    for name, text in {**parts, "schema": schema}.items():  # the schema last: its name can contain braces
+    for name, text in {**parts, "schema": schema}.items():  # the schema is last: its name can contain braces
         sql = sql.replace(f"{{{name}}}", text)
     return sql
 
 
 def limit_bytes(listing: str, maximum: int) -> str:
-    """Return a statement that ends the listing with the record with which its bodies reach this size.
+    """Return a statement that ends a listing when the total size of its bodies reaches a maximum.
 
     The server knows the length of a body without reading the body.
     """

@@ -91,7 +91,7 @@ def _uri(location: Location) -> str:
 
 
 def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...]) -> None:
-    """Run the missing steps, all in one transaction."""
+    """Run the missing migrations in one transaction."""
     if _read_version(db, location) == len(steps):
         return
     db.execute("BEGIN")
@@ -115,7 +115,7 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
 
 def _read_version(db: sqlite3.Connection, location: Location) -> int:
     (tables,) = execute_when_unlocked(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
-    # Read second: the tables and the id are written together.
+    # Read after the tables, because one transaction writes both.
     (application,) = execute_when_unlocked(db, "PRAGMA application_id", location).fetchone()
     _check_application(location, application if tables else APPLICATION_ID)
     return execute_when_unlocked(db, "PRAGMA user_version", location).fetchone()[0]
@@ -187,7 +187,7 @@ def _check_application(location: Location, application: int) -> None:
 
 def _check_version(location: Location, version: int, newest: int) -> None:
     if version > newest:
-        reason = f"its schema version is {version}, this version of perdure supports up to {newest}"
+        reason = f"its schema version is {version}, but this version of perdure supports up to {newest}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")
 
 

@@ -1,4 +1,4 @@
-"""The SQLite engine: the seven verbs on one file, safe with several processes.
+"""The SQLite engine: the seven verbs on one file, which several processes can use at the same time.
 
 Writes go through `writer` and `transaction`, reads through `reader` and `rows`.
 """
@@ -152,12 +152,12 @@ def _fetch_records(db: sqlite3.Connection, sql: str, values: dict[str, object], 
 
 
 def _vacuum(db: sqlite3.Connection) -> None:
-    """Return free pages to the file system, in steps, so that writers can write in between."""
+    """Return free pages to the file system, in steps, so that other clients can write between the steps."""
     free = _free_pages(db)
     while free:
         db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # `execute` would free one page only
         before, free = free, _free_pages(db)
-        if free >= before:  # concurrent writes free as many, or the file has no incremental vacuum
+        if free >= before:  # other clients free as many, or the file has no incremental vacuum
             return
 
 

@@ -1,4 +1,4 @@
-"""The writing verbs, within one transaction of the writer's connection.
+"""`commit` and `purge`, within a transaction of the writer's connection.
 
 Many commits share a transaction. Each is decided first and written only if all of its changes are accepted,
 so no single commit ever has to be rolled back. Counters are summed over the transaction and written once.
@@ -145,7 +145,7 @@ class Transaction:
             rows: list[_ExpiredRow] = self._db.execute(sql, values).fetchall()
         self._db.executemany(_DELETE, [row[:1] for row in rows])
         for _, space, partition, _, tag in rows:
-            if tag is not None:  # the count of a damaged tag is unknown: `repair_counters` corrects it
+            if tag is not None:  # otherwise its tag is damaged: `repair_counters` corrects the count
                 self._add_delta(space, partition, tag, -1)
         return [Purged(space, partition, key, tag or "") for _, space, partition, key, tag in rows]
 

@@ -83,12 +83,12 @@ class Writer:
         self._queue.put(jobs)
 
     def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
-        """Set the function to call, in the event loop, after commits of other processes. None stops polling."""
+        """Set the function to call in the event loop when other processes commit. None stops polling."""
         self._on_external_commit = on_external_commit
         self._queue.put([])
 
     async def close(self) -> None:
-        """Finish the jobs in the queue, then stop."""
+        """Finish the jobs in the queue, then stop the thread."""
         if not self._closed:
             self._enqueue()  # first: otherwise the thread could see the flag without these jobs, and stop
             self._closed = True
@@ -123,7 +123,7 @@ class Writer:
                 return list(zip(batch, self._transact(batch), strict=True))
         except StorageBusy as error:  # not repeated: each job would wait for the lock again
             return [(job, copy_error(error)) for job in batch]
-        except Exception as error:  # every kind, because a caller waits for it
+        except Exception as error:  # any error, because the callers wait for it
             if len(batch) > 1:
                 return [result for job in batch for result in self._run_batch([job])]
             return [(batch[0], error)]

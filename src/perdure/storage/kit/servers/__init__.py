@@ -1,4 +1,4 @@
-"""Real servers for tests: started from packages, on free loopback ports, stopped by process id.
+"""Real servers for tests. They are started from packages on free loopback ports, and stopped by process id.
 
     with Postgres() as server:
         storage = await open_storage(server.new_url())       # a new schema each time

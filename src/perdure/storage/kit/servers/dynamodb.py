@@ -57,7 +57,7 @@ class _DynamoDb(Server):
 
 
 class Dynoxide(_DynamoDb):
-    """dynoxide, which stores everything in one file."""
+    """The server dynoxide, which stores all tables in one file."""
 
     def command(self) -> list[str]:
         program = str(program_path("dynoxide"))
@@ -65,7 +65,7 @@ class Dynoxide(_DynamoDb):
 
 
 class ExtendDb(_DynamoDb):
-    """ExtendDB. Its indexes lag. It checks signatures, and throttles tables with provisioned throughput."""
+    """The server ExtendDB, which checks signatures and throttles. Its indexes lag."""
 
     def environment(self) -> Mapping[str, str]:
         return {

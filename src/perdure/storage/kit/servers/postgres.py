@@ -58,7 +58,7 @@ class Postgres(Server):
         return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
 
     def is_ready(self) -> bool:
-        """Return whether the server accepts sessions. It listens before it does."""
+        """Return whether the server accepts sessions. It starts to listen before that."""
         return port_responds(self.port, (len(_STARTUP) + 4).to_bytes(4, "big") + _STARTUP, b"R")
 
     def kill(self) -> None:
@@ -77,7 +77,7 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Return whether a process runs. After its end it is a zombie until its parent reads its status."""
+    """Return whether a process runs. A zombie, whose status its parent has not read, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:

@@ -21,7 +21,7 @@ from typing import IO, Self, cast
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_TIMEOUT = 60.0
-"""Seconds until a server that does not respond is considered failed. This does not measure speed."""
+"""Seconds to wait before a server that does not respond is considered failed. The limit is generous."""
 NOBODY_UID = 65534
 """The user id of servers that refuse to run as root."""
 
@@ -35,7 +35,7 @@ class ServerFailed(Exception):
 
 
 class ManagedServer(ABC):
-    """A server, or a group of servers, that is started and closed, directly or as a context manager."""
+    """A server or a group of servers. Use it as a context manager, or call `start` and `close`."""
 
     @abstractmethod
     def start(self) -> None: ...
@@ -56,7 +56,7 @@ class ManagedServer(ABC):
 
 
 class Server(ManagedServer):
-    """One server process."""
+    """A server that runs as a child process."""
 
     run_as: int | None = None
 
@@ -157,7 +157,7 @@ def package_folder(name: str) -> Path:
 
 
 PORTS = range(10_000, 32_000)
-"""Ports of servers. They are below the ports of outgoing connections, which could take a port first."""
+"""The ports for servers. They are below those of outgoing connections, which could take a port first."""
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""Valkey: one server, a cluster of three, or a master with a replica and sentinels."""
+"""Valkey: a single server, a cluster, or a master with a replica and sentinels."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ class ValkeyCluster(_ServerGroup):
     def __init__(self, nodes: int = 3, *, failure_timeout: float = 15.0) -> None:
         super().__init__()
         timeout_ms = str(round(failure_timeout * 1000))
-        self._bus_ports = [str(free_port()) for _ in range(nodes)]  # the default may be taken: port + 10000
+        self._bus_ports = [str(free_port()) for _ in range(nodes)]  # the default, port + 10000, may be taken
         self.nodes = [
             Valkey({"cluster-enabled": "yes", "cluster-node-timeout": timeout_ms, "cluster-port": bus_port})
             for bus_port in self._bus_ports
@@ -170,16 +170,17 @@ class ValkeySentinel(_ServerGroup):
         for server in (self.master, self.replica, *self.sentinels):
             self._stack.enter_context(server)
         wait_until(
-            "the replica does not follow", lambda: self._info_contains(self.replica, "master_link_status:up")
+            "the replica did not connect to its master",
+            lambda: self._info_contains(self.replica, "master_link_status:up"),
         )
         known = f"slaves=1,sentinels={len(self.sentinels)}"
         wait_until(
-            "the sentinels do not agree",
+            "the sentinels did not find each other",
             lambda: all(self._info_contains(each, known) for each in self.sentinels),
         )
 
     def shorten_failure_timeout(self) -> None:
-        """Reduce the failure timeout to one second, so that a test need not wait for a failover."""
+        """Reduce the failure timeout to one second, so that a failover starts soon."""
         for sentinel in self.sentinels:
             sentinel.send_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "1000")
 
