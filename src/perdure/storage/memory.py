@@ -193,11 +193,11 @@ class MemoryEngine(Engine):
     def _count(self, record: Record, delta: int) -> None:
         for partition in (None, record.partition):
             counts = self._counts[record.space, partition]
-            counts[record.tag] += delta
-            if not counts[record.tag]:
+            counts[record.tag] = count = counts[record.tag] + delta
+            if not count:
                 del counts[record.tag]
-            if not counts:
-                del self._counts[record.space, partition]
+                if not counts:
+                    del self._counts[record.space, partition]
 
     @staticmethod
     def _listings_of(record: Record) -> tuple[_ListingKey, ...]:

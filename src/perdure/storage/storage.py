@@ -52,7 +52,7 @@ class Storage:
 
     @property
     def write_error(self) -> StorageError | None:
-        """The error of the last failed write, or None if a later write succeeded."""
+        """The error of the last failed write. None if no write has failed, or a later one succeeded."""
         return self._write_error
 
     @property

@@ -216,14 +216,9 @@ async def a_commit_with_one_refusal_writes_nothing_and_reports_each(subject: Sub
     taken, other = make_record("taken"), make_record("other", tag="t")
     await insert_each(storage, taken, other)
     new, kept = make_record("new", space=OTHER_SPACE), make_record("kept")
-    inserts = (
-        Insert(record=new),
-        InsertIfAbsent(record=kept),
-        InsertIfAbsent(record=other),
-        Insert(record=taken),
-    )
+    if_absent = InsertIfAbsent(record=kept), InsertIfAbsent(record=other)
     replace = make_record("absent").replace_with(body="2", tag="")
-    result = await storage.commit([*inserts, replace], now=NOW)
+    result = await storage.commit([Insert(record=new), *if_absent, Insert(record=taken), replace], now=NOW)
     expect(result, Refused((Accepted(1), Accepted(1), Kept(1), Conflict(1), Missing())), "the results")
     got = await storage.get_many([new.address, kept.address, taken.address, other.address], now=NOW)
     expect(got, [None, None, taken, other], "the records after the refusal")

@@ -131,9 +131,8 @@ async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Su
     storage, read = subject.storage, make_record("k", tag="a", expires_at=NOW + 5)
     await insert_each(storage, read)
     await commit_changes(storage, Delete(before=read))
-    await insert_each(
-        storage, *[make_record(key, tag=tag) for key, tag in (("k", "a"), ("l", "a"), ("m", "b"))]
-    )
+    stored = make_record("k", tag="a"), make_record("l", tag="a"), make_record("m", tag="b")
+    await insert_each(storage, *stored)
     change = read.replace_with(body="2", tag="b")
     await commit_changes(storage, change, guard=GUARD_OF_THREE, now=NOW + 9)
     expect(await read_counts(storage, now=NOW + 9), {"a": 1, "b": 2}, "the counts")

@@ -71,7 +71,8 @@ def connect(location: Location, *, create: bool = False, wait_for_locks: bool = 
 
 def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Location) -> sqlite3.Cursor:
     """Execute a statement that needs a lock. Wait for the lock for up to `busy_timeout` seconds."""
-    deadline = time.monotonic() + location.options.busy_timeout
+    seconds = location.options.busy_timeout
+    deadline = time.monotonic() + seconds
     while True:
         try:
             return db.execute(statement)
@@ -79,9 +80,7 @@ def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Loca
             if not is_busy(error):
                 raise
             if time.monotonic() >= deadline:
-                reason = (
-                    f"the database was locked for {location.options.busy_timeout:g} seconds (busy_timeout)"
-                )
+                reason = f"the database was locked for {seconds:g} seconds (busy_timeout)"
                 raise StorageBusy(f"{location.display_name}: {reason}") from error
             time.sleep(uniform(*_LOCK_RETRY_SECONDS))
 

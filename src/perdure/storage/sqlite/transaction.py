@@ -124,9 +124,8 @@ class Transaction:
         match change:
             case Insert(record=record) | InsertIfAbsent(record=record):
                 self._insert(record, stored)
-            case Replace(after=after):
-                timer = after.lane, after.wake_at
-                values = after.body, after.version, after.tag, after.expires_at, *timer, row
+            case Replace(after=new):
+                values = new.body, new.version, new.tag, new.expires_at, new.lane, new.wake_at, row
                 self._db.execute(_REPLACE, values)
             case Delete():
                 self._db.execute(_DELETE, (row,))
