@@ -122,7 +122,7 @@ async def _compare_counts(
         reason = f"the source reports {expected}, but {records} records were read"
         raise CopyMismatch(space, "", "", f"{reason} (was it written to during the copy?)")
     if not merge and expected != actual:
-        raise CopyMismatch(space, "", "", f"the source reports {expected}, but the target {actual}")
+        raise CopyMismatch(space, "", "", f"the source reports {expected}, but the target reports {actual}")
 
 
 async def _pages(source: Storage, space: Space, after: Position | None) -> AsyncIterator[list[Record]]:

@@ -29,7 +29,7 @@ def check_changes(changes: Sequence[Change]) -> None:
     check_count("changes", len(changes), MAX_CHANGES)
     total = sum(_check_change(change) for change in changes)
     if total > MAX_COMMIT_BYTES:
-        raise InvalidArgument("changes", f"bodies have {total} bytes; a commit allows {MAX_COMMIT_BYTES}")
+        raise InvalidArgument("changes", f"have bodies of {total} bytes; a commit allows {MAX_COMMIT_BYTES}")
     if len(changes) == 1:
         return
     addresses = {change.address for change in changes}

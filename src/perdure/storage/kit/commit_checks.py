@@ -150,7 +150,8 @@ async def a_replace_can_remove_fields(subject: Subject) -> None:
     first = make_record(tag="t", expires_at=NOW + 5, lane="l", wake_at=1)
     await insert_each(storage, first)
     await commit_changes(storage, first.replace_with(body="2", tag=""))
-    expect(await storage.get(first.address, now=NOW + 9), make_record(body="2", version=2), "the bare record")
+    got = await storage.get(first.address, now=NOW + 9)
+    expect(got, make_record(body="2", version=2), "the record without these fields")
     storage = await subject.caught_up()
     expect(await storage.due("l", until=NOW, limit=9, now=NOW), [], "the lane it has left")
     expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge finds expired")
@@ -207,7 +208,7 @@ async def a_commit_writes_all_its_changes_across_spaces(subject: Subject) -> Non
     got = await storage.get_many([inserted.address, old.address, gone.address, kept.address], now=NOW)
     expect(got, [inserted, change.after, None, kept], "the records")
     expect(await read_counts(storage), {"u": 1, "": 1}, "the counts")
-    expect(await read_counts(storage, OTHER_SPACE), {"": 1}, "the other counts")
+    expect(await read_counts(storage, OTHER_SPACE), {"": 1}, "the counts of the other space")
 
 
 @check(7)

@@ -22,7 +22,7 @@ PROCESS_ROUNDS = 20
 
 def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
     winners = Counter(version for writer in won for version in writer)
-    expect(winners, Counter(range(1, rounds + 1)), "how often each version was won")
+    expect(winners, Counter(range(1, rounds + 1)), "the number of winners of each version")
 
 
 @check(8)
@@ -115,9 +115,9 @@ async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
         *[subject.storage.commit(change, guard=guard, now=NOW) for change in changes]
     )
     admitted = sum(isinstance(result, Committed) for result in results)
-    expect(admitted, 10, "how many were admitted")
+    expect(admitted, 10, "the number of admitted commits")
     others = [result for result in results if isinstance(result, Refused) and result.guard_count is not None]
-    expect(len(others), 30, "how many the guard refused")
+    expect(len(others), 30, "the number of commits that the guard refused")
     counts = await subject.storage.counts(SPACE, PARTITION, now=NOW)
     expect(sum(counts.values()), 10, "the sum of the counts")
 
@@ -140,7 +140,7 @@ async def a_guard_holds_against_two_clients(subject: Subject) -> None:
         results = await asyncio.gather(
             *[clients[n % 2].commit(change, guard=guard, now=NOW) for n, change in enumerate(changes)]
         )
-    expect(sum(isinstance(result, Committed) for result in results), 10, "how many were admitted")
+    expect(sum(isinstance(result, Committed) for result in results), 10, "the number of admitted commits")
 
 
 @check(8, "catch_up")

@@ -266,7 +266,7 @@ async def purge_deletes_a_thousand_in_one_call(subject: Subject) -> None:
     expect(len(await storage.purge(until=NOW + 1, limit=1000)), 1000, "the first batch")
     storage = await subject.caught_up()
     expect(len(await storage.purge(until=NOW + 1, limit=1000)), 10, "the second batch")
-    expect(await read_counts(storage), {}, "the counts at a time before")
+    expect(await read_counts(storage), {}, "the counts at an earlier time")
 
 
 @check(16, "catch_up")

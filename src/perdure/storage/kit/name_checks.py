@@ -116,7 +116,7 @@ async def spaces_are_distinct(subject: Subject) -> None:
     await insert_each(storage, here, there)
     expect(await storage.get_many([here.address, there.address], now=NOW), [here, there], "both records")
     expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [here], "one listing")
-    expect(await read_counts(storage, OTHER_SPACE), {"u": 1}, "the other counts")
+    expect(await read_counts(storage, OTHER_SPACE), {"u": 1}, "the counts of the other space")
     expect(await storage.page(Space("none"), PARTITION, limit=9, now=NOW), [], "an empty space")
 
 

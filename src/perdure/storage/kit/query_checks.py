@@ -192,7 +192,8 @@ async def a_thousand_records_come_in_one_answer(subject: Subject) -> None:
     await insert_many(subject.storage, records)
     storage = await subject.caught_up()
     expect_intact(await storage.page(SPACE, PARTITION, limit=1000, now=NOW), records[:1000], "a page")
-    expect_intact(await storage.page(SPACE, tag="t", limit=1000, now=NOW), records[:1000], "a page of all")
+    page = await storage.page(SPACE, tag="t", limit=1000, now=NOW)
+    expect_intact(page, records[:1000], "a page of all partitions")
     expect_intact(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "what is due")
     expect(await read_counts(storage), {"t": 1010}, "the counts")
 
@@ -224,7 +225,7 @@ async def a_page_ends_when_its_bodies_reach_the_byte_limit(subject: Subject) -> 
         page = await storage.page(SPACE, partition, tag=tag, limit=99, now=NOW)
         expect_intact(page, wanted, f"a page of large records ({partition}, {tag})")
         backwards = await storage.page(SPACE, partition, tag=tag, limit=99, descending=True, now=NOW)
-        expect_intact(backwards, records[:1:-1], f"the same, backwards ({partition}, {tag})")
+        expect_intact(backwards, records[:1:-1], f"a page of large records, descending ({partition}, {tag})")
         pages = await read_all_pages(storage, partition, limit=99, tag=tag)
         expect_intact(pages, records, f"all pages of large records ({partition}, {tag})")
     page = await storage.page(SPACE, PARTITION, limit=6, now=NOW)

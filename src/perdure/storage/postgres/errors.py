@@ -54,9 +54,9 @@ _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
 _CONNECT_ERRORS: Mapping[str, tuple[str, str]] = {
     "08P01": (
         "the server rejects the connection settings",
-        "add pooler=transaction to the URL if there is a pooler in between",
+        "add pooler=transaction to the URL if the server is behind a pooler",
     ),
-    "28": ("authentication failed", "check user, password and the server's pg_hba.conf"),
+    "28": ("authentication failed", "check the user, the password and the server's pg_hba.conf"),
     "3D000": ("the database does not exist", "create it, or use another database"),
     "42501": ("the user lacks permissions", "grant them, or have another user run perdure migrate"),
 }

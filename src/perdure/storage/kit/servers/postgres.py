@@ -65,7 +65,7 @@ class Postgres(Server):
         """Kill the server, and wait until its sessions end, because they prevent a restart."""
         sessions = _children(self.pid)
         super().kill()
-        wait_until("sessions of a killed server still run", lambda: not any(map(_is_alive, sessions)))
+        wait_until("the sessions of a killed server did not end", lambda: not any(map(_is_alive, sessions)))
 
 
 def _children(pid: int) -> list[int]:
