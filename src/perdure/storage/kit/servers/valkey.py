@@ -127,7 +127,7 @@ class ValkeyCluster(_ServerGroup):
         return f"{self.url}/?prefix={uuid4().hex}{options}"
 
     def start(self) -> None:
-        """Start the nodes and join them; return when each of them knows the owners of all slots."""
+        """Start the nodes and join them; return when each of them knows all slots."""
         for node in self.nodes:
             self._stack.enter_context(node)
         first_port = str(self.nodes[0].port)
