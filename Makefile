@@ -94,4 +94,4 @@ $(BROWSER): tests/web/browser.py | $(READY)
 
 $(SERVERS): src/perdure/storage/kit/servers/npm_packages.py | $(READY)
 	@echo "installing the servers that speak DynamoDB"
-	@$(BIN)/python -m perdure.storage.kit.servers && touch $@
+	@$(BIN)/python -m perdure.storage.kit.servers.npm_packages && touch $@

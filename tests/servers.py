@@ -31,7 +31,6 @@ from perdure.storage.kit.servers import (
     Valkey,
     ValkeyCluster,
 )
-from perdure.storage.kit.servers.postgres import system_binaries
 
 Shared: TypeAlias = Postgres | Valkey | ValkeyCluster | Dynoxide | ExtendDb | DynamoDbLocal
 S = TypeVar("S", bound=Shared)
@@ -107,6 +106,12 @@ def postgres() -> Postgres:
 def system_postgres() -> Postgres:
     """Return the system's PostgreSQL, which is an older version."""
     return _attached("system_postgres", Postgres)
+
+
+def system_binaries() -> Path | None:
+    """Return the directory of Debian's newest PostgreSQL, or None if it is not installed."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    return found[-1].parent if found else None
 
 
 def valkey() -> Valkey:

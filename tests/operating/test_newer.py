@@ -18,7 +18,7 @@ from perdure.operating import Operator
 from perdure.operating.maintenance import DECODERS, inspect_records
 from perdure.runtime import App, Runtime, RuntimeConfig
 from perdure.storage import Record, Storage, open_storage
-from perdure.storage.body import number_of
+from perdure.storage.body_format import number_of
 from perdure.storage.clock import HOUR
 from perdure.storage.copy import copy_records
 from perdure.storage.errors import NewerFormat

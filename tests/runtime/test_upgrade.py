@@ -17,7 +17,7 @@ from perdure.feeds.account import ACCOUNTS
 from perdure.feeds.item import ITEMS
 from perdure.runtime import Runtime
 from perdure.storage import Address, Record, Storage, open_storage
-from perdure.storage.body import number_of
+from perdure.storage.body_format import number_of
 from perdure.storage.clock import system_clock
 from perdure.storage.errors import NewerFormat
 from perdure.tasks import TaskStore

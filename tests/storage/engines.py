@@ -17,7 +17,6 @@ import pytest
 from perdure.storage import Micros, Storage, migrate_storage, open_storage
 from perdure.storage.dynamodb.location import parse_url
 from perdure.storage.kit import Factory, Subject
-from perdure.storage.kit.servers.postgres import system_binaries
 from perdure.storage.memory import MemoryEngine
 
 from .. import engines, servers
@@ -35,7 +34,7 @@ async def no_clock_to_advance(_: Micros) -> None:
 
 @asynccontextmanager
 async def memory() -> AsyncGenerator[Subject]:
-    """Its second client is another port on the same engine; it cannot be reopened or shared by processes."""
+    """Its second client is another `Storage` of the same engine. It cannot be reopened or shared."""
     engine = MemoryEngine()
 
     async def second_client() -> Storage:
@@ -164,7 +163,7 @@ _MODES: dict[str, Factory] = {
     "dynamodb": dynamodb("dynamodb-kit"),
     "dynamodb-strict": dynamodb("dynamodb-strict"),
 }
-if system_binaries() is not None:
+if servers.system_binaries() is not None:
     _MODES["postgres-system"] = from_pool("postgres-system")
 if servers.LOCAL_JAR is not None:
     _MODES["dynamodb-local"] = dynamodb("dynamodb-local")

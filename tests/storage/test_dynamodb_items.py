@@ -32,7 +32,6 @@ from perdure.storage.kit.sample_records import (
     commit_changes,
     insert_each,
     make_record,
-    require_committed,
 )
 from perdure.storage.limits import (
     MAX_COMMIT_BYTES,
@@ -211,16 +210,14 @@ async def test_the_largest_commit_fits_into_one_transaction(start: Any) -> None:
         async with await open_storage(url) as storage:
             first = _largest("a")
             guard = Guard(space=Space("guarded"), tags=frozenset("abc"), max_count=3)
-            require_committed(
-                await storage.commit([Insert(record=each) for each in first], guard=guard, now=NOW)
-            )
+            await commit_changes(storage, *[Insert(record=each) for each in first], guard=guard)
             changes = [
                 old.replace_with(
                     body=new.body, tag=new.tag, expires_at=new.expires_at, lane=new.lane, wake_at=3
                 )
                 for old, new in zip(first, _largest("b"), strict=True)
             ]
-            require_committed(await storage.commit(changes, guard=guard, now=NOW))
+            await commit_changes(storage, *changes, guard=guard)
             got = await storage.get_many([change.address for change in changes], now=NOW)
             assert got == [change.after for change in changes]
         assert 45 < proxy.largest <= 100

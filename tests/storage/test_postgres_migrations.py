@@ -68,7 +68,8 @@ async def test_an_older_schema_is_migrated_once_and_only_by_who_may() -> None:
     connections = await ConnectionPool.open(parse_url(url))
     try:
         with pytest.raises(
-            MissingSchema, match=f"have schema version {newest}, this version of perdure needs {newest + 1}"
+            MissingSchema,
+            match=f"have schema version {newest}, but this version of perdure needs {newest + 1}",
         ):
             await prepare_schema(connections, may_migrate=False, steps=steps)
         await asyncio.gather(*[prepare_schema(connections, may_migrate=True, steps=steps) for _ in range(4)])

@@ -60,7 +60,7 @@ async def test_a_password_may_contain_any_character(guarded: Postgres) -> None:
 
 async def test_failed_authentication_says_what_to_check(guarded: Postgres) -> None:
     user = await new_user(guarded)
-    with pytest.raises(CannotOpen, match="check user, password") as caught:
+    with pytest.raises(CannotOpen, match="check the user, the password") as caught:
         await open_storage(as_user(guarded, user, "wrong-secret"))
     assert "wrong-secret" not in str(caught.value)
     with pytest.raises(CannotOpen, match="the database does not exist"):

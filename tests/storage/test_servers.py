@@ -32,7 +32,7 @@ from perdure.storage.kit.servers import (
     ValkeyCluster,
     ValkeySentinel,
 )
-from perdure.storage.kit.servers.npm_packages import Package, program_path
+from perdure.storage.kit.servers.dynamodb import program_path
 from perdure.storage.kit.servers.process import package_folder
 from perdure.storage.kit.servers.valkey import SERVICE
 
@@ -266,7 +266,7 @@ def named_by(sentinel: Valkey) -> int:
 
 def test_a_server_that_is_not_installed_is_reported_with_the_remedy() -> None:
     with pytest.raises(MissingServer, match=r"python -m perdure\.storage\.kit\.servers"):
-        program_path(Package("perdure-nobody", "nothing", "0.0.0"))
+        program_path("nothing")
     with pytest.raises(MissingServer, match=r"pip install 'perdure\[servers\]'"):
         package_folder("perdure_has_no_such_package")
 

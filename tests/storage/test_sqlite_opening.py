@@ -114,7 +114,7 @@ async def test_a_file_of_a_newer_schema_is_refused_and_untouched(tmp_path: Path,
     error = await refusal(path)
     assert isinstance(error, NewerSchema)
     assert (error.reason, error.remedy) == (
-        "its schema version is 99, this version of perdure supports up to 1",
+        "its schema version is 99, but this version of perdure supports up to 1",
         "upgrade perdure",
     )
 

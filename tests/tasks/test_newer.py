@@ -12,7 +12,7 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from perdure.storage import Record
-from perdure.storage.body import BodyFormat
+from perdure.storage.body_format import BodyFormat
 from perdure.storage.clock import HOUR
 from perdure.storage.errors import NewerFormat
 from perdure.storage.kit import Subject

@@ -14,7 +14,7 @@ from enum import StrEnum
 import msgspec
 
 from ..storage import Address, Insert, Micros, Record, Replace, Space
-from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.clock import Interval, Timestamp
 from ..storage.errors import StorageCorrupt
 from .errors import CorruptFeedRecord

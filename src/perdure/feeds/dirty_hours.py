@@ -16,7 +16,7 @@ import anyio
 import msgspec
 
 from ..storage import Address, Committed, Insert, Micros, Position, Record, Replace, Space, Storage
-from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.clock import DAY, HOUR, MINUTE
 from ..storage.errors import NewerFormat, StorageCorrupt
 from .errors import CorruptFeedRecord

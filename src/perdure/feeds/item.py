@@ -10,7 +10,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from ..storage import Address, Record, Space
-from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.clock import Timestamp
 from ..storage.errors import StorageCorrupt
 from ..storage.limits import MAX_INTEGER, MAX_KEY_BYTES

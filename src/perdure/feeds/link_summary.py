@@ -12,7 +12,7 @@ import msgspec
 from msgspec.structs import replace
 
 from ..storage import Micros, Record
-from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.clock import DAY
 from ..storage.errors import StorageCorrupt
 from .errors import CorruptFeedRecord

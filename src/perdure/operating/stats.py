@@ -9,7 +9,7 @@ import msgspec
 
 from ..runtime.lease import HELD
 from ..storage import Micros, Position, Record, Storage, Tag, is_last_page
-from ..storage.body import FORMAT_FIELD
+from ..storage.body_format import FORMAT_FIELD
 from ..storage.clock import Interval, Timestamp
 from ..tasks import Snapshot, Status
 from ..tasks.record import TASK_FORMAT

@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 
 from ..storage import Address, Delete, Insert, Micros, Record, Replace
-from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from ..tasks import Snapshot
 from ..tasks.snapshot import LEASE_FORMAT, LEASES, TASKS

@@ -5,7 +5,6 @@ Read `record` (the types), then `contract` (the promises), then an engine: `memo
 
 from .contract import Engine, MaintenanceReport, StorageInfo
 from .page import MAX_PAGE_BYTES, is_last_page
-from .port import Storage
 from .record import (
     Accepted,
     Address,
@@ -30,6 +29,7 @@ from .record import (
     Tag,
 )
 from .registry import is_shared_storage, migrate_storage, open_storage, register_engine, storage_exists
+from .storage import Storage
 from .watch import Watch
 
 __all__ = [

@@ -20,12 +20,12 @@ E = TypeVar("E", bound=Exception)
 
 
 class Batcher(Generic[Request, Response]):
-    """Collects requests and passes them to `run_batch` in batches. Belongs to one event loop.
+    """A queue of requests that are passed to `run_batch` in batches. It belongs to one event loop.
 
-    `run_batch` returns, for each request and in order, the response or the exception to raise. If it raises
-    itself, every request of the batch fails with that error. At most `max_concurrent` batches are in flight.
-    A batch has at most `max_items` requests and a total weight of at most `max_weight`, unless a single
-    request exceeds it.
+    `run_batch` returns, for each request and in order, the response or the exception to raise. If `run_batch`
+    itself raises, all requests of the batch fail with that error. At most `max_concurrent` batches are in
+    flight. A batch has at most `max_items` requests and a total weight of at most `max_weight`, unless it is
+    a single request that exceeds it.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Batcher(Generic[Request, Response]):
         self._closed = False
 
     async def submit(self, request: Request) -> Response:
-        """Return the response to this request. It is sent even if the caller stops waiting."""
+        """Send a request and return its response. It is sent even if the caller is cancelled."""
         if self._closed:
             raise StorageClosed("this storage is closed")
         loop = asyncio.get_running_loop()
@@ -60,7 +60,7 @@ class Batcher(Generic[Request, Response]):
         return await future
 
     async def close(self) -> None:
-        """Finish the requests that were submitted, and refuse new ones."""
+        """Refuse new requests, and return when all submitted requests are finished."""
         self._closed = True
         self._start_batches()
         while self._in_flight:
@@ -91,19 +91,20 @@ class Batcher(Generic[Request, Response]):
         try:
             responses = await self._run_batch([request for request, _ in batch])
             for (_, future), response in zip(batch, responses, strict=True):
-                _resolve(future, response)
-        except Exception as error:  # every kind, because a caller waits for it
+                resolve(future, response)
+        except Exception as error:  # any error, because the callers wait for it
             for _, future in batch:
-                _resolve(future, error if len(batch) == 1 else copy_error(error))
+                resolve(future, error if len(batch) == 1 else copy_error(error))
         except BaseException:
             for _, future in batch:
                 future.cancel()
             raise
 
 
-def _resolve(future: asyncio.Future[Response], response: Response | Exception) -> None:
+def resolve(future: asyncio.Future[Response], response: Response | Exception) -> None:
+    """Deliver a response or an error to the caller, which may have stopped waiting."""
     if future.done():
-        return  # the caller has stopped waiting
+        return
     if isinstance(response, Exception):
         future.set_exception(response)
     else:
@@ -111,7 +112,7 @@ def _resolve(future: asyncio.Future[Response], response: Response | Exception) -
 
 
 def copy_error(error: E) -> E:
-    """Return a copy for one of several callers: an exception collects the tracebacks of all that raise it."""
+    """Return a copy of an error, so that each of several callers raises its own, with its own traceback."""
     copy = error.__class__.__new__(error.__class__, *error.args)
     copy.args = error.args
     copy.__dict__.update(error.__dict__)

@@ -16,10 +16,10 @@ HOUR: Micros = 60 * MINUTE
 DAY: Micros = 24 * HOUR
 
 Timestamp: TypeAlias = Annotated[Micros, msgspec.Meta(extra={"json": "time"})]
-"""A point in time: microseconds since 1970 in UTC. The metadata marks it for encoders."""
+"""A point in time: microseconds since 1970 in UTC. Encoders recognize it by its metadata."""
 
 Interval: TypeAlias = Annotated[Micros, msgspec.Meta(extra={"json": "interval"})]
-"""A length of time in microseconds, with the same kind of metadata."""
+"""A length of time in microseconds. Encoders recognize it by its metadata."""
 
 Duration: TypeAlias = float | timedelta
 """A length of time in the public API: seconds, or a timedelta."""

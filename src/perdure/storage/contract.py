@@ -3,7 +3,7 @@
 A record is live at `now` if it has no `expires_at` or if `now < expires_at`; otherwise it is expired.
 
  1. `get` returns, for each address and in the order given, the newest committed live record, or None.
- 2. Within one partition, every call of every client sees all commits that returned before the call started.
+ 2. Within one partition, every call by any client sees all commits that returned before the call started.
     This covers `get`, `commit`, and `page` and `counts` with a partition.
  3. `Insert` creates a record with the version it carries (1, unless the record is a copy). It never
     overwrites: if the address is taken, the result is `Conflict` with the stored version.
@@ -19,12 +19,12 @@ A record is live at `now` if it has no `expires_at` or if `now < expires_at`; ot
     decided against the state before the commit. If one is refused, nothing is written and every change gets
     its result.
  8. If several writers change the same version concurrently, exactly one succeeds, provided that no call
-    raises. The history of each record is linearizable. After OutcomeUnknown, the write is part of it or not.
+    raises. The history of each record is linearizable. After OutcomeUnknown, the write may be part of it.
  9. A guard never admits a commit that raises the number of live records, at the commit's `now`, above its
     limit, and always admits one that stays within it. It refuses only commits that raise the number, and only
     if every change of the commit is accepted; `guard_count` is the number that the commit would have reached.
-    Before it refuses, it may purge expired records of the partition. That purge remains even if it then
-    refuses.
+    Before it refuses, it may purge expired records of the partition. They remain purged even if it then
+    refuses the commit.
 10. `page` returns the live records of a partition in `(order, key)` order, strictly after a position,
     ascending or descending, optionally of one tag, by seeking in an index. Reading page after page returns
     exactly once each record that is live at the `now` of every page and, with a tag, has that tag throughout.
@@ -41,7 +41,7 @@ A record is live at `now` if it has no `expires_at` or if `now < expires_at`; ot
 16. `purge` deletes records with `expires_at <= until`, earliest first (in any order among equals), at most
     `limit`, updates the counters, and returns the records that this call deleted (an insert or a guard may
     have deleted others before). If it returns fewer than `limit`, none is left. An `until` in the future
-    deletes live records. If the call raises, it may have deleted some.
+    deletes live records. If the call raises, it may have deleted records.
 17. Bodies are returned byte for byte. Any text without NUL is a valid name, names are ordered by code point,
     and no name gives access to the records of another.
 18. `watch` wakes when something it covers changes, even if the change came while nothing was waiting for the
@@ -55,18 +55,18 @@ A record is live at `now` if it has no `expires_at` or if `now < expires_at`; ot
     engine whose servers can lose the newest writes in a failover says so in its documentation.
 21. All promises hold for several clients together, including clients in different processes.
 22. After `close`, every verb raises StorageClosed, and so does a watch that is waiting. A call in flight
-    completes, or raises an error like any other.
+    completes, or raises a StorageError.
 23. A stored record that is damaged does not affect any other. `get` of it raises StorageCorrupt, which names
     its address; `page` and `due` leave it out, log a warning that names it, and continue with the next; a
-    commit that changes it returns a result like any other or raises StorageCorrupt; `maintain` reports it.
+    commit that changes it returns a valid result or raises StorageCorrupt; `maintain` reports it.
 
 Across partitions, promises 11, 12, 13 (without a partition) and 16 hold after `lag` seconds; all others hold
 immediately. The memory engine keeps all promises except 20 and 21: its records belong to one process. Engines
-contain no rules: the `Storage` port rejects invalid calls before the engine sees them. Records that are read
+do not check arguments: `Storage` rejects invalid calls before the engine sees them. Records that are read
 together are not a snapshot: one may be from before a commit and another from after it. Use few tags: an
 engine may keep all counts of a space and partition in one place, which is sufficient for 1,000 tags. Versions
-start again when a record is inserted again after it was deleted or expired: keep a record whose version
-serves as a fencing token.
+start again when a record is inserted again after it was deleted or expired: never delete a record whose
+version serves as a fencing token.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class MaintenanceReport(msgspec.Struct, frozen=True, kw_only=True):
 
     reclaimed_bytes: int = 0
     findings: tuple[str, ...] = ()
-    """One sentence for each problem of the storage; empty if there is none."""
+    """One sentence for each problem that was found."""
 
 
 def counter_finding(space: Space, partition: str | None, tag: Tag, *, stored: int, actual: int) -> str:
@@ -108,7 +108,7 @@ def counter_finding(space: Space, partition: str | None, tag: Tag, *, stored: in
 
 
 class StorageInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about the server or file that stores the records, for people."""
+    """Facts about the server or the file that stores the records, for people."""
 
     server: str = ""
     """The name and version of the server, if known."""
@@ -121,11 +121,11 @@ class StorageInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine(ABC):
-    """The interface of an engine: seven verbs, `maintain` and `close`. The port has checked the arguments."""
+    """The interface of an engine: seven verbs, `maintain` and `close`. `Storage` checks the arguments."""
 
     name: ClassVar[str]
     lag: float = 0.0
-    """By how many seconds the results of verbs across partitions may be out of date."""
+    """Maximum number of seconds by which results across partitions may be out of date."""
 
     @abstractmethod
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]: ...
@@ -158,7 +158,7 @@ class Engine(ABC):
         """
 
     async def info(self) -> StorageInfo:
-        """Return what is easily known about the server or the file."""
+        """Return facts about the server or the file, for people."""
         return StorageInfo()
 
     @abstractmethod

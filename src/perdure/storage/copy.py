@@ -1,9 +1,9 @@
 """Copy all records from one storage to another: in order, resumable, and compared byte for byte afterwards.
 
-A state record in the target stores the position of the copy. It lets an interrupted copy resume, and
-distinguishes a target that is partly copied from one that contains something else. Records are read with
-`now` at the epoch, when none has expired, so that those that wait for a purge are copied too. Neither side
-may be written to meanwhile: the comparison finds what changed in the source, and raises.
+A state record in the target stores the position of the copy, so that an interrupted copy can resume, and a
+target that is partly copied can be distinguished from one that contains other records. Records are read with
+`now` at the epoch, when none has expired, so that expired records are copied too. Neither storage may be
+written to meanwhile: if the source was, the comparison raises an error.
 """
 
 from __future__ import annotations
@@ -15,18 +15,29 @@ from typing import TypeAlias
 
 import msgspec
 
-from .body import FORMAT_FIELD, BodyFormat
+from .body_format import FORMAT_FIELD, BodyFormat
 from .errors import CopyMismatch, StorageCorrupt, TargetNotEmpty
 from .limits import MAX_CHANGES, MAX_COMMIT_BYTES
-from .port import Storage
-from .record import Address, Committed, Delete, Insert, InsertIfAbsent, Micros, Position, Record, Space, Tag
+from .record import (
+    Address,
+    Change,
+    Committed,
+    Delete,
+    Insert,
+    InsertIfAbsent,
+    Micros,
+    Position,
+    Record,
+    Space,
+)
+from .storage import Storage
 
 COPIES = Space("copies")
 _STATE_ADDRESS = Address(COPIES, "perdure", "under-way")
 _EPOCH: Micros = 0
 PAGE_SIZE = 100
 MAX_CONCURRENT_COMMITS = 16
-"""A commit is of one partition, and often of one record, so several are sent at a time."""
+"""Maximum number of commits in flight. Each is limited to one partition, and often has a single record."""
 
 
 class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
@@ -36,7 +47,7 @@ class CopyProgress(msgspec.Struct, frozen=True, kw_only=True):
     """`copied` or `compared`."""
     space: Space
     records: int
-    """The number of records of this space in this call."""
+    """The number of records of this space that this call has copied or compared."""
 
 
 ProgressCallback: TypeAlias = Callable[[CopyProgress], None]
@@ -65,35 +76,26 @@ async def copy_records(
     """Copy all records of these spaces, and return the number of records in each.
 
     `name` identifies the source: an interrupted copy with the same name is resumed. A target that contains
-    anything else is refused, unless `merge`: then records that exist on both sides must be equal.
+    other records is refused, unless `merge` is set: then records that exist in both storages must be equal.
     """
     await asyncio.sleep(max(source.lag, target.lag))
-    state = await _load_state(target, spaces, name, merge=merge)
+    state, record = await _load_state(target, spaces, name, merge=merge)
     for space in spaces[spaces.index(state.space) :]:
-        state = await _copy_space(source, target, _state_for(state, space), on_progress)
+        copied = 0
+        async for page in _pages(source, space, state.after if space == state.space else None):
+            await _write_page(target, page)
+            state = _CopyState(source=name, space=space, after=page[-1].position)
+            change = record.replace_with(body=_format.encode(state), tag="")
+            await _commit_state(target, change)
+            record = change.after
+            copied += len(page)
+            on_progress(CopyProgress(step="copied", space=space, records=copied))
     await asyncio.sleep(target.lag)
     compared = {space: await _compare_space(source, target, space, on_progress) for space in spaces}
     for space, records in compared.items():
         await _compare_counts(source, target, space, records, merge=merge)
-    await _delete_state(target)
+    await _commit_state(target, Delete(before=record))
     return compared
-
-
-def _state_for(state: _CopyState, space: Space) -> _CopyState:
-    return state if state.space == space else _CopyState(source=state.source, space=space)
-
-
-async def _copy_space(
-    source: Storage, target: Storage, state: _CopyState, on_progress: ProgressCallback
-) -> _CopyState:
-    records = 0
-    async for page in _pages(source, state.space, state.after):
-        await _write_page(target, page)
-        state = _CopyState(source=state.source, space=state.space, after=page[-1].position)
-        await _save_state(target, state)
-        records += len(page)
-        on_progress(CopyProgress(step="copied", space=state.space, records=records))
-    return state
 
 
 async def _compare_space(
@@ -114,16 +116,13 @@ async def _compare_counts(
     source: Storage, target: Storage, space: Space, records: int, *, merge: bool
 ) -> None:
     """Check that the pages returned every record, and that the target has no others."""
-    expected, actual = await _counts(source, space), await _counts(target, space)
+    expected = dict(await source.counts(space, now=_EPOCH))
+    actual = dict(await target.counts(space, now=_EPOCH))
     if sum(expected.values()) != records:
         reason = f"the source reports {expected}, but {records} records were read"
         raise CopyMismatch(space, "", "", f"{reason} (was it written to during the copy?)")
     if not merge and expected != actual:
-        raise CopyMismatch(space, "", "", f"the source reports {expected}, the target {actual}")
-
-
-async def _counts(storage: Storage, space: Space) -> dict[Tag, int]:
-    return dict(await storage.counts(space, now=_EPOCH))
+        raise CopyMismatch(space, "", "", f"the source reports {expected}, but the target reports {actual}")
 
 
 async def _pages(source: Storage, space: Space, after: Position | None) -> AsyncIterator[list[Record]]:
@@ -148,7 +147,7 @@ async def _write_page(target: Storage, page: Sequence[Record]) -> None:
 
 
 def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
-    """Yield the records in as few commits as the limits allow."""
+    """Yield the records of each commit. There are as few commits as the limits allow."""
     partitions: defaultdict[str, list[Record]] = defaultdict(list)
     for record in page:
         partitions[record.partition].append(record)
@@ -168,14 +167,16 @@ def _split_into_commits(page: Sequence[Record]) -> Iterator[list[Record]]:
 # The state record
 
 
-async def _load_state(target: Storage, spaces: Sequence[Space], name: str, *, merge: bool) -> _CopyState:
-    """Return the state of an interrupted copy, or create one."""
+async def _load_state(
+    target: Storage, spaces: Sequence[Space], name: str, *, merge: bool
+) -> tuple[_CopyState, Record]:
+    """Return the state of an interrupted copy, or of a new one, and the record that stores it."""
     record = await target.get(_STATE_ADDRESS, now=_EPOCH)
     if record is not None:
         state = _decode_state(record)
         if state.source != name or state.space not in spaces:
-            raise TargetNotEmpty(f"an unfinished copy of {state.source} is stored there; resume it first")
-        return state
+            raise TargetNotEmpty(f"an unfinished copy of {state.source} is in the target; resume it first")
+        return state, record
     if not merge:
         for space in spaces:
             if await target.page(space, limit=1, now=_EPOCH):
@@ -184,32 +185,8 @@ async def _load_state(target: Storage, spaces: Sequence[Space], name: str, *, me
     state = _CopyState(source=name, space=spaces[0])
     space, partition, key = _STATE_ADDRESS
     record = Record(space=space, partition=partition, key=key, order=0, body=_format.encode(state))
-    result = await target.commit([Insert(record=record)], now=_EPOCH)
-    if not isinstance(result, Committed):
-        raise _concurrent_copy_error()
-    return state
-
-
-async def _save_state(target: Storage, state: _CopyState) -> None:
-    record = await _state_record(target)
-    result = await target.commit([record.replace_with(body=_format.encode(state), tag="")], now=_EPOCH)
-    if not isinstance(result, Committed):
-        raise _concurrent_copy_error()
-
-
-async def _delete_state(target: Storage) -> None:
-    await target.commit([Delete(before=await _state_record(target))], now=_EPOCH)
-
-
-async def _state_record(target: Storage) -> Record:
-    record = await target.get(_STATE_ADDRESS, now=_EPOCH)
-    if record is None:
-        raise _concurrent_copy_error()
-    return record
-
-
-def _concurrent_copy_error() -> TargetNotEmpty:
-    return TargetNotEmpty("another copy into this target is running")
+    await _commit_state(target, Insert(record=record))
+    return state, record
 
 
 def _decode_state(record: Record) -> _CopyState:
@@ -217,3 +194,9 @@ def _decode_state(record: Record) -> _CopyState:
         return _format.decode(record.key, record.body)
     except StorageCorrupt as error:
         raise StorageCorrupt(f"the stored state of an unfinished copy cannot be read: {error}") from error
+
+
+async def _commit_state(target: Storage, change: Change) -> None:
+    """Change the state record. Raise TargetNotEmpty if another copy has changed it."""
+    if not isinstance(await target.commit([change], now=_EPOCH), Committed):
+        raise TargetNotEmpty("another copy into this target is running")

@@ -128,7 +128,7 @@ class StorageFailed(StorageError):
 
 
 class OutcomeUnknown(StorageFailed):
-    """Raised when the connection was lost, or a timeout passed, after a write was sent."""
+    """Raised when the connection was lost, or a timeout expired, after a write was sent."""
 
 
 class TargetNotEmpty(StorageError):
@@ -136,7 +136,7 @@ class TargetNotEmpty(StorageError):
 
 
 class CopyMismatch(StorageError):
-    """Raised when a copy differs from its source: one of them was written to, or had other records."""
+    """Raised when a copy differs from its source, because one of them was written to or had other records."""
 
     def __init__(
         self, space: str, partition: str, key: str, reason: str = "the copy differs from the source"
@@ -149,4 +149,4 @@ class CopyMismatch(StorageError):
 
 
 class StorageClosed(StorageError):
-    """Raised when the storage was closed before a call, or while it waited."""
+    """Raised when a call is made to a closed storage, or is waiting when the storage is closed."""

@@ -1,7 +1,7 @@
 """The limits of the contract, and the checks of arguments that enforce them.
 
-The limits are the smallest that the five engines have in common: order, key, partition and space fit into a
-DynamoDB sort key of 1024 bytes, PostgreSQL text contains no NUL, and a Lua number has 53 bits.
+All five engines can keep these limits: order, key, partition and space fit into a DynamoDB sort key of 1024
+bytes, PostgreSQL text cannot contain NUL, and Lua numbers are exact up to 53 bits.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def check_changes(changes: Sequence[Change]) -> None:
     check_count("changes", len(changes), MAX_CHANGES)
     total = sum(_check_change(change) for change in changes)
     if total > MAX_COMMIT_BYTES:
-        raise InvalidArgument("changes", f"bodies have {total} bytes; a commit allows {MAX_COMMIT_BYTES}")
+        raise InvalidArgument("changes", f"have bodies of {total} bytes; a commit allows {MAX_COMMIT_BYTES}")
     if len(changes) == 1:
         return
     addresses = {change.address for change in changes}
     if len(addresses) < len(changes):
-        raise InvalidArgument("changes", "contain two changes of the same record; a commit allows one")
+        raise InvalidArgument("changes", "contain two changes to the same record; a commit allows one")
     if len({address.partition for address in addresses}) > 1:
         raise InvalidArgument("changes", "must all be in one partition")
     spaces = len({address.space for address in addresses})
@@ -81,7 +81,7 @@ def check_integer(field: str, number: int, minimum: int = 0) -> None:
 
 
 def check_text(field: str, text: object, maximum: int, minimum: int = 1) -> int:
-    """Check a text, and return its size in bytes of UTF-8."""
+    """Check a string, and return its size in UTF-8, in bytes."""
     if not isinstance(text, str):
         raise InvalidArgument(field, f"must be str, not {type(text).__name__}")
     try:
@@ -112,7 +112,7 @@ def _check_replace(before: Record, after: Record) -> None:
         after.key == before.key and after.partition == before.partition and after.space == before.space
     )
     if not same_address or after.order != before.order:
-        raise InvalidArgument("after", "must have the same address and order as before; they never change")
+        raise InvalidArgument("after", "must have the same address and order as `before`; they never change")
     if after.version != before.version + 1:
         raise InvalidArgument("after.version", f"must be {before.version + 1}, not {after.version}")
 

@@ -1,5 +1,5 @@
-"""The memory engine: the contract in its simplest form, for tests and demonstrations, and as the model that
-every other engine is compared with. Its records are lost when the process ends.
+"""The memory engine: the contract in its simplest form, for tests and demonstrations. The contract kit
+compares every other engine with it. Its records are lost when the process ends.
 
 Nothing here awaits, so each verb is atomic on the event loop. Every index contains exactly the records in
 `_records`; expired ones remain until they are purged, and readers skip them.
@@ -7,7 +7,7 @@ Nothing here awaits, so each verb is atomic on the event loop. Every index conta
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 
@@ -19,10 +19,7 @@ from .record import (
     Change,
     ChangeResult,
     Committed,
-    Delete,
     Guard,
-    Insert,
-    InsertIfAbsent,
     Kept,
     Micros,
     PageRequest,
@@ -31,12 +28,12 @@ from .record import (
     Record,
     RecordState,
     Refused,
-    Replace,
     Space,
     Tag,
     accepted_results,
     decide,
     guard_delta,
+    record_after,
 )
 from .sorted_set import SortedSet
 from .watch import Watch, WatchRegistry
@@ -47,7 +44,7 @@ _Expiry = tuple[Micros, Address]
 
 
 class MemoryEngine(Engine):
-    """Records in dictionaries and sorted sets."""
+    """An engine that keeps its records in dictionaries and sorted sets."""
 
     name = "memory"
 
@@ -56,7 +53,7 @@ class MemoryEngine(Engine):
         self._listings: defaultdict[_ListingKey, SortedSet[Position]] = defaultdict(SortedSet)
         self._timers: defaultdict[str, SortedSet[_Timer]] = defaultdict(SortedSet)
         self._expiries: SortedSet[_Expiry] = SortedSet()
-        self._counts: defaultdict[tuple[Space, str | None], dict[Tag, int]] = defaultdict(dict)
+        self._counts: defaultdict[tuple[Space, str | None], Counter[Tag]] = defaultdict(Counter)
         self._watches = WatchRegistry()
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
@@ -142,39 +139,35 @@ class MemoryEngine(Engine):
 
     def _guard_excess(self, guard: Guard, partition: str, delta: int, now: Micros) -> int | None:
         """Return the number of guarded records after the commit if it exceeds the limit, otherwise None."""
-        if delta <= 0 or self._count(guard, partition) + delta <= guard.max_count:
+        if delta <= 0 or self._guarded_count(guard, partition) + delta <= guard.max_count:
             return None
         for record in [each for each in self._expired(now) if each.partition == partition]:
             self._remove(record)
-        count = self._count(guard, partition) + delta
+        count = self._guarded_count(guard, partition) + delta
         return count if count > guard.max_count else None
 
-    def _count(self, guard: Guard, partition: str) -> int:
-        counts = self._counts.get((guard.space, partition), {})
-        return sum(counts.get(tag, 0) for tag in guard.tags)
+    def _guarded_count(self, guard: Guard, partition: str) -> int:
+        counts = self._counts.get((guard.space, partition), Counter[Tag]())
+        return sum(counts[tag] for tag in guard.tags)
 
     # Writing
 
     def _apply(self, change: Change, result: ChangeResult) -> None:
         if isinstance(result, Kept):
             return
-        stale = self._records.get(change.address)  # replaced, deleted, or expired and not purged
+        stale = self._records.get(change.address)  # to be replaced or deleted, or expired and not purged
         if stale is not None:
             self._remove(stale)
-        match change:
-            case Insert(record=record) | InsertIfAbsent(record=record) | Replace(after=record):
-                self._add(record)
-            case Delete():
-                pass
+        after = record_after(change)
+        if after is not None:
+            self._add(after)
 
     def _add(self, record: Record) -> None:
         self._records[record.address] = record
         position = record.position
         for listing in self._listings_of(record):
             self._listings[listing].add(position)
-        for partition in (None, record.partition):
-            counts = self._counts[record.space, partition]
-            counts[record.tag] = counts.get(record.tag, 0) + 1
+        self._count(record, 1)
         if record.lane is not None and record.wake_at is not None:
             self._timers[record.lane].add((record.wake_at, record.key, record.partition, record.space))
         if record.expires_at is not None:
@@ -188,7 +181,7 @@ class MemoryEngine(Engine):
             listing.remove(position)
             if not listing:
                 del self._listings[scope]
-        self._uncount(record)
+        self._count(record, -1)
         if record.lane is not None and record.wake_at is not None:
             timers = self._timers[record.lane]
             timers.remove((record.wake_at, record.key, record.partition, record.space))
@@ -197,14 +190,14 @@ class MemoryEngine(Engine):
         if record.expires_at is not None:
             self._expiries.remove((record.expires_at, record.address))
 
-    def _uncount(self, record: Record) -> None:
+    def _count(self, record: Record, delta: int) -> None:
         for partition in (None, record.partition):
             counts = self._counts[record.space, partition]
-            counts[record.tag] -= 1
-            if not counts[record.tag]:
+            counts[record.tag] = count = counts[record.tag] + delta
+            if not count:
                 del counts[record.tag]
-            if not counts:
-                del self._counts[record.space, partition]
+                if not counts:
+                    del self._counts[record.space, partition]
 
     @staticmethod
     def _listings_of(record: Record) -> tuple[_ListingKey, ...]:

@@ -1,14 +1,46 @@
-"""Pages: the caller limits the number of records, and this module the number of bytes."""
+"""Results of reads: pages, whose number of records and of bytes is limited, and damaged records.
+
+`get` raises an error that names a damaged record. A page leaves the record out and logs a warning.
+"""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 
-from .damage import Damaged, warn
-from .record import Record
+import msgspec
+
+from .errors import StorageCorrupt
+from .record import Address, Record
+
+log = logging.getLogger(__name__)
 
 MAX_PAGE_BYTES = 8 * 1024 * 1024
-"""The size of bodies after which no further record is added to a page."""
+"""Total size of the bodies of a page, in bytes, from which on the page is full."""
+
+
+class Damaged(msgspec.Struct, frozen=True):
+    """A stored record that cannot be read. An engine returns it instead of the record."""
+
+    address: Address
+    reason: str
+
+    def __str__(self) -> str:
+        space, partition, key = self.address
+        return f"the record {key!r} of partition {partition!r} in space {space!r} is damaged: {self.reason}"
+
+    def error(self) -> StorageCorrupt:
+        return StorageCorrupt(str(self))
+
+
+def checked(found: Iterable[Record | Damaged | None]) -> list[Record | None]:
+    """Return the records; raise StorageCorrupt if one of them is damaged."""
+    records: list[Record | None] = []
+    for each in found:
+        if isinstance(each, Damaged):
+            raise each.error()
+        records.append(each)
+    return records
 
 
 class Page:
@@ -24,16 +56,16 @@ class Page:
         return len(self.records) >= self._limit or self.bytes >= MAX_PAGE_BYTES
 
     def add(self, found: Record | Damaged | None) -> None:
-        """Add a record. A damaged one is left out, with a warning."""
+        """Add a record. Leave a damaged one out, with a warning."""
         if isinstance(found, Record):
             self.records.append(found)
             self.bytes += _size(found.body)
         elif found is not None:
-            warn(found)
+            log.warning("left out of a listing: %s", found)
 
 
 def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record]:
-    """Return the first of these records. No more are read than fit into a page."""
+    """Return as many of these records as fit into a page. The rest is not read."""
     page = Page(limit)
     for each in found:
         page.add(each)
@@ -43,7 +75,7 @@ def page_of(found: Iterable[Record | Damaged | None], limit: int) -> list[Record
 
 
 def is_last_page(records: Sequence[Record], limit: int) -> bool:
-    """Return whether these records, which `page` returned for this limit, are the last ones."""
+    """Return whether these records, which `page` returned for this limit, are the last page."""
     return len(records) < limit and sum(_size(record.body) for record in records) < MAX_PAGE_BYTES
 
 

@@ -1,6 +1,6 @@
-"""Quarantine: a record that cannot be read is kept for people to inspect, in no queue and in no count.
+"""Quarantine: a record that cannot be decoded is kept for people to inspect, in no queue and in no count.
 
-A record of a newer version is not damaged. It is counted here, and never changed.
+A record that a newer version wrote is not damaged. It is counted here, but never changed.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable
 import msgspec
 
 from .errors import NewerFormat, PerdureError
-from .port import Storage
 from .record import Committed, Micros, Position, Record, Space
+from .storage import Storage
 
 CORRUPT_TAG = "corrupt"
 """The tag of quarantined records."""
@@ -19,13 +19,13 @@ BATCH_SIZE = 500
 
 
 class Damage(msgspec.Struct, frozen=True, kw_only=True):
-    """A record that cannot be read."""
+    """A record that cannot be decoded."""
 
     space: Space
     key: str
     reason: str
     is_quarantined: bool
-    """Whether this inspection quarantined it."""
+    """Whether this inspection quarantined the record."""
 
     def __str__(self) -> str:
         return f"{self.space} {self.key} is damaged: {self.reason}"
@@ -36,15 +36,15 @@ class Inspection(msgspec.Struct, frozen=True, kw_only=True):
 
     examined: int
     damaged: tuple[Damage, ...]
-    """Records that cannot be read, without those that were quarantined before."""
+    """The records that cannot be decoded, without those that were quarantined before."""
     newer: int
-    """Number of records that a newer version of perdure wrote."""
+    """The number of records that a newer version of perdure wrote."""
     quarantined: int
-    """Number of records that were quarantined before."""
+    """The number of records that were quarantined before."""
 
 
 async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
-    """Remove a damaged record from its queue. Return False if it was changed meanwhile."""
+    """Give a damaged record the tag of quarantined records. Return False if it was changed meanwhile."""
     change = record.replace_with(body=record.body, tag=CORRUPT_TAG)
     return isinstance(await storage.commit([change], now=now), Committed)
 
@@ -52,7 +52,7 @@ async def quarantine(storage: Storage, record: Record, *, now: Micros) -> bool:
 async def inspect(
     storage: Storage, space: Space, read: Callable[[Record], object], *, repair: bool, now: Micros
 ) -> Inspection:
-    """Read every record of a space and, with `repair`, quarantine the damaged ones.
+    """Decode every record of a space and, with `repair`, quarantine the damaged ones.
 
     `read` raises NewerFormat for a record of a newer version, and any other PerdureError for a damaged one.
     """

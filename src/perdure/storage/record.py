@@ -33,9 +33,9 @@ class Address(NamedTuple):
 
 
 class Position(NamedTuple):
-    """A position in the total order of a space, comparable as a tuple.
+    """A position in the total order of a space. Positions compare as tuples.
 
-    Within one partition keys are unique, so `partition` only decides between partitions.
+    Keys are unique within a partition, so `partition` matters only in listings of all partitions.
     """
 
     order: Micros
@@ -44,9 +44,9 @@ class Position(NamedTuple):
 
 
 FIRST_POSITION = Position(-1, "", "")
-"""Before every record."""
+"""A position before every record."""
 LAST_POSITION = Position(2**62, "", "")
-"""After every record."""
+"""A position after every record."""
 
 
 def is_live(expires_at: Micros | None, now: Micros) -> bool:
@@ -58,19 +58,19 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     space: Space
     partition: str
-    """The group of the record. Commits are atomic within a partition."""
+    """The group that the record belongs to. A commit changes records of one partition."""
     key: str
     order: Micros
-    """The position in listings. It never changes."""
+    """The number by which listings are sorted. It never changes."""
     body: str
     """JSON text, returned exactly as it was written. Engines do not parse it."""
     version: int = 1
-    """1 when the record is inserted, one more with each replace."""
+    """The number of the version: 1 when the record is inserted, and one more with each replace."""
     tag: Tag = ""
     expires_at: Micros | None = None
     """From this time on, only `purge` sees the record. None if it never expires."""
     lane: str | None = None
-    """The timer queue of `wake_at`. Both are set, or neither."""
+    """The timer queue in which the record waits until `wake_at`. Either both are set or neither."""
     wake_at: Micros | None = None
 
     @property
@@ -117,9 +117,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 # that keeps counters in separate items (DynamoDB) then knows the old tag without another read.
 
 
-class Insert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Create a record. If its address is taken, the result is `Conflict`."""
-
+class _Insertion(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     record: Record
 
     @property
@@ -127,35 +125,30 @@ class Insert(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         return self.record.address
 
 
-class InsertIfAbsent(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Create a record. If its address is taken, change nothing; the result is `Kept`."""
-
-    record: Record
-
-    @property
-    def address(self) -> Address:
-        return self.record.address
+class Insert(_Insertion, frozen=True, gc=False):
+    """A change that creates a record. If its address is taken, the result is `Conflict`."""
 
 
-class Replace(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Write `after` if `before` is still the stored record."""
+class InsertIfAbsent(_Insertion, frozen=True, gc=False):
+    """A change that creates a record. If its address is taken, nothing changes and the result is `Kept`."""
 
+
+class _Modification(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     before: Record
+
+    @property
+    def address(self) -> Address:
+        return self.before.address
+
+
+class Replace(_Modification, frozen=True, kw_only=True, gc=False):
+    """A change that writes `after` if `before` is still the stored record."""
+
     after: Record
 
-    @property
-    def address(self) -> Address:
-        return self.before.address
 
-
-class Delete(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Delete `before` if it is still the stored record."""
-
-    before: Record
-
-    @property
-    def address(self) -> Address:
-        return self.before.address
+class Delete(_Modification, frozen=True, gc=False):
+    """A change that deletes `before` if it is still the stored record."""
 
 
 Change: TypeAlias = Insert | InsertIfAbsent | Replace | Delete
@@ -173,29 +166,29 @@ class Guard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Accepted(msgspec.Struct, frozen=True, gc=False):
-    """The condition of the change was met. `version` is the new version, or the version that was deleted."""
+    """The result of a change whose condition was met. `version` is the version that it wrote or deleted."""
 
     version: int
 
 
 class Kept(msgspec.Struct, frozen=True, gc=False):
-    """An `InsertIfAbsent` found a record of this version at its address and left it as it is."""
+    """The result of an `InsertIfAbsent` whose address is taken. `version` is that of the stored record."""
 
     version: int
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """Another record is stored at the address (for an insert: any record).
+    """The result of a change that found a different record at its address, or of an insert that found any.
 
-    `actual` is its version. It can equal the version that the writer expected, if the record was deleted and
-    inserted again, so do not draw conclusions from the number.
+    `actual` is the version of that record. It can equal the version that the writer expected if the record
+    was deleted and inserted again, so do not draw conclusions from it.
     """
 
     actual: int
 
 
 class Missing(msgspec.Struct, frozen=True, gc=False):
-    """There is no live record to replace or delete."""
+    """The result of a replace or delete that found no live record."""
 
 
 ChangeResult: TypeAlias = Accepted | Kept | Conflict | Missing
@@ -211,7 +204,7 @@ class Refused(msgspec.Struct, frozen=True, gc=False):
     """The result of a commit that was not written.
 
     `results` has one result for each change; `Accepted` here means that this change was not the reason. If
-    the guard was the reason, `guard_count` is the number of records that the commit would have led to.
+    the guard was the reason, `guard_count` is the number of records that the commit would have reached.
     """
 
     results: tuple[ChangeResult, ...]
@@ -223,7 +216,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     space: Space
     partition: str | None
-    """None for all partitions."""
+    """None means all partitions."""
     after: Position | None
     limit: int
     tag: Tag | None
@@ -231,7 +224,7 @@ class PageRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start(self) -> Position:
-        """The position after which the page starts, for engines that always compare with one."""
+        """The position after which the page starts: `after`, or a position before the whole listing."""
         return self.after or (LAST_POSITION if self.descending else FIRST_POSITION)
 
 
@@ -249,7 +242,7 @@ class Purged(NamedTuple):
 
 
 class RecordState(NamedTuple):
-    """The part of a stored record that decides about a change to it."""
+    """The fields of a stored record that determine whether a change to it is accepted."""
 
     version: int
     order: Micros
@@ -276,12 +269,8 @@ def decide(change: Change, stored: RecordState | None) -> ChangeResult:
 
 def accepted_results(results: tuple[ChangeResult, ...]) -> tuple[Accepted | Kept, ...] | None:
     """Return the results if all changes were accepted, otherwise None."""
-    accepted: list[Accepted | Kept] = []
-    for result in results:
-        if not isinstance(result, (Accepted, Kept)):
-            return None
-        accepted.append(result)
-    return tuple(accepted)
+    accepted = tuple([result for result in results if isinstance(result, (Accepted, Kept))])
+    return accepted if len(accepted) == len(results) else None
 
 
 def check_server_decision(
@@ -294,8 +283,8 @@ def check_server_decision(
     """Return the result of a commit that a server decided, or the error to raise.
 
     PostgreSQL and Redis have their own copies of `decide`. If the copies ever disagree, a caller must not get
-    `Committed` for something that was not written. `stored` are the records that the server found,
-    `guard_count` is the number that its guard refused, and `was_written` is its decision.
+    `Committed` for something that was not written. `stored` are the states that the server found,
+    `guard_count` is the number for which its guard refused the commit, and `was_written` is its decision.
     """
     results = tuple(decide(change, state) for change, state in zip(changes, stored, strict=True))
     accepted = accepted_results(results)
@@ -310,7 +299,7 @@ def check_server_decision(
 
 
 def tag_deltas(change: Change, result: Accepted | Kept) -> Iterator[tuple[Space, Tag, int]]:
-    """Yield how an accepted change alters the counters of its partition."""
+    """Yield the differences that an accepted change makes to the counters of its partition."""
     if isinstance(result, Kept):
         return
     before, after = record_before(change), record_after(change)
@@ -331,7 +320,7 @@ def guard_delta(
         if isinstance(result, Accepted):
             after = record_after(change)
             total += _is_guarded(guard, after) and after is not None and after.is_live(now)
-            total -= _is_guarded(guard, record_before(change))  # which is live, or the result were Missing
+            total -= _is_guarded(guard, record_before(change))  # it is live: otherwise the result is Missing
     return total
 
 
@@ -340,12 +329,12 @@ def _is_guarded(guard: Guard, record: Record | None) -> bool:
 
 
 def record_before(change: Change) -> Record | None:
-    """Return the record that must be stored for a change to be accepted."""
+    """Return the record that a replace or delete requires, or None for an insert."""
     return change.before if isinstance(change, (Replace, Delete)) else None
 
 
 def record_after(change: Change) -> Record | None:
-    """Return the record that a change writes."""
+    """Return the record that a change writes, or None for a delete."""
     if isinstance(change, Replace):
         return change.after
     return None if isinstance(change, Delete) else change.record

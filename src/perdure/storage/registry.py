@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from importlib import import_module
-from typing import TypeAlias, cast
+from typing import cast
 
 import msgspec
 
 from .contract import Engine
 from .errors import MissingExtra, UnknownScheme
-from .port import Storage
+from .storage import Storage
 
-_OpenEngine: TypeAlias = Callable[[str], Awaitable[Engine]]
-_Migrate: TypeAlias = Callable[[str], Awaitable[None]]
-_Exists: TypeAlias = Callable[[str], bool]
+_REDIS_SCHEMES = ("redis", "rediss", "redis+cluster", "rediss+cluster", "redis+sentinel", "rediss+sentinel")
 
 
 class _EngineEntry(msgspec.Struct, frozen=True):
@@ -27,18 +25,12 @@ class _EngineEntry(msgspec.Struct, frozen=True):
 
 
 _POSTGRES = _EngineEntry("perdure.storage.postgres", "open_engine", "perdure[postgres]", "migrate")
-_REDIS = _EngineEntry("perdure.storage.redis", "open_engine", "perdure[redis]")
 _engines: dict[str, _EngineEntry] = {
     "memory": _EngineEntry("perdure.storage.memory", "open_engine", "perdure", is_shared=False),
     "sqlite": _EngineEntry("perdure.storage.sqlite", "open_engine", "perdure", exists="file_exists"),
     "postgres": _POSTGRES,
     "postgresql": _POSTGRES,
-    "redis": _REDIS,
-    "rediss": _REDIS,
-    "redis+cluster": _REDIS,
-    "rediss+cluster": _REDIS,
-    "redis+sentinel": _REDIS,
-    "rediss+sentinel": _REDIS,
+    **dict.fromkeys(_REDIS_SCHEMES, _EngineEntry("perdure.storage.redis", "open_engine", "perdure[redis]")),
     "dynamodb": _EngineEntry("perdure.storage.dynamodb", "open_engine", "perdure[dynamodb]", "migrate"),
 }
 
@@ -52,12 +44,12 @@ def register_engine(
     exists: str | None = None,
     is_shared: bool = True,
 ) -> None:
-    """Let URLs with this scheme open an engine of your own.
+    """Register an engine of your own for URLs with this scheme.
 
     `opener` is `"package.module:function"` and is imported on first use. If that import fails because a
     module is missing, the error says to run `pip install` with `package`. Two more functions of the same
     module are optional: `migrator` names `async def migrate(url)`, for an engine whose tables are created
-    separately; `exists` names `def exists(url) -> bool`, for an engine that creates what it opens.
+    separately; `exists` names `def exists(url) -> bool`, for an engine that creates a file when it opens it.
     `is_shared` is False if each process has its own records.
     """
     module, _, function = opener.partition(":")
@@ -69,19 +61,19 @@ async def open_storage(url: str) -> Storage:
     `dynamodb://...`.
     """
     entry = _entry_for(url)
-    return Storage(await cast("_OpenEngine", _load(url, entry, entry.function))(url))
+    return Storage(await cast("Callable[[str], Awaitable[Engine]]", _load(url, entry, entry.function))(url))
 
 
 async def migrate_storage(url: str) -> None:
     """Create the tables that the storage needs, or migrate them to the newest schema.
 
-    An engine that does so whenever it is opened is opened and closed again.
+    If the engine always does so when it is opened, open and close it.
     """
     entry = _entry_for(url)
     if entry.migrator is None:
         await (await open_storage(url)).close()
     else:
-        await cast("_Migrate", _load(url, entry, entry.migrator))(url)
+        await cast("Callable[[str], Awaitable[None]]", _load(url, entry, entry.migrator))(url)
 
 
 def is_shared_storage(url: str) -> bool:
@@ -90,11 +82,11 @@ def is_shared_storage(url: str) -> bool:
 
 
 def storage_exists(url: str) -> bool:
-    """Return False if opening this URL would create a new, empty file."""
+    """Return whether the storage exists. False means that opening the URL would create a new file."""
     entry = _entry_for(url)
     if entry.exists is None:
         return True
-    return cast("_Exists", _load(url, entry, entry.exists))(url)
+    return cast("Callable[[str], bool]", _load(url, entry, entry.exists))(url)
 
 
 def _entry_for(url: str) -> _EngineEntry:
@@ -114,5 +106,5 @@ def _load(url: str, entry: _EngineEntry, function: str) -> object:
 
 
 def _redacted(url: str) -> str:
-    """Return the part of a URL that is safe to show: the user part and the options can contain a password."""
+    """Return the part of a URL that is safe to show. Its user part and its options can contain passwords."""
     return f"{url.partition(':')[0]}:..." if "@" in url or "?" in url else url

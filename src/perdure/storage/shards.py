@@ -1,7 +1,7 @@
-"""Shards: the fixed number of groups of partitions, for engines that distribute records over nodes.
+"""Shards: a fixed number of groups of partitions, for engines that distribute records over nodes.
 
-A shard is the unit of every index across partitions: a Redis hash tag, a DynamoDB index key. Verbs across
-partitions query all shards and merge the responses in order.
+Each index across partitions has a part for each shard: a Redis hash tag, or a DynamoDB index key. Verbs
+across partitions query all shards and merge the sorted responses.
 """
 
 from __future__ import annotations
@@ -30,5 +30,5 @@ def merge_sorted(
     *,
     descending: bool = False,
 ) -> list[T]:
-    """Return the first `limit` items of several sorted parts."""
+    """Merge several sorted parts, and return the first `limit` items."""
     return list(islice(merge(*parts, key=key, reverse=descending), limit))

@@ -1,7 +1,7 @@
 """A sorted set of tuples, stored in blocks: the index of the memory engine.
 
 Adding, removing and seeking cost O(log n) comparisons plus a move within one block of at most 1024 keys.
-The standard library has no sorted container, and the core takes no dependency for 60 lines.
+The standard library has no sorted container, and 60 lines do not justify a dependency.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ K = TypeVar("K", bound=tuple[object, ...])
 
 
 class SortedSet(Generic[K]):
-    """Unique keys, always sorted."""
+    """A set of unique keys, always sorted."""
 
     def __init__(self) -> None:
         self._blocks: list[list[K]] = []
-        self._lasts: list[K] = []  # the greatest key of each block, to find a block by
+        self._lasts: list[K] = []  # the greatest key of each block
 
     def add(self, key: K) -> None:
         """Add a key that is not in the set."""

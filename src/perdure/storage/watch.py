@@ -1,11 +1,10 @@
-"""Watches: wake-ups within one process. Engines that share a storage between processes add to them."""
+"""Watches: subscriptions that wake when records change, and the registry of an engine's open watches."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
 from collections.abc import Callable, Iterable
-from types import TracebackType
 from typing import Self, TypeAlias
 
 from .errors import StorageClosed
@@ -15,7 +14,7 @@ _WatchScope: TypeAlias = tuple[Space, str | None, str | None]
 
 
 class Watch:
-    """A subscription to changes of a record, a partition or a space, made by `Storage.watch`."""
+    """A subscription to changes of a record, a partition or a space. `Storage.watch` creates it."""
 
     def __init__(self, registry: WatchRegistry, scope: _WatchScope) -> None:
         self.scope = scope
@@ -24,9 +23,9 @@ class Watch:
         self._event = asyncio.Event()
 
     async def changed(self) -> None:
-        """Return when something may have changed since the last return, even if that was before this call.
+        """Wait for a change since the last call returned, even if it happened before this call.
 
-        Wake-ups are not queued: ten changes can be one wake-up.
+        Wake-ups are not queued: ten changes can cause a single wake-up. A wake-up does not prove a change.
         """
         if not self._is_closed:
             await self._event.wait()
@@ -45,9 +44,7 @@ class Watch:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     @property
@@ -56,7 +53,7 @@ class Watch:
 
 
 class WatchRegistry:
-    """The open watches of one engine. Belongs to one event loop.
+    """The open watches of one engine. It belongs to one event loop.
 
     `on_watched_changed` is called when the first watch is opened and when the last one is closed.
     """

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UnsetType
 
 from ..storage import Address, Change, Insert, Micros, Record, Space
-from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import StorageCorrupt
 from . import codec
 from .config import StoreConfig

@@ -22,7 +22,7 @@ from ..storage import (
     Tag,
     is_last_page,
 )
-from ..storage.body import FORMAT_FIELD, BodyFormat
+from ..storage.body_format import FORMAT_FIELD, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from . import codec
 from .cursor import CursorScope, decode_cursor, encode_cursor

@@ -12,7 +12,7 @@ from typing import NewType, TypeAlias, TypeGuard
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from ..storage.body import FORMAT_FIELD, UNREADABLE, BodyFormat
+from ..storage.body_format import FORMAT_FIELD, UNREADABLE, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from ..storage.record import Micros
 from . import codec

@@ -29,7 +29,7 @@ from ..storage import (
     Refused,
     Storage,
 )
-from ..storage.body import check_number
+from ..storage.body_format import check_number
 from ..storage.clock import system_clock
 from . import edits, idempotency
 from .codec import JsonLike

@@ -10,9 +10,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ..batcher import Batcher, batched
-from ..damage import Damaged, checked
 from ..errors import StorageBusy
-from ..page import MAX_PAGE_BYTES, Page
+from ..page import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..record import Address, Micros, PageRequest, Record, is_live
 from .items import (
     MAX_INLINE_BODY_BYTES,

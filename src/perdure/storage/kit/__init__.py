@@ -9,16 +9,8 @@ from importlib import import_module
 from .linearizability import Get, Operation, Recorder, Write, is_linearizable
 from .suite import CHECKS, Check, ContractViolation, Factory, MissingCapability, Report, Result, Subject, run
 
-for _module in (
-    "commit_checks",
-    "name_checks",
-    "query_checks",
-    "expiry_checks",
-    "concurrency_checks",
-    "durability_checks",
-    "damage_checks",
-):
-    import_module(f".{_module}", __package__)  # each adds its checks to CHECKS
+for _kind in ("commit", "name", "query", "expiry", "concurrency", "durability", "damage"):
+    import_module(f".{_kind}_checks", __package__)  # each module adds its checks to CHECKS
 
 __all__ = [
     "CHECKS",

@@ -22,6 +22,7 @@ from .sample_records import (
     PARTITION,
     SPACE,
     commit_changes,
+    expect_result,
     insert_each,
     make_record,
     read_counts,
@@ -58,7 +59,7 @@ async def what_was_committed_is_read_at_once_by_every_verb(subject: Subject) -> 
     storage = subject.storage
     for n in range(20):
         record = make_record(f"k{n}", order=n, tag="t")
-        await commit_changes(storage, Insert(record=record))
+        await insert_each(storage, record)
         expect(await storage.get(record.address, now=NOW), record, "get after the commit")
         last = await storage.page(SPACE, PARTITION, limit=1, descending=True, now=NOW)
         expect(last, [record], "the last page after the commit")
@@ -67,16 +68,12 @@ async def what_was_committed_is_read_at_once_by_every_verb(subject: Subject) -> 
 
 @check(2, "second_client")
 async def what_one_client_committed_the_other_reads_at_once(subject: Subject) -> None:
-    first = subject.storage
-    second = await subject.another_client()
-    try:
+    async with await subject.another_client() as other:
         for n in range(20):
+            writer, reader = (subject.storage, other) if n % 2 else (other, subject.storage)
             record = make_record(f"k{n}", order=n)
-            await commit_changes(first if n % 2 else second, Insert(record=record))
-            got = await (second if n % 2 else first).get(record.address, now=NOW)
-            expect(got, record, "the other client's record")
-    finally:
-        await second.close()
+            await insert_each(writer, record)
+            expect(await reader.get(record.address, now=NOW), record, "the other client's record")
 
 
 @check(3)
@@ -84,20 +81,18 @@ async def an_insert_stores_every_field(subject: Subject) -> None:
     record = make_record(
         "k", order=5, body='{"a":1}', tag="t", expires_at=NOW + 9, lane="l", wake_at=7, space=OTHER_SPACE
     )
-    expect(
-        await commit_changes(subject.storage, Insert(record=record)), Committed((Accepted(1),)), "the result"
-    )
+    await expect_result(subject.storage, Insert(record=record), Accepted(1), "the insert")
     expect(await subject.storage.get(record.address, now=NOW), record, "the record read back")
 
 
 @check(3)
 async def an_insert_never_overwrites(subject: Subject) -> None:
     storage, first = subject.storage, make_record(body="1")
-    await commit_changes(storage, Insert(record=first))
-    second = (await commit_changes(storage, first.replace_with(body="2", tag=""))).results
-    expect(second, (Accepted(2),), "the result of the replace")
-    result = await storage.commit([Insert(record=make_record(body="3"))], now=NOW)
-    expect(result, Refused((Conflict(2),)), "an insert over version 2")
+    await insert_each(storage, first)
+    await expect_result(storage, first.replace_with(body="2", tag=""), Accepted(2), "the replace")
+    await expect_result(
+        storage, Insert(record=make_record(body="3")), Conflict(2), "an insert over version 2"
+    )
     got = await storage.get(first.address, now=NOW)
     expect(got, make_record(body="2", version=2), "the record after it")
 
@@ -105,23 +100,17 @@ async def an_insert_never_overwrites(subject: Subject) -> None:
 @check(3)
 async def an_insert_may_carry_its_version(subject: Subject) -> None:
     record = make_record(version=41)
-    expect(
-        await commit_changes(subject.storage, Insert(record=record)), Committed((Accepted(41),)), "the result"
-    )
-    replaced = await commit_changes(subject.storage, record.replace_with(body="2", tag=""))
-    expect(replaced, Committed((Accepted(42),)), "the result of the replace after it")
+    await expect_result(subject.storage, Insert(record=record), Accepted(41), "the insert")
+    change = record.replace_with(body="2", tag="")
+    await expect_result(subject.storage, change, Accepted(42), "the replace after it")
 
 
 @check(4)
 async def insert_if_absent_keeps_the_stored_record(subject: Subject) -> None:
     storage, first = subject.storage, make_record(body="1", tag="t")
-    expect(
-        await commit_changes(storage, InsertIfAbsent(record=first)),
-        Committed((Accepted(1),)),
-        "the first insert",
-    )
-    again = await commit_changes(storage, InsertIfAbsent(record=make_record(body="2", tag="u", order=9)))
-    expect(again, Committed((Kept(1),)), "the second insert")
+    await expect_result(storage, InsertIfAbsent(record=first), Accepted(1), "the first insert")
+    again = InsertIfAbsent(record=make_record(body="2", tag="u", order=9))
+    await expect_result(storage, again, Kept(1), "the second insert")
     expect(await storage.get(first.address, now=NOW), first, "the record after it")
     expect(await read_counts(storage), {"t": 1}, "the counts after it")
 
@@ -129,13 +118,10 @@ async def insert_if_absent_keeps_the_stored_record(subject: Subject) -> None:
 @check(4)
 async def a_replayed_page_of_inserts_if_absent_adds_only_new_records(subject: Subject) -> None:
     storage = subject.storage
-    await commit_changes(storage, *[InsertIfAbsent(record=make_record(f"k{n}", order=n)) for n in range(15)])
-    results = (
-        await commit_changes(
-            storage, *[InsertIfAbsent(record=make_record(f"k{n}", order=n)) for n in range(10, 25)]
-        )
-    ).results
-    expect(results, (Kept(1),) * 5 + (Accepted(1),) * 10, "the results of the replay")
+    inserts = [InsertIfAbsent(record=make_record(f"k{n}", order=n)) for n in range(25)]
+    await commit_changes(storage, *inserts[:15])
+    replayed = await commit_changes(storage, *inserts[10:])
+    expect(replayed.results, (Kept(1),) * 5 + (Accepted(1),) * 10, "the results of the replay")
     expect(await read_counts(storage), {"": 25}, "the counts after it")
 
 
@@ -144,17 +130,17 @@ async def a_replace_needs_the_stored_version(subject: Subject) -> None:
     storage, first = subject.storage, make_record(order=3)
     await insert_each(storage, first)
     change = first.replace_with(body="2", tag="t", lane="l", wake_at=4, expires_at=NOW + 5)
-    expect(await commit_changes(storage, change), Committed((Accepted(2),)), "the first replace")
+    await expect_result(storage, change, Accepted(2), "the first replace")
     expect(await storage.get(first.address, now=NOW), change.after, "the record after it")
-    stale = await storage.commit([first.replace_with(body="3", tag="")], now=NOW)
-    expect(stale, Refused((Conflict(2),)), "a replace of version 1 when 2 is stored")
+    stale = first.replace_with(body="3", tag="")
+    await expect_result(storage, stale, Conflict(2), "a replace of version 1 when 2 is stored")
     expect(await storage.get(first.address, now=NOW), change.after, "the record after the refusal")
 
 
 @check(5)
 async def a_replace_of_nothing_is_missing(subject: Subject) -> None:
-    result = await subject.storage.commit([make_record().replace_with(body="2", tag="")], now=NOW)
-    expect(result, Refused((Missing(),)), "a replace of nothing")
+    change = make_record().replace_with(body="2", tag="")
+    await expect_result(subject.storage, change, Missing(), "a replace of nothing")
     expect(await subject.storage.get(make_record().address, now=NOW), None, "the record after it")
 
 
@@ -164,7 +150,8 @@ async def a_replace_can_remove_fields(subject: Subject) -> None:
     first = make_record(tag="t", expires_at=NOW + 5, lane="l", wake_at=1)
     await insert_each(storage, first)
     await commit_changes(storage, first.replace_with(body="2", tag=""))
-    expect(await storage.get(first.address, now=NOW + 9), make_record(body="2", version=2), "the bare record")
+    got = await storage.get(first.address, now=NOW + 9)
+    expect(got, make_record(body="2", version=2), "the record without these fields")
     storage = await subject.caught_up()
     expect(await storage.due("l", until=NOW, limit=9, now=NOW), [], "the lane it has left")
     expect(await storage.purge(until=NOW + 9, limit=9), [], "what a purge finds expired")
@@ -176,15 +163,12 @@ async def a_delete_needs_the_stored_version(subject: Subject) -> None:
     await insert_each(storage, first)
     second = first.replace_with(body="2", tag="t")
     await commit_changes(storage, second)
-    stale = await storage.commit([Delete(before=first)], now=NOW)
-    expect(stale, Refused((Conflict(2),)), "a delete of version 1 when 2 is stored")
-    expect(
-        await commit_changes(storage, Delete(before=second.after)), Committed((Accepted(2),)), "the delete"
-    )
+    delete = Delete(before=second.after)
+    await expect_result(storage, Delete(before=first), Conflict(2), "a delete of version 1 when 2 is stored")
+    await expect_result(storage, delete, Accepted(2), "the delete")
     expect(await storage.get(first.address, now=NOW), None, "the record after it")
     expect(await read_counts(storage), {}, "the counts after it")
-    again = await storage.commit([Delete(before=second.after)], now=NOW)
-    expect(again, Refused((Missing(),)), "the delete repeated")
+    await expect_result(storage, delete, Missing(), "the repeated delete")
 
 
 @check(5)
@@ -196,8 +180,9 @@ async def a_reinserted_record_is_not_the_one_that_was_read(subject: Subject) -> 
         await commit_changes(storage, Delete(before=first))
         await insert_each(storage, again)
         for change in (first.replace_with(body="2", tag="x"), Delete(before=first)):
-            result = await storage.commit([change], now=NOW)
-            expect(result, Refused((Conflict(1),)), f"a {type(change).__name__} of the record before")
+            await expect_result(
+                storage, change, Conflict(1), f"a {type(change).__name__} of the record before"
+            )
         expect(await storage.get(again.address, now=NOW), again, f"the record with another {again.key}")
     expect(await read_counts(storage), {"new": 1, "old": 1}, "the counts")
 
@@ -207,9 +192,7 @@ async def a_deleted_key_can_be_inserted_at_version_one(subject: Subject) -> None
     storage, record = subject.storage, make_record()
     await insert_each(storage, record)
     await commit_changes(storage, Delete(before=record))
-    expect(
-        await commit_changes(storage, Insert(record=record)), Committed((Accepted(1),)), "the second insert"
-    )
+    await expect_result(storage, Insert(record=record), Accepted(1), "the second insert")
 
 
 @check(7)
@@ -219,14 +202,13 @@ async def a_commit_writes_all_its_changes_across_spaces(subject: Subject) -> Non
     await insert_each(storage, old, gone)
     inserted, kept = make_record("inserted", space=OTHER_SPACE), make_record("kept")
     change = old.replace_with(body="2", tag="u")
-    results = await commit_changes(
-        storage, Insert(record=inserted), change, Delete(before=gone), InsertIfAbsent(record=kept)
-    )
+    others = Delete(before=gone), InsertIfAbsent(record=kept)
+    results = await commit_changes(storage, Insert(record=inserted), change, *others)
     expect(results, Committed((Accepted(1), Accepted(2), Accepted(1), Accepted(1))), "the results")
     got = await storage.get_many([inserted.address, old.address, gone.address, kept.address], now=NOW)
     expect(got, [inserted, change.after, None, kept], "the records")
     expect(await read_counts(storage), {"u": 1, "": 1}, "the counts")
-    expect(await read_counts(storage, OTHER_SPACE), {"": 1}, "the other counts")
+    expect(await read_counts(storage, OTHER_SPACE), {"": 1}, "the counts of the other space")
 
 
 @check(7)
@@ -235,16 +217,9 @@ async def a_commit_with_one_refusal_writes_nothing_and_reports_each(subject: Sub
     taken, other = make_record("taken"), make_record("other", tag="t")
     await insert_each(storage, taken, other)
     new, kept = make_record("new", space=OTHER_SPACE), make_record("kept")
-    result = await storage.commit(
-        [
-            Insert(record=new),
-            InsertIfAbsent(record=kept),
-            InsertIfAbsent(record=other),
-            Insert(record=taken),
-            make_record("absent").replace_with(body="2", tag=""),
-        ],
-        now=NOW,
-    )
+    if_absent = InsertIfAbsent(record=kept), InsertIfAbsent(record=other)
+    replace = make_record("absent").replace_with(body="2", tag="")
+    result = await storage.commit([Insert(record=new), *if_absent, Insert(record=taken), replace], now=NOW)
     expect(result, Refused((Accepted(1), Accepted(1), Kept(1), Conflict(1), Missing())), "the results")
     got = await storage.get_many([new.address, kept.address, taken.address, other.address], now=NOW)
     expect(got, [None, None, taken, other], "the records after the refusal")
@@ -305,5 +280,5 @@ async def a_reinserted_record_with_equal_state_is_the_one_that_was_read(subject:
     await commit_changes(storage, Delete(before=first))
     await insert_each(storage, again)
     change = first.replace_with(body="3", tag="t")
-    expect(await storage.commit([change], now=NOW), Committed((Accepted(2),)), "the replace")
+    await expect_result(storage, change, Accepted(2), "the replace")
     expect(await storage.get(first.address, now=NOW), change.after, "the record after it")

@@ -1,4 +1,4 @@
-"""Checks of concurrent writers: promises 8 and 9, and 21 with several processes."""
+"""Checks of concurrent writers: promises 8 and 9, and promise 21 with several processes."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import random
 from collections import Counter
 from collections.abc import Sequence
 
-from ..port import Storage
 from ..record import Change, Committed, Delete, Guard, Insert, InsertIfAbsent, Record, Refused
-from .child_process import MAX_ATTEMPTS, ChildJob, contend, run_children
+from ..storage import Storage
+from .child_jobs import MAX_ATTEMPTS, contend, contend_in_children
 from .linearizability import Recorder, Write, is_linearizable
 from .sample_records import NOW, PARTITION, SPACE, insert_each, make_record, read_counts
 from .suite import ContractViolation, Subject, check, expect
@@ -17,12 +17,12 @@ from .suite import ContractViolation, Subject, check, expect
 WRITER_COUNT = 8
 ROUNDS = 100
 PROCESS_ROUNDS = 20
-"""Fewer than ROUNDS, because a round of processes takes longer."""
+"""The number of rounds with several processes, which take longer."""
 
 
 def expect_one_winner_each(won: Sequence[Sequence[int]], rounds: int) -> None:
     winners = Counter(version for writer in won for version in writer)
-    expect(winners, Counter(range(1, rounds + 1)), "how often each version was won")
+    expect(winners, Counter(range(1, rounds + 1)), "the number of winners of each version")
 
 
 @check(8)
@@ -35,14 +35,14 @@ async def one_of_eight_writers_of_a_version_wins(subject: Subject) -> None:
 @check(8)
 async def one_of_eight_inserts_of_a_key_wins(subject: Subject) -> None:
     for key in range(20):
-        changes = [
-            [Insert(record=make_record(f"k{key}", body=str(writer)))] for writer in range(WRITER_COUNT)
-        ]
-        results = await asyncio.gather(*[subject.storage.commit(change, now=NOW) for change in changes])
+        records = [make_record(f"k{key}", body=str(writer)) for writer in range(WRITER_COUNT)]
+        results = await asyncio.gather(
+            *[subject.storage.commit([Insert(record=record)], now=NOW) for record in records]
+        )
         winners = [n for n, result in enumerate(results) if isinstance(result, Committed)]
         expect(len(winners), 1, "winners")
-        got = await subject.storage.get(make_record(f"k{key}").address, now=NOW)
-        expect(got and got.body, str(winners[0]), "whose record it is")
+        got = await subject.storage.get(records[0].address, now=NOW)
+        expect(got, records[winners[0]], "the record of the winner")
 
 
 @check(8)
@@ -75,11 +75,8 @@ async def the_history_of_one_record_is_linearizable(subject: Subject) -> None:
 
 @check(8, "second_client")
 async def the_history_over_two_clients_is_linearizable(subject: Subject) -> None:
-    second = await subject.another_client()
-    try:
+    async with await subject.another_client() as second:
         await _expect_linearizable([subject.storage, second] * 2, seed=2)
-    finally:
-        await second.close()
 
 
 async def _expect_linearizable(clients: Sequence[Storage], seed: int) -> None:
@@ -118,9 +115,9 @@ async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
         *[subject.storage.commit(change, guard=guard, now=NOW) for change in changes]
     )
     admitted = sum(isinstance(result, Committed) for result in results)
-    expect(admitted, 10, "how many were admitted")
+    expect(admitted, 10, "the number of admitted commits")
     others = [result for result in results if isinstance(result, Refused) and result.guard_count is not None]
-    expect(len(others), 30, "how many the guard refused")
+    expect(len(others), 30, "the number of commits that the guard refused")
     counts = await subject.storage.counts(SPACE, PARTITION, now=NOW)
     expect(sum(counts.values()), 10, "the sum of the counts")
 
@@ -128,8 +125,7 @@ async def a_guard_holds_against_concurrent_writers(subject: Subject) -> None:
 @check(21, "url")
 async def one_of_eight_processes_writing_a_version_wins(subject: Subject) -> None:
     await insert_each(subject.storage, make_record("contended"))
-    job = ChildJob(url=subject.url or "", plugin=subject.plugin, rounds=PROCESS_ROUNDS)
-    won = await run_children(job, WRITER_COUNT)
+    won = await contend_in_children(subject, PROCESS_ROUNDS, WRITER_COUNT)
     expect_one_winner_each(won, PROCESS_ROUNDS)
     got = await subject.storage.get(make_record("contended").address, now=NOW)
     expect(got and got.version, PROCESS_ROUNDS + 1, "the version at the end")
@@ -138,15 +134,13 @@ async def one_of_eight_processes_writing_a_version_wins(subject: Subject) -> Non
 @check(21, "second_client")
 async def a_guard_holds_against_two_clients(subject: Subject) -> None:
     guard = Guard(space=SPACE, tags=frozenset({"a"}), max_count=10)
-    clients = [subject.storage, await subject.another_client()]
-    try:
-        changes = [[Insert(record=make_record(f"k{n}", tag="a"))] for n in range(40)]
+    changes = [[Insert(record=make_record(f"k{n}", tag="a"))] for n in range(40)]
+    async with await subject.another_client() as second:
+        clients = [subject.storage, second]
         results = await asyncio.gather(
             *[clients[n % 2].commit(change, guard=guard, now=NOW) for n, change in enumerate(changes)]
         )
-    finally:
-        await clients[1].close()
-    expect(sum(isinstance(result, Committed) for result in results), 10, "how many were admitted")
+    expect(sum(isinstance(result, Committed) for result in results), 10, "the number of admitted commits")
 
 
 @check(8, "catch_up")

@@ -1,14 +1,15 @@
-"""Checks of how a damaged record affects its neighbours: promise 23."""
+"""Checks of damaged records and their neighbours: promise 23."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
+from logging.handlers import BufferingHandler
 
 from ..errors import StorageCorrupt
-from ..port import Storage
 from ..record import Address, Delete, Insert, InsertIfAbsent, Record
+from ..storage import Storage
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record
 from .suite import ContractViolation, MissingCapability, Subject, check, expect
 
@@ -16,12 +17,12 @@ DAMAGED = "bad"
 
 
 def neighbours() -> list[Record]:
-    """Return records that a listing contains before and after the damaged one."""
+    """Return the records that listings contain before and after the damaged one."""
     return [make_record(f"k{n}", order=n, tag="t", lane="l", wake_at=n) for n in (1, 2, 8, 9)]
 
 
 async def with_damage(subject: Subject) -> tuple[Storage, Record]:
-    """Store records, and damage the third of five."""
+    """Store five records, damage the third, and return the storage and the damaged record."""
     if subject.damage is None:
         raise MissingCapability("damage")
     damaged = make_record(DAMAGED, order=5, tag="t", lane="l", wake_at=5)
@@ -31,24 +32,16 @@ async def with_damage(subject: Subject) -> tuple[Storage, Record]:
     return await subject.caught_up(), damaged
 
 
-class _Log(logging.Handler):
-    def __init__(self) -> None:
-        super().__init__(logging.WARNING)
-        self.lines: list[str] = []
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
-
-
 @contextmanager
-def logged() -> Generator[list[str]]:
-    """Collect the warnings that are logged within the block."""
-    handler, root = _Log(), logging.getLogger()
-    root.addHandler(handler)
+def logged_warnings() -> Generator[list[logging.LogRecord]]:
+    """Collect the warnings that are logged within this context."""
+    handler = BufferingHandler(capacity=1000)
+    handler.setLevel(logging.WARNING)
+    logging.getLogger().addHandler(handler)
     try:
-        yield handler.lines
+        yield handler.buffer
     finally:
-        root.removeHandler(handler)
+        logging.getLogger().removeHandler(handler)
 
 
 def expect_named(text: str, address: Address, what: str) -> None:
@@ -72,24 +65,24 @@ async def a_damaged_record_is_an_error_that_names_it(subject: Subject) -> None:
 @check(23, "damage", "catch_up")
 async def listings_skip_a_damaged_record_and_warn(subject: Subject) -> None:
     storage, damaged = await with_damage(subject)
-    await _expect_listings(storage, neighbours(), damaged.address)
+    await _expect_listings(storage, damaged.address)
 
 
-async def _expect_listings(storage: Storage, wanted: Sequence[Record], damaged: Address) -> None:
+async def _expect_listings(storage: Storage, damaged: Address) -> None:
+    wanted = neighbours()
     for limit in (1, 3, 4, 9):
         for partition, tag in ((PARTITION, None), (PARTITION, "t"), (None, None), (None, "t")):
             for descending in (False, True):
-                with logged() as lines:
+                with logged_warnings() as warnings:
                     page = await storage.page(
                         SPACE, partition, limit=limit, tag=tag, descending=descending, now=NOW
                     )
                 ordered = wanted[::-1] if descending else wanted
-                expect(
-                    page, list(ordered[:limit]), f"a page of {limit} with a damaged record in the partition"
-                )
+                expect(page, ordered[:limit], f"a page of {limit} with a damaged record in the partition")
                 if limit >= 3:
-                    expect_named(" ".join(lines), damaged, "the warning")
-        expect(await storage.due("l", until=9, limit=limit, now=NOW), list(wanted[:limit]), "what is due")
+                    text = " ".join(warning.getMessage() for warning in warnings)
+                    expect_named(text, damaged, "the warning")
+        expect(await storage.due("l", until=9, limit=limit, now=NOW), wanted[:limit], "what is due")
     after = wanted[1].position
     page = await storage.page(SPACE, PARTITION, after=after, limit=1, now=NOW)
     expect(page, [wanted[2]], "the page that starts at the damaged record")
@@ -116,5 +109,5 @@ async def maintenance_reports_a_damaged_record(subject: Subject) -> None:
     for repair in (False, True):
         findings = (await storage.maintain(repair=repair)).findings
         expect_named(" ".join(findings), damaged.address, "what maintenance found")
-    await _expect_listings(storage, neighbours(), damaged.address)
+    await _expect_listings(storage, damaged.address)
     expect(await storage.purge(until=NOW, limit=9), [], "a purge of nothing")

@@ -7,9 +7,9 @@ from collections.abc import Awaitable
 from contextlib import suppress
 
 from ..errors import StorageClosed, StorageError
-from ..record import Delete, Insert
+from ..record import Conflict, Delete, Insert, Refused
 from ..watch import Watch
-from .child_process import ChildJob, read_line, read_rest, start_child
+from .child_jobs import read_line, start_child
 from .sample_records import NOW, PARTITION, SPACE, commit_changes, insert_each, make_record, read_counts
 from .suite import ContractViolation, Subject, check, expect, within_timeout
 
@@ -47,15 +47,12 @@ async def versions_continue_after_reopening(subject: Subject) -> None:
 
 @check(21, "second_client")
 async def two_clients_do_not_overwrite_each_other(subject: Subject) -> None:
-    first, second = subject.storage, await subject.another_client()
-    try:
-        record = make_record()
+    first, record = subject.storage, make_record()
+    async with await subject.another_client() as second:
         await insert_each(first, record)
         await commit_changes(second, record.replace_with(body="2", tag=""))
         stale = await first.commit([record.replace_with(body="3", tag="")], now=NOW)
-        expect([answer.__class__.__name__ for answer in stale.results], ["Conflict"], "the slower client")
-    finally:
-        await second.close()
+        expect(stale, Refused((Conflict(2),)), "the result of the slower client")
 
 
 @check(22)
@@ -106,16 +103,17 @@ async def _expect_closed(call: Awaitable[object]) -> None:
 
 @check(20, "url", "reopen")
 async def acknowledged_commits_of_a_killed_process_are_stored(subject: Subject) -> None:
-    process = await start_child(ChildJob(url=subject.url or "", plugin=subject.plugin, rounds=0))
+    process = await start_child(subject, rounds=0)
     acknowledged = [await read_line(process) for _ in range(100)]
     process.kill()
-    acknowledged += [line for line in (await read_rest(process)) if line.endswith("!")]
+    rest, _ = await process.communicate()
+    acknowledged += [line for line in rest.decode().splitlines() if line.endswith("!")]
     storage = await subject.reopened()
     for line in acknowledged:
         addresses = [make_record(f"{line}{n}").address for n in range(3)]
         got = await storage.get_many(addresses, now=NOW)
         if None in got:
-            raise ContractViolation(f"the commit {line!r} was acknowledged and is not completely stored")
+            raise ContractViolation(f"the commit {line!r} was acknowledged, but is not completely stored")
     counts = await read_counts(storage)
     expect(sum(counts.values()) % 3, 0, "the records beyond complete commits of three")
 

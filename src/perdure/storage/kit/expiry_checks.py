@@ -5,7 +5,6 @@ from __future__ import annotations
 from ..clock import DAY
 from ..record import (
     Accepted,
-    Committed,
     Conflict,
     Delete,
     Guard,
@@ -16,13 +15,16 @@ from ..record import (
     Purged,
     Record,
     Refused,
+    Tag,
 )
+from ..storage import Storage
 from .sample_records import (
     NOW,
     OTHER_SPACE,
     PARTITION,
     SPACE,
     commit_changes,
+    expect_result,
     insert_each,
     insert_many,
     make_record,
@@ -33,20 +35,26 @@ from .suite import Subject, check, expect
 GUARD_OF_THREE = Guard(space=SPACE, tags=frozenset({"a", "b"}), max_count=3)
 
 
+async def insert_guarded(storage: Storage, *records: Record, now: Micros = NOW) -> None:
+    """Insert records one by one under the guard, which must admit each."""
+    for record in records:
+        await commit_changes(storage, Insert(record=record), guard=GUARD_OF_THREE, now=now)
+
+
+async def expect_fourth_refused(storage: Storage, tag: Tag, what: str, *, now: Micros = NOW) -> None:
+    """Insert a fourth record under the guard, which must refuse it."""
+    record = make_record("fourth", tag=tag)
+    result = await storage.commit([Insert(record=record)], guard=GUARD_OF_THREE, now=now)
+    expect(result, Refused((Accepted(1),), guard_count=4), what)
+    expect(await storage.get(record.address, now=now), None, f"{what}, after its refusal")
+
+
 @check(9)
 async def a_guard_admits_up_to_its_limit(subject: Subject) -> None:
     storage = subject.storage
-    for n, tag in enumerate("aab"):
-        await commit_changes(storage, Insert(record=make_record(f"k{n}", tag=tag)), guard=GUARD_OF_THREE)
-    refused = await storage.commit(
-        [Insert(record=make_record("more", tag="b"))], guard=GUARD_OF_THREE, now=NOW
-    )
-    expect(refused, Refused((Accepted(1),), guard_count=4), "the fourth")
-    expect(await storage.get(make_record("more").address, now=NOW), None, "the fourth after its refusal")
-    await commit_changes(storage, Insert(record=make_record("c", tag="c")), guard=GUARD_OF_THREE)
-    await commit_changes(
-        storage, Insert(record=make_record("a", tag="a", partition="q")), guard=GUARD_OF_THREE
-    )
+    await insert_guarded(storage, *[make_record(f"k{n}", tag=tag) for n, tag in enumerate("aab")])
+    await expect_fourth_refused(storage, "b", "the fourth")
+    await insert_guarded(storage, make_record("c", tag="c"), make_record("a", tag="a", partition="q"))
 
 
 @check(9)
@@ -58,28 +66,18 @@ async def a_guard_counts_the_whole_commit(subject: Subject) -> None:
     await commit_changes(storage, *swap, guard=GUARD_OF_THREE)
     retag = [first[1].replace_with(body="2", tag="c"), Insert(record=make_record("newer", tag="b"))]
     await commit_changes(storage, *retag, guard=GUARD_OF_THREE)
-    two = [
-        Insert(record=make_record("x", tag="a", space=OTHER_SPACE)),
-        Insert(record=make_record("y", tag="a")),
-    ]
+    two = [Insert(record=make_record("k", tag="a", space=space)) for space in (OTHER_SPACE, SPACE)]
     refused = await storage.commit(two, guard=GUARD_OF_THREE, now=NOW)
-    expect(
-        refused,
-        Refused((Accepted(1), Accepted(1)), guard_count=4),
-        "one too many, and one in another space",
-    )
+    wanted = Refused((Accepted(1), Accepted(1)), guard_count=4)
+    expect(refused, wanted, "a fourth record, with one in another space")
 
 
 @check(9)
 async def a_guard_counts_only_live_records_and_purges_before_it_refuses(subject: Subject) -> None:
     storage = subject.storage
-    soon = [make_record(f"soon{n}", tag="a", expires_at=NOW + 5) for n in range(3)]
-    await insert_each(storage, *soon)
-    early = await storage.commit(
-        [Insert(record=make_record("k", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 4
-    )
-    expect(early, Refused((Accepted(1),), guard_count=4), "one more while three live")
-    await commit_changes(storage, Insert(record=make_record("k", tag="a")), guard=GUARD_OF_THREE, now=NOW + 5)
+    await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(3)])
+    await expect_fourth_refused(storage, "a", "one more while three are live", now=NOW + 4)
+    await insert_guarded(storage, make_record("new", tag="a"), now=NOW + 5)
     expect(await read_counts(storage, now=NOW + 5), {"a": 1}, "the live records after it")
 
 
@@ -92,41 +90,29 @@ async def a_guard_ignores_many_expired_records(subject: Subject) -> None:
         make_record("other space too", space=OTHER_SPACE, tag="a"),
     ]
     await insert_many(storage, expired + in_other_space)
-    await insert_each(storage, make_record("k", partition="q", tag="a", expires_at=NOW + 5))
-    for n in range(3):
-        change = Insert(record=make_record(f"new{n}", tag="a"))
-        await commit_changes(storage, change, guard=GUARD_OF_THREE, now=NOW + 5)
-    refused = await storage.commit(
-        [Insert(record=make_record("more", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5
-    )
-    expect(refused, Refused((Accepted(1),), guard_count=4), "the fourth")
-    expect(await read_counts(storage, now=NOW + 5), {"a": 3}, "its counts")
-    expect(await read_counts(storage, OTHER_SPACE, now=NOW + 5), {"a": 1}, "the other space's")
-    seen = await storage.get(make_record("k", partition="q").address, now=NOW)
-    expect(seen and seen.tag, "a", "what expired in another partition, at a time before")
+    in_other_partition = make_record("k", partition="q", tag="a", expires_at=NOW + 5)
+    await insert_each(storage, in_other_partition)
+    await insert_guarded(storage, *[make_record(f"new{n}", tag="a") for n in range(3)], now=NOW + 5)
+    await expect_fourth_refused(storage, "a", "the fourth", now=NOW + 5)
+    expect(await read_counts(storage, now=NOW + 5), {"a": 3}, "the counts")
+    expect(await read_counts(storage, OTHER_SPACE, now=NOW + 5), {"a": 1}, "the counts of the other space")
+    seen = await storage.get(in_other_partition.address, now=NOW)
+    expect(seen, in_other_partition, "the expired record of another partition, at an earlier time")
 
 
 @check(9)
 async def a_guard_may_purge_the_record_at_an_inserted_address(subject: Subject) -> None:
-    """The guard purges the expired record at the address of an insert, which must be subtracted only once."""
+    """The guard purges the expired record at an inserted address. The count must fall by one, not by two."""
     storage = subject.storage
     await insert_each(storage, *[make_record(f"k{n}", tag="a", expires_at=NOW + 5) for n in range(4)])
-    changes = [
-        Insert(record=make_record("fresh", tag="c")),
-        Insert(record=make_record("k1", tag="a", body="2")),
-    ]
+    records = make_record("fresh", tag="c"), make_record("k1", tag="a", body="2")
+    changes = [Insert(record=record) for record in records]
     await commit_changes(storage, *changes, guard=GUARD_OF_THREE, now=NOW + 5)
-    for change in changes:
-        expect(await storage.get(change.address, now=NOW + 5), change.record, "an inserted record")
+    for record in records:
+        expect(await storage.get(record.address, now=NOW + 5), record, "an inserted record")
     expect(await read_counts(storage, now=NOW + 5), {"a": 1, "c": 1}, "the counts")
-    for n in range(2):
-        await commit_changes(
-            storage, Insert(record=make_record(f"n{n}", tag="a")), guard=GUARD_OF_THREE, now=NOW + 5
-        )
-    refused = await storage.commit(
-        [Insert(record=make_record("n2", tag="a"))], guard=GUARD_OF_THREE, now=NOW + 5
-    )
-    expect(refused, Refused((Accepted(1),), guard_count=4), "one too many after it")
+    await insert_guarded(storage, *[make_record(f"n{n}", tag="a") for n in range(2)], now=NOW + 5)
+    await expect_fourth_refused(storage, "a", "the fourth", now=NOW + 5)
 
 
 @check(9)
@@ -136,8 +122,7 @@ async def a_guard_admits_what_does_not_raise_the_count(subject: Subject) -> None
     await insert_each(storage, *records)
     await commit_changes(storage, Delete(before=records[0]), guard=GUARD_OF_THREE)
     await commit_changes(storage, records[1].replace_with(body="2", tag="b"), guard=GUARD_OF_THREE)
-    expired = make_record("dead", tag="a", expires_at=NOW)
-    await commit_changes(storage, Insert(record=expired), guard=GUARD_OF_THREE)
+    await insert_guarded(storage, make_record("expired", tag="a", expires_at=NOW))
 
 
 @check(9)
@@ -146,9 +131,8 @@ async def a_guard_counts_the_stored_record_not_the_one_that_was_read(subject: Su
     storage, read = subject.storage, make_record("k", tag="a", expires_at=NOW + 5)
     await insert_each(storage, read)
     await commit_changes(storage, Delete(before=read))
-    await insert_each(
-        storage, make_record("k", tag="a"), make_record("l", tag="a"), make_record("m", tag="b")
-    )
+    stored = make_record("k", tag="a"), make_record("l", tag="a"), make_record("m", tag="b")
+    await insert_each(storage, *stored)
     change = read.replace_with(body="2", tag="b")
     await commit_changes(storage, change, guard=GUARD_OF_THREE, now=NOW + 9)
     expect(await read_counts(storage, now=NOW + 9), {"a": 1, "b": 2}, "the counts")
@@ -163,31 +147,33 @@ async def a_refused_change_is_reported_before_the_guard(subject: Subject) -> Non
     expect(result, Refused((Conflict(1),)), "a conflict under a full guard")
 
 
+@check(9)
+async def a_guard_that_refuses_may_have_purged(subject: Subject) -> None:
+    storage, expired = subject.storage, make_record("expired", tag="a", expires_at=NOW + 5)
+    await insert_each(storage, expired)
+    await insert_guarded(storage, *[make_record(f"k{n}", tag="b") for n in range(3)], now=NOW + 5)
+    await expect_fourth_refused(storage, "b", "the fourth, with an expired record", now=NOW + 5)
+    for now in (NOW, NOW + 5):
+        is_visible = await storage.get(expired.address, now=now) is not None
+        counts = {"b": 3} | ({"a": 1} if is_visible else {})
+        expect(await read_counts(storage, now=now), counts, f"the counts at {now}")
+
+
 @check(14, "catch_up")
 async def every_verb_stops_seeing_a_record_at_the_same_instant(subject: Subject) -> None:
     end = NOW + 1000
     record = make_record(tag="t", expires_at=end, lane="l", wake_at=1)
     await insert_each(subject.storage, record)
-    await subject.caught_up()
-    expect(await _seen_by(subject, record, end - 1), dict.fromkeys(_VERBS, True), "one microsecond before")
-    expect(await _seen_by(subject, record, end), dict.fromkeys(_VERBS, False), "at the instant")
-
-
-_VERBS = ("get", "page", "page of a tag", "page of all", "due", "counts", "counts of all")
-
-
-async def _seen_by(subject: Subject, record: Record, now: Micros) -> dict[str, bool]:
-    storage = subject.storage
-    results = (
-        await storage.get(record.address, now=now) == record,
-        await storage.page(SPACE, PARTITION, limit=9, now=now) == [record],
-        await storage.page(SPACE, PARTITION, tag="t", limit=9, now=now) == [record],
-        await storage.page(SPACE, limit=9, now=now) == [record],
-        await storage.due("l", until=now, limit=9, now=now) == [record],
-        await read_counts(storage, now=now) == {"t": 1},
-        await read_counts(storage, partition=None, now=now) == {"t": 1},
-    )
-    return dict(zip(_VERBS, results, strict=True))
+    storage = await subject.caught_up()
+    for now, wanted, count in ((end - 1, [record], {"t": 1}), (end, [], {})):
+        when = f"{end - now} microseconds before the expiry"
+        expect(await storage.get(record.address, now=now), wanted[0] if wanted else None, f"get {when}")
+        for partition in (PARTITION, None):
+            for tag in (None, "t"):
+                page = await storage.page(SPACE, partition, tag=tag, limit=9, now=now)
+                expect(page, wanted, f"a page ({partition}, {tag}) {when}")
+            expect(await read_counts(storage, partition=partition, now=now), count, f"the counts {when}")
+        expect(await storage.due("l", until=now, limit=9, now=now), wanted, f"what is due {when}")
 
 
 @check(14)
@@ -195,8 +181,8 @@ async def an_expired_record_cannot_be_changed(subject: Subject) -> None:
     storage, record = subject.storage, make_record(expires_at=NOW + 5)
     await insert_each(storage, record)
     for change in (record.replace_with(body="2", tag=""), Delete(before=record)):
-        result = await storage.commit([change], now=NOW + 5)
-        expect(result, Refused((Missing(),)), f"a {type(change).__name__.lower()} at its expiry")
+        what = f"a {type(change).__name__.lower()} at its expiry"
+        await expect_result(storage, change, Missing(), what, now=NOW + 5)
     await commit_changes(storage, record.replace_with(body="2", tag=""), now=NOW + 4)
 
 
@@ -225,16 +211,10 @@ async def purge_keeps_records_whose_expiry_was_extended(subject: Subject) -> Non
 async def the_address_of_an_expired_record_is_free(subject: Subject) -> None:
     storage = subject.storage
     for kind in (Insert, InsertIfAbsent):
-        key = kind.__name__
-        await insert_each(
-            storage, make_record(key, tag="old", order=1, lane="l", wake_at=1, expires_at=NOW + 5)
-        )
-        new = make_record(key, tag="new", order=2, body="2")
-        expect(
-            await commit_changes(storage, kind(record=new), now=NOW + 5),
-            Committed((Accepted(1),)),
-            "the insert",
-        )
+        old = make_record(kind.__name__, tag="old", order=1, lane="l", wake_at=1, expires_at=NOW + 5)
+        new = make_record(kind.__name__, tag="new", order=2, body="2")
+        await insert_each(storage, old)
+        await expect_result(storage, kind(record=new), Accepted(1), "the insert", now=NOW + 5)
         expect(await storage.get(new.address, now=NOW + 5), new, "the new record")
     expect(await read_counts(storage, now=NOW + 5), {"new": 2}, "the counts")
     expect(len(await storage.page(SPACE, PARTITION, limit=9, now=NOW + 5)), 2, "the listing's length")
@@ -255,7 +235,7 @@ async def purge_deletes_exactly_what_expired_and_reports_it(subject: Subject) ->
     wanted = [Purged(*record.address, record.tag) for record in records[:6]]
     expect(sorted(purged), sorted(wanted), "what was purged")
     storage = await subject.caught_up()
-    early = NOW - 1  # at which nothing would be hidden
+    early = NOW - 1  # a time at which no record has expired
     left = await storage.page(SPACE, limit=99, now=early)
     expect({record.key for record in left}, {"ever", "k6", "k7", "k8", "k9"}, "what is left")
     expect(await read_counts(storage, partition=None, now=early), {"a": 3, "b": 2}, "its counts")
@@ -280,14 +260,13 @@ async def purge_works_in_batches_earliest_first(subject: Subject) -> None:
 
 @check(16, "catch_up")
 async def purge_deletes_a_thousand_in_one_call(subject: Subject) -> None:
-    await insert_many(
-        subject.storage, [make_record(f"k{n:04}", tag="t", expires_at=NOW + 1) for n in range(1010)]
-    )
+    records = [make_record(f"k{n:04}", tag="t", expires_at=NOW + 1) for n in range(1010)]
+    await insert_many(subject.storage, records)
     storage = await subject.caught_up()
     expect(len(await storage.purge(until=NOW + 1, limit=1000)), 1000, "the first batch")
     storage = await subject.caught_up()
     expect(len(await storage.purge(until=NOW + 1, limit=1000)), 10, "the second batch")
-    expect(await read_counts(storage), {}, "the counts at a time before")
+    expect(await read_counts(storage), {}, "the counts at an earlier time")
 
 
 @check(16, "catch_up")
@@ -312,23 +291,6 @@ async def nothing_is_deleted_except_by_purge(subject: Subject) -> None:
     expect(await storage.get(record.address, now=NOW), record, "the record, read at a time before its expiry")
     purged = await storage.purge(until=NOW + 7 * DAY, limit=9)
     expect(purged, [Purged(*record.address, "t")], "what a purge a week later deletes")
-
-
-@check(9)
-async def a_guard_that_refuses_may_have_purged(subject: Subject) -> None:
-    storage = subject.storage
-    expired = make_record("expired", tag="a", expires_at=NOW + 5)
-    await insert_each(storage, expired)
-    for n in range(3):
-        change = Insert(record=make_record(f"k{n}", tag="b"))
-        await commit_changes(storage, change, guard=GUARD_OF_THREE, now=NOW + 5)
-    more = Insert(record=make_record("more", tag="b"))
-    refused = await storage.commit([more], guard=GUARD_OF_THREE, now=NOW + 5)
-    expect(refused, Refused((Accepted(1),), guard_count=4), "one too many, with an expired record")
-    for now in (NOW, NOW + 5):
-        is_visible = await storage.get(expired.address, now=now) is not None
-        counts = {"b": 3} | ({"a": 1} if is_visible else {})
-        expect(await read_counts(storage, now=now), counts, f"the counts at {now}")
 
 
 @check(14)

@@ -17,7 +17,7 @@ import msgspec
 from ..record import Accepted, ChangeResult, Committed, Conflict, Missing, Record, Refused
 
 State: TypeAlias = tuple[int, str] | None
-"""Version and body of the stored record, or None."""
+"""The version and the body of the stored record, or None."""
 
 
 class Get(NamedTuple):
@@ -42,7 +42,7 @@ class Operation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Recorder:
-    """Records operations as they happen. All processes of a machine use the same clock."""
+    """A recorder of operations and their times. All processes of a machine use the same clock."""
 
     def __init__(self) -> None:
         self.operations: list[Operation] = []
@@ -67,7 +67,7 @@ class Recorder:
 
 
 def is_linearizable(operations: Sequence[Operation], start: State = None) -> bool:
-    """Whether some order of these operations, within their times, explains every result."""
+    """Return whether some order of these operations, within their times, explains every result."""
     ordered = sorted(operations, key=lambda each: each.called)
     everything = (1 << len(ordered)) - 1
     seen: set[tuple[int, State]] = set()
@@ -84,7 +84,10 @@ def is_linearizable(operations: Sequence[Operation], start: State = None) -> boo
 
 
 def _next_states(ordered: Sequence[Operation], pending: int, state: State) -> list[tuple[int, State]]:
-    """Return the state after each operation that was called before any pending one returned."""
+    """Return, for each operation that can be the next, what is then pending and the state after it.
+
+    An operation can be the next if it was called before any pending operation returned.
+    """
     first_return = min(
         (returned for at in _bits(pending) if (returned := ordered[at].returned) is not None),
     )

@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 from ..limits import MAX_KEY_BYTES, MAX_LANE_BYTES, MAX_PARTITION_BYTES, MAX_SPACE_BYTES, MAX_TAG_BYTES
-from ..record import (
-    Accepted,
-    Record,
-    Space,
-)
+from ..record import Accepted, Record, Space
 from .sample_records import (
     HOSTILE_BODIES,
     HOSTILE_NAMES,
@@ -16,7 +12,7 @@ from .sample_records import (
     OTHER_SPACE,
     PARTITION,
     SPACE,
-    commit_changes,
+    expect_result,
     insert_each,
     make_record,
     read_counts,
@@ -73,11 +69,7 @@ async def hostile_lanes_and_tags_are_distinct(subject: Subject) -> None:
         expect(tagged, [record], f"what is tagged {record.tag!r}")
         due = await storage.due(record.tag, until=NOW, limit=9, now=NOW)
         expect(due, [record], f"what is due in lane {record.tag!r}")
-    expect(
-        await read_counts(storage),
-        dict.fromkeys(names, 1),
-        "the counts of all tags",
-    )
+    expect(await read_counts(storage), dict.fromkeys(names, 1), "the counts of all tags")
 
 
 @check(17, "catch_up")
@@ -113,8 +105,8 @@ async def numbers_keep_all_their_bits(subject: Subject) -> None:
         due = await storage.due("l", until=number, limit=99, now=NOW)
         expect(due, records[: n + 1], f"what is due at {number}")
     last = records[-1]
-    results = (await commit_changes(storage, last.replace_with(body="2", tag=""))).results
-    expect(results, (Accepted(last.version + 1),), "a version near the greatest")
+    change = last.replace_with(body="2", tag="")
+    await expect_result(storage, change, Accepted(last.version + 1), "a version near the greatest")
 
 
 @check(17)
@@ -124,7 +116,7 @@ async def spaces_are_distinct(subject: Subject) -> None:
     await insert_each(storage, here, there)
     expect(await storage.get_many([here.address, there.address], now=NOW), [here, there], "both records")
     expect(await storage.page(SPACE, PARTITION, limit=9, now=NOW), [here], "one listing")
-    expect(await read_counts(storage, OTHER_SPACE), {"u": 1}, "the other counts")
+    expect(await read_counts(storage, OTHER_SPACE), {"u": 1}, "the counts of the other space")
     expect(await storage.page(Space("none"), PARTITION, limit=9, now=NOW), [], "an empty space")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from ..page import MAX_PAGE_BYTES, is_last_page
-from ..port import Storage
 from ..record import Delete, Insert, InsertIfAbsent, Position, Record, Tag
+from ..storage import Storage
 from .sample_records import (
     NOW,
     OTHER_SPACE,
@@ -21,7 +22,7 @@ from .sample_records import (
 from .suite import ContractViolation, Subject, check, expect, expect_intact, within_timeout
 
 MAX_PAGES = 200
-"""More than any check needs."""
+"""Maximum number of pages to read, which is more than any check needs."""
 
 
 async def read_all_pages(
@@ -32,7 +33,7 @@ async def read_all_pages(
     tag: Tag | None = None,
     descending: bool = False,
 ) -> list[Record]:
-    """Read all records, page by page."""
+    """Return all records, read page by page."""
     seen: list[Record] = []
     after: Position | None = None
     for _ in range(MAX_PAGES):
@@ -46,22 +47,30 @@ async def read_all_pages(
     raise ContractViolation(f"reading all pages did not end after {MAX_PAGES} pages")
 
 
+async def expect_pages(
+    storage: Storage, partition: str | None, wanted: Sequence[Record], *, limit: int, tag: Tag | None = None
+) -> None:
+    """Read all records, page by page, in both directions, and compare them with the wanted ones."""
+    for descending in (False, True):
+        seen = await read_all_pages(storage, partition, limit=limit, tag=tag, descending=descending)
+        ordered = list(reversed(wanted) if descending else wanted)
+        expect(seen, ordered, f"pages of {limit} ({partition}, {tag}{', descending' * descending})")
+
+
 @check(10)
 async def pages_are_in_order_then_key(subject: Subject) -> None:
     records = [make_record(f"k{n * 7 % 10}", order=n // 4) for n in range(10)]
     await insert_each(subject.storage, *records)
     wanted = sorted(records, key=lambda record: record.position)
     for limit in (1, 3, 5, 10, 11):
-        expect(await read_all_pages(subject.storage, PARTITION, limit=limit), wanted, f"pages of {limit}")
-        backwards = await read_all_pages(subject.storage, PARTITION, limit=limit, descending=True)
-        expect(backwards, wanted[::-1], f"pages of {limit}, backwards")
+        await expect_pages(subject.storage, PARTITION, wanted, limit=limit)
 
 
 @check(10)
 async def ten_records_of_one_instant_come_in_pages_of_three(subject: Subject) -> None:
     records = [make_record(f"k{n}", order=7) for n in range(10)]
     await insert_each(subject.storage, *reversed(records))
-    expect(await read_all_pages(subject.storage, PARTITION, limit=3), records, "ten records of equal order")
+    await expect_pages(subject.storage, PARTITION, records, limit=3)
 
 
 @check(10)
@@ -69,10 +78,8 @@ async def pages_of_one_tag_contain_only_that_tag(subject: Subject) -> None:
     records = [make_record(f"k{n}", order=n, tag="ab"[n % 3 == 0]) for n in range(20)]
     await insert_each(subject.storage, *records)
     wanted = [record for record in records if record.tag == "a"]
-    expect(await read_all_pages(subject.storage, PARTITION, limit=4, tag="a"), wanted, "what is tagged a")
-    backwards = await read_all_pages(subject.storage, PARTITION, limit=4, tag="a", descending=True)
-    expect(backwards, wanted[::-1], "what is tagged a, backwards")
-    expect(await read_all_pages(subject.storage, PARTITION, limit=4, tag="c"), [], "what is tagged c")
+    await expect_pages(subject.storage, PARTITION, wanted, limit=4, tag="a")
+    await expect_pages(subject.storage, PARTITION, [], limit=4, tag="c")
 
 
 @check(10)
@@ -81,8 +88,8 @@ async def a_retagged_record_moves_to_its_new_tag(subject: Subject) -> None:
     await insert_each(storage, record)
     change = record.replace_with(body="2", tag="new")
     await commit_changes(storage, change)
-    expect(await read_all_pages(storage, PARTITION, limit=9, tag="old"), [], "the old tag")
-    expect(await read_all_pages(storage, PARTITION, limit=9, tag="new"), [change.after], "the new tag")
+    await expect_pages(storage, PARTITION, [], limit=9, tag="old")
+    await expect_pages(storage, PARTITION, [change.after], limit=9, tag="new")
 
 
 @check(10)
@@ -110,9 +117,8 @@ async def reading_all_pages_returns_each_lasting_record_once(subject: Subject) -
             break
         seen += [record.key for record in page]
         after = page[-1].position
-        await commit_changes(
-            storage, Delete(before=leave[step]), Insert(record=make_record(f"new{step}", order=step * 7))
-        )
+        new = make_record(f"new{step}", order=step * 7)
+        await commit_changes(storage, Delete(before=leave[step]), Insert(record=new))
     lasting = [key for key in seen if key.startswith("stay")]
     expect(lasting, [record.key for record in stay], "the records that existed throughout")
     expect(len(seen), len(set(seen)), "the number of distinct records")
@@ -127,24 +133,15 @@ async def pages_over_all_partitions_are_in_true_order(subject: Subject) -> None:
     wanted = sorted(records, key=lambda record: record.position)
     storage = await subject.caught_up()
     for limit in (1, 7, 24):
-        expect(await read_all_pages(storage, None, limit=limit), wanted, f"pages of {limit}")
-        backwards = await read_all_pages(storage, None, limit=limit, descending=True)
-        expect(backwards, wanted[::-1], f"pages of {limit}, backwards")
-    tagged = [record for record in wanted if record.tag == "b"]
-    expect(await read_all_pages(storage, None, limit=7, tag="b"), tagged, "what is tagged b")
-    expect(
-        await read_all_pages(storage, None, limit=7, tag="b", descending=True),
-        tagged[::-1],
-        "the same, backwards",
-    )
+        await expect_pages(storage, None, wanted, limit=limit)
+    await expect_pages(storage, None, [record for record in wanted if record.tag == "b"], limit=7, tag="b")
 
 
 @check(11, "catch_up")
 async def equal_keys_of_one_instant_in_many_partitions_are_all_returned(subject: Subject) -> None:
     records = [make_record("same", partition=f"p{n:02}", order=7) for n in range(10)]
     await insert_each(subject.storage, *records)
-    storage = await subject.caught_up()
-    expect(await read_all_pages(storage, None, limit=3), records, "ten partitions, one key, one order")
+    await expect_pages(await subject.caught_up(), None, records, limit=3)
 
 
 @check(12, "catch_up")
@@ -157,10 +154,9 @@ async def due_returns_what_should_have_woken_earliest_first(subject: Subject) ->
     await insert_each(subject.storage, *records, *other)
     wanted = sorted(records, key=lambda record: (record.wake_at, record.key, record.partition))
     storage = await subject.caught_up()
-    expect(await storage.due("l", until=100, limit=99, now=NOW), wanted, "the whole lane")
-    expect(await storage.due("l", until=100, limit=7, now=NOW), wanted[:7], "its first seven")
-    expect(await storage.due("l", until=95, limit=99, now=NOW), wanted[:10], "what is due at 95")
-    expect(await storage.due("l", until=90, limit=99, now=NOW), [], "what is due at 90")
+    for until, limit, count in ((100, 99, 20), (100, 7, 7), (95, 99, 10), (90, 99, 0)):
+        due = await storage.due("l", until=until, limit=limit, now=NOW)
+        expect(due, wanted[:count], f"up to {limit} records that are due at {until}")
     expect(await storage.due("x", until=100, limit=99, now=NOW), [], "an empty lane")
 
 
@@ -183,9 +179,8 @@ async def a_record_leaves_its_lane_when_replaced_or_deleted(subject: Subject) ->
     later, away, gone = (make_record(key, lane="l", wake_at=5) for key in ("later", "away", "gone"))
     await insert_each(storage, later, away, gone)
     change = later.replace_with(body="2", tag="", lane="l", wake_at=9)
-    await commit_changes(
-        storage, change, away.replace_with(body="2", tag="", lane="m", wake_at=5), Delete(before=gone)
-    )
+    moved = away.replace_with(body="2", tag="", lane="m", wake_at=5)
+    await commit_changes(storage, change, moved, Delete(before=gone))
     storage = await subject.caught_up()
     expect(await storage.due("l", until=8, limit=9, now=NOW), [], "the lane before the new time")
     expect(await storage.due("l", until=9, limit=9, now=NOW), [change.after], "the lane at the new time")
@@ -197,7 +192,8 @@ async def a_thousand_records_come_in_one_answer(subject: Subject) -> None:
     await insert_many(subject.storage, records)
     storage = await subject.caught_up()
     expect_intact(await storage.page(SPACE, PARTITION, limit=1000, now=NOW), records[:1000], "a page")
-    expect_intact(await storage.page(SPACE, tag="t", limit=1000, now=NOW), records[:1000], "a page of all")
+    page = await storage.page(SPACE, tag="t", limit=1000, now=NOW)
+    expect_intact(page, records[:1000], "a page of all partitions")
     expect_intact(await storage.due("l", until=2000, limit=1000, now=NOW), records[:1000], "what is due")
     expect(await read_counts(storage), {"t": 1010}, "the counts")
 
@@ -229,13 +225,11 @@ async def a_page_ends_when_its_bodies_reach_the_byte_limit(subject: Subject) -> 
         page = await storage.page(SPACE, partition, tag=tag, limit=99, now=NOW)
         expect_intact(page, wanted, f"a page of large records ({partition}, {tag})")
         backwards = await storage.page(SPACE, partition, tag=tag, limit=99, descending=True, now=NOW)
-        expect_intact(backwards, records[:1:-1], f"the same, backwards ({partition}, {tag})")
-        expect_intact(
-            await read_all_pages(storage, partition, limit=99, tag=tag), records, "all pages of large records"
-        )
-    expect_intact(
-        await storage.page(SPACE, PARTITION, limit=6, now=NOW), wanted, "a page of six large records"
-    )
+        expect_intact(backwards, records[:1:-1], f"a page of large records, descending ({partition}, {tag})")
+        pages = await read_all_pages(storage, partition, limit=99, tag=tag)
+        expect_intact(pages, records, f"all pages of large records ({partition}, {tag})")
+    page = await storage.page(SPACE, PARTITION, limit=6, now=NOW)
+    expect_intact(page, wanted, "a page of six large records")
     expect_intact(await storage.due("l", until=99, limit=99, now=NOW), wanted, "large records that are due")
 
 
@@ -280,19 +274,13 @@ async def a_watch_wakes_for_what_it_covers(subject: Subject) -> None:
 async def a_watch_remembers_a_change_made_while_nothing_waited(subject: Subject) -> None:
     async with subject.storage.watch(SPACE, PARTITION, "k") as watch:
         await insert_each(subject.storage, make_record("k"))
-        await within_timeout(
-            asyncio.ensure_future(watch.changed()), "the wake-up of a watch that was not waiting"
-        )
+        await within_timeout(watch.changed(), "the wake-up of a watch that was not waiting")
 
 
 @check(18, "second_client")
 async def a_watch_wakes_for_another_clients_commit(subject: Subject) -> None:
-    other = await subject.another_client()
-    try:
-        async with subject.storage.watch(SPACE, PARTITION, "k") as watch:
-            waiting = asyncio.ensure_future(watch.changed())
-            await asyncio.sleep(0)
-            await insert_each(other, make_record("k"))
-            await within_timeout(waiting, "the wake-up for another client's commit")
-    finally:
-        await other.close()
+    async with await subject.another_client() as other, subject.storage.watch(SPACE, PARTITION, "k") as watch:
+        waiting = asyncio.ensure_future(watch.changed())
+        await asyncio.sleep(0)
+        await insert_each(other, make_record("k"))
+        await within_timeout(waiting, "the wake-up for another client's commit")

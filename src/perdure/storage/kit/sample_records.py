@@ -1,4 +1,4 @@
-"""Records for the checks, and names and bodies that are difficult for some engines."""
+"""Records for the checks, names and bodies that are difficult for engines, and steps that checks share."""
 
 from __future__ import annotations
 
@@ -6,9 +6,21 @@ from collections.abc import Sequence
 
 from ..batcher import batched
 from ..limits import MAX_INTEGER
-from ..port import Storage
-from ..record import Change, Committed, Guard, Insert, Micros, Record, Refused, Space, Tag
-from .suite import ContractViolation
+from ..record import (
+    Change,
+    ChangeResult,
+    Committed,
+    Guard,
+    Insert,
+    Micros,
+    Record,
+    Refused,
+    Space,
+    Tag,
+    accepted_results,
+)
+from ..storage import Storage
+from .suite import ContractViolation, expect
 
 SPACE = Space("kit")
 OTHER_SPACE = Space("kit2")
@@ -20,38 +32,10 @@ NUMBERS = (0, 1, 2**31, 2**32 + 1, NOW, NOW + 1, 2**52 + 1, MAX_INTEGER - 1, MAX
 """Numbers that change if they are stored as 32 bits or as a float."""
 
 HOSTILE_NAMES = (
-    "a",
-    "a:b",
-    "a#b",
-    "a/b",
-    "a%3Ab",
-    "{a}",
-    "{a}b",
-    "a{",
-    "a*",
-    "a?",
-    "a\\",
-    "a'b",
-    'a"b',
-    "a b",
-    " a",
-    "a ",
-    "A",
-    "á",
-    "a\u0301",
-    "日本",
-    "😀",
-    "\x01",
-    "\x7f",
-    "\u00ff",
-    "\ud7ff",
-    "\ue000",
-    "\uffff",
-    "\U0010ffff",
-    "ab",
-    "aa",
-    "a" * 256,
-)
+    "a", "a:b", "a#b", "a/b", "a%3Ab", "{a}", "{a}b", "a{", "a*", "a?", "a\\", "a'b", 'a"b', "a b", " a",
+    "a ", "A", "á", "a\u0301", "日本", "😀", "\x01", "\x7f", "\u00ff", "\ud7ff", "\ue000", "\uffff",
+    "\U0010ffff", "ab", "aa", "a" * 256,
+)  # fmt: skip
 """Names that are prefixes of each other, look alike, or have a special meaning in some engine."""
 
 HOSTILE_BODIES = (
@@ -99,21 +83,23 @@ def make_record(
 async def insert_each(storage: Storage, *records: Record, now: Micros = NOW) -> None:
     """Insert records one by one; each insert must succeed."""
     for record in records:
-        require_committed(await storage.commit([Insert(record=record)], now=now))
+        await commit_changes(storage, Insert(record=record), now=now)
 
 
 async def insert_many(storage: Storage, records: Sequence[Record], now: Micros = NOW) -> None:
     """Insert many records of one partition in commits of 25."""
     for batch in batched(records, 25):
-        changes = [Insert(record=record) for record in batch]
-        require_committed(await storage.commit(changes, now=now))
+        await commit_changes(storage, *[Insert(record=record) for record in batch], now=now)
 
 
 async def commit_changes(
     storage: Storage, *changes: Change, guard: Guard | None = None, now: Micros = NOW
 ) -> Committed:
     """Commit changes that must succeed."""
-    return require_committed(await storage.commit(changes, guard=guard, now=now))
+    result = await storage.commit(changes, guard=guard, now=now)
+    if isinstance(result, Refused):
+        raise ContractViolation(f"a commit that should succeed was refused: {result}")
+    return result
 
 
 async def read_counts(
@@ -122,7 +108,10 @@ async def read_counts(
     return dict(await storage.counts(space, partition, now=now))
 
 
-def require_committed(result: Committed | Refused) -> Committed:
-    if isinstance(result, Refused):
-        raise ContractViolation(f"a commit that should succeed was refused: {result}")
-    return result
+async def expect_result(
+    storage: Storage, change: Change, wanted: ChangeResult, what: str, *, now: Micros = NOW
+) -> None:
+    """Commit a single change, which must have this result."""
+    accepted = accepted_results((wanted,))
+    result = Refused((wanted,)) if accepted is None else Committed(accepted)
+    expect(await storage.commit([change], now=now), result, what)

@@ -1,5 +1,4 @@
-"""A hypothesis state machine that runs random histories on an engine and on a model, and compares all
-results.
+"""A Hypothesis state machine that runs random histories on an engine and a model, and compares all results.
 
     TestMyEngine = state_machine(my_engine).TestCase
 
@@ -11,15 +10,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AsyncExitStack
 from typing import TypeVar
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from ..memory import MemoryEngine
-from ..port import Storage
 from ..record import Address, Change, Delete, Guard, Insert, InsertIfAbsent, Micros, Position, Record, Space
+from ..storage import Storage
+from .sample_records import make_record, read_counts
 from .suite import Factory, Subject, expect
 
 T = TypeVar("T")
@@ -61,7 +61,8 @@ class _Machine(RuleBasedStateMachine):
 
     def __init__(self, factory: Factory) -> None:
         super().__init__()
-        self.context = factory()
+        self.factory = factory
+        self.resources = AsyncExitStack()
         self.loop = asyncio.Runner()
         self.now: Micros = 0
         self.guarded_at: Micros | None = None
@@ -70,20 +71,19 @@ class _Machine(RuleBasedStateMachine):
 
     @initialize()
     def open(self) -> None:
-        self.subject = self.loop.run(_enter(self.context))
+        self.subject = self.loop.run(self.resources.enter_async_context(self.factory()))
 
     def teardown(self) -> None:
-        if hasattr(self, "subject"):
-            self.loop.run(_leave(self.context))
+        self.loop.run(self.resources.aclose())
         self.loop.close()
 
     def run_on_both(self, verb: Callable[[Storage], Awaitable[T]], what: str) -> T:
         """Run a verb on the engine and on the model, and require equal results."""
 
-        async def ask() -> tuple[T, T]:
+        async def run() -> tuple[T, T]:
             return await verb(await self.subject.caught_up()), await verb(self.model)
 
-        actual, expected = self.loop.run(ask())
+        actual, expected = self.loop.run(run())
         expect(actual, expected, f"{what} at {self.now}")
         return expected
 
@@ -99,16 +99,15 @@ class _Machine(RuleBasedStateMachine):
 
     @rule(partition=st.sampled_from(PARTITIONS), data=st.data())
     def commit_more(self, partition: str, data: st.DataObject) -> None:
-        """Commit too: hypothesis chooses rules with equal probability, and more commits find more."""
+        """Commit too. Hypothesis chooses all rules equally often, and more commits find more faults."""
         self._commit(partition, None, data)
 
     def _commit(self, partition: str, guard: Guard | None, data: st.DataObject) -> None:
         keys = st.tuples(st.sampled_from(SPACES), st.sampled_from(KEYS))
         chosen = data.draw(st.lists(keys, min_size=1, max_size=4, unique=True))
         changes = [self._change(Address(space, partition, key), data) for space, key in chosen]
-        now = self.now
         self.run_on_both(
-            lambda storage: storage.commit(changes, guard=guard, now=now), f"commit {changes} {guard}"
+            lambda storage: storage.commit(changes, guard=guard, now=self.now), f"commit {changes} {guard}"
         )
         for change in changes:
             if not isinstance(change, Delete):
@@ -125,23 +124,16 @@ class _Machine(RuleBasedStateMachine):
             return Delete(before=read)
         if read is not None:
             return read.replace_with(body=body, tag=tag, expires_at=expires_at, lane=lane, wake_at=wake_at)
-        record = Record(
-            space=address.space,
-            partition=address.partition,
-            key=address.key,
-            order=data.draw(_times),
-            body=body,
-            tag=tag,
-            expires_at=expires_at,
-            lane=lane,
-            wake_at=wake_at,
-        )
+        space, partition, key = address
+        record = make_record(
+            key, partition=partition, space=space, order=data.draw(_times), body=body, tag=tag,
+            expires_at=expires_at, lane=lane, wake_at=wake_at,
+        )  # fmt: skip
         return data.draw(st.sampled_from([Insert, InsertIfAbsent]))(record=record)
 
     @rule(addresses=st.lists(_addresses, min_size=1, max_size=10))
     def get(self, addresses: list[Address]) -> None:
-        now = self.now
-        self.run_on_both(lambda storage: storage.get_many(addresses, now=now), f"get {addresses}")
+        self.run_on_both(lambda storage: storage.get_many(addresses, now=self.now), f"get {addresses}")
 
     @rule(
         space=st.sampled_from(SPACES),
@@ -162,52 +154,40 @@ class _Machine(RuleBasedStateMachine):
     ) -> None:
         if after is not None and partition is not None:
             after = after._replace(partition=partition)
-        now = self.now
         self.run_on_both(
             lambda storage: storage.page(
-                space, partition, after=after, limit=limit, tag=tag, descending=descending, now=now
+                space, partition, after=after, limit=limit, tag=tag, descending=descending, now=self.now
             ),
             f"page {space} {partition} after {after} limit {limit} tag {tag} descending {descending}",
         )
 
     @rule(lane=st.sampled_from(LANES), until=_times, limit=_limits)
     def due(self, lane: str, until: Micros, limit: int) -> None:
-        now = self.now
         self.run_on_both(
-            lambda storage: storage.due(lane, until=until, limit=limit, now=now), f"due {lane} {until}"
+            lambda storage: storage.due(lane, until=until, limit=limit, now=self.now), f"due {lane} {until}"
         )
 
     @rule(space=st.sampled_from(SPACES), partition=st.none() | st.sampled_from(PARTITIONS))
     def counts(self, space: Space, partition: str | None) -> None:
-        now = self.now
-
-        async def counts(storage: Storage) -> dict[str, int]:
-            return dict(await storage.counts(space, partition, now=now))
-
-        self.run_on_both(counts, f"counts {space} {partition}")
+        self.run_on_both(
+            lambda storage: read_counts(storage, space, partition, self.now), f"counts {space} {partition}"
+        )
 
     @rule(until=_times)
     def purge(self, until: Micros) -> None:
-        """Purge.
-
-        After guarded commits the results may differ: a guard may have purged some records before.
-        """
+        """Purge. Compare the results only if no guard may have purged some of the records before."""
 
         async def purge(storage: Storage) -> list[tuple[str, ...]]:
-            return sorted(await storage.purge(until=until, limit=1000))
+            purged = await storage.purge(until=until, limit=1000)
+            return sorted(purged) if self.guarded_at is None else []
 
-        async def purge_without_result(storage: Storage) -> None:
-            await purge(storage)
-
-        is_open = self.guarded_at is not None
-        self.run_on_both(purge_without_result if is_open else purge, f"purge {until}")
+        self.run_on_both(purge, f"purge {until}")
         if self.guarded_at is not None and until >= self.guarded_at:
             self.guarded_at = None
 
     @rule(space=st.sampled_from(SPACES))
     def everything(self, space: Space) -> None:
-        now = self.now
-        self.run_on_both(lambda storage: storage.page(space, limit=1000, now=now), f"everything of {space}")
+        self.page(space, None, None, 1000, None, descending=False)
         for lane in LANES:
             self.due(lane, 12 * STEP, 1000)
 
@@ -219,11 +199,3 @@ class _Machine(RuleBasedStateMachine):
     def reopen(self) -> None:
         if self.subject.has("reopen"):
             self.loop.run(self.subject.reopened())
-
-
-async def _enter(context: AbstractAsyncContextManager[Subject]) -> Subject:
-    return await context.__aenter__()
-
-
-async def _leave(context: AbstractAsyncContextManager[Subject]) -> None:
-    await context.__aexit__(None, None, None)

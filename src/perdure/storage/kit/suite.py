@@ -13,8 +13,7 @@
         async with my_engine() as subject:
             await check(subject)
 
-Checks that need a capability which the subject lacks are skipped, and are shown as such by the report and by
-pytest.
+A check that needs a capability which the subject lacks is skipped. The report and pytest show it as skipped.
 """
 
 from __future__ import annotations
@@ -26,8 +25,8 @@ from typing import Literal, TypeAlias, TypeVar
 
 import msgspec
 
-from ..port import Storage
 from ..record import Address, Micros
+from ..storage import Storage
 
 T = TypeVar("T")
 
@@ -46,13 +45,13 @@ class Subject(msgspec.Struct):
     advance_time: Callable[[Micros], Awaitable[None]] | None = None
     """Advance the engine's own clock, if it has one."""
     catch_up: Callable[[], Awaitable[None]] | None = None
-    """Return when verbs across partitions see everything. It is not needed by an engine without lag."""
+    """Return when verbs across partitions see all commits. An engine without lag does not need this."""
     url: str | None = None
     """The URL with which another process opens the same data."""
     damage: Callable[[Address], Awaitable[None]] | None = None
-    """Make the stored record at this address undecodable."""
+    """Damage the stored record at this address, so that it cannot be read."""
     plugin: str | None = None
-    """A module that such a process imports first, if the URL's scheme must be registered."""
+    """The module that registers the scheme of `url`. Another process imports it first."""
 
     def has(self, capability: Capability) -> bool:
         if capability == "catch_up" and self.storage.lag == 0:
@@ -60,7 +59,7 @@ class Subject(msgspec.Struct):
         return getattr(self, capability) is not None
 
     async def caught_up(self) -> Storage:
-        """Return the storage when verbs across partitions see everything."""
+        """Wait until verbs across partitions see all commits, and return the storage."""
         if self.catch_up is not None:
             await self.catch_up()
         return self.storage
@@ -74,12 +73,14 @@ class Subject(msgspec.Struct):
         return self.storage
 
     async def another_client(self) -> Storage:
+        """Return another client of the same data, which the caller closes."""
         if self.second_client is None:
             raise MissingCapability("second_client")
         return await self.second_client()
 
 
 Factory: TypeAlias = Callable[[], AbstractAsyncContextManager[Subject]]
+CheckFunction: TypeAlias = Callable[[Subject], Awaitable[None]]
 
 
 class ContractViolation(AssertionError):
@@ -95,17 +96,17 @@ class MissingCapability(Exception):
 
 
 def expect_intact(actual: object, expected: object, what: str) -> None:
-    """Like `expect`, for values that are too large to print."""
+    """Compare like `expect`, but do not print the values, which are too large."""
     if actual != expected:
         raise ContractViolation(f"{what}: the returned value differs")
 
 
 WAKE_TIMEOUT = 30.0
-"""Seconds after which a watch that did not wake is considered faulty. This is not a measure of speed."""
+"""Seconds to wait before a watch that did not wake is considered faulty. The limit is generous."""
 
 
 async def within_timeout(waiting: Awaitable[T], what: str) -> T:
-    """Return the result of an awaitable that should complete immediately."""
+    """Return the result of an awaitable; raise ContractViolation if it does not complete in time."""
     try:
         return await asyncio.wait_for(waiting, WAKE_TIMEOUT)
     except TimeoutError as error:
@@ -123,7 +124,7 @@ class Check(msgspec.Struct, frozen=True):
     name: str
     promise: int
     needs: tuple[Capability, ...]
-    function: Callable[[Subject], Awaitable[None]]
+    function: CheckFunction
 
     def __str__(self) -> str:
         return f"{self.promise:02}-{self.name}"
@@ -136,15 +137,13 @@ class Check(msgspec.Struct, frozen=True):
 
 
 CHECKS: list[Check] = []
-"""All checks, in the order of the promises. Importing `perdure.storage.kit` fills the list."""
+"""All checks, in the order of the promises. Importing `perdure.storage.kit` fills this list."""
 
 
-def check(
-    promise: int, *needs: Capability
-) -> Callable[[Callable[[Subject], Awaitable[None]]], Callable[[Subject], Awaitable[None]]]:
-    """Add a function to the kit as a check with its name."""
+def check(promise: int, *needs: Capability) -> Callable[[CheckFunction], CheckFunction]:
+    """Return a decorator that adds a function to the kit as a check of this promise."""
 
-    def add(function: Callable[[Subject], Awaitable[None]]) -> Callable[[Subject], Awaitable[None]]:
+    def add(function: CheckFunction) -> CheckFunction:
         CHECKS.append(Check(function.__name__, promise, needs, function))
         CHECKS.sort(key=lambda each: each.promise)
         return function

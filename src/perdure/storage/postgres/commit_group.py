@@ -1,7 +1,7 @@
-"""A batch of commits as the arrays that the SQL function `commit_group` takes, and its reply as results.
+"""Encode a batch of commits as arguments of the SQL function `commit_group`, and decode its reply.
 
 The server decides whether to write, and returns its decision and the records that it found. The result of
-each change is computed here, by the one rule that all engines share.
+each change is computed here, by the rule that all engines share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KIND_NAMES = {Insert: "insert", InsertIfAbsent: "keep", Replace: "replace", Del
 
 
 class CommitCall(NamedTuple):
-    """A call of `commit`."""
+    """The arguments of a call of `commit`."""
 
     changes: Sequence[Change]
     guard: Guard | None
@@ -44,16 +44,16 @@ class CommitCall(NamedTuple):
 
     @property
     def body_size(self) -> int:
-        """The approximate number of bytes to send."""
+        """The approximate size of the bodies to send, in bytes."""
         afters = map(record_after, self.changes)
         return sum(len(after.body) for after in afters if after is not None)
 
 
 class CommitReply(NamedTuple):
-    """The server's reply: whether it wrote each commit, the counts that guards refused, and the stored record
-    at the address of each change.
+    """The reply of the server: whether it wrote each commit, the counts for which guards refused commits, and
+    the state of the stored record at the address of each change.
 
-    Numbers and booleans are text, in the reply and in the arguments.
+    Numbers and booleans are sent as text, in the reply and in the arguments.
     """
 
     written: Sequence[str]
@@ -116,7 +116,7 @@ def _encode_changes(changes: Sequence[Change]) -> Iterator[list[str | None]]:
 
 
 def _end_offsets(parts: Iterable[Sequence[object]]) -> list[str | None]:
-    """Return the end of each part if all parts are concatenated."""
+    """Return the index at which each part ends if all parts are concatenated."""
     return _as_text(accumulate(map(len, parts)))
 
 

@@ -1,7 +1,8 @@
 """The PostgreSQL engine: the seven verbs, one statement each, on a schema that any number of clients share.
 
-A commit is an SQL function of the schema, `commit_group`, so that it takes one round trip. Concurrent commits
-share a call, and so do concurrent reads by address. `pool` decides what happens when the connection is lost.
+A commit calls `commit_group`, an SQL function of the schema, so that it takes one round trip. Concurrent
+commits share a call, and so do concurrent reads by address. `pool` decides what happens when a connection is
+lost.
 """
 
 from __future__ import annotations
@@ -10,12 +11,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from itertools import islice
 
-import anyio
 import asyncpg
 
 from ..batcher import Batcher, copy_error
 from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
-from ..damage import Damaged, checked
 from ..errors import (
     OutcomeUnknown,
     StorageBusy,
@@ -24,7 +23,7 @@ from ..errors import (
     StorageFailed,
     StorageFull,
 )
-from ..page import MAX_PAGE_BYTES, Page
+from ..page import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..record import (
     Address,
     Change,
@@ -40,11 +39,10 @@ from ..record import (
 )
 from ..watch import Watch
 from .commit_group import CommitCall, CommitReply, decode_reply, encode_calls
-from .errors import is_lock_conflict, is_serialization_failure
 from .location import parse_url
 from .notifications import ChangeListener, NotifyListener, PollingListener
 from .pool import FULL_SCAN_TIMEOUT, ConnectionPool
-from .schema import addresses_only, limit_bytes, page_statement, prepare_schema, statement
+from .schema import addresses_only, limit_bytes, open_pool, page_statement, statement
 
 MAX_COMMITS_PER_BATCH = 128
 MAX_BATCH_BYTES = 4 * 1024 * 1024
@@ -53,19 +51,13 @@ MAX_ADDRESSES_PER_BATCH = 500
 MAX_CONCURRENT_GETS = 4
 MAX_CONCURRENT_PARTITIONS = 4
 MAX_PURGE_ATTEMPTS = 10
+_LOCK_CONFLICTS = asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError
 
 
 async def open_engine(url: str) -> PostgresEngine:
-    """Connect to the server that the URL names; create or migrate the tables if necessary."""
+    """Connect to the server of a URL. Create or migrate the tables if necessary."""
     location = parse_url(url)
-    pool = await ConnectionPool.open(location)
-    try:
-        await prepare_schema(pool, may_migrate=location.options.migrate == "auto")
-    except BaseException:
-        with anyio.CancelScope(shield=True):
-            await pool.close()
-        raise
-    return PostgresEngine(pool)
+    return PostgresEngine(await open_pool(location, may_migrate=location.options.migrate == "auto"))
 
 
 class PostgresEngine(Engine):
@@ -147,7 +139,7 @@ class PostgresEngine(Engine):
     async def _read(
         self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Return the records of a listing. `values` returns the values of its statement for a limit."""
+        """Return the records of a listing. `values` returns the arguments of its statement for a limit."""
         try:
             rows = await self._pool.read(limit_bytes(listing, MAX_PAGE_BYTES), *values(limit))
             return [_record(row) for row in rows]
@@ -157,7 +149,7 @@ class PostgresEngine(Engine):
     async def _read_one_by_one(
         self, listing: str, values: Callable[[int], Sequence[object]], limit: int, now: Micros
     ) -> list[Record]:
-        """Return a listing without damaged records. A statement that reads one fails."""
+        """Return a listing without its damaged records, because a statement that reads one of them fails."""
         count, seen = limit, 0
         page = Page(limit)
         while True:
@@ -212,41 +204,35 @@ class PostgresEngine(Engine):
                 raise
             if isinstance(error, StorageBusy):
                 return await self._commit_per_partition(batch, error)
-        return [await self._commit_single(commit) for commit in batch]  # one must not fail the others
+        # One commit must not fail the others.
+        return [result for commit in batch for result in await self._try_commit([commit])]
 
     async def _commit_per_partition(
         self, batch: Sequence[CommitCall], error: StorageBusy
     ) -> Sequence[Committed | Refused | Exception]:
-        """Commit each partition separately, because one of several was locked and all was rolled back."""
+        """Commit each partition separately, because all were rolled back when one of them was locked."""
         partitions: dict[str, list[int]] = {}
         for index, commit in enumerate(batch):
             partitions.setdefault(commit.partition, []).append(index)
-        if len(partitions) == 1 or not is_lock_conflict(error):
+        if len(partitions) == 1 or not isinstance(error.__cause__, _LOCK_CONFLICTS):
             raise error
         results: dict[int, Committed | Refused | Exception] = {}
         slots = asyncio.Semaphore(MAX_CONCURRENT_PARTITIONS)
 
         async def commit_partition(indexes: Sequence[int]) -> None:
             async with slots:
-                committed = await self._commit_partition([batch[index] for index in indexes])
+                committed = await self._try_commit([batch[index] for index in indexes])
             results.update(zip(indexes, committed, strict=True))
 
         await asyncio.gather(*map(commit_partition, partitions.values()))
         return [results[index] for index in range(len(batch))]
 
-    async def _commit_partition(
-        self, part: Sequence[CommitCall]
-    ) -> Sequence[Committed | Refused | Exception]:
+    async def _try_commit(self, part: Sequence[CommitCall]) -> Sequence[Committed | Refused | StorageError]:
+        """Return the results of a part of a batch, or an error for each of its commits."""
         try:
             return await self._commit_batch(part)
         except StorageError as error:
             return [copy_error(error) for _ in part]
-
-    async def _commit_single(self, commit: CommitCall) -> Committed | Refused | Exception:
-        try:
-            return (await self._commit_batch([commit]))[0]
-        except StorageError as error:
-            return error
 
     async def _commit_batch(self, batch: Sequence[CommitCall]) -> list[Committed | Refused | StorageFailed]:
         addresses = [change.address for commit in batch for change in commit.changes]
@@ -271,14 +257,14 @@ class PostgresEngine(Engine):
             try:
                 return await self._write("purge", None, until, limit)
             except StorageBusy as error:
-                if not is_serialization_failure(error):
+                if not isinstance(error.__cause__, asyncpg.SerializationError):
                     raise
         return await self._write("purge", None, until, limit)
 
     async def _write(
         self, name: str, addresses: Sequence[Address] | None, *values: object
     ) -> list[asyncpg.Record]:
-        """Run an SQL function that locks, writes and notifies the other clients."""
+        """Run an SQL function that locks partitions, writes, and notifies other clients."""
         location = self._pool.location
         message = self._listener.message(addresses)
         return await self._pool.write(
@@ -290,9 +276,9 @@ class PostgresEngine(Engine):
 
 
 async def _maintain(pool: ConnectionPool, *, repair: bool) -> MaintenanceReport:
-    """Compare every counter with the records, find damaged records, and update the planner's statistics.
+    """Compare all counters with the records, find damaged records, and update the planner's statistics.
 
-    The server releases unused space by itself. While counters are repaired, no client can write.
+    The server releases unused space by itself. No client can write while counters are repaired.
     """
     schema = pool.location.quoted_schema
     async with pool.transaction() as session:

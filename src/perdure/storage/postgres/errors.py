@@ -1,7 +1,7 @@
-"""PostgreSQL's error codes and the driver's errors as errors of the contract. The code decides, not the text.
+"""Translate PostgreSQL's error codes, and errors of the driver, to errors of the contract.
 
-The important question is whether a write can have been applied. The server rolls back whatever it reports an
-error for; only if the connection was lost after a write was sent, the outcome is unknown.
+The important question is whether a write may have been applied. If the server reports an error, it has rolled
+the write back; the outcome is unknown only if the connection was lost after the write was sent.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ DRIVER_ERRORS = (
     asyncpg.PostgresError,
     asyncpg.InterfaceError,
     asyncpg.InternalClientError,
-    OSError,  # a TimeoutError is one
+    OSError,  # includes TimeoutError
     ValueError,  # raised by the driver for an invalid URL
 )
 
 T = TypeVar("T")
 
 _CONNECTION_LOST_CODES = {"57P01", "57P02", "57P03", "57P05", "25P03", "40003"}
-"""Codes, besides those of class 08, with which the server closes a connection."""
+"""Codes outside class 08 that the server sends when it closes a connection."""
 
 _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
     "25006": (StorageReadOnly, "the server or the session is read-only"),
     "42501": (StorageReadOnly, "the user has no permission on the tables"),
     "53": (StorageUnavailable, "the server is out of resources"),
     "53100": (StorageFull, "the server's disk is full"),
-    "40": (StorageBusy, "rolled back because of a concurrent transaction"),
-    "55P03": (StorageBusy, "no lock within lock_timeout"),
-    "57014": (StorageBusy, "statement_timeout exceeded"),
+    "40": (StorageBusy, "the transaction was rolled back because of a concurrent one"),
+    "55P03": (StorageBusy, "a lock was not available within lock_timeout"),
+    "57014": (StorageBusy, "the statement took longer than statement_timeout"),
     "XX001": (StorageCorrupt, "a table is damaged; restore it from a backup"),
     "XX002": (StorageCorrupt, "an index is damaged; rebuild it with REINDEX"),
 }
@@ -54,10 +54,10 @@ _ERRORS_BY_CODE: Mapping[str, tuple[type[StorageError], str]] = {
 _CONNECT_ERRORS: Mapping[str, tuple[str, str]] = {
     "08P01": (
         "the server rejects the connection settings",
-        "add pooler=transaction to the URL if there is a pooler in between",
+        "add pooler=transaction to the URL if the server is behind a pooler",
     ),
-    "28": ("authentication failed", "check user, password and the server's pg_hba.conf"),
-    "3D000": ("the database does not exist", "create it or name another"),
+    "28": ("authentication failed", "check the user, the password and the server's pg_hba.conf"),
+    "3D000": ("the database does not exist", "create it, or use another database"),
     "42501": ("the user lacks permissions", "grant them, or have another user run perdure migrate"),
 }
 
@@ -69,7 +69,7 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
     """
     code = _code(error)
     if is_connection_lost(error):
-        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # which is raised before sending
+        if was_sent and not isinstance(error, asyncpg.InterfaceError):  # raised before sending
             return OutcomeUnknown(
                 f"{location.display_name}: the connection was lost during a write ({error!r})"
             )
@@ -84,9 +84,9 @@ def as_storage_error(error: Exception, location: Location, *, was_sent: bool = F
 
 
 def as_connect_error(error: Exception, location: Location) -> StorageError:
-    """Return the error for one that occurred while connecting, with the remedy if there is one.
+    """Return the contract's error for an error while connecting, with a remedy if there is one.
 
-    A server that is unreachable may be reachable later, so that is not a CannotOpen.
+    An unreachable server is not reported as CannotOpen, because it may be reachable later.
     """
     if isinstance(error, asyncpg.TargetServerAttributeNotMatched):
         return StorageUnavailable(f"{location.display_name}: no host accepts writes; only standbys responded")
@@ -105,25 +105,10 @@ def is_connection_lost(error: Exception) -> bool:
     return not is_misuse and isinstance(error, (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError))
 
 
-def is_read_only(error: Exception) -> bool:
-    """Return whether the server rejects writes in this session."""
-    return isinstance(error, asyncpg.ReadOnlySQLTransactionError)
-
-
-def is_lock_conflict(error: StorageError) -> bool:
-    """Return whether the server rolled back because of a lock of another transaction."""
-    return isinstance(error.__cause__, (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError))
-
-
-def is_serialization_failure(error: StorageError) -> bool:
-    """Return whether the server rolled back because a concurrent transaction committed first."""
-    return isinstance(error.__cause__, asyncpg.SerializationError)
-
-
 def _code(error: Exception) -> str:
     return (error.sqlstate or "") if isinstance(error, asyncpg.PostgresError) else ""
 
 
 def _find(table: Mapping[str, T], code: str) -> T | None:
-    """Return the entry for a code, or for its class."""
+    """Return the entry for a code, or for the class of the code."""
     return table.get(code) or table.get(code[:2])

@@ -1,7 +1,7 @@
 """The parts of a `postgresql:` URL: the server, the database, the schema in it, and the options.
 
-Our own options are removed from the URL; the rest is passed to the driver. Messages show the server without
-user and password.
+Our own options are removed from the URL, and the rest of the URL is passed to the driver. Messages show the
+URL without user and password.
 """
 
 from __future__ import annotations
@@ -31,24 +31,25 @@ class Options(msgspec.Struct, frozen=True, kw_only=True):
     schema: str = "perdure"
     """The schema of the tables. Each schema is a separate storage."""
     pool: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
-    """The maximum number of connections. One more listens while there is a watch."""
+    """Maximum number of connections. While there is a watch, one more connection listens."""
     pooler: Literal["transaction"] | None = None
-    """transaction: a pooler assigns a server connection to each transaction."""
+    """Must be `transaction` if a pooler assigns a server connection to each transaction."""
     migrate: Literal["auto", "never"] = "auto"
-    """auto: opening the storage creates the tables or migrates them to the newest schema."""
+    """With `auto`, opening the storage creates the tables or migrates them to the newest schema."""
     statement_timeout: _Seconds = 60.0
-    """Seconds that a statement can take before StorageBusy. 0: no limit."""
+    """Maximum number of seconds for a statement before StorageBusy is raised. 0 means no limit."""
     lock_timeout: _Seconds = 30.0
-    """Seconds that a commit waits for concurrent writes to its partition before StorageBusy. 0: no limit."""
+    """Maximum number of seconds that a commit waits for other writes to its partition. 0 means no limit."""
     persistence: Literal["any", "required", "always"] = "required"
-    """any: accept a server that does not flush its writes. always: refuse one that a power cut can damage."""
+    """With `any`, a server that does not flush its writes is accepted. With `always`, a server whose pages a
+    power cut can damage is refused."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A server, a schema and how to use them."""
+    """A server, a schema, and the options to use them with."""
 
     dsns: tuple[str, ...]
-    """The URLs for the driver: one for each host, to be tried in order."""
+    """The URLs for the driver: one for each host, in the order in which they are tried."""
     display_name: str
     """The URL without user, password and options, for messages."""
     options: Options = Options()
@@ -65,7 +66,7 @@ class Location(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def channel(self) -> str:
-        """The channel of notifications. If two schemas share one by chance, there are extra wake-ups."""
+        """The channel of notifications. If two schemas share one by chance, watches wake unnecessarily."""
         return f"perdure_{crc32(self.options.schema.encode()):08x}"
 
     @property
@@ -90,7 +91,7 @@ def parse_url(url: str) -> Location:
         raise _invalid_url_error(scheme)
     display_name = f"{scheme}://{hosts}{parts.path}"
     pairs = [pair for pair in parts.query.split("&") if pair]
-    own_options = [pair for pair in pairs if _option_name(pair) in Options.__struct_fields__]
+    own_options = [pair for pair in pairs if pair.partition("=")[0] in Options.__struct_fields__]
     query = "&".join(pair for pair in pairs if pair not in own_options)
     options = parse_options("&".join(own_options), Options, display_name, _OPTIONS_HELP)
     _check_schema(display_name, options.schema)
@@ -104,22 +105,18 @@ def parse_url(url: str) -> Location:
 
 
 def _has_unencoded_password(parts: SplitResult) -> bool:
-    """Return whether an unencoded character may have ended the password too early."""
+    """Return whether an unencoded special character may have truncated the password."""
     return bool(parts.fragment) or "@" in parts.path or "@" in parts.query
 
 
 def _are_valid_hosts(hosts: Sequence[str]) -> bool:
-    """Return whether each port is a number: without a host, the password would be parsed as a port."""
+    """Return whether each port is a number. If no host is given, part of a password may be in its place."""
     ports = [host.rpartition("]")[2].partition(":")[2] for host in hosts]
     return all(not port or port.isdecimal() for port in ports) and (all(hosts) or len(hosts) == 1)
 
 
-def _option_name(pair: str) -> str:
-    return pair.partition("=")[0]
-
-
 def _check_schema(display_name: str, schema: str) -> None:
-    """Refuse a name that the server would truncate, or interpret differently."""
+    """Refuse a name that the server would truncate or interpret differently."""
     if not 1 <= len(schema.encode()) <= _MAX_IDENTIFIER_BYTES or "\0" in schema:
         reason = f"the schema name must have 1 to {_MAX_IDENTIFIER_BYTES} bytes and no NUL"
         raise CannotOpen(display_name, reason, "use another schema")
@@ -128,7 +125,7 @@ def _check_schema(display_name: str, schema: str) -> None:
 
 
 def _invalid_url_error(scheme: str) -> CannotOpen:
-    """Return an error that shows nothing of the URL: any part of it can be part of the password."""
+    """Return an error that does not show the URL, because any part of it can be part of the password."""
     remedy = (
         "use postgresql://user:password@host:port/database "
         "(write @ / ? # in user, password and database as %40 %2F %3F %23)"

@@ -1,7 +1,7 @@
-"""Wake the watches of this client when other clients commit: by LISTEN, or by polling behind a pooler.
+"""Wake the watches of this client when other clients commit: by LISTEN or, through a pooler, by polling.
 
-Without watches, nothing runs. After a lost connection all watches are woken, because changes may have been
-missed.
+Nothing runs while there is no watch. After a lost connection all watches are woken, because changes may have
+been missed.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from .pool import Connection
 
 LINGER_SECONDS = 5.0
-"""Seconds to continue after the last watch is closed: another is often opened soon."""
+"""Seconds to continue listening after the last watch is closed, because another is often opened soon."""
 RECONNECT_DELAY = 1.0
-"""Seconds before a lost connection is replaced."""
+"""Seconds to wait before a lost connection is replaced."""
 KEEPALIVE_SECONDS = 30.0
 """Seconds without a notification after which the connection is checked."""
 POLL_SECONDS = 0.2
@@ -36,7 +36,7 @@ MAX_PAYLOAD_BYTES = 7_999
 
 
 class ChangeListener(ABC):
-    """Receives the changes of other clients, in a task that runs while there is a watch."""
+    """A receiver of the changes of other clients. Its task runs while there is a watch."""
 
     def __init__(self, pool: ConnectionPool) -> None:
         self.watches = WatchRegistry(on_watched_changed=self._on_watched_changed)
@@ -47,7 +47,7 @@ class ChangeListener(ABC):
         self._end: asyncio.TimerHandle | None = None
 
     def message(self, addresses: Sequence[Address] | None) -> str:
-        """Return the notification of a change at these addresses, or at any address if None."""
+        """Return the message to send after a change at these addresses. None means any address."""
         message = msgspec.json.encode((self._client, addresses))
         if len(message) > MAX_PAYLOAD_BYTES:
             return self.message(None)
@@ -90,14 +90,17 @@ class ChangeListener(ABC):
 
 
 class NotifyListener(ChangeListener):
-    """Listens on a separate connection."""
+    """A receiver of notifications, which listens on a separate connection."""
 
     async def _listen_once(self) -> None:
         connection = await self._pool.connect()
         try:
             await self._listen(connection)
         finally:
-            await _close(connection)
+            try:
+                await connection.close(timeout=CLOSE_TIMEOUT)
+            except DRIVER_ERRORS:
+                connection.terminate()
 
     async def _listen(self, connection: Connection) -> None:
         lost = asyncio.Event()
@@ -114,7 +117,7 @@ class NotifyListener(ChangeListener):
     def _on_notification(self, _connection: object, _pid: int, _channel: str, payload: object) -> None:
         try:
             client, addresses = msgspec.json.decode(str(payload), type=tuple[str, list[Address] | None])
-        except msgspec.DecodeError:  # sent by something else
+        except msgspec.DecodeError:  # another application has sent it
             client, addresses = "", None
         if client == self._client:
             return  # our watches were woken when the commit returned
@@ -125,7 +128,7 @@ class NotifyListener(ChangeListener):
 
 
 class PollingListener(ChangeListener):
-    """Polls a counter that every commit increments, because LISTEN does not work through a pooler."""
+    """A receiver that polls a counter of commits, because LISTEN does not work through a pooler."""
 
     async def _listen_once(self) -> None:
         sql = statement("change_counter", self._pool.location.quoted_schema)
@@ -136,11 +139,3 @@ class PollingListener(ChangeListener):
                 self.watches.wake_all()
             last = number
             await asyncio.sleep(POLL_SECONDS)
-
-
-async def _close(connection: Connection) -> None:
-    """Close with a timeout, even if the listening task is cancelled."""
-    try:
-        await connection.close(timeout=CLOSE_TIMEOUT)
-    except DRIVER_ERRORS:
-        connection.terminate()

@@ -1,7 +1,7 @@
 """The schema: check the server and the schema before changing them, create and migrate tables, load SQL.
 
-Each statement is in a file of `sql`, and is named after it. Several processes can migrate at the same time:
-they wait for each other, and the later ones find it done.
+Each statement is in a file in the directory `sql`. The name of the file is the name of the statement. Several
+processes can migrate at the same time: the first one migrates, and the others wait and find the new schema.
 """
 
 from __future__ import annotations
@@ -33,19 +33,27 @@ class _Fetch(Protocol):
 
 async def migrate(url: str) -> None:
     """Create the tables, or migrate them to the newest schema."""
-    location = parse_url(url)
+    pool = await open_pool(parse_url(url), may_migrate=True)
+    with anyio.CancelScope(shield=True):
+        await pool.close()
+
+
+async def open_pool(location: Location, *, may_migrate: bool) -> ConnectionPool:
+    """Connect to the server, and create or migrate the schema if necessary and allowed."""
     pool = await ConnectionPool.open(location)
     try:
-        await prepare_schema(pool, may_migrate=True)
-    finally:
+        await prepare_schema(pool, may_migrate=may_migrate)
+    except BaseException:
         with anyio.CancelScope(shield=True):
             await pool.close()
+        raise
+    return pool
 
 
 async def prepare_schema(
     pool: ConnectionPool, *, may_migrate: bool, steps: tuple[str, ...] | None = None
 ) -> None:
-    """Create or migrate the schema if necessary. If that is not allowed, raise and change nothing."""
+    """Create or migrate the schema if necessary. If that is not allowed, raise MissingSchema."""
     location = pool.location
     steps = migrations() if steps is None else steps
     found = await _inspect(location, pool.read)
@@ -56,7 +64,7 @@ async def prepare_schema(
     if not may_migrate:
         reason = "the tables do not exist"
         if version:
-            needed = f"this version of perdure needs {len(steps)}"
+            needed = f"but this version of perdure needs {len(steps)}"
             reason = f"the tables have schema version {version}, {needed}"
         remedy = f"run: perdure migrate --url {location.display_name}"
         raise MissingSchema(location.display_name, reason, remedy)
@@ -64,7 +72,7 @@ async def prepare_schema(
 
 
 async def _migrate(pool: ConnectionPool, steps: tuple[str, ...]) -> None:
-    """Run the missing steps, all in one transaction."""
+    """Run the missing migrations in one transaction."""
     location = pool.location
     async with pool.transaction() as session:
         await session.execute(_LOCK_MIGRATION, location.options.schema, timeout=FULL_SCAN_TIMEOUT)
@@ -93,7 +101,7 @@ async def _schema_version(location: Location, found: asyncpg.Record, fetch: _Fet
         raise ForeignStorage(location.display_name, reason, "use another schema")
     version: int = rows[0]["version"]
     if version > newest:
-        reason = f"its schema version is {version}, this version of perdure supports up to {newest}"
+        reason = f"its schema version is {version}, but this version of perdure supports up to {newest}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")
     return version
 
@@ -117,7 +125,7 @@ def _check_persistence(location: Location, found: asyncpg.Record) -> None:
     if found["fsync"] != "on":
         reason = "the server does not flush its writes to the disk (fsync is off)"
         if location.options.persistence != "any":
-            remedy = "set fsync = on, or add persistence=any to the URL to accept the loss"
+            remedy = "set fsync = on, or add persistence=any to the URL to accept this risk"
             raise UnsafeServer(location.display_name, reason, remedy)
         log.warning("%s: %s; acknowledged writes can be lost", location.display_name, reason)
     elif found["full_page_writes"] != "on" and location.options.persistence == "always":
@@ -132,13 +140,13 @@ def _check_persistence(location: Location, found: asyncpg.Record) -> None:
 
 @cache
 def statement(name: str, schema: str) -> str:
-    """Return a statement on the tables of a schema, whose name is already quoted."""
+    """Return a statement for the tables of a schema. The name of the schema is already quoted."""
     return (_PACKAGE / "sql" / f"{name}.sql").read_text(encoding="utf-8").replace("{schema}", schema)
 
 
 @cache
 def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descending: bool) -> str:
-    """Return the statement of a page. The expressions select the index: see the first migration."""
+    """Return the statement of a page. Its expressions select the index, as the first migration explains."""
     order = '"order" + 0' if one_tag else '"order"'
     columns = [order, "key"] if one_partition else [order, "key", "partition"]
     scope = "space = $1 AND partition = $2" if one_partition else "space || '' = $1"
@@ -150,15 +158,15 @@ def page_statement(schema: str, *, one_partition: bool, one_tag: bool, descendin
         "ordering": ", ".join(f"{column} DESC" if descending else column for column in columns),
     }
     sql = statement("page", "{schema}")
-    for name, text in {**parts, "schema": schema}.items():  # the schema last: its name can contain braces
+    for name, text in {**parts, "schema": schema}.items():  # the schema is last: its name can contain braces
         sql = sql.replace(f"{{{name}}}", text)
     return sql
 
 
 def limit_bytes(listing: str, maximum: int) -> str:
-    """Return the statement of a listing that ends with the record whose body reaches this size in total.
+    """Return a statement that ends a listing when the total size of its bodies reaches a maximum.
 
-    The server knows the length of a body without reading it.
+    The server knows the length of a body without reading the body.
     """
     sums = "sum(octet_length(body)) OVER (ROWS UNBOUNDED PRECEDING) AS bytes"
     page = f"SELECT *, {sums} FROM ({listing}) AS listed"  # noqa: S608 - `listing` is a packaged statement
@@ -166,7 +174,7 @@ def limit_bytes(listing: str, maximum: int) -> str:
 
 
 def addresses_only(listing: str) -> str:
-    """Return the statement of a listing that reads addresses instead of records."""
+    """Return a statement that reads only the addresses of a listing."""
     _, rest = listing.split("\n", 1)
     return f"SELECT space, partition, key\n{rest}"
 

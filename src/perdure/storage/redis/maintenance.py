@@ -12,8 +12,8 @@ from typing import NamedTuple, cast
 
 from ..batcher import batched
 from ..contract import MaintenanceReport, StorageInfo
-from ..damage import Damaged
 from ..errors import StorageCorrupt, StorageError
+from ..page import Damaged
 from ..record import Address, Space
 from ..shards import shard_of
 from .index_scan import MergedScan, ShardScan

@@ -12,8 +12,7 @@ from functools import partial
 from itertools import takewhile
 from typing import cast
 
-from ..damage import Damaged, checked
-from ..page import MAX_PAGE_BYTES, Page
+from ..page import MAX_PAGE_BYTES, Damaged, Page, checked
 from ..record import Address, Micros, PageRequest, Record, Space, Tag
 from ..shards import SHARD_COUNT, shard_of
 from .index_scan import MergedScan, ShardScan

@@ -1,6 +1,6 @@
-"""The database file: check it before it is changed, create, migrate and connect to it; load its SQL.
+"""The database file: check it before it is changed, create and migrate it, connect to it, and load its SQL.
 
-Each statement is in a file of `sql`, and is named after it.
+Each statement is in a file in the directory `sql`. The name of the file is the name of the statement.
 """
 
 from __future__ import annotations
@@ -16,22 +16,27 @@ from urllib.parse import quote
 
 from ..errors import CannotOpen, ForeignStorage, NewerSchema, StorageBusy, StorageCorrupt, StorageReadOnly
 from .errors import is_busy, is_not_a_database
-from .location import Location, Options
+from .location import Location
 
 APPLICATION_ID = 0x70726472  # "prdr"; stored in the header of the file
 _PACKAGE = files(__package__ or "")
 _MIN_VERSION = (3, 40)
 _HEADER_READ_ATTEMPTS = 5
 _LOCK_RETRY_SECONDS = 0.0005, 0.003
-"""Shorter than SQLite's own delays, with which a process can wait forever among busy ones."""
+"""Range of the random delay between attempts to get a lock. SQLite's own delays are longer: with them, a
+process can wait forever while others write."""
 
 
 def prepare_database(location: Location, steps: tuple[tuple[str, ...], ...] | None = None) -> None:
     """Create the file, or migrate it to the newest schema, in WAL mode. A refused file is left unchanged."""
-    _check_sqlite_version(location)
+    if sqlite3.sqlite_version_info < _MIN_VERSION:
+        reason = f"Python uses SQLite {sqlite3.sqlite_version}"
+        raise CannotOpen(location.display_name, reason, "use a Python with SQLite 3.40 or later")
     steps = migrations() if steps is None else steps
-    if not _is_new_file(location):
-        _check_header(location, len(steps))
+    if not _is_new_file(location):  # check its header first: opening the database can already change the file
+        application, version = _read_header_with_retry(location)
+        _check_application(location, application)
+        _check_version(location, version, len(steps))
     db = connect(location, create=True, wait_for_locks=True)
     try:
         _migrate(db, location, steps)
@@ -52,25 +57,22 @@ def connect(location: Location, *, create: bool = False, wait_for_locks: bool = 
         cached_statements=64,
     )
     try:
-        _configure(db, options, wait_for_locks=wait_for_locks)
+        db.execute(f"PRAGMA synchronous = {options.synchronous}")
+        if options.max_bytes is not None:
+            (page_size,) = db.execute("PRAGMA page_size").fetchone()
+            db.execute(f"PRAGMA max_page_count = {max(1, options.max_bytes // page_size)}")
+        if not wait_for_locks:
+            db.execute("PRAGMA busy_timeout = 0")
     except BaseException:
         db.close()
         raise
     return db
 
 
-def _configure(db: sqlite3.Connection, options: Options, *, wait_for_locks: bool) -> None:
-    db.execute(f"PRAGMA synchronous = {options.synchronous}")
-    if options.max_bytes is not None:
-        (page_size,) = db.execute("PRAGMA page_size").fetchone()
-        db.execute(f"PRAGMA max_page_count = {max(1, options.max_bytes // page_size)}")
-    if not wait_for_locks:
-        db.execute("PRAGMA busy_timeout = 0")
-
-
 def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Location) -> sqlite3.Cursor:
-    """Execute a statement that needs a lock; wait for the lock for up to `busy_timeout`."""
-    deadline = time.monotonic() + location.options.busy_timeout
+    """Execute a statement that needs a lock. Wait for the lock for up to `busy_timeout` seconds."""
+    seconds = location.options.busy_timeout
+    deadline = time.monotonic() + seconds
     while True:
         try:
             return db.execute(statement)
@@ -78,8 +80,7 @@ def execute_when_unlocked(db: sqlite3.Connection, statement: str, location: Loca
             if not is_busy(error):
                 raise
             if time.monotonic() >= deadline:
-                waited = f"{location.options.busy_timeout:g} seconds (busy_timeout)"
-                reason = f"the database was locked for {waited}"
+                reason = f"the database was locked for {seconds:g} seconds (busy_timeout)"
                 raise StorageBusy(f"{location.display_name}: {reason}") from error
             time.sleep(uniform(*_LOCK_RETRY_SECONDS))
 
@@ -89,13 +90,13 @@ def _uri(location: Location) -> str:
 
 
 def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str, ...], ...]) -> None:
-    """Run the missing steps, all in one transaction."""
+    """Run the missing migrations in one transaction."""
     if _read_version(db, location) == len(steps):
         return
     db.execute("BEGIN")
     try:
-        # This takes the write lock. In an empty file it also writes the first page, so it must be within the
-        # transaction: before it, the file would not have our application id for a moment.
+        # This takes the write lock. In an empty file it also writes the first page, so it is done inside the
+        # transaction: otherwise the file would exist for a moment without our application id.
         execute_when_unlocked(db, "PRAGMA auto_vacuum = INCREMENTAL", location)
         version = _read_version(db, location)  # another process may have migrated it
         _check_version(location, version, len(steps))
@@ -113,16 +114,10 @@ def _migrate(db: sqlite3.Connection, location: Location, steps: tuple[tuple[str,
 
 def _read_version(db: sqlite3.Connection, location: Location) -> int:
     (tables,) = execute_when_unlocked(db, "SELECT count(*) FROM sqlite_master", location).fetchone()
-    # Read second: the tables and the id are written together.
+    # Read after the tables, because one transaction writes both.
     (application,) = execute_when_unlocked(db, "PRAGMA application_id", location).fetchone()
     _check_application(location, application if tables else APPLICATION_ID)
     return execute_when_unlocked(db, "PRAGMA user_version", location).fetchone()[0]
-
-
-def _check_sqlite_version(location: Location) -> None:
-    if sqlite3.sqlite_version_info < _MIN_VERSION:
-        reason = f"Python uses SQLite {sqlite3.sqlite_version}"
-        raise CannotOpen(location.display_name, reason, "use a Python with SQLite 3.40 or later")
 
 
 def _is_new_file(location: Location) -> bool:
@@ -143,15 +138,8 @@ def _is_new_file(location: Location) -> bool:
         raise CannotOpen(name, str(error), "check the path and the permissions of its directory") from error
 
 
-def _check_header(location: Location, newest: int) -> None:
-    """Check the header of the file, because opening the database can already change it."""
-    application, version = _read_header_with_retry(location)
-    _check_application(location, application)
-    _check_version(location, version, newest)
-
-
 def _read_header_with_retry(location: Location) -> tuple[int, int]:
-    """Repeat a failed read: another process may be writing its log back into the file."""
+    """Read the header, and retry if that fails: another process may be writing its log back into the file."""
     for _ in range(_HEADER_READ_ATTEMPTS):
         try:
             return _read_header(location)
@@ -161,14 +149,14 @@ def _read_header_with_retry(location: Location) -> tuple[int, int]:
 
 
 def _read_header(location: Location) -> tuple[int, int]:
-    """Return application id and schema version. SQLite reads them without locks, as from an immutable file.
+    """Return the application id and the schema version, which SQLite reads without locks.
 
-    Closing a file that was opened with `open` would release the locks of this process (POSIX).
+    The file is not read with `open`, because closing it would release the locks of this process (POSIX).
     """
     db = sqlite3.connect(f"{_uri(location)}?mode=ro&immutable=1", uri=True)
     try:
         if _has_sidecar(location.path, "-wal") or _has_sidecar(location.path, "-journal"):
-            db.execute("PRAGMA writable_schema = ON")  # accept a file whose last pages are in there
+            db.execute("PRAGMA writable_schema = ON")  # accept a file whose last pages are still in the log
         else:
             _check_not_truncated(db, location)
         (application,) = db.execute("PRAGMA application_id").fetchone()
@@ -198,7 +186,7 @@ def _check_application(location: Location, application: int) -> None:
 
 def _check_version(location: Location, version: int, newest: int) -> None:
     if version > newest:
-        reason = f"its schema version is {version}, this version of perdure supports up to {newest}"
+        reason = f"its schema version is {version}, but this version of perdure supports up to {newest}"
         raise NewerSchema(location.display_name, reason, "upgrade perdure")
 
 

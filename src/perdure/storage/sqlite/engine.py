@@ -1,4 +1,4 @@
-"""The SQLite engine: the seven verbs on one file, safe with several processes.
+"""The SQLite engine: the seven verbs on one file, which several processes can use at the same time.
 
 Writes go through `writer` and `transaction`, reads through `reader` and `rows`.
 """
@@ -7,11 +7,10 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from ..contract import Engine, MaintenanceReport, StorageInfo, counter_finding
-from ..damage import Damaged, checked
-from ..page import page_of
+from ..page import Damaged, checked, page_of
 from ..record import (
     Address,
     Change,
@@ -39,18 +38,18 @@ _DUE = statement("due")
 _COUNTS = statement("counts")
 _ALL = statement("all")
 VACUUM_PAGES = 500
-"""Number of pages that one step of a vacuum moves while the database is locked: 2 MB, a few milliseconds."""
+"""Number of pages that one step of a vacuum moves while it locks the database: 2 MB, a few milliseconds."""
 
 
 async def open_engine(url: str) -> SqliteEngine:
-    """Open the file that the URL names; create or migrate it if necessary."""
+    """Open the file of a URL. Create or migrate it if necessary."""
     location = parse_url(url)
     with translate_errors(location.display_name):
         return SqliteEngine(location, *await asyncio.to_thread(_connect, location))
 
 
 def _connect(location: Location) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-    """Return connections to write and to read. This can wait for other processes, so it runs in a thread."""
+    """Return a connection to write and one to read. This can wait for other processes: run it in a thread."""
     prepare_database(location)
     writing = connect(location)
     try:
@@ -72,10 +71,9 @@ class SqliteEngine(Engine):
         self._watches = WatchRegistry(on_watched_changed=self._update_polling)
 
     async def get(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
-        def read(db: sqlite3.Connection) -> list[Record | None]:
-            return [_fetch_record(db, address, now) for address in addresses]
-
-        return await self._reader.run_inline(read, len(addresses))
+        return await self._reader.run_inline(
+            lambda db: [_fetch_record(db, address, now) for address in addresses], len(addresses)
+        )
 
     async def commit(
         self, changes: Sequence[Change], *, guard: Guard | None, now: Micros
@@ -149,22 +147,18 @@ def _fetch_record(db: sqlite3.Connection, address: Address, now: Micros) -> Reco
 
 
 def _fetch_records(db: sqlite3.Connection, sql: str, values: dict[str, object], limit: int) -> list[Record]:
-    """Return a page. No more rows are fetched than fit into it."""
+    """Return a page. Rows that do not fit into it are not fetched."""
     return read(db, sql, values, lambda found: page_of(found, limit))
 
 
 def _vacuum(db: sqlite3.Connection) -> None:
-    """Return free pages to the file system, in steps, so that writers can write in between."""
+    """Return free pages to the file system, in steps, so that other clients can write between the steps."""
     free = _free_pages(db)
     while free:
         db.executescript(f"PRAGMA incremental_vacuum({VACUUM_PAGES})")  # `execute` would free one page only
         before, free = free, _free_pages(db)
-        if free >= before:  # concurrent writes free as many, or the file has no incremental vacuum
+        if free >= before:  # other clients free as many, or the file has no incremental vacuum
             return
-
-
-def _damaged_in(found: Iterable[Record | Damaged]) -> list[str]:
-    return [str(each) for each in found if isinstance(each, Damaged)]
 
 
 def _free_pages(db: sqlite3.Connection) -> int:
@@ -180,7 +174,7 @@ def _maintain(location: Location) -> MaintenanceReport:
         db.execute("PRAGMA optimize").fetchall()
         db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
         findings = [str(row[0]) for row in db.execute("PRAGMA quick_check").fetchall() if row[0] != "ok"]
-        findings += read(db, _ALL, {}, _damaged_in)
+        findings += read(db, _ALL, {}, lambda rows: [str(row) for row in rows if isinstance(row, Damaged)])
         for space, partition, tag, stored, actual in wrong_counters(db):
             findings.append(counter_finding(space, partition, tag, stored=stored, actual=actual))
     finally:

@@ -1,4 +1,4 @@
-"""SQLite's result codes as errors of the contract. The code decides, never the message."""
+"""Translate SQLite's result codes to errors of the contract. Messages are not parsed."""
 
 from __future__ import annotations
 
@@ -67,5 +67,5 @@ def translate_errors(path: str) -> Generator[None]:
 
 
 def _primary_code(error: sqlite3.Error) -> int:
-    """Return the low byte of the result code; the rest of an extended code is detail."""
+    """Return the low byte of an extended result code, which is the primary code."""
     return getattr(error, "sqlite_errorcode", 0) & 0xFF

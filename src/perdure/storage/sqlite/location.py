@@ -18,16 +18,16 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The options of a `sqlite:` URL."""
 
     synchronous: Literal["full", "normal"] = "full"
-    """full: acknowledged writes survive a power cut. normal: they survive a crash of the process, and a power
-    cut can lose the last of them. Neither damages the file."""
+    """With `full`, acknowledged writes survive a power cut. With `normal`, they survive a crash of the
+    process, but a power cut can lose the last of them. Neither setting can damage the file."""
     busy_timeout: Annotated[float, msgspec.Meta(ge=0, le=86_400)] = 30.0
-    """Seconds to wait for other processes before StorageBusy."""
+    """Seconds to wait for locks of other processes before StorageBusy is raised."""
     max_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
-    """The size that the file can reach before StorageFull."""
+    """Maximum size of the file. A write that would exceed it raises StorageFull."""
 
 
 class Location(msgspec.Struct, frozen=True, kw_only=True):
-    """A file and how to open it."""
+    """The path of a file and the options to open it with."""
 
     path: Path
     options: Options = Options()
@@ -41,22 +41,19 @@ def parse_url(url: str) -> Location:
     """Parse `sqlite:///relative.db` or `sqlite:////absolute.db`, with options after a question mark."""
     try:
         parts = urlsplit(url)
-    except ValueError as error:
+        path = unquote(parts.path[1:])
+        path.encode()
+        absolute = Path(path).absolute()
+    except (OSError, ValueError) as error:  # an error of encoding is a ValueError
         raise _invalid_url_error(url) from error
-    path = unquote(parts.path[1:])
     is_file = url.startswith("sqlite:///") and path not in ("", ":memory:") and "\0" not in path
     if not is_file or parts.fragment:
         raise _invalid_url_error(url)
-    try:
-        path.encode()
-        absolute = Path(path).absolute()
-    except (OSError, UnicodeEncodeError) as error:
-        raise _invalid_url_error(url) from error
     return Location(path=absolute, options=parse_options(parts.query, Options, url, _OPTIONS_HELP))
 
 
 def file_exists(url: str) -> bool:
-    """Return whether the file exists. Opening the URL would create it otherwise."""
+    """Return whether the file exists. If not, opening the URL creates it."""
     return parse_url(url).path.exists()
 
 

@@ -1,6 +1,6 @@
-"""Rows as records. Text that is not UTF-8 makes its own record unreadable, and no other.
+"""Convert rows to records. Text that is not UTF-8 damages only its own record.
 
-The `sqlite3` module raises an error for a row with such text and ends the statement. The statement is then
+For a row with such text, the `sqlite3` module raises an error and ends the statement. The statement is then
 run again with a text factory of our own, which is slower.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, TypeVar
 
-from ..damage import Damaged
+from ..page import Damaged
 from ..record import Address, Record, Space, Tag
 from .database import statement
 from .errors import is_undecodable
@@ -27,7 +27,7 @@ def read(
     values: Mapping[str, object],
     take: Callable[[Iterator[Record | Damaged]], T],
 ) -> T:
-    """Run a statement, pass its records to `take`, which need not read all of them, and return its result."""
+    """Run a statement and pass its records to `take`, which need not read all of them; return its result."""
     try:
         with closing(_records(db, sql, values)) as found:
             return take(found)
@@ -48,7 +48,7 @@ def wrong_counters(db: sqlite3.Connection) -> list[tuple[Space, str, Tag, int, i
 
 
 def _records(db: sqlite3.Connection, sql: str, values: Mapping[str, object]) -> Generator[Record | Damaged]:
-    """Yield the records. Close this generator: until then the statement keeps its snapshot and the log."""
+    """Yield the records. The caller must close the generator: until then the log cannot be truncated."""
     with closing(db.execute(sql, values)) as cursor:
         for row in cursor:
             yield _record(row)
@@ -74,7 +74,7 @@ def _record(row: tuple[Any, ...]) -> Record | Damaged:
 
 @contextmanager
 def text_or_none(db: sqlite3.Connection) -> Generator[None]:
-    """Read text that is not UTF-8 as None."""
+    """Within this context, read text that is not UTF-8 as None."""
     db.text_factory = _decode_or_none
     try:
         yield

@@ -1,4 +1,4 @@
-"""The writing verbs, within one transaction of the writer's connection.
+"""`commit` and `purge`, within a transaction of the writer's connection.
 
 Many commits share a transaction. Each is decided first and written only if all of its changes are accepted,
 so no single commit ever has to be rolled back. Counters are summed over the transaction and written once.
@@ -50,7 +50,7 @@ _ADD_COUNT = statement("add_count")
 _DELETE_ZERO_COUNT = statement("delete_zero_count")
 
 ALL_PARTITIONS = ""
-"""The partition name of the counters over all partitions. No record can have it."""
+"""The partition name in counters over all partitions. No record can have this name."""
 
 
 class _StoredRow(NamedTuple):
@@ -63,7 +63,7 @@ class _StoredRow(NamedTuple):
     tag: Tag
 
     def state(self, now: Micros) -> RecordState | None:
-        """Return the state that decides about a change; None if the record has expired."""
+        """Return the state of the record, or None if it has expired."""
         return RecordState(self.version, self.order, self.tag) if is_live(self.expires_at, now) else None
 
 
@@ -91,7 +91,7 @@ class Transaction:
             partition = changes[0].address.partition
             delta = guard_delta(guard, changes, accepted, now)
             if delta > 0 and self._guarded_count(guard, partition) + delta > guard.max_count:
-                self._purge_partition(partition, now)
+                self._delete_expired(_EXPIRED_PARTITION, (now, partition))
                 guard_count = self._guarded_count(guard, partition) + delta
                 if guard_count > guard.max_count:
                     return Refused(results, guard_count=guard_count)
@@ -101,9 +101,7 @@ class Transaction:
         return Committed(accepted)
 
     def purge(self, until: Micros, limit: int) -> list[Purged]:
-        with text_or_none(self._db):
-            rows: list[_ExpiredRow] = self._db.execute(_EXPIRED, (until, limit)).fetchall()
-        return self._delete_rows(rows)
+        return self._delete_expired(_EXPIRED, (until, limit))
 
     def repair_counters(self) -> None:
         for space, partition, tag, stored, actual in wrong_counters(self._db):
@@ -122,36 +120,31 @@ class Transaction:
     def _apply(self, change: Change, stored: _StoredRow | None, result: Accepted | Kept) -> None:
         if isinstance(result, Kept):
             return
+        row = stored.id if stored else None
         match change:
             case Insert(record=record) | InsertIfAbsent(record=record):
                 self._insert(record, stored)
-            case Replace(after=after):
-                self._replace(after, stored)
+            case Replace(after=new):
+                values = new.body, new.version, new.tag, new.expires_at, new.lane, new.wake_at, row
+                self._db.execute(_REPLACE, values)
             case Delete():
-                self._delete(stored)
+                self._db.execute(_DELETE, (row,))
         for space, tag, delta in tag_deltas(change, result):
             self._add_delta(space, change.address.partition, tag, delta)
 
     def _insert(self, record: Record, expired: _StoredRow | None) -> None:
         if expired is not None:
-            self._delete(expired)
+            self._db.execute(_DELETE, (expired.id,))
             self._add_delta(record.space, record.partition, expired.tag, -1)
         self._db.execute(_INSERT, msgspec.structs.astuple(record))  # the columns are the fields, in order
 
-    def _replace(self, after: Record, stored: _StoredRow | None) -> None:
-        row = stored.id if stored else None
-        self._db.execute(
-            _REPLACE,
-            (after.body, after.version, after.tag, after.expires_at, after.lane, after.wake_at, row),
-        )
-
-    def _delete(self, stored: _StoredRow | None) -> None:
-        self._db.execute(_DELETE, (stored.id if stored else None,))
-
-    def _delete_rows(self, rows: Sequence[_ExpiredRow]) -> list[Purged]:
+    def _delete_expired(self, sql: str, values: tuple[object, ...]) -> list[Purged]:
+        """Delete the records that a statement finds, and return them."""
+        with text_or_none(self._db):
+            rows: list[_ExpiredRow] = self._db.execute(sql, values).fetchall()
         self._db.executemany(_DELETE, [row[:1] for row in rows])
         for _, space, partition, _, tag in rows:
-            if tag is not None:  # a damaged tag is not counted: `repair_counters` corrects that
+            if tag is not None:  # otherwise its tag is damaged: `repair_counters` corrects the count
                 self._add_delta(space, partition, tag, -1)
         return [Purged(space, partition, key, tag or "") for _, space, partition, key, tag in rows]
 
@@ -160,11 +153,6 @@ class Transaction:
     def _add_delta(self, space: Space, partition: str, tag: Tag, delta: int) -> None:
         self._deltas[space, partition, tag] += delta
         self._deltas[space, ALL_PARTITIONS, tag] += delta
-
-    def _purge_partition(self, partition: str, now: Micros) -> None:
-        with text_or_none(self._db):
-            rows: list[_ExpiredRow] = self._db.execute(_EXPIRED_PARTITION, (now, partition)).fetchall()
-        self._delete_rows(rows)
 
     def _guarded_count(self, guard: Guard, partition: str) -> int:
         """Return the number of stored records with a guarded tag, including expired ones."""

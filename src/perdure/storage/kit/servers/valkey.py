@@ -1,4 +1,4 @@
-"""Valkey: one server, a cluster of three, or a master with a replica and sentinels."""
+"""Valkey: a single server, a cluster, or a master with a replica and sentinels."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def binary() -> Path:
 
 
 class Valkey(Server):
-    """One server that flushes its append-only file with each write. `settings` are those of valkey.conf."""
+    """A server that flushes its append-only file with each write. `settings` are those of valkey.conf."""
 
     def __init__(self, settings: Mapping[str, str] | None = None) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Valkey(Server):
         return f"redis://127.0.0.1:{self.port}/0"
 
     def new_url(self, options: str = "") -> str:
-        """Return the URL of a new storage: a prefix of its own."""
+        """Return the URL of a new storage, which has its own prefix."""
         return f"{self.url}?prefix={uuid4().hex}{options}"
 
     def command(self) -> list[str]:
@@ -60,7 +60,7 @@ class Valkey(Server):
 
 
 class _Sentinel(Valkey):
-    """A sentinel, which monitors a master and replaces it by a replica when it fails."""
+    """A sentinel, which monitors a master and promotes a replica when the master fails."""
 
     def __init__(self, master: Valkey, quorum: int, failure_timeout: float) -> None:
         super().__init__()
@@ -103,25 +103,8 @@ class _ServerGroup(ManagedServer):
         self._stack.close()
 
 
-class _Node(Valkey):
-    """One node of a cluster.
-
-    The port of the cluster bus is explicit: the default is its own port plus 10000.
-    """
-
-    def __init__(self, failure_timeout: float) -> None:
-        self.bus = free_port()
-        super().__init__(
-            {
-                "cluster-enabled": "yes",
-                "cluster-node-timeout": str(round(failure_timeout * 1000)),
-                "cluster-port": str(self.bus),
-            }
-        )
-
-
 class ValkeyCluster(_ServerGroup):
-    """Three nodes, each with a third of the slots, and no replicas.
+    """A cluster of nodes without replicas. Each node has an equal part of the slots.
 
     A node that is silent for longer than `failure_timeout` seconds is considered failed, and with it the
     whole cluster.
@@ -129,7 +112,12 @@ class ValkeyCluster(_ServerGroup):
 
     def __init__(self, nodes: int = 3, *, failure_timeout: float = 15.0) -> None:
         super().__init__()
-        self.nodes = [_Node(failure_timeout) for _ in range(nodes)]
+        timeout_ms = str(round(failure_timeout * 1000))
+        self._bus_ports = [str(free_port()) for _ in range(nodes)]  # the default, port + 10000, may be taken
+        self.nodes = [
+            Valkey({"cluster-enabled": "yes", "cluster-node-timeout": timeout_ms, "cluster-port": bus_port})
+            for bus_port in self._bus_ports
+        ]
 
     @property
     def url(self) -> str:
@@ -142,11 +130,11 @@ class ValkeyCluster(_ServerGroup):
         """Start the nodes and join them; return when each of them knows all slots."""
         for node in self.nodes:
             self._stack.enter_context(node)
-        first_node = self.nodes[0]
+        first_port = str(self.nodes[0].port)
         for at, node in enumerate(self.nodes):
             first, last = (SLOTS * edge // len(self.nodes) for edge in (at, at + 1))
             node.send_command("CLUSTER", "ADDSLOTSRANGE", str(first), str(last - 1))
-            node.send_command("CLUSTER", "MEET", "127.0.0.1", str(first_node.port), str(first_node.bus))
+            node.send_command("CLUSTER", "MEET", "127.0.0.1", first_port, self._bus_ports[0])
         wait_until("the cluster did not form", self._is_formed)
 
     def _is_formed(self) -> bool:
@@ -156,15 +144,14 @@ class ValkeyCluster(_ServerGroup):
 
 
 class ValkeySentinel(_ServerGroup):
-    """A master, a replica, and three sentinels.
+    """A master, a replica, and sentinels.
 
-    The sentinels replace the master by the replica if the master is silent for longer than `failure_timeout`
-    seconds.
+    If the master is silent for longer than `failure_timeout` seconds, the sentinels promote the replica.
     """
 
     def __init__(self, sentinels: int = 3, *, failure_timeout: float = 1.0) -> None:
         super().__init__()
-        no_delay = {"repl-diskless-sync-delay": "0"}  # the master would wait for more replicas
+        no_delay = {"repl-diskless-sync-delay": "0"}  # otherwise the master waits for more replicas
         self.master = Valkey(no_delay)
         self.replica = Valkey({**no_delay, "replicaof": f"127.0.0.1 {self.master.port}"})
         quorum = sentinels // 2 + 1
@@ -183,16 +170,17 @@ class ValkeySentinel(_ServerGroup):
         for server in (self.master, self.replica, *self.sentinels):
             self._stack.enter_context(server)
         wait_until(
-            "the replica does not follow", lambda: self._info_contains(self.replica, "master_link_status:up")
+            "the replica did not connect to its master",
+            lambda: self._info_contains(self.replica, "master_link_status:up"),
         )
         known = f"slaves=1,sentinels={len(self.sentinels)}"
         wait_until(
-            "the sentinels do not agree",
+            "the sentinels did not find each other",
             lambda: all(self._info_contains(each, known) for each in self.sentinels),
         )
 
     def shorten_failure_timeout(self) -> None:
-        """Reduce the failure timeout to one second, so that a test need not wait for a failover."""
+        """Reduce the failure timeout to one second, so that a failover starts soon."""
         for sentinel in self.sentinels:
             sentinel.send_command("SENTINEL", "SET", SERVICE, "down-after-milliseconds", "1000")
 

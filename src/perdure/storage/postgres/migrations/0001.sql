@@ -1,4 +1,4 @@
--- The schema of this storage is the search path while this runs.
+-- While this script runs, the search path is the schema of this storage.
 
 CREATE TABLE perdure_schema (version integer NOT NULL);
 
@@ -17,9 +17,9 @@ CREATE TABLE records (
     body text NOT NULL
 );
 
--- Each listing has one index, and expressions keep the planner from every other: `space || ''` stands where all
--- partitions are listed, `"order" + 0` where one tag is. It would else take a neighbour and filter, because most
--- records pass, and walk by a million that do not.
+-- Each listing has its own index. The expressions prevent the planner from using another: `space || ''` is in the
+-- indexes of all partitions, `"order" + 0` in those of one tag. Otherwise the planner may choose a similar index
+-- and a filter, because most records match, and then read a million records that do not.
 
 CREATE INDEX records_by_order ON records ((space || ''), "order", key, partition);
 
@@ -33,11 +33,11 @@ CREATE INDEX records_by_timer ON records (lane, wake_at, key, partition, space) 
 
 CREATE INDEX records_by_expiry ON records (expires_at, space, partition, tag) WHERE expires_at IS NOT NULL;
 
--- Of indexes that seem equal to it the planner takes the last, and on a new table all seem so. If that were
--- another one, looking up an address would walk through the partition.
+-- If several indexes seem equally good, as on a new table, the planner uses the last one. This one must be the last:
+-- with another, the lookup of an address would read the whole partition.
 ALTER TABLE records ADD CONSTRAINT records_by_address PRIMARY KEY (space, partition, key);
 
--- Exact numbers of stored records, expired ones included. Written under the lock of the partition.
+-- The exact numbers of stored records, including expired ones. They are written under the lock of the partition.
 CREATE TABLE counts (
     space text COLLATE "C" NOT NULL,
     partition text COLLATE "C" NOT NULL,
@@ -46,7 +46,7 @@ CREATE TABLE counts (
     PRIMARY KEY (space, partition, tag)
 ) WITH (fillfactor = 70);
 
--- The same over all partitions, as the sum of stripes: one row would make every commit wait for every other.
+-- The same numbers for all partitions, as sums of stripes: a single row would make commits wait for each other.
 CREATE TABLE totals (
     space text COLLATE "C" NOT NULL,
     tag text COLLATE "C" NOT NULL,
@@ -55,7 +55,7 @@ CREATE TABLE totals (
     PRIMARY KEY (space, tag, stripe)
 ) WITH (fillfactor = 50);
 
--- How many transactions have changed a record, in stripes too, for those who cannot be notified.
+-- The number of transactions that have changed records, also in stripes, for clients that cannot be notified.
 CREATE TABLE news (
     stripe integer PRIMARY KEY,
     n bigint NOT NULL

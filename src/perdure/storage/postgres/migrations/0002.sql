@@ -1,14 +1,14 @@
--- What writes, as functions, so that it takes one round trip. The search path of each is, for ever, what it is
--- while this runs: the schema of this storage.
+-- The functions that write, so that a write takes one round trip. The search path of each function is fixed: it is
+-- the search path while this script runs, which is the schema of this storage.
 
 UPDATE perdure_schema SET version = 2;
 
--- By how much the number of records of a tag has moved.
+-- A change of the number of records with a tag.
 CREATE TYPE delta AS (space text, partition text, tag text, n integer);
 
 CREATE TYPE purged AS (space text, partition text, key text, tag text);
 
--- What every transaction that writes begins with. The locks of partitions are taken in one order by everybody.
+-- Prepare a transaction that writes. All transactions take the locks of their partitions in the same order.
 CREATE FUNCTION begin_writing(patience text, partitions text[]) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
 DECLARE
@@ -24,14 +24,14 @@ BEGIN
     END LOOP;
 END $body$;
 
--- The lock under which a session of this stripe commits without notifying anybody, if it can be had. Whoever
--- listens shares the locks of all stripes.
+-- Return the lock with which a session of this stripe commits without a notification, if the lock is free. Each
+-- client that listens has a shared lock on all stripes.
 CREATE FUNCTION quiet_lock(stripe integer) RETURNS bigint
 LANGUAGE sql STABLE SET search_path FROM CURRENT AS $body$
     SELECT hashtextextended('perdure quiet ' || stripe || ' ' || current_schema(), 0)
 $body$;
 
--- Have everybody notify until this session ends. Returns when those who do not have ended their transactions.
+-- Make all clients notify until this session ends. Return when all transactions without a notification have ended.
 CREATE FUNCTION announce_listener() RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
 BEGIN
@@ -40,7 +40,7 @@ BEGIN
     END LOOP;
 END $body$;
 
--- What every transaction that has changed records ends with: counters, in one order for everybody, and news.
+-- Finish a transaction that has changed records: update counters, in the same order in all clients, and notify.
 CREATE FUNCTION end_writing(channel text, message text, deltas delta[]) RETURNS void
 LANGUAGE plpgsql SET search_path FROM CURRENT AS $body$
 DECLARE
@@ -66,15 +66,15 @@ BEGIN
     INSERT INTO news AS stored (stripe, n) VALUES (my_stripe, 1)
     ON CONFLICT (stripe) DO UPDATE SET n = stored.n + 1;
 
-    -- The server lets those who notify commit one by one, whatever their database: so only if somebody listens.
-    -- The row of news keeps others of this stripe from here; so if the lock is taken, somebody does.
+    -- Transactions that notify commit one after another, in all databases of the server: notify only if a client
+    -- listens. The row of `news` excludes other writers of this stripe, so if the lock is taken, a client listens.
     IF NOT pg_try_advisory_xact_lock(quiet_lock(my_stripe)) THEN
         PERFORM pg_notify(channel, message);
     END IF;
 END $body$;
 
--- Removes what expired by `before`, earliest first. Purges follow one upon the other. If anything that was
--- found has changed before its partition was locked, nothing is removed and the purge is to be tried again.
+-- Delete up to `most` records that have expired at `before`, earliest first. Purges run one after another. If a
+-- record changes before its partition is locked, nothing is deleted, and the client repeats the purge.
 CREATE FUNCTION purge_overdue(patience text, channel text, message text, before bigint, most integer)
 RETURNS SETOF purged
 LANGUAGE plpgsql

@@ -1,10 +1,10 @@
--- Commits that report whether they were written. Earlier development versions had a function that did not.
+-- Commits that report whether they were written. An earlier development version of the function did not.
 
 UPDATE perdure_schema SET version = 3;
 
 DROP FUNCTION IF EXISTS commit_group;
 
--- Whether these texts of a record can be read: their pages are whole, and they are UTF-8.
+-- Return whether these texts of a record can be read: their pages are intact, and they are valid UTF-8.
 CREATE FUNCTION is_readable(tag text, lane text, body text) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $body$
 BEGIN
@@ -14,13 +14,13 @@ EXCEPTION WHEN data_corrupted OR character_not_in_repertoire THEN
     RETURN false;
 END $body$;
 
--- A group of commits in one transaction. Each is judged by itself, sees those before it, and is written only
--- if nothing in it is refused. Answers what stood at the place of each change, and for each commit whether it
--- was written and the count that its guard saw, where that alone refused it.
+-- Run several commits in one transaction. Each is decided separately, sees those before it, and is written only
+-- if all of its changes are accepted. Return the state of the record that was stored at the address of each change,
+-- and for each commit whether it was written, and the count for which its guard refused it if only the guard did.
 --
--- The arrays that begin with `of_` have an element for each commit: its partition, its time, the place of its
--- last change and of its guard's last tag, and the guard's space and bound, or NULL. The others have one for
--- each change. What a replace or delete must meet is its `before_version`, `orders` and `before_tag`.
+-- The arrays whose names start with `of_` have an element for each commit: its partition, its time, the index of
+-- its last change and of the last tag of its guard, and the space and the limit of the guard, or NULL. The other
+-- arrays have an element for each change. A replace or delete requires its before_version, order and before_tag.
 CREATE FUNCTION commit_group(
     patience text, channel text, message text,
     of_partition text[], of_now bigint[], of_last_change integer[],
@@ -140,7 +140,7 @@ BEGIN
                 IF stale_tags[i] IS NOT NULL THEN
                     DELETE FROM records
                     WHERE space = spaces[i] AND partition = my_partition AND key = keys[i];
-                    IF FOUND THEN  -- and was not purged by the guard
+                    IF FOUND THEN  -- otherwise the guard has purged it
                         deltas := deltas || (spaces[i], my_partition, stale_tags[i], -1)::delta;
                     END IF;
                 END IF;

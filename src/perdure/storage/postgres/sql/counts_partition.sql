@@ -1,5 +1,5 @@
--- The stored records minus the expired ones. Those are few, so the index of expiry is used: the expressions
--- prevent the planner from using another.
+-- The number of stored records minus the expired ones. Few have expired, so the query uses the index of expiry:
+-- the expressions prevent the planner from using another.
 SELECT tag, sum(n)::bigint AS live
 FROM (
     SELECT tag, n FROM {schema}.counts WHERE space = $1 AND partition = $2

@@ -1,4 +1,4 @@
--- Several calls, each with its own time. The limit makes the planner seek once for each address.
+-- The records of several calls, each with its own time. The limit makes the planner seek once for each address.
 -- Numbers are passed as text: for arrays of numbers, the driver would query the server once per connection.
 SELECT
     requested.number, found.space, found.partition, found.key, found."order", found.body, found.version, found.tag,

@@ -1,4 +1,4 @@
--- The stored records minus the expired ones. The empty partition means all partitions.
+-- The number of stored records minus the expired ones. The empty partition means all partitions.
 SELECT tag, sum(n) AS live
 FROM (
     SELECT tag, n FROM counts WHERE space = :space AND partition = :partition

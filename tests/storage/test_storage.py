@@ -1,4 +1,4 @@
-"""The port refuses, for every engine alike, what the contract does not allow, before the engine sees it."""
+"""`Storage` rejects calls that the contract does not allow, before any engine sees them."""
 
 from __future__ import annotations
 

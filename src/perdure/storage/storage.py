@@ -1,9 +1,8 @@
-"""`Storage`: the contract as the rest of perdure uses it. It checks the arguments once, for every engine."""
+"""`Storage`: an open engine, as the rest of perdure uses it. It checks the arguments of every call."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 import anyio
@@ -53,7 +52,7 @@ class Storage:
 
     @property
     def write_error(self) -> StorageError | None:
-        """The error of the last write, if it failed and nothing was written since."""
+        """The error of the last failed write. None if no write has failed, or a later one succeeded."""
         return self._write_error
 
     @property
@@ -63,15 +62,15 @@ class Storage:
 
     @property
     def lag(self) -> float:
-        """By how many seconds the results of verbs across partitions may be out of date."""
+        """Maximum number of seconds by which results across partitions may be out of date."""
         return self._engine.lag
 
     async def get(self, address: Address, *, now: Micros) -> Record | None:
-        """Return the newest committed record at this address, or None."""
+        """Return the newest committed live record at this address, or None."""
         return (await self.get_many((address,), now=now))[0]
 
     async def get_many(self, addresses: Sequence[Address], *, now: Micros) -> list[Record | None]:
-        """Return the records at up to 100 addresses, in any partitions, in the order given."""
+        """Return the live records at up to 100 addresses of any partitions, in the order given."""
         self._check_open()
         check_count("addresses", len(addresses), MAX_ADDRESSES)
         check_integer("now", now)
@@ -110,7 +109,8 @@ class Storage:
     ) -> list[Record]:
         """Return up to `limit` records strictly after a position, of one partition or of all.
 
-        There are fewer at the end, and after 8 MiB of bodies; `is_last_page` distinguishes the two.
+        A page has fewer records at the end of the listing, and if their bodies reach 8 MiB; `is_last_page`
+        distinguishes the two.
         """
         self._check_open()
         check_space(space, partition)
@@ -128,7 +128,7 @@ class Storage:
     async def due(self, lane: str, *, until: Micros, limit: int, now: Micros) -> list[Record]:
         """Return up to `limit` records of a lane with `wake_at <= until`, earliest first.
 
-        There are fewer after 8 MiB of bodies.
+        Fewer are returned if their bodies reach 8 MiB.
         """
         self._check_open()
         check_text("lane", lane, MAX_LANE_BYTES)
@@ -174,12 +174,12 @@ class Storage:
         return await self._engine.maintain(repair=repair)
 
     async def info(self) -> StorageInfo:
-        """Return what is known about the server or the file, for people. Nothing may depend on it."""
+        """Return facts about the server or the file, for people. No decision may depend on them."""
         self._check_open()
         return await self._engine.info()
 
     async def close(self) -> None:
-        """Release everything, even if the caller is being cancelled."""
+        """Release all resources, even if the caller is cancelled meanwhile."""
         self._closed = True
         with anyio.CancelScope(shield=True):
             await self._engine.close()
@@ -187,9 +187,7 @@ class Storage:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.close()
 
     def _note_failure(self, error: StorageError) -> None:

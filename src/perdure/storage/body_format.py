@@ -1,9 +1,9 @@
 """The format of record bodies: JSON objects with a format number, decoded by one rule.
 
 Records outlive releases. Each type of body is a struct whose tag is its format number, so that the number is
-always written and always checked. A body of a newer version raises NewerFormat, and the record is left
-unchanged: its number is higher, or an enumeration has a value that this version does not know. Anything else
-that cannot be read is damage (StorageCorrupt), including a body without a number.
+always written and always checked. If the number is higher than this version knows, or an enumeration has an
+unknown value, a newer version wrote the body: decoding raises NewerFormat, and the record is left unchanged.
+Any other body that cannot be decoded is damaged and raises StorageCorrupt, even if it only lacks a number.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ FORMAT_FIELD = "format"
 """The JSON key of the format number. Declare a body with `tag_field=FORMAT_FIELD, tag=1`."""
 
 UNREADABLE = (msgspec.MsgspecError, PerdureError, RecursionError)
-"""The errors of decoding: those of msgspec, and those of the checks in `__post_init__`."""
+"""The errors that decoding raises: those of msgspec, and those of the checks in `__post_init__`."""
 
 T = TypeVar("T", bound=msgspec.Struct)
 
 
 class _Unnumbered(msgspec.Struct, tag_field=FORMAT_FIELD, tag=0):
-    """A type without bodies: msgspec requires the format number only in a union."""
+    """A type that no body has. msgspec requires the format number only in a union of types."""
 
 
 class BodyFormat(Generic[T]):
-    """An encoder and decoder of the bodies of one type."""
+    """An encoder and decoder for the bodies of one type."""
 
     def __init__(self, kind: type[T]) -> None:
         tag = kind.__struct_config__.tag
@@ -79,32 +79,29 @@ def number_of(body: str) -> int | None:
 
 
 def check_number(key: str, body: str, newest: int) -> None:
-    """Raise NewerFormat if the number is higher, for code that deletes records without decoding them."""
+    """Raise NewerFormat if the format number of a body is higher than `newest`, without decoding the body."""
     number = number_of(body)
     if number is not None and number > newest:
         raise _newer_number(key, number, newest)
 
 
 def _newer_number(key: str, number: int, newest: int) -> NewerFormat:
-    return NewerFormat(key, f"its format is {number}, and this version reads up to {newest}")
+    return NewerFormat(key, f"its format is {number}, but this version reads up to {newest}")
 
 
 _Part: TypeAlias = tuple[object, inspect.Type, str]
-"""A value within another, its declared type, and its path from there."""
+"""A value inside another, its declared type, and its path relative to the outer value."""
 
 
 def _unknown_values(value: object, kind: inspect.Type, path: str) -> Iterator[tuple[str, str]]:
     """Yield the strings that are not among the values of their enumeration, each with its path."""
     if isinstance(kind, (inspect.EnumType, inspect.LiteralType)):
-        if isinstance(value, str) and value not in _values_of(kind):
+        known = kind.values if isinstance(kind, inspect.LiteralType) else [each.value for each in kind.cls]
+        if isinstance(value, str) and value not in known:
             yield path.removeprefix("."), value
         return
     for part, part_kind, step in _parts(value, kind):
         yield from _unknown_values(part, part_kind, path + step)
-
-
-def _values_of(kind: inspect.EnumType | inspect.LiteralType) -> Sequence[object]:
-    return kind.values if isinstance(kind, inspect.LiteralType) else [member.value for member in kind.cls]
 
 
 def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:
@@ -124,7 +121,7 @@ def _parts(value: object, kind: inspect.Type) -> Iterator[_Part]:
 
 
 def _parts_of_union(value: object, types: Sequence[inspect.Type]) -> Iterator[_Part]:
-    """Yield the parts of a union. The tags of a union of structs are an enumeration too."""
+    """Yield the parts of a union. The tags of its structs are treated as an enumeration."""
     structs = {
         each.tag: each for each in types if isinstance(each, inspect.StructType) and each.tag is not None
     }

@@ -1,0 +1,76 @@
+"""Start the child processes of the kit, which run the program `child_process`, and read their results."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from asyncio.subprocess import PIPE, Process
+
+import msgspec
+
+from ..record import Committed
+from ..storage import Storage
+from .sample_records import NOW, make_record
+from .suite import ContractViolation, Subject
+
+MAX_ATTEMPTS = 20_000
+"""Maximum number of attempts of a writer: far more than it needs if the engine is correct."""
+
+
+class ChildJob(msgspec.Struct, frozen=True, kw_only=True):
+    """The job of a child process, which reads it as one line from its standard input."""
+
+    url: str
+    plugin: str | None
+    rounds: int
+    """The number of versions to compete for. 0 means: insert records until killed, and print each commit."""
+
+
+async def contend(storage: Storage, rounds: int) -> list[int]:
+    """Compete with other writers to replace each version of one record, and return the versions won."""
+    won: list[int] = []
+    for _ in range(MAX_ATTEMPTS):
+        record = await storage.get(make_record("contended").address, now=NOW)
+        if record is None or record.version > rounds:
+            return won
+        result = await storage.commit([record.replace_with(body="{}", tag="")], now=NOW)
+        if isinstance(result, Committed):
+            won.append(record.version)
+    raise ContractViolation(f"{rounds} versions were not written in {MAX_ATTEMPTS} attempts")
+
+
+async def start_child(subject: Subject, rounds: int) -> Process:
+    """Start a process that opens the subject's URL."""
+    command = (sys.executable, "-m", "perdure.storage.kit.child_process")
+    process = await asyncio.create_subprocess_exec(*command, stdin=PIPE, stdout=PIPE, stderr=PIPE)
+    if process.stdin is not None:
+        job = ChildJob(url=subject.url or "", plugin=subject.plugin, rounds=rounds)
+        process.stdin.write(msgspec.json.encode(job) + b"\n")
+    return process
+
+
+async def contend_in_children(subject: Subject, rounds: int, count: int) -> list[list[int]]:
+    """Run `contend` in several processes, which start together; return the versions that each has won."""
+    processes = await asyncio.gather(*[start_child(subject, rounds) for _ in range(count)])
+    try:
+        for process in processes:
+            await read_line(process)
+    finally:
+        for process in processes:
+            if process.stdin is not None:
+                process.stdin.close()
+    return await asyncio.gather(*[_read_result(process) for process in processes])
+
+
+async def _read_result(process: Process) -> list[int]:
+    output, errors = await process.communicate()
+    if process.returncode:
+        raise ContractViolation(f"a child process failed:\n{errors.decode()}")
+    return msgspec.json.decode(output, type=list[int])
+
+
+async def read_line(process: Process) -> str:
+    line = await process.stdout.readline() if process.stdout is not None else b""
+    if not line and process.stderr is not None:
+        raise ContractViolation(f"a child process failed:\n{(await process.stderr.read()).decode()}")
+    return line.decode().strip()
