@@ -15,7 +15,7 @@ from perdure.tasks import (
     TaskStore,
     edits,
 )
-from perdure.tasks.codec import JsonLike
+from perdure.tasks.canonical_json import JsonLike
 from perdure.tasks.owner import partition_of
 from perdure.tasks.snapshot import TASKS, tags_of
 

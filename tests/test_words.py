@@ -60,7 +60,7 @@ ALLOWED: dict[str, tuple[str, ...]] = {
         "whoever",
     ),
     "storage/postgres/sql/commit.sql": ("patience", "stood"),
-    "tasks/attempts.py": ("begun",),
+    "tasks/attempt_history.py": ("begun",),
 }
 """Words in names that are stored or sent, and in migrations, by path. They stay until the format changes."""
 

@@ -20,7 +20,7 @@ from perdure.tasks import (
     retention,
 )
 from perdure.tasks.errors import InvalidValue, LimitExceeded, NotFound
-from perdure.tasks.record import new_task_id
+from perdure.tasks.task_record import new_task_id
 
 from .. import task_edits
 from ..markers import row

@@ -12,8 +12,8 @@ from ..tasks import Owner, Snapshot, Status
 from ..tasks.errors import CorruptRecord, InvalidCursor, InvalidValue, NotFound
 from ..tasks.listing import DEFAULT_PAGE_SIZE, MAX_PAGE_SIZE, MAX_RECORDS_EXAMINED, page_of_tags
 from ..tasks.owner import partition_of
-from ..tasks.record import TaskId, is_task_id
 from ..tasks.snapshot import TASKS, task_address
+from ..tasks.task_record import TaskId, is_task_id
 from .errors import AmbiguousId, IdTooShort
 from .locators import Sealer
 from .views import TAGS, NewerTask, TaskSummary, matches_name

@@ -14,12 +14,12 @@ from ..runtime import Functions, Runtime
 from ..storage import Micros, Storage
 from ..storage.clock import HOUR, system_clock
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
-from ..tasks.codec import JsonLike
+from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import NotFound
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.listing import DEFAULT_PAGE_SIZE
-from ..tasks.record import is_task_id
 from ..tasks.snapshot import TASKS, lease_address, task_address
+from ..tasks.task_record import is_task_id
 from . import listing, stats
 from .errors import NoOpenQuestion
 from .listing import ListQuery, TaskSummaryPage

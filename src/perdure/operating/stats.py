@@ -12,8 +12,8 @@ from ..storage import Micros, Position, Record, Storage, Tag, is_last_page
 from ..storage.body import FORMAT_FIELD
 from ..storage.clock import Interval, Timestamp
 from ..tasks import Snapshot, Status
-from ..tasks.record import TASK_FORMAT
 from ..tasks.snapshot import LEASES, TASKS
+from ..tasks.task_record import TASK_FORMAT
 from .listing import ReadBudget, parse_or_none
 from .views import TAGS, ClaimSummary, TaskSummary, parse_claim
 

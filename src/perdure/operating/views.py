@@ -29,8 +29,8 @@ from ..tasks import (
 )
 from ..tasks.inputs import Input
 from ..tasks.owner import OwnerKind
-from ..tasks.record import headline
 from ..tasks.snapshot import COMPLETED_WITH_ERROR
+from ..tasks.task_record import headline
 
 TAGS: dict[Status, tuple[Tag, ...]] = {
     **{status: (status.value,) for status in Status},

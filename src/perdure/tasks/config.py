@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from ..storage.limits import MAX_COMMIT_BYTES, MAX_INTEGER, MAX_KEY_BYTES
-from .codec import MAX_DEPTH
+from .canonical_json import MAX_DEPTH
 from .errors import InvalidValue
 
 KIB = 1024
@@ -92,7 +92,7 @@ _MAXIMA = {
     "max_record_size_bytes": MAX_COMMIT_BYTES - 64 * KIB,
     "max_name_length": MAX_KEY_BYTES,
 }
-"""The limits of the storage and of the codec. Any other setting can be any integer that a storage accepts."""
+"""Limits of the storage and of `canonical_json`. Other settings can be any integer that a storage accepts."""
 
 
 _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}

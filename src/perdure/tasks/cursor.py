@@ -13,7 +13,7 @@ from hashlib import sha256
 import msgspec
 
 from ..storage.record import Position
-from . import codec
+from . import canonical_json
 from .errors import InvalidCursor
 
 _SIGNATURE_BYTES = 16
@@ -31,7 +31,7 @@ class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode_cursor(position: Position, scope: CursorScope, key: bytes) -> str:
-    payload = codec.encode(position)
+    payload = canonical_json.encode(position)
     return urlsafe_b64encode(_signature(payload, scope, key) + payload).decode()
 
 
@@ -47,4 +47,4 @@ def decode_cursor(cursor: str, scope: CursorScope, key: bytes) -> Position:
 
 
 def _signature(payload: bytes, scope: CursorScope, key: bytes) -> bytes:
-    return hmac.digest(key, codec.encode(scope) + b"\0" + payload, sha256)[:_SIGNATURE_BYTES]
+    return hmac.digest(key, canonical_json.encode(scope) + b"\0" + payload, sha256)[:_SIGNATURE_BYTES]

@@ -15,14 +15,14 @@ from msgspec.structs import replace
 
 from ..storage.limits import MAX_LANE_BYTES
 from ..storage.record import Micros
-from . import attempts, codec, inputs, retention
-from .codec import JsonLike
+from . import attempt_history, canonical_json, inputs, retention
+from .canonical_json import JsonLike, check_integer, check_name, check_size, check_text
 from .config import MAX_TTL_MS, StoreConfig, check_poll_interval
 from .errors import InvalidValue, LimitExceeded
 from .inputs import Capability, Input, InputError, InputRequest
 from .lifecycle import Status, check_active, check_transition
 from .owner import Owner
-from .record import (
+from .task_record import (
     Failure,
     OptionalJson,
     Outcome,
@@ -33,7 +33,7 @@ from .record import (
     check_outcome,
     is_task_id,
 )
-from .variables import Variables, merge
+from .task_variables import Variables, merge
 
 MAX_FUNCTION_NAME_BYTES = MAX_LANE_BYTES - len("run/")
 
@@ -81,11 +81,11 @@ def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: 
     """Return a new task."""
     if not is_task_id(task_id):
         raise InvalidValue("task_id", "must be 1 to 128 ASCII letters or digits")
-    codec.check_name("method", new.method, config.max_name_length)
+    check_name("method", new.method, config.max_name_length)
     if new.session_id is not None:
-        codec.check_name("session_id", new.session_id, config.max_name_length)
+        check_name("session_id", new.session_id, config.max_name_length)
     if new.function is not None:
-        codec.check_name("function", new.function, min(config.max_name_length, MAX_FUNCTION_NAME_BYTES))
+        check_name("function", new.function, min(config.max_name_length, MAX_FUNCTION_NAME_BYTES))
     if new.poll_interval_ms is not None:
         check_poll_interval("poll_interval_ms", new.poll_interval_ms)
     ttl = resolve_ttl(new.ttl_ms, config)
@@ -121,7 +121,7 @@ def report(
     """Set the status message, the progress, or both."""
     check_active(task.status)
     if message is not None:
-        codec.check_text("status_message", message, config.max_message_length)
+        check_text("status_message", message, config.max_message_length)
     reported = _updated(
         task,
         now,
@@ -164,9 +164,9 @@ def finish(
     if message is None and error is not None:
         message = error[: config.max_message_length]
     if isinstance(outcome, Success):
-        codec.check_size("result", outcome.result, config.max_result_size_bytes)
+        check_size("result", outcome.result, config.max_result_size_bytes)
         return _finish_as(task, Status.COMPLETED, outcome, message, now, config)
-    codec.check_size("error", codec.encode(outcome), config.max_error_size_bytes)
+    check_size("error", canonical_json.encode(outcome), config.max_error_size_bytes)
     return _finish_as(task, Status.FAILED, outcome, message, now, config)
 
 
@@ -187,7 +187,7 @@ def _finish_as(
 ) -> TaskRecord:
     check_transition(task.status, status)
     if message is not None:
-        codec.check_text("status_message", message, config.max_message_length)
+        check_text("status_message", message, config.max_message_length)
     at = _edit_time(task, now)
     return replace(
         task,
@@ -233,7 +233,7 @@ def fail_question(
 ) -> TaskRecord:
     """Store a JSON-RPC error as the answer to an outstanding question. A long message is cut."""
     check_active(task.status)
-    codec.check_integer("error.code", error.code)
+    check_integer("error.code", error.code)
     cut = replace(error, message=error.message[: config.max_message_length])
     return _answered(task, inputs.fail(task.inputs, key, cut, now=now), now)
 
@@ -252,14 +252,13 @@ def claim(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """Claim the task for one more attempt. After the first claim, the ttl no longer expires the task."""
     check_active(task.status)
     at = _edit_time(task, now)
-    attempt_history = attempts.start_attempt(task.attempt_history_json, at)
     return _updated(
         task,
         at,
         is_claimed=True,
         run_at=None,
         attempts=task.attempts + 1,
-        attempt_history_json=attempt_history,
+        attempt_history_json=attempt_history.start_attempt(task.attempt_history_json, at),
     )
 
 
@@ -289,7 +288,7 @@ def release(
         failures=task.failures + (end is AttemptEnd.FAILED),
         interruptions=task.interruptions + (end is AttemptEnd.INTERRUPTED and not is_waiting),
         last_failure=task.last_failure if reason is None else reason[: config.max_message_length],
-        attempt_history_json=attempts.end_attempt(task.attempt_history_json, at, reason)
+        attempt_history_json=attempt_history.end_attempt(task.attempt_history_json, at, reason)
         if task.is_claimed
         else task.attempt_history_json,
     )
@@ -337,7 +336,7 @@ def resolve_ttl(ttl: int | UnsetType | None, config: StoreConfig) -> int | None:
         if config.max_ttl_ms is not None:
             raise InvalidValue("ttl", f"null means no expiry; the maximum is {config.max_ttl_ms} ms")
         return None
-    codec.check_integer("ttl", ttl)
+    check_integer("ttl", ttl)
     if ttl < 1:
         raise InvalidValue("ttl", f"must be at least 1 ms, not {ttl}")
     maximum = MAX_TTL_MS if config.max_ttl_ms is None else config.max_ttl_ms
@@ -352,4 +351,8 @@ def _resolve_retention(requested_ttl: int | None, config: StoreConfig) -> int | 
 
 
 def _encode_optional(field: str, value: JsonLike | UnsetType, max_bytes: int) -> OptionalJson:
-    return UNSET if isinstance(value, UnsetType) else codec.encode_checked(field, value, max_bytes=max_bytes)
+    return (
+        UNSET
+        if isinstance(value, UnsetType)
+        else canonical_json.encode_checked(field, value, max_bytes=max_bytes)
+    )

@@ -8,7 +8,7 @@ from jsonschema import Draft202012Validator, validate
 from jsonschema.exceptions import SchemaError, ValidationError
 from referencing.exceptions import Unresolvable
 
-from .codec import JsonLike
+from .canonical_json import JsonLike
 from .errors import MalformedAnswer
 from .inputs import Input, InputKind
 

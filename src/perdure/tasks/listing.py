@@ -24,7 +24,7 @@ from ..storage import (
 )
 from ..storage.body import FORMAT_FIELD, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
-from . import codec
+from .canonical_json import check_text
 from .cursor import CursorScope, decode_cursor, encode_cursor
 from .errors import CorruptRecord, InvalidValue
 from .lifecycle import Status
@@ -49,7 +49,7 @@ class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
     def validate(self) -> None:
         for field, name in (("method", self.method), ("session_id", self.session_id)):
             if name is not None:
-                codec.check_text(field, name)
+                check_text(field, name)
 
     @property
     def tags(self) -> tuple[Tag | None, ...]:

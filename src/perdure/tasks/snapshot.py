@@ -5,12 +5,13 @@ from __future__ import annotations
 import msgspec
 
 from ..storage import Address, Insert, Record, Replace, Space, Tag
-from . import codec, edits, retention
+from . import edits, retention
+from .canonical_json import check_size
 from .config import StoreConfig
 from .errors import CorruptRecord
 from .lifecycle import Status
 from .owner import partition_of
-from .record import Success, TaskId, TaskRecord, decode_task, encode_task
+from .task_record import Success, TaskId, TaskRecord, decode_task, encode_task
 
 TASKS = Space("tasks")
 LEASES = Space("leases")
@@ -104,5 +105,5 @@ def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
 
 def _body(task: TaskRecord, config: StoreConfig, reserve_bytes: int = 0) -> str:
     body = encode_task(task)
-    codec.check_size("task", body, config.max_record_size_bytes + reserve_bytes)
+    check_size("task", body, config.max_record_size_bytes + reserve_bytes)
     return body.decode()

@@ -32,7 +32,8 @@ from ..storage import (
 from ..storage.body import check_number
 from ..storage.clock import system_clock
 from . import edits, idempotency
-from .codec import JsonLike
+from .active_task_quota import ActiveTaskQuota
+from .canonical_json import JsonLike
 from .config import StoreConfig
 from .edits import NewTask
 from .errors import (
@@ -48,8 +49,6 @@ from .errors import (
 from .lifecycle import ACTIVE_STATUSES
 from .listing import DEFAULT_PAGE_SIZE, Listing, TaskFilter, TaskPage
 from .owner import Owner, partition_of
-from .quota import ActiveTaskQuota
-from .record import TaskId, TaskRecord, is_task_id, new_task_id
 from .snapshot import (
     LEASE_FORMAT,
     TASKS,
@@ -58,6 +57,7 @@ from .snapshot import (
     new_snapshot,
     task_address,
 )
+from .task_record import TaskId, TaskRecord, is_task_id, new_task_id
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from ..operating.times import MAX_TIME, format_duration, format_second, iso
 from ..storage import Micros
-from ..tasks.codec import Json
+from ..tasks.canonical_json import Json
 
 MAX_SHOWN_CHARS = 64 * 1024
 """Maximum number of characters of one JSON value on a page."""

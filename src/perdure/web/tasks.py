@@ -26,7 +26,7 @@ from ..operating import (
 )
 from ..operating.forms import InvalidAnswer, form_fields, parse_form, parse_json
 from ..tasks import InputKind, Status
-from ..tasks.codec import Json
+from ..tasks.canonical_json import Json
 from ..tasks.errors import (
     InvalidCursor,
     InvalidValue,

@@ -15,14 +15,14 @@ from msgspec import UNSET, Raw, UnsetType
 from ..storage.body import FORMAT_FIELD, UNREADABLE, BodyFormat
 from ..storage.errors import NewerFormat, StorageCorrupt
 from ..storage.record import Micros
-from . import codec
-from .attempts import Attempt, decode_attempts
-from .codec import Json, JsonLike
+from . import canonical_json
+from .attempt_history import Attempt, decode_attempts
+from .canonical_json import Json, JsonLike, check_canonical, check_integer, check_text
 from .errors import CorruptRecord, InvalidValue
 from .inputs import Capability, Input
 from .lifecycle import Status
 from .owner import Owner
-from .variables import Variables
+from .task_variables import Variables
 
 TASK_FORMAT = 1
 """The newest format of tasks. Raise it when a field is removed, a meaning changes or an enumeration grows."""
@@ -59,14 +59,14 @@ class Success(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
     @classmethod
     def of(cls, value: JsonLike, *, error: str | None = None, cause: str | None = None) -> Success:
         return cls(
-            result=codec.encode_checked("result", value),
+            result=canonical_json.encode_checked("result", value),
             error=None if error is None else headline(error),
             cause=None if cause is None else headline(cause),
         )
 
     @property
     def value(self) -> Json:
-        return codec.decode(self.result)
+        return canonical_json.decode(self.result)
 
     def __repr__(self) -> str:
         error = "" if self.error is None else f", error={self.error!r}"
@@ -82,14 +82,14 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, tag
 
     @classmethod
     def of(cls, code: int, message: str, data: JsonLike | UnsetType = UNSET) -> Failure:
-        raw = UNSET if isinstance(data, UnsetType) else codec.encode_checked("error.data", data)
-        codec.check_integer("error.code", code)
-        return cls(code=code, message=codec.check_text("error.message", message), data_json=raw)
+        raw = UNSET if isinstance(data, UnsetType) else canonical_json.encode_checked("error.data", data)
+        check_integer("error.code", code)
+        return cls(code=code, message=check_text("error.message", message), data_json=raw)
 
     @property
     def data(self) -> Json:
         """The data of the error; None if there is none."""
-        return codec.decode(self.data_json)
+        return canonical_json.decode(self.data_json)
 
     def __repr__(self) -> str:
         data = "" if isinstance(self.data_json, UnsetType) else f", {self.data!r}"
@@ -109,15 +109,15 @@ def check_outcome(outcome: object) -> None:
     """Raise unless this is a valid outcome. It may have been created without `of`."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
-            codec.check_canonical("result", result)
+            check_canonical("result", result)
             for field, text in (("error", error), ("cause", cause)):
                 if text is not None:
-                    codec.check_text(field, text, MAX_HEADLINE_LENGTH)
+                    check_text(field, text, MAX_HEADLINE_LENGTH)
         case Failure(code=code, message=message, data_json=data):
-            codec.check_integer("error.code", code)
-            codec.check_text("error.message", message)
+            check_integer("error.code", code)
+            check_text("error.message", message)
             if isinstance(data, Raw):
-                codec.check_canonical("error.data", data)
+                check_canonical("error.data", data)
         case _:
             raise InvalidValue("outcome", f"must be a Success or a Failure, not {type(outcome).__name__}")
 
@@ -220,11 +220,11 @@ class TaskRecord(
 
     @property
     def original_params(self) -> Json:
-        return codec.decode(self.params_json)
+        return canonical_json.decode(self.params_json)
 
     @property
     def meta(self) -> Json:
-        return codec.decode(self.meta_json)
+        return canonical_json.decode(self.meta_json)
 
     @property
     def variables(self) -> Variables:
@@ -262,25 +262,27 @@ _decoder = msgspec.json.Decoder(TaskRecord)
 def encode_task(task: TaskRecord) -> bytes:
     """Return the canonical bytes of a task."""
     if isinstance(task.unknown_fields, UnsetType):
-        return codec.encode(task)
-    known = codec.decode(codec.encode(msgspec.structs.replace(task, unknown_fields=UNSET)))
-    return codec.encode(_overlay(known, codec.decode(task.unknown_fields)))
+        return canonical_json.encode(task)
+    known = canonical_json.decode(canonical_json.encode(msgspec.structs.replace(task, unknown_fields=UNSET)))
+    return canonical_json.encode(_overlay(known, canonical_json.decode(task.unknown_fields)))
 
 
 def decode_task(task_id: str, body: str) -> TaskRecord:
     """Decode a task. Raise NewerFormat if a newer version wrote it, CorruptRecord if it is damaged."""
     try:
         task = _decoder.decode(body)
-        known = codec.encode(task)
+        known = canonical_json.encode(task)
         if known == (stored := body.encode()):
             return task
-        plain = codec.decode(stored)
-        unknown = _difference(plain, codec.decode(known))
+        plain = canonical_json.decode(stored)
+        unknown = _difference(plain, canonical_json.decode(known))
     except UNREADABLE as error:
         raise _error(task_id, body, str(error)) from error
     if not (isinstance(plain, dict) and FORMAT_FIELD in plain):  # which the decoder above accepts
         raise _error(task_id, body, "")
-    return msgspec.structs.replace(task, unknown_fields=Raw(codec.encode(unknown)) if unknown else UNSET)
+    return msgspec.structs.replace(
+        task, unknown_fields=Raw(canonical_json.encode(unknown)) if unknown else UNSET
+    )
 
 
 def _error(task_id: str, body: str, reason: str) -> NewerFormat | CorruptRecord:

@@ -11,8 +11,8 @@ from typing import TypeVar, cast, overload
 
 from msgspec import Raw, UnsetType
 
-from . import codec
-from .codec import Json, JsonLike
+from . import canonical_json
+from .canonical_json import Json, JsonLike, check_json, check_text
 from .config import StoreConfig
 from .errors import InvalidValue, LimitExceeded, WrongVariableType
 
@@ -30,7 +30,7 @@ class Variables(Mapping[str, Json]):
 
     @classmethod
     def decode(cls, raw: Raw | UnsetType) -> Variables:
-        return cls(cast("dict[str, Json]", codec.decode(raw) or {}))
+        return cls(cast("dict[str, Json]", canonical_json.decode(raw) or {}))
 
     def __getitem__(self, name: str) -> Json:
         return self._values[name]
@@ -118,7 +118,7 @@ def merge(
     """Return the values after a change: each name is replaced as a whole, and null removes it."""
     for name, value in changes.items():
         _check_name(name, config, field)
-        codec.check_json(
+        check_json(
             f"{field}.{name}",
             value,
             max_depth=config.max_variable_depth,
@@ -129,7 +129,7 @@ def merge(
     }
     if len(merged) > config.max_variables:
         raise LimitExceeded(field, config.max_variables, len(merged), "names")
-    return codec.encode_checked(
+    return canonical_json.encode_checked(
         field,
         merged,
         max_bytes=config.max_variable_size_bytes,
@@ -138,7 +138,7 @@ def merge(
 
 
 def _check_name(name: str, config: StoreConfig, field: str) -> None:
-    if not codec.check_text(field, name):
+    if not check_text(field, name):
         raise InvalidValue(field, "a variable name must not be empty")
     if len(name) > config.max_variable_name_length:
         raise LimitExceeded(field, config.max_variable_name_length, len(name), "characters in a name")

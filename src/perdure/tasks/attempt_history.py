@@ -13,7 +13,7 @@ from msgspec import Raw, UnsetType
 
 from ..storage.clock import Timestamp
 from ..storage.record import Micros
-from . import codec
+from . import canonical_json
 
 MAX_ATTEMPTS_KEPT = 10
 MAX_REASON_CHARACTERS = 200
@@ -44,7 +44,7 @@ def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
 def start_attempt(raw: Raw | UnsetType, at: Micros) -> Raw:
     """Return the list with a new attempt, without the oldest if it is full."""
     entries = _decode(raw, _entries_decoder) or []
-    return Raw(codec.encode([*entries, {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
+    return Raw(canonical_json.encode([*entries, {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
 
 
 def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | UnsetType:
@@ -56,7 +56,7 @@ def end_attempt(raw: Raw | UnsetType, at: Micros, reason: str | None) -> Raw | U
     if reason is not None:
         end["reason"] = reason[:MAX_REASON_CHARACTERS]
     entries[-1] |= end
-    return Raw(codec.encode(entries))
+    return Raw(canonical_json.encode(entries))
 
 
 def _decode(raw: Raw | UnsetType, decoder: msgspec.json.Decoder[T]) -> T | None:
