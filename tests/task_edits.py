@@ -46,6 +46,12 @@ async def finish(
     )
 
 
+async def cancel(store: TaskStore, snapshot: Snapshot, *, message: str | None = None) -> Snapshot:
+    return await store.edit(
+        snapshot, lambda task, now, config: edits.cancel(task, message=message, now=now, config=config)
+    )
+
+
 async def ask(store: TaskStore, snapshot: Snapshot, requests: Mapping[str, InputRequest]) -> Snapshot:
     return await store.edit(
         snapshot, lambda task, now, config: edits.ask(task, requests, now=now, config=config)

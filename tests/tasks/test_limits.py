@@ -320,7 +320,7 @@ async def test_other_hostile_arguments_are_refused_by_name(store: TaskStore) -> 
     for attempt in (
         task_edits.report(store, made, message=cast("str", 5)),
         task_edits.finish(store, made, Success.of(1), message="x" * 4097),
-        store.cancel(made, message="\ud800"),
+        task_edits.cancel(store, made, message="\ud800"),
         task_edits.ask(store, made, {"\ud800": InputRequest(kind=InputKind.ROOTS)}),
         task_edits.ask(store, made, {"k": InputRequest(kind=cast("InputKind", "foo"))}),
         store.list(ANA, task_filter=TaskFilter(method="\ud800")),

@@ -149,7 +149,7 @@ async def test_a_task_of_a_newer_version_is_left_as_it_is_by_every_operation(
     operations: list[Callable[[], Awaitable[object]]] = [
         lambda: store.get(ANA, task_id),
         lambda: store.delete(ANA, task_id),
-        lambda: store.update(ANA, task_id, store.cancel),
+        lambda: store.update(ANA, task_id, lambda read: task_edits.cancel(store, read)),
         lambda: store.update(ANA, task_id, store.request_cancel),
         lambda: store.update(ANA, task_id, lambda read: task_edits.finish(store, read, Success.of(1))),
         lambda: store.update(

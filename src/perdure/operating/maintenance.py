@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from hashlib import blake2b
 from secrets import token_hex
 from urllib.parse import urlsplit
@@ -17,26 +17,24 @@ from ..feeds.item import ITEMS, parse_item
 from ..feeds.link_index import parse_link_record
 from ..runtime import RuntimeConfig
 from ..runtime import lease as leases
-from ..runtime.lease import HELD
-from ..storage import Delete, Insert, Micros, Position, Record, Space, Storage, Tag, open_storage
+from ..storage import Delete, Insert, Micros, Record, Space, Storage, open_storage
 from ..storage.clock import MINUTE, system_clock
 from ..storage.copy import COPIES, ProgressCallback, copy_records
 from ..storage.errors import NewerFormat
 from ..storage.quarantine import Inspection, inspect
 from ..tasks.idempotency import IDEMPOTENCY_KEYS, decode_task_id
-from ..tasks.listing import CURSOR_KEY_ADDRESS, SETTINGS, decode_key
+from ..tasks.secret_key import CURSOR_KEY, LOCATOR_KEY, SETTINGS, decode_key
 from ..tasks.snapshot import LEASES, TASKS, Snapshot
 from .errors import MaintenanceError
-from .locators import LOCATOR_KEY
+from .listing import iterate_records
 
-PAGE_SIZE = 200
 PROBE_LIFETIME = 10 * MINUTE
 PROBE_BODY = f'{{"format":1,"padding":"{"x" * 8192}"}}'
 """The body of a test record. It is longer than a database page: a short one may fit into a full storage."""
 
 
 def _decode_setting(record: Record) -> object:
-    return decode_key(record) if record.address in (CURSOR_KEY_ADDRESS, LOCATOR_KEY) else None
+    return decode_key(record) if record.address in (CURSOR_KEY, LOCATOR_KEY) else None
 
 
 DECODERS: Mapping[Space, Callable[[Record], object]] = {
@@ -108,19 +106,10 @@ async def copy_storage(
 
 
 async def count_live_claims(storage: Storage, *, now: Micros) -> LiveClaims:
-    tasks = [each async for each in _records(storage, LEASES, now, tag=HELD) if (each.wake_at or 0) > now]
-    accounts = [each async for each in _records(storage, ACCOUNTS, now) if _is_polled(each, now)]
+    claimed = iterate_records(storage, LEASES, tag=leases.HELD, now=now)
+    tasks = [each async for each in claimed if (each.wake_at or 0) > now]
+    accounts = [each async for each in iterate_records(storage, ACCOUNTS, now=now) if _is_polled(each, now)]
     return LiveClaims(tasks=len(tasks), accounts=len(accounts))
-
-
-async def _records(
-    storage: Storage, space: Space, now: Micros, tag: Tag | None = None
-) -> AsyncIterator[Record]:
-    after: Position | None = None
-    while records := await storage.page(space, after=after, limit=PAGE_SIZE, tag=tag, now=now):
-        for record in records:
-            yield record
-        after = records[-1].position
 
 
 def _is_polled(record: Record, now: Micros) -> bool:

@@ -17,16 +17,26 @@ from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
 from ..tasks.canonical_json import JsonLike
 from ..tasks.errors import NotFound
 from ..tasks.lifecycle import ACTIVE_STATUSES
-from ..tasks.listing import DEFAULT_PAGE_SIZE
+from ..tasks.listing import DEFAULT_PAGE_SIZE, scan_tasks
+from ..tasks.secret_key import LOCATOR_KEY, load_key
 from ..tasks.snapshot import TASKS, lease_address, task_address
 from ..tasks.task_record import is_task_id
 from . import listing, stats
 from .errors import NoOpenQuestion
-from .listing import ListQuery, TaskSummaryPage
-from .locators import Sealer, load_key
+from .listing import TaskSummaryPage
+from .locators import Sealer
 from .purge import PurgeReport, purge
-from .stats import Stats, Throughput
-from .views import ClaimSummary, TaskDetail, TaskSummary, describe_task, summarize_newer, summarize_task
+from .stats import MAX_READ_CHARS, Stats, Throughput
+from .views import (
+    TAGS,
+    ClaimSummary,
+    TaskDetail,
+    TaskSummary,
+    describe_task,
+    matches_name,
+    summarize_newer,
+    summarize_task,
+)
 from .watch import DEFAULT_WATCH, TaskChanges, WatchConfig, watch_page, watch_task
 
 
@@ -67,14 +77,21 @@ class Operator:
         """
         locators, cursors = await self._load_sealers()
         now = self.clock()
-        query = ListQuery(statuses=None if statuses is None else frozenset(statuses), name=name)
-        position = listing.decode_cursor(after, cursors)
-        found = await listing.scan(self.storage, query, after=position, limit=limit, now=now)
+        scan = await scan_tasks(
+            self.storage,
+            [None] if statuses is None else [tag for status in set(statuses) for tag in TAGS[status]],
+            matches=None if name is None else lambda task: matches_name(task, name),
+            after=listing.decode_cursor(after, cursors),
+            limit=limit,
+            max_chars=MAX_READ_CHARS,
+            descending=True,
+            now=now,
+        )
         return TaskSummaryPage(
-            tasks=tuple(summarize_task(each, now=now, locate=locators.seal) for each in found.snapshots),
-            corrupt=found.corrupt,
-            newer=tuple(summarize_newer(each, now=now, locate=locators.seal) for each in found.newer),
-            next_cursor=listing.encode_cursor(found.after, cursors),
+            tasks=tuple(summarize_task(each, now=now, locate=locators.seal) for each in scan.found),
+            corrupt=tuple(each.task_id for each in scan.corrupt),
+            newer=tuple(summarize_newer(each, now=now, locate=locators.seal) for each, _ in scan.newer),
+            next_cursor=listing.encode_cursor(scan.next_position, cursors),
         )
 
     async def get(self, locator: str, task_id: str) -> TaskDetail:
@@ -199,7 +216,7 @@ class Operator:
     async def _load_sealers(self) -> tuple[Sealer, Sealer]:
         """Return the sealers of locators and of cursors."""
         if self._sealers is None:
-            key = await load_key(self.storage, self.clock())
+            key = await load_key(self.storage, LOCATOR_KEY, self.clock())
             self._sealers = Sealer(key, "locator"), Sealer(key, "cursor")
         return self._sealers
 

@@ -17,7 +17,7 @@ from . import canonical_json
 from .errors import InvalidCursor
 
 _SIGNATURE_BYTES = 16
-_position = msgspec.json.Decoder(tuple[int, str, str])
+_position_decoder = msgspec.json.Decoder(Position)
 
 
 class CursorScope(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ def decode_cursor(cursor: str, scope: CursorScope, key: bytes) -> Position:
     signature, payload = signed[:_SIGNATURE_BYTES], signed[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, _signature(payload, scope, key)):
         raise InvalidCursor
-    return Position(*_position.decode(payload))
+    return _position_decoder.decode(payload)
 
 
 def _signature(payload: bytes, scope: CursorScope, key: bytes) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from ..storage import Address, Insert, Record, Replace, Space, Tag
+from ..storage import Address, Record, Replace, Space, Tag
 from . import edits, retention
 from .canonical_json import check_size
 from .config import StoreConfig
@@ -41,9 +41,6 @@ class Snapshot(msgspec.Struct, frozen=True):
         if (task.task_id, partition_of(task.owner, task.task_id)) != (record.key, record.partition):
             raise CorruptRecord(record.key, "its task id or owner does not match its address")
         return cls(task, record)
-
-    def to_insert(self) -> Insert:
-        return Insert(record=self.record)
 
     def replace_with(self, task: TaskRecord, config: StoreConfig) -> tuple[Snapshot, Replace]:
         """Return the snapshot after a change of the task, and the storage change to commit."""

@@ -22,6 +22,7 @@ from ..storage import (
     Conflict,
     Delete,
     Guard,
+    Insert,
     Micros,
     Missing,
     Purged,
@@ -47,8 +48,9 @@ from .errors import (
     TaskError,
 )
 from .lifecycle import ACTIVE_STATUSES
-from .listing import DEFAULT_PAGE_SIZE, Listing, TaskFilter, TaskPage
+from .listing import DEFAULT_PAGE_SIZE, TaskFilter, TaskPage, list_tasks
 from .owner import Owner, partition_of
+from .secret_key import CURSOR_KEY, load_key
 from .snapshot import (
     LEASE_FORMAT,
     TASKS,
@@ -94,26 +96,14 @@ class TaskStore:
         clock: Callable[[], Micros] = system_clock,
         new_id: Callable[[], TaskId] = new_task_id,
     ) -> None:
-        self._storage = storage
-        self._config = config
-        self._clock = clock
+        self.storage = storage
+        self.config = config
+        self.clock = clock
         self._new_id = new_id
-        self._listing = Listing(storage)
+        self._cursor_key: bytes | None = None
         self._active_quota = ActiveTaskQuota(storage)
         active = frozenset(status.value for status in ACTIVE_STATUSES)
         self._owner_guard = Guard(space=TASKS, tags=active, max_count=config.max_tasks_per_owner)
-
-    @property
-    def storage(self) -> Storage:
-        return self._storage
-
-    @property
-    def config(self) -> StoreConfig:
-        return self._config
-
-    @property
-    def clock(self) -> Callable[[], Micros]:
-        return self._clock
 
     async def create(
         self, owner: Owner, new: NewTask, *, lease: Callable[[Snapshot], Change] | None = None
@@ -124,12 +114,12 @@ class TaskStore:
         """
         self._check_owner_allowed(owner)
         if new.idempotency_key is not None:
-            idempotency.check_key(new.idempotency_key, owner, self._config)
-        now = self._clock()
-        task = edits.create(new, owner=owner, task_id=self._new_id(), now=now, config=self._config)
+            idempotency.check_key(new.idempotency_key, owner, self.config)
+        now = self.clock()
+        task = edits.create(new, owner=owner, task_id=self._new_id(), now=now, config=self.config)
         if lease is not None:
             task = edits.claim(task, now=now)
-        snapshot = new_snapshot(task, self._config)
+        snapshot = new_snapshot(task, self.config)
         extra_changes = () if lease is None else (lease(snapshot),)
         if new.idempotency_key is not None:
             return await self._create_idempotent(snapshot, new.idempotency_key, extra_changes, now)
@@ -141,7 +131,7 @@ class TaskStore:
     async def get(self, owner: Owner, task_id: str) -> Snapshot:
         """Return the task. NotFound if this owner has no task with this id."""
         self._check_owner_allowed(owner)
-        snapshot = await self._find(owner, task_id, self._clock())
+        snapshot = await self._find(owner, task_id, self.clock())
         if snapshot is None:
             raise NotFound
         return snapshot
@@ -159,13 +149,18 @@ class TaskStore:
         self._check_owner_allowed(owner)
         if owner.is_anonymous:
             return TaskPage(tasks=())
-        return await self._listing.page(
+        now = self.clock()
+        if self._cursor_key is None:
+            self._cursor_key = await load_key(self.storage, CURSOR_KEY, now)
+        return await list_tasks(
+            self.storage,
             partition_of(owner, ""),
             task_filter,
             cursor=cursor,
+            cursor_key=self._cursor_key,
             limit=limit,
             newest_first=newest_first,
-            now=self._clock(),
+            now=now,
         )
 
     async def edit(self, snapshot: Snapshot, edit: Edit, *, lease: LeaseChange | None = None) -> Snapshot:
@@ -174,27 +169,17 @@ class TaskStore:
         A worker passes the change of its lease, which is committed in the same transaction. ClaimLost if the
         stored lease is no longer the worker's.
         """
-        now = self._clock()
-        edited = edit(snapshot.task, now, self._config)
+        now = self.clock()
+        edited = edit(snapshot.task, now, self.config)
         if edited is snapshot.task:
             return snapshot
-        next_snapshot, change = snapshot.replace_with(edited, self._config)
+        next_snapshot, change = snapshot.replace_with(edited, self.config)
         lease_change = None if lease is None else lease(next_snapshot)
         changes = [change] if lease_change is None else [change, lease_change]
-        result = await self._storage.commit(changes, now=now)
+        result = await self.storage.commit(changes, now=now)
         if isinstance(result, Refused):
             raise _error_for(result, snapshot)
         return next_snapshot
-
-    async def cancel(
-        self, snapshot: Snapshot, *, message: str | None = None, lease: LeaseChange | None = None
-    ) -> Snapshot:
-        """Finish the task as cancelled."""
-        return await self.edit(
-            snapshot,
-            lambda task, now, config: edits.cancel(task, message=message, now=now, config=config),
-            lease=lease,
-        )
 
     async def request_cancel(self, snapshot: Snapshot) -> Snapshot:
         """Record that the task should be cancelled. The worker that runs it then finishes it."""
@@ -212,17 +197,17 @@ class TaskStore:
         Raise NewerFormat if a newer version wrote the task or its lease.
         """
         self._check_owner_allowed(owner)
-        now = self._clock()
+        now = self.clock()
         record = await self._find_record(owner, task_id, now)
         if record is None:
             return False
         with suppress(CorruptRecord):  # a damaged task can be deleted too
             Snapshot.from_record(record)
-        lease = await self._storage.get(lease_address(record), now=now)
+        lease = await self.storage.get(lease_address(record), now=now)
         if lease is not None:
             check_number(lease.key, lease.body, LEASE_FORMAT)
         found = (record,) if lease is None else (record, lease)
-        match await self._storage.commit([Delete(before=each) for each in found], now=now):
+        match await self.storage.commit([Delete(before=each) for each in found], now=now):
             case Refused(results=(Conflict(actual=actual), *_)):
                 raise ConcurrentModification(record.version, actual)
             case Refused(results=(Accepted(), *_)):  # the lease was renewed meanwhile
@@ -253,11 +238,11 @@ class TaskStore:
 
     async def purge(self, *, now: Micros | None = None, limit: int = PURGE_BATCH_SIZE) -> PurgeResult:
         """Delete up to `limit` records that have expired: now, or at the given time."""
-        purged = await self._storage.purge(until=self._clock() if now is None else now, limit=limit)
+        purged = await self.storage.purge(until=self.clock() if now is None else now, limit=limit)
         return PurgeResult(tuple(purged), more=len(purged) == limit)
 
     def _check_owner_allowed(self, owner: Owner) -> None:
-        if owner.is_anonymous and not self._config.allow_anonymous:
+        if owner.is_anonymous and not self.config.allow_anonymous:
             raise AuthenticationRequired
 
     async def _find(self, owner: Owner, task_id: str, now: Micros) -> Snapshot | None:
@@ -267,7 +252,7 @@ class TaskStore:
     async def _find_record(self, owner: Owner, task_id: str, now: Micros) -> Record | None:
         if not is_task_id(task_id):
             return None  # it cannot be the id of a task
-        return await self._storage.get(task_address(partition_of(owner, task_id), task_id), now=now)
+        return await self.storage.get(task_address(partition_of(owner, task_id), task_id), now=now)
 
     async def _insert(
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
@@ -275,15 +260,17 @@ class TaskStore:
         """Store a new task within the quotas. Return the refusal if one of the addresses is taken."""
         await self._check_active_quota(now)
         guard = None if snapshot.task.owner.is_anonymous else self._owner_guard
-        result = await self._storage.commit([snapshot.to_insert(), *extra_changes], guard=guard, now=now)
+        result = await self.storage.commit(
+            [Insert(record=snapshot.record), *extra_changes], guard=guard, now=now
+        )
         if isinstance(result, Committed):
             return None
         if result.guard_count is not None:
-            raise QuotaExceeded("owner", self._config.max_tasks_per_owner)
+            raise QuotaExceeded("owner", self.config.max_tasks_per_owner)
         return result
 
     async def _check_active_quota(self, now: Micros) -> None:
-        maximum = self._config.max_tasks
+        maximum = self.config.max_tasks
         if maximum and not await self._active_quota.try_admit(maximum, now):
             raise QuotaExceeded("server", maximum)
 
@@ -292,11 +279,11 @@ class TaskStore:
     ) -> Snapshot:
         address = idempotency.key_address(snapshot.record.partition, key)
         while True:  # ends: a round fails only if another create with this key has just succeeded
-            key_record = await self._storage.get(address, now=now)
+            key_record = await self.storage.get(address, now=now)
             existing = await self._existing_task(snapshot, key_record, now)
             if existing is not None:
                 return existing
-            change = idempotency.bind_key(address, snapshot.task, key_record, self._config)
+            change = idempotency.bind_key(address, snapshot.task, key_record, self.config)
             refused = await self._insert(snapshot, [*extra_changes, change], now)
             if refused is None:
                 return snapshot
