@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter, defaultdict, deque
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from itertools import pairwise
 
 import anyio
@@ -21,7 +20,6 @@ from ..storage import Micros
 from ..storage.clock import SECOND
 from ..storage.errors import StorageClosed, StorageError
 from ..tasks import Status
-from .live import run_in_background
 
 log = logging.getLogger("perdure.web")
 
@@ -43,7 +41,7 @@ class CountSample(msgspec.Struct, frozen=True):
 
 
 class CountHistory:
-    """Samples the task counts. Use it within `running`."""
+    """The task counts of the last day. `sample_forever` collects them."""
 
     def __init__(self, counts: Callable[[], Awaitable[Counts]], clock: Callable[[], Micros]) -> None:
         self._counts = counts
@@ -66,12 +64,7 @@ class CountHistory:
         if not self._coarse or sample.at >= self._coarse[-1].at + COARSE_INTERVAL:
             self._coarse.append(sample)
 
-    @asynccontextmanager
-    async def running(self) -> AsyncGenerator[None]:
-        async with run_in_background(self._sample_forever):
-            yield
-
-    async def _sample_forever(self) -> None:
+    async def sample_forever(self) -> None:
         while True:
             try:
                 await self.sample()
@@ -108,20 +101,24 @@ def chart_points(
     last = {sample.at // width: sample.counts for sample in history}
     increases = _increases(history, width)
     points: list[ChartPoint] = []
-    early: dict[Status, int] = {}
+    early: Counter[Status] = Counter()
     for bucket in buckets:
         index = bucket.start // width
-        stored = {status: bucket.count(status) for status in FINISHED_STATUSES}
-        sampled = {
-            status: max(0, increases[index][status] - early.get(status, 0)) for status in FINISHED_STATUSES
-        }
-        early = (
-            {status: max(0, stored[status] - sampled[status]) for status in FINISHED_STATUSES}
-            if index in last
-            else {}
+        active = last.get(index)
+        stored = Counter({status: bucket.count(status) for status in FINISHED_STATUSES})
+        sampled = increases[index] - early
+        early = Counter() if active is None else stored - sampled
+        finished = stored | sampled  # the larger number of each status
+        points.append(
+            ChartPoint(
+                start=bucket.start,
+                completed=finished[Status.COMPLETED],
+                failed=finished[Status.FAILED],
+                cancelled=finished[Status.CANCELLED],
+                working=None if active is None else active.get(Status.WORKING, 0),
+                input_required=None if active is None else active.get(Status.INPUT_REQUIRED, 0),
+            )
         )
-        finished = {status.value: max(stored[status], sampled[status]) for status in FINISHED_STATUSES}
-        points.append(_chart_point(bucket.start, finished, last.get(index)))
     return points
 
 
@@ -134,12 +131,3 @@ def _increases(samples: list[CountSample], width: Micros) -> defaultdict[Micros,
                 0, after.counts.get(status, 0) - before.counts.get(status, 0)
             )
     return increases
-
-
-def _chart_point(start: Micros, finished: Mapping[str, int], last: Counts | None) -> ChartPoint:
-    return ChartPoint(
-        start=start,
-        **finished,
-        working=None if last is None else last.get(Status.WORKING, 0),
-        input_required=None if last is None else last.get(Status.INPUT_REQUIRED, 0),
-    )

@@ -36,7 +36,7 @@ from ..tasks.snapshot import TASKS
 from .charts import CountHistory
 from .feeds import FeedPages
 from .forms import Form, post_route
-from .live import LiveUpdates
+from .live import LiveUpdates, run_in_background
 from .overview import OverviewPages
 from .renderer import Renderer
 from .security import (
@@ -97,7 +97,7 @@ class Dashboard:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Update open pages, and collect the data of the charts."""
-        async with self._history.running(), self._live.running():
+        async with run_in_background(self._history.sample_forever), self._live.running():
             yield
 
     def _routes(self) -> list[BaseRoute]:

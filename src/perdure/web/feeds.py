@@ -21,7 +21,7 @@ from starlette.routing import BaseRoute, Route
 from ..feeds import Account, Feeds
 from ..feeds.errors import AmbiguousHandle, InvalidActor, UnknownAccount
 from ..feeds.item import ItemKind
-from ..feeds.reports import ItemPage, LinkRanking
+from ..feeds.reports import ItemPage
 from ..storage import Position
 from ..storage.errors import InvalidArgument
 from .cache import CachedQuery
@@ -79,9 +79,10 @@ class FeedPages:
         self._renderer = renderer
         self._feeds = feeds
         self._status = CachedQuery(feeds.status)
-        self._rankings = {
-            window: CachedQuery(partial(self._query_links, span)) for window, span in LINK_WINDOWS.items()
-        }
+        rank = partial(
+            feeds.links, limit=MAX_LINKS, max_items=MAX_RANKED_ITEMS, max_handles=MAX_NAMED_SHARERS
+        )
+        self._rankings = {window: CachedQuery(partial(rank, span)) for window, span in LINK_WINDOWS.items()}
 
     def routes(self) -> list[BaseRoute]:
         return [
@@ -167,11 +168,6 @@ class FeedPages:
         ranking = await self._rankings[window].get()
         context = {"window": window, "windows": list(LINK_WINDOWS), "ranking": ranking}
         return self._renderer.page(request, "links", context=context)
-
-    async def _query_links(self, span: timedelta) -> LinkRanking:
-        return await self._feeds.links(
-            span, limit=MAX_LINKS, max_items=MAX_RANKED_ITEMS, max_handles=MAX_NAMED_SHARERS
-        )
 
 
 @contextmanager

@@ -80,22 +80,14 @@ class PageFragments(msgspec.Struct, frozen=True):
         """Return the fragments of a list."""
         return Markup("").join(self.fragments[each] for each in self.lists[name])
 
-    def to_json(self, csrf_tokens: Mapping[str, str]) -> str:
-        """Return the fragments for the script, with the CSRF token of the browser."""
-        fragments = {name: insert_csrf_token(html, csrf_tokens) for name, html in self.fragments.items()}
-        return json.dumps({"fragments": fragments, "lists": self.lists}, separators=(",", ":"))
+    def to_json(self) -> str:
+        """Return the fragments for the script."""
+        return json.dumps({"fragments": self.fragments, "lists": self.lists}, separators=(",", ":"))
 
 
 def digest(html: str) -> str:
     """Return a digest, with which the script recognizes a fragment that it already has."""
     return hashlib.blake2b(html.encode(), digest_size=6).hexdigest()
-
-
-def insert_csrf_token(html: str, csrf_tokens: Mapping[str, str]) -> str:
-    """Replace the placeholder of the CSRF token. Browsers share fragments, but each has its own token."""
-    for placeholder, token in csrf_tokens.items():
-        html = html.replace(placeholder, token)
-    return html
 
 
 Render: TypeAlias = Callable[[], Awaitable[PageFragments]]

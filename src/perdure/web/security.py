@@ -63,7 +63,10 @@ class SessionSigner:
                 "generate one with secrets.token_urlsafe(), or use None to disable authentication"
             )
         self._token = token
-        self._key = secrets.token_bytes(32) if token is None else _derive_key(token)
+        if token is None:
+            self._key = secrets.token_bytes(32)
+        else:
+            self._key = hashlib.scrypt(token.encode(), salt=b"perdure-web", n=2**14, r=8, p=1, dklen=32)
 
     @property
     def is_enabled(self) -> bool:
@@ -72,10 +75,6 @@ class SessionSigner:
     def check_token(self, given: str) -> bool:
         """Return whether this is the token, in constant time."""
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
-
-    def new_browser_id(self) -> str:
-        """Return a random id for a browser."""
-        return secrets.token_urlsafe(24)
 
     def sign_session(self, browser: str, *, now: Micros) -> str:
         """Return the session cookie of a browser that has sent the token."""
@@ -97,10 +96,6 @@ class SessionSigner:
 
     def _mac(self, *parts: str) -> str:
         return hmac.new(self._key, "\0".join(parts).encode(), hashlib.sha256).hexdigest()
-
-
-def _derive_key(token: str) -> bytes:
-    return hashlib.scrypt(token.encode(), salt=b"perdure-web", n=2**14, r=8, p=1, dklen=32)
 
 
 class SecurityMiddleware:
@@ -127,7 +122,7 @@ class SecurityMiddleware:
             return
         request = Request(scope)
         cookie = request.cookies.get(BROWSER_COOKIE, "")
-        browser = cookie if _BROWSER_ID.fullmatch(cookie) else self._signer.new_browser_id()
+        browser = cookie if _BROWSER_ID.fullmatch(cookie) else secrets.token_urlsafe(24)
         has_token = self._has_token(request)
         is_authenticated = has_token or self._is_authenticated(request, browser)
         state = {"browser": browser, "has_token": has_token, "is_authenticated": is_authenticated}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from urllib.parse import urlencode
 
 import msgspec
@@ -28,7 +29,6 @@ from ..operating.forms import InvalidAnswer, form_fields, parse_form, parse_json
 from ..tasks import InputKind, Status
 from ..tasks.canonical_json import Json
 from ..tasks.errors import (
-    InvalidCursor,
     InvalidValue,
     LimitExceeded,
     MalformedAnswer,
@@ -85,18 +85,15 @@ class TaskListPages:
         )
 
     async def _fragments(self, query: _ListQuery) -> PageFragments:
-        try:
-            found, counts = await asyncio.gather(
-                self._operator.tasks(
-                    statuses=None if query.status is None else [query.status],
-                    name=query.name,
-                    after=query.after,
-                    limit=PAGE_SIZE,
-                ),
-                self._operator.counts(),
-            )
-        except InvalidCursor as error:
-            raise HTTPException(404, "Invalid page link.") from error
+        found, counts = await asyncio.gather(
+            self._operator.tasks(
+                statuses=None if query.status is None else [query.status],
+                name=query.name,
+                after=query.after,
+                limit=PAGE_SIZE,
+            ),
+            self._operator.counts(),
+        )
         newest_first = sorted(
             (*found.tasks, *found.newer), key=lambda task: (task.created_at, task.task_id), reverse=True
         )
@@ -184,24 +181,20 @@ class TaskPages:
             request,
             "task",
             page=self._fragments(detail, mount_path(request), rejected),
-            events=f"/events/tasks/{detail.summary.locator}/{detail.summary.task_id}",
+            events=f"/events{_task_path(request)}",
             status=200 if rejected is None else 422,
             context={"detail": detail},
         )
 
     async def _events(self, request: Request) -> Response:
-        locator, task_id = request.path_params["locator"], request.path_params["task_id"]
         base = mount_path(request)
         page = CachedTaskPage(
             lambda: self._detail(request), lambda detail: self._fragments(detail, base, None)
         )
-        return await self._renderer.event_stream(request, f"task {locator} {task_id}", page.get)
+        return await self._renderer.event_stream(request, _task_path(request), page.get)
 
     async def _detail(self, request: Request) -> TaskDetail:
-        try:
-            return await self._operator.get(request.path_params["locator"], request.path_params["task_id"])
-        except NotFound as error:
-            raise HTTPException(404, "Task not found. It may have expired.") from error
+        return await self._operator.get(request.path_params["locator"], request.path_params["task_id"])
 
     def _fragments(self, detail: TaskDetail, base: str, rejected: _RejectedAnswer | None) -> PageFragments:
         context = {
@@ -243,13 +236,8 @@ class TaskPages:
     # Changes
 
     async def _cancel(self, request: Request, _form: Form) -> Response:
-        locator, task_id = request.path_params["locator"], request.path_params["task_id"]
-        try:
-            await self._operator.cancel(locator, task_id)
-        except NotFound as error:
-            raise HTTPException(404, "Task not found. It may have expired.") from error
-        except TerminalTask:
-            pass  # it finished meanwhile, and its page shows that
+        with suppress(TerminalTask):  # it finished meanwhile, and its page shows that
+            await self._operator.cancel(request.path_params["locator"], request.path_params["task_id"])
         return _redirect_to_task(request)
 
     async def _answer(self, request: Request, form: Form) -> Response:
@@ -325,7 +313,10 @@ def _external_url(question: Question) -> str | None:
     return url if url is not None and is_http_url(url) else None
 
 
+def _task_path(request: Request) -> str:
+    return TASK_PATH.format_map(request.path_params)
+
+
 def _redirect_to_task(request: Request) -> Response:
     """Redirect, so that reloading the page does not send the form again."""
-    locator, task_id = request.path_params["locator"], request.path_params["task_id"]
-    return RedirectResponse(f"{mount_path(request)}/tasks/{locator}/{task_id}", 303)
+    return RedirectResponse(mount_path(request) + _task_path(request), 303)
