@@ -78,8 +78,7 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
     """Poll each account once, except suspended ones and those that were polled before a restart."""
     started = task.checkpoint.get_int("started", feeds.store.clock())
     await task.save_checkpoint({"started": started})
-    if unknown := (await feeds.add(names)).unknown:
-        raise ValueError(f"unknown accounts: {', '.join(unknown)}")
+    await _add_new(feeds, names)
     accounts = sorted(
         (each for each in await feeds.accounts() if each.status is not AccountStatus.SUSPENDED),
         key=lambda account: account.handle,
@@ -94,3 +93,11 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
                 raise Again(str(error), after=LEASE_SECONDS) from error
     await task.report(f"{len(accounts)} account(s) read", len(accounts), len(accounts))
     return {"accounts": len(accounts), "items": await feeds.store.count_items()}
+
+
+async def _add_new(feeds: Feeds, names: list[str]) -> None:
+    """Add the accounts that are not stored yet. To add one from a follow list again would keep it forever."""
+    found = await feeds.add(names, dry_run=True)
+    if found.unknown:
+        raise ValueError(f"unknown accounts: {', '.join(found.unknown)}")
+    await feeds.add([change.account for change in found.changes if change.action == "added"])

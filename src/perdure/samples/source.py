@@ -48,19 +48,12 @@ class Person(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return max((now - FIRST_POST_AT) // (self.every_minutes * MINUTE), -1)
 
 
-class SampleLink(msgspec.Struct, frozen=True):
-    """A link that posts share."""
-
-    url: str
-    title: str
-
-
 class SampleData(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The accounts, and what their posts consist of."""
 
     people: tuple[Person, ...]
     texts: tuple[str, ...]
-    links: tuple[SampleLink, ...]
+    links: tuple[Link, ...]
     """The first ones are shared more often."""
 
 
@@ -129,8 +122,7 @@ class SimulatedSource:
         if chance.random() < 0.5:
             return ()
         links = self._data.links
-        link = links[min(chance.randrange(len(links)), chance.randrange(len(links)))]
-        return (Link(url=link.url, via="card", title=link.title),)
+        return (links[min(chance.randrange(len(links)), chance.randrange(len(links)))],)
 
 
 def _parse_cursor(cursor: str) -> int:
