@@ -11,6 +11,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from ..runtime import Functions, Runtime
+from ..runtime.lease import HELD
 from ..storage import Micros, Storage
 from ..storage.clock import HOUR, system_clock
 from ..tasks import Snapshot, Status, StoreConfig, TaskRecord, TaskStore, edits
@@ -19,7 +20,7 @@ from ..tasks.errors import NotFound
 from ..tasks.lifecycle import ACTIVE_STATUSES
 from ..tasks.listing import DEFAULT_PAGE_SIZE, scan_tasks
 from ..tasks.secret_key import LOCATOR_KEY, load_key
-from ..tasks.snapshot import TASKS, lease_address, task_address
+from ..tasks.snapshot import LEASES, TASKS, lease_address, task_address
 from ..tasks.task_record import is_task_id
 from . import listing, stats
 from .errors import NoOpenQuestion
@@ -34,10 +35,13 @@ from .views import (
     TaskSummary,
     describe_task,
     matches_name,
+    parse_claim,
     summarize_newer,
     summarize_task,
 )
 from .watch import DEFAULT_WATCH, TaskChanges, WatchConfig, watch_page, watch_task
+
+MAX_CLAIMS = 1000
 
 
 class Operator:
@@ -113,12 +117,15 @@ class Operator:
 
     async def claimed_count(self) -> int:
         """Return how many tasks are claimed by a worker. This is cheap."""
-        return await stats.count_claimed(self.storage, self.clock())
+        return (await self.storage.counts(LEASES, now=self.clock())).get(HELD, 0)
 
     async def claims(self) -> list[ClaimSummary]:
         """Return the claims on the newest tasks, at most 1,000."""
         locators, _ = await self._load_sealers()
-        return await stats.list_claims(self.storage, self.clock(), locators.seal)
+        now = self.clock()
+        records = await self.storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
+        claims = [parse_claim(record, locators.seal(record.partition)) for record in records]
+        return [claim for claim in claims if claim is not None]
 
     async def throughput(
         self, window: Micros = HOUR, *, buckets: int = 60, until: Micros | None = None

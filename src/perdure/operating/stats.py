@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from statistics import median_low
 
 import msgspec
 
-from ..runtime.lease import HELD
 from ..storage import Micros, Position, Storage, Tag, is_last_page
 from ..storage.body import FORMAT_FIELD
 from ..storage.clock import Interval, Timestamp
 from ..tasks import Snapshot, Status
 from ..tasks.listing import read_task
-from ..tasks.snapshot import LEASES, TASKS
+from ..tasks.snapshot import TASKS
 from ..tasks.task_record import TASK_FORMAT
 from .listing import iterate_records
-from .views import TAGS, ClaimSummary, TaskSummary, parse_claim
+from .views import TAGS, ClaimSummary, TaskSummary
 
 FINISHED_STATUSES = tuple(status for status in Status if status.is_terminal)
-MAX_CLAIMS = 1000
 MAX_SCANNED = 1000
 """Maximum number of tasks of each tag that are read for the throughput."""
 MAX_READ_CHARS = 16 * 1024 * 1024
@@ -113,17 +111,6 @@ async def count_expired(storage: Storage, now: Micros) -> int:
 
 
 # Workers
-
-
-async def count_claimed(storage: Storage, now: Micros) -> int:
-    return (await storage.counts(LEASES, now=now)).get(HELD, 0)
-
-
-async def list_claims(storage: Storage, now: Micros, locate: Callable[[str], str]) -> list[ClaimSummary]:
-    """Return the claims on the newest tasks, at most 1,000."""
-    records = await storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
-    claims = (parse_claim(record, locate(record.partition)) for record in records)
-    return [claim for claim in claims if claim is not None]
 
 
 def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[WorkerSummary, ...]:

@@ -83,12 +83,11 @@ def _diff(
     now: dict[tuple[str, str], TaskSummary],
     page: TaskSummaryPage,
 ) -> TaskChanges:
-    def is_changed(key: tuple[str, str], task: TaskSummary) -> bool:
-        return key not in before or before[key].version != task.version
-
     return TaskChanges(
         page=page,
-        changed=tuple(task for key, task in now.items() if is_changed(key, task)),
+        changed=tuple(
+            task for key, task in now.items() if key not in before or before[key].version != task.version
+        ),
         removed=tuple(task for key, task in before.items() if key not in now),
     )
 

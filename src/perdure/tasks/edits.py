@@ -202,8 +202,7 @@ def _finish_as(
 
 def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
     """Record that a cancellation was requested. A second request changes nothing."""
-    if task.is_terminal:
-        check_transition(task.status, Status.CANCELLED)
+    check_transition(task.status, Status.CANCELLED)
     if task.cancel_requested_at is not None:
         return task
     return _updated(task, now, cancel_requested_at=now)

@@ -258,7 +258,9 @@ class TaskStore:
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
     ) -> Refused | None:
         """Store a new task within the quotas. Return the refusal if one of the addresses is taken."""
-        await self._check_active_quota(now)
+        maximum = self.config.max_tasks
+        if maximum and not await self._active_quota.try_admit(maximum, now):
+            raise QuotaExceeded("server", maximum)
         guard = None if snapshot.task.owner.is_anonymous else self._owner_guard
         result = await self.storage.commit(
             [Insert(record=snapshot.record), *extra_changes], guard=guard, now=now
@@ -268,11 +270,6 @@ class TaskStore:
         if result.guard_count is not None:
             raise QuotaExceeded("owner", self.config.max_tasks_per_owner)
         return result
-
-    async def _check_active_quota(self, now: Micros) -> None:
-        maximum = self.config.max_tasks
-        if maximum and not await self._active_quota.try_admit(maximum, now):
-            raise QuotaExceeded("server", maximum)
 
     async def _create_idempotent(
         self, snapshot: Snapshot, key: str, extra_changes: Sequence[Change], now: Micros
