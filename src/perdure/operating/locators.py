@@ -1,9 +1,9 @@
 """Locators: a partition, or a position in a listing, as opaque text for links.
 
 A partition contains the name of its owner, which must not appear on a page, in a log or in the history of a
-browser. It is encrypted with a key that is created once and kept in the storage, so a link works on every
-replica and after a restart. AES-SIV is deterministic, so a task always has the same link, and authenticated,
-so a locator that was not issued with this key is rejected.
+browser. The partition is therefore encrypted. The key is kept in the storage, so a link works on all replicas
+and after a restart. AES-SIV is deterministic, so a task always has the same link. It also authenticates, so a
+locator that was not issued with this key is rejected.
 """
 
 from __future__ import annotations

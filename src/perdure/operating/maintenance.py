@@ -1,4 +1,4 @@
-"""Maintenance of whole storages: copying one, and checking one for damage."""
+"""Maintenance of a whole storage: copying it, and checking it for damage."""
 
 from __future__ import annotations
 
@@ -46,19 +46,19 @@ DECODERS: Mapping[Space, Callable[[Record], object]] = {
     ITEMS: parse_item,
     LINKS: parse_link_record,
 }
-"""A decoder for each space. A damaged lease, idempotency key or summary of links is replaced when it is next
-used, so their decoders report no damage.
+"""A decoder for each space. Damaged leases, idempotency keys and summaries of links are replaced when they
+are next used, so their decoders do not report damage.
 """
 ALL_SPACES = tuple(DECODERS)
 QUARANTINED_SPACES = frozenset({TASKS, ACCOUNTS, ITEMS})
-"""Spaces whose damaged records are quarantined. A damaged setting must be deleted."""
+"""Spaces whose damaged records are quarantined. A damaged setting must be deleted by hand."""
 
 
 # Copying
 
 
 class LiveClaims(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks are running, and how many accounts are being polled. Expired leases do not count."""
+    """The number of running tasks, and of accounts that are being polled. Expired leases do not count."""
 
     tasks: int
     accounts: int
@@ -68,7 +68,7 @@ class LiveClaims(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What a copy contains."""
+    """The result of a copy."""
 
     records: Mapping[Space, int]
     """Number of records of each space, the same in both storages."""
@@ -88,7 +88,7 @@ async def copy_storage(
 ) -> CopyReport:
     """Copy all records from one storage URL to another, and verify the copy.
 
-    `on_live_claims` is called first if processes still work on the source. Raise MaintenanceError if both
+    `on_live_claims` is called first if processes still use the source. Raise MaintenanceError if both
     URLs are the same storage, and TargetNotEmpty if the target has other records and `merge` is not set.
     """
     async with await open_storage(source) as source_storage:
@@ -121,7 +121,7 @@ def _is_polled(record: Record, now: Micros) -> bool:
 
 
 async def _is_same_storage(source: Storage, target: Storage) -> bool:
-    """Return whether a record of the target appears in the source: a storage can have several URLs."""
+    """Return whether both are the same storage, which can have several URLs. A test record shows it."""
     now = system_clock()
     probe = _probe(COPIES, "copy", now)
     await target.commit([Insert(record=probe)], now=now)
@@ -142,11 +142,11 @@ def _source_id(engine: str, url: str) -> str:
 
 
 class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The server of a storage, and its clock."""
+    """The version and the clock of a storage's server."""
 
     version: str
     clock_offset: float | None = None
-    """Seconds by which the server's clock is ahead of ours. None if it does not report a time."""
+    """Seconds by which the server's clock is ahead of ours. None if the server does not report its time."""
     offset_error: float = 0.0
     """Maximum error of `clock_offset`: half the time of the request."""
 
@@ -156,7 +156,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of a check."""
+    """The result of checking a storage."""
 
     findings: tuple[str, ...]
     """Problems that were found, one sentence each."""
@@ -207,7 +207,7 @@ async def check_storage(url: str, *, repair: bool) -> HealthReport:
 
 
 async def _check(storage: Storage, *, repair: bool) -> tuple[tuple[str, ...], Inspection]:
-    """Return the problems, one sentence each, and what was inspected."""
+    """Return the problems, one sentence each, and the inspection of the records."""
     engine = await storage.maintain(repair=repair)
     records = await inspect_records(storage, repair=repair, now=system_clock())
     return (*engine.findings, *(str(each) for each in records.damaged)), records
@@ -229,7 +229,7 @@ async def inspect_records(storage: Storage, *, repair: bool, now: Micros) -> Ins
 
 async def server_info(storage: Storage) -> ServerInfo:
     """Ask the server of a storage for its version and its time."""
-    await storage.info()  # connect first, so that this takes no time below
+    await storage.info()  # connects, so that the next call measures only the request
     before = system_clock()
     info = await storage.info()
     after = system_clock()
@@ -250,7 +250,7 @@ async def measure_write(storage: Storage, purpose: str) -> float:
 
 
 def _probe(space: Space, purpose: str, now: Micros) -> Record:
-    """Return a record with a unique key. It expires, in case this process is killed before it deletes it."""
+    """Return a record with a unique key. It expires, in case this process cannot delete it."""
     return Record(
         space=space,
         partition="perdure",

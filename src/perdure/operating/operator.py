@@ -1,6 +1,6 @@
 """`Operator`: reads and changes the tasks of all owners. The caller checks who may use it.
 
-It works on the storage, by the same rules as clients and workers, and needs no server.
+It uses the storage directly, by the same rules as clients and workers, so no server has to run.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Operator:
         self.storage = storage
         self.clock = clock
         self._store = TaskStore(storage, replace(config, allow_anonymous=True), clock=clock)
-        self._runtime = Runtime(self._store, Functions())  # only cancels, and runs nothing
+        self._runtime = Runtime(self._store, Functions())  # used to cancel tasks; it runs none
         self._sealers: tuple[Sealer, Sealer] | None = None
 
     # Reading
@@ -73,11 +73,10 @@ class Operator:
         after: str | None = None,
         limit: int = DEFAULT_PAGE_SIZE,
     ) -> TaskSummaryPage:
-        """Return the newest tasks, or those after a cursor, filtered by status or by function, tool or
-        method.
+        """Return the newest tasks, or those after a cursor.
 
-        Statuses have an index. For a name, at most 1,000 tasks are read, so a page can be short or empty and
-        still have a `next_cursor`.
+        `name` is a function, a tool or a method. Only statuses have an index: for a name, at most 1,000 tasks
+        are read, so a page can be short or empty and still have a `next_cursor`.
         """
         locators, cursors = await self._load_sealers()
         now = self.clock()
@@ -105,8 +104,8 @@ class Operator:
     async def find(self, text: str, *, max_scanned: int | None = None) -> TaskDetail:
         """Return the task with this id, or the only one whose id starts with it (at least 6 characters).
 
-        This may read all tasks, or the newest `max_scanned`: see `listing.find`. If you have a locator, use
-        `get`.
+        This may read all tasks, or the newest `max_scanned`: see `listing.find`. With a locator, `get` is
+        faster.
         """
         now = self.clock()
         return await self._describe(await listing.find(self.storage, text, max_scanned=max_scanned, now=now))
@@ -120,7 +119,7 @@ class Operator:
         return (await self.storage.counts(LEASES, now=self.clock())).get(HELD, 0)
 
     async def claims(self) -> list[ClaimSummary]:
-        """Return the claims on the newest tasks, at most 1,000."""
+        """Return the claims of workers on the newest tasks, at most 1,000."""
         locators, _ = await self._load_sealers()
         now = self.clock()
         records = await self.storage.page(LEASES, limit=MAX_CLAIMS, tag=HELD, descending=True, now=now)
@@ -187,7 +186,7 @@ class Operator:
     # Changing
 
     async def cancel(self, locator: str, task_id: str) -> TaskSummary:
-        """Cancel a queued task, or request it from the worker of a running one.
+        """Cancel a queued task, or ask the worker of a running task to cancel it.
 
         Raise TerminalTask if the task has finished.
         """
@@ -195,8 +194,7 @@ class Operator:
         return await self._summarize(await self._runtime.cancel(owner, task_id))
 
     async def answer(self, locator: str, task_id: str, key: str, value: JsonLike) -> TaskSummary:
-        """Answer an open question with a result of its kind, such as `{"action": "accept", "content":
-        {...}}`.
+        """Answer an open question. For a form, `value` is `{"action": "accept", "content": {...}}`.
 
         Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit it.
         """
@@ -205,7 +203,7 @@ class Operator:
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             if not task.is_terminal and key not in task.outstanding:
                 raise NoOpenQuestion(key, task.outstanding)
-            answered = edits.answer(task, {key: value}, now=now, config=config)  # limits before forms
+            answered = edits.answer(task, {key: value}, now=now, config=config)  # checks the limits first
             check_form(key, task.inputs[key], value)
             return answered
 

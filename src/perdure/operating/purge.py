@@ -16,7 +16,7 @@ from .views import TAGS
 
 
 class PurgeReport(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks were deleted, or would be deleted in a dry run."""
+    """The number of tasks that were deleted, or would be deleted in a dry run."""
 
     expired: int
     finished: int
@@ -44,7 +44,7 @@ async def _purge_expired(store: TaskStore) -> int:
 
 
 async def _finished_before(store: TaskStore, time: Micros) -> AsyncIterator[Snapshot]:
-    """Iterate over the tasks that finished before a time, oldest first, up to tasks created after it."""
+    """Yield the tasks that finished before a time, oldest first for each status."""
     for tag in (tag for status in FINISHED_STATUSES for tag in TAGS[status]):
         async for record in iterate_records(store.storage, TASKS, tag=tag, now=store.clock()):
             if record.order > time:

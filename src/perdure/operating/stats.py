@@ -24,14 +24,14 @@ FINISHED_STATUSES = tuple(status for status in Status if status.is_terminal)
 MAX_SCANNED = 1000
 """Maximum number of tasks of each tag that are read for the throughput."""
 MAX_READ_CHARS = 16 * 1024 * 1024
-"""Number of characters of task records after which a query reads no more."""
+"""Number of characters in task records after which a query stops reading."""
 FIRST_PAGE_SIZE = 20
 """Number of records that are read first, before their size is known."""
 PAGE_SIZE = 200
 
 
 class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """A worker that has claimed tasks. The storage does not know of idle workers."""
+    """A worker that has claimed tasks. Workers without claims are not listed."""
 
     name: str
     claimed: int
@@ -43,7 +43,7 @@ class WorkerSummary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
-    """How many tasks finished in an interval of time."""
+    """The number of tasks that finished in an interval of time."""
 
     start: Timestamp
     completed: int = 0
@@ -60,7 +60,7 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Throughput(msgspec.Struct, frozen=True, kw_only=True):
-    """The finished tasks of a time window, as far as they are still stored."""
+    """The tasks that finished in a time window and are still stored."""
 
     since: Timestamp
     until: Timestamp
@@ -69,7 +69,7 @@ class Throughput(msgspec.Struct, frozen=True, kw_only=True):
     median_duration: Interval | None
     """The median time from creation to finish. None if no task finished."""
     is_complete: bool
-    """False if there are more finished tasks than were read, so that some may be missing."""
+    """Whether all finished tasks were read. If not, some tasks may be missing."""
 
     @property
     def finished(self) -> int:
@@ -105,7 +105,7 @@ async def count_tasks(storage: Storage, now: Micros) -> dict[Status, int]:
 
 
 async def count_expired(storage: Storage, now: Micros) -> int:
-    """Return how many expired tasks are still stored: all tasks, without those that are visible now."""
+    """Return how many expired tasks are still stored: all stored tasks minus those that are visible now."""
     all_tasks, live_tasks = await asyncio.gather(storage.counts(TASKS, now=0), storage.counts(TASKS, now=now))
     return max(0, sum(all_tasks.values()) - sum(live_tasks.values()))
 
@@ -132,7 +132,7 @@ def group_by_worker(claims: Sequence[ClaimSummary], now: Micros) -> tuple[Worker
 
 
 async def oldest_queued(storage: Storage, now: Micros) -> Snapshot | None:
-    """Return the oldest queued task. A queued record has a lane, so the other bodies are not decoded."""
+    """Return the oldest queued task. Only queued tasks have a lane, so no other body is decoded."""
     records = iterate_records(storage, TASKS, tag=Status.WORKING.value, max_records=MAX_SCANNED, now=now)
     async for record in records:
         if record.lane is not None and isinstance(task := read_task(record), Snapshot):
@@ -152,7 +152,7 @@ async def oldest_open_question(storage: Storage, now: Micros) -> Snapshot | None
 async def measure_throughput(
     storage: Storage, *, window: Micros, buckets: int, now: Micros, until: Micros | None = None
 ) -> Throughput:
-    """Return what finished within the window before `until` (default: now).
+    """Return the tasks that finished within the window before `until` (default: now).
 
     There is no index by finish time, so this reads the newest 1,000 tasks of each tag.
     """
@@ -177,7 +177,7 @@ async def measure_throughput(
 
 
 class _FinishedTask(msgspec.Struct, tag_field=FORMAT_FIELD, tag=TASK_FORMAT):
-    """The part of a finished task that is decoded."""
+    """The fields of a finished task that are decoded."""
 
     created_at: Micros
     finished_at: Micros

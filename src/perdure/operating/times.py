@@ -1,4 +1,4 @@
-"""Times and durations as people and programs write and read them. All times are UTC."""
+"""Times and durations as text, for people and for programs. All times are in UTC."""
 
 from __future__ import annotations
 
@@ -60,8 +60,9 @@ def format_when(time: Micros | None, now: Micros) -> str:
 
 
 def format_duration(duration: Micros, *, precise: bool = False) -> str:
-    """Return a duration in its largest unit and the next smaller one. `precise` adds fractions of seconds
-    below ten seconds.
+    """Return a duration in its largest unit and the next smaller one.
+
+    `precise` adds fractions of a second to durations below ten seconds.
     """
     if precise and duration < 1_000_000:
         return f"{duration / 1000:.0f} ms"

@@ -36,7 +36,7 @@ TAGS: dict[Status, tuple[Tag, ...]] = {
     **{status: (status.value,) for status in Status},
     Status.FAILED: (Status.FAILED.value, COMPLETED_WITH_ERROR),
 }
-"""Tags of the records in each status. Operators see a result that reports an error as a failure."""
+"""The tags of records by status. For operators, a task whose result reports an error has failed."""
 
 
 Locator: TypeAlias = Annotated[str, msgspec.Meta(extra={"json": "omit"})]
@@ -48,7 +48,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     task_id: str
     locator: Locator
-    """An opaque text that finds the task again: `Operator.get(summary.locator, summary.task_id)`."""
+    """An opaque text for finding the task again: `Operator.get(summary.locator, summary.task_id)`."""
     owner: str
     """A digest of the owner, the same as in the logs."""
     owner_kind: OwnerKind
@@ -83,7 +83,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def display_status(self) -> str:
-        """The status for people, which also shows whether a worker has claimed the task."""
+        """The status in words, which also shows whether a worker has claimed the task."""
         if self.is_cancelling:
             return "cancelling"
         if self.status is not Status.WORKING:
@@ -203,7 +203,7 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     kind: InputKind
     message: str
     schema: dict[str, Json] | None
-    """The JSON schema of the form. None if the question has no form."""
+    """The JSON schema of the form. None if the question has none."""
     params: Json
     """The complete request, as defined by the protocol."""
     asked_at: Timestamp

@@ -1,6 +1,6 @@
 """Tasks: their records, their rules, and a store for them on any storage.
 
-Read `lifecycle` and `record` first (the data of a task), then `edits` (its rules) and `store`.
+Read `lifecycle` and `task_record` first (the data of a task), then `edits` (its rules) and `store`.
 """
 
 from .attempt_history import Attempt

@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """One claim on the task. The last attempt is still running, or finished the task."""
+    """One attempt at the task. If it has no end, it is still running, or it finished the task."""
 
     started_at: Timestamp = msgspec.field(name="begun_at")
     ended_at: Timestamp | None = None
@@ -37,12 +37,12 @@ _entries_decoder = msgspec.json.Decoder(list[dict[str, Any]])
 
 
 def decode_attempts(raw: Raw | UnsetType) -> tuple[Attempt, ...]:
-    """Return the newest attempts, including those that were not counted."""
+    """Return the newest attempts. The list includes attempts that `TaskRecord.attempts` does not count."""
     return _decode(raw, _attempts_decoder) or ()
 
 
 def start_attempt(raw: Raw | UnsetType, at: Micros) -> Raw:
-    """Return the list with a new attempt, without the oldest if it is full."""
+    """Return the list with a new attempt at its end. A full list loses its oldest attempt."""
     entries = _decode(raw, _entries_decoder) or []
     return Raw(canonical_json.encode([*entries, {"begun_at": at}][-MAX_ATTEMPTS_KEPT:]))
 

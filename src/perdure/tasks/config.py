@@ -25,7 +25,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # Owners and quotas
     allow_anonymous: bool = False
-    """Allow callers without an identity. Only the unguessable task id protects their tasks."""
+    """Whether callers without an identity are allowed. Only the secret task id protects their tasks."""
     max_tasks_per_owner: int = 100
     """Maximum number of active tasks of one owner. It is never exceeded."""
     max_tasks: int = 10_000
@@ -33,10 +33,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     # Times
     default_ttl_ms: int | None = DAY_MS
-    """How long a task may stay queued before its first start, and a question unanswered.
-
-    None means forever.
-    """
+    """How long a task can wait for its first start, and a question for its answer. None means forever."""
     max_ttl_ms: int | None = 30 * DAY_MS
     """Maximum ttl that a client may request. None means no limit: a task can then be kept forever."""
     result_retention_ms: int | None = 7 * DAY_MS
@@ -96,7 +93,7 @@ _MAXIMA = {
 
 
 _MINIMA = {"max_tasks": 0, "max_error_size_bytes": KIB, "max_message_length": 64}
-"""The room that a task needs to finish with an error message."""
+"""Minimum values other than 1. A task needs some room to finish with an error message."""
 
 
 def _check_field(name: str, value: object) -> None:

@@ -1,7 +1,7 @@
 """Cursors: the position where a list continues, signed so that a client cannot forge it.
 
 A cursor contains a position, not a task id, so it stays valid if a task is deleted. The signature covers the
-owner and the filter too: a cursor from another list is as invalid as a forged one.
+owner and the filter too: a cursor from another list is rejected like a forged one.
 """
 
 from __future__ import annotations

@@ -78,7 +78,6 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
-    """Return a new task."""
     if not is_task_id(task_id):
         raise InvalidValue("task_id", "must be 1 to 128 ASCII letters or digits")
     check_name("method", new.method, config.max_name_length)
@@ -135,7 +134,7 @@ def report(
 def set_variables(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set variables. A value of null removes the variable."""
+    """Set variables. The value null removes a variable."""
     check_active(task.status)
     return _updated(task, now, variables_json=merge(task.variables, changes, config))
 
@@ -143,7 +142,7 @@ def set_variables(
 def save_checkpoint(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set values of the checkpoint. A value of null removes it."""
+    """Set names of the checkpoint. The value null removes a name."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
     saved = _updated(task, now, checkpoint_json=merged)
@@ -211,7 +210,7 @@ def request_cancel(task: TaskRecord, *, now: Micros) -> TaskRecord:
 def ask(
     task: TaskRecord, requests: Mapping[str, InputRequest], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Ask the client. Other questions can still be open. Each key can be used only once."""
+    """Ask the client questions. Earlier ones can still be open. Each key can be used only once."""
     check_active(task.status)
     if task.status is not Status.INPUT_REQUIRED:
         check_transition(task.status, Status.INPUT_REQUIRED)
@@ -230,7 +229,7 @@ def answer(
 def fail_question(
     task: TaskRecord, key: str, error: InputError, *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Store a JSON-RPC error as the answer to an outstanding question. A long message is cut."""
+    """Store a JSON-RPC error as the answer to an outstanding question. A long message is truncated."""
     check_active(task.status)
     check_integer("error.code", error.code)
     cut = replace(error, message=error.message[: config.max_message_length])
@@ -248,7 +247,7 @@ def _answered(task: TaskRecord, new_answers: Mapping[str, Input], now: Micros) -
 
 
 def claim(task: TaskRecord, *, now: Micros) -> TaskRecord:
-    """Claim the task for one more attempt. After the first claim, the ttl no longer expires the task."""
+    """Claim the task for one more attempt. A task that was claimed once no longer expires by its ttl."""
     check_active(task.status)
     at = _edit_time(task, now)
     return _updated(
@@ -294,7 +293,7 @@ def release(
 
 
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
-    """Return the lane of an unclaimed task and the time when it is due; None if it needs no worker.
+    """Return the lane of an unclaimed task and the time when it is due, or None twice if it needs no worker.
 
     Each function has a lane, so that a worker reads only tasks that it can run. One more lane is for the
     deadlines of questions.

@@ -77,7 +77,6 @@ def check_same_call(existing: TaskRecord, new: TaskRecord) -> None:
 
 
 def _call_identity(task: TaskRecord) -> tuple[str, bytes | None]:
-    params = (
-        task.params_json
-    )  # compared as bytes: 1, 1.0 and True are equal in Python, but are different calls
+    # The parameters are compared as bytes: 1, 1.0 and True are equal in Python, but they are different calls.
+    params = task.params_json
     return task.original_method, None if isinstance(params, UnsetType) else bytes(params)

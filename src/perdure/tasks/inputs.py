@@ -23,7 +23,7 @@ MAX_DEADLINE_SECONDS = MAX_TTL_MS // 1000
 
 
 class InputKind(StrEnum):
-    """The kind of a question, spelled as the method of the protocol."""
+    """The kind of a question: the name of its method in the protocol."""
 
     ELICITATION = "elicitation/create"
     SAMPLING = "sampling/createMessage"
@@ -96,7 +96,7 @@ _ANSWER_TYPES: dict[InputKind, type[InputAnswer]] = {
 
 
 class InputRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A question as a task asks it."""
+    """A question that a task asks."""
 
     kind: InputKind
     params: JsonLike = None
@@ -202,12 +202,12 @@ def check_repeated(inputs: Mapping[str, Input], requests: Mapping[str, InputRequ
 def answer(
     inputs: Mapping[str, Input], answers: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> dict[str, Input]:
-    """Return the outstanding inputs that have one of these answers, with the answer. There may be none."""
+    """Return the outstanding inputs to which these answers belong, with their answers. There may be none."""
     _check_entry_count(answers, config)
     outstanding = {
         key: value for key, value in answers.items() if key in inputs and not inputs[key].is_answered
     }
-    raws = _encode_all(outstanding, config)  # checks sizes first: nothing too large is decoded
+    raws = _encode_all(outstanding, config)  # checks the sizes first, so that nothing too large is decoded
     for key, raw in raws.items():
         _check_answer(key, inputs[key].kind, raw)
     return {

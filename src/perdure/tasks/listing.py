@@ -33,7 +33,7 @@ MAX_RECORDS_EXAMINED = 1000
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter for lists. Only the status is indexed; with other fields, a short page can have a next one."""
+    """A filter for lists. Only the status has an index: with another field, any page can be short."""
 
     status: Status | None = None
     method: str | None = None
@@ -61,9 +61,9 @@ class TaskPage(msgspec.Struct, frozen=True, kw_only=True):
 
     tasks: tuple[Snapshot, ...]
     corrupt: tuple[CorruptRecord, ...] = ()
-    """Records among them that cannot be read."""
+    """Records of this page that cannot be read."""
     newer: tuple[NewerFormat, ...] = ()
-    """Records among them that a newer version wrote."""
+    """Records of this page that a newer version wrote."""
     next_cursor: str | None = None
 
 

@@ -21,7 +21,7 @@ COMPLETED_WITH_ERROR = "completed_with_error"
 LEASE_FORMAT = 1
 """The newest format of leases."""
 BOOKKEEPING_RESERVE_BYTES = 48 * 1024
-"""How far attempts, messages and a short error can exceed the size limit of a record."""
+"""Number of bytes by which attempts, messages and a short error can exceed the size limit of a record."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -91,7 +91,7 @@ def lease_address(task: Record) -> Address:
 
 
 def _adds_content(before: TaskRecord, after: TaskRecord) -> bool:
-    """Return whether the worker or the client added content. Otherwise a full task can still be written."""
+    """Return whether the worker or the client added content. Other changes can use the reserve."""
     return (
         after.variables_json is not before.variables_json
         or after.checkpoint_json is not before.checkpoint_json

@@ -64,7 +64,7 @@ from .task_record import TaskId, TaskRecord, is_task_id, new_task_id
 T = TypeVar("T")
 
 Edit: TypeAlias = Callable[[TaskRecord, Micros, StoreConfig], TaskRecord]
-"""A function of `edits` with its arguments: it returns the changed task, given the time and the limits."""
+"""A function that returns the changed task, given the task, the time and the limits."""
 
 LeaseChange: TypeAlias = Callable[[Snapshot], Change | None]
 """A function that returns the change of the task's lease, if any, given the task after the edit."""
@@ -129,7 +129,7 @@ class TaskStore:
         return snapshot
 
     async def get(self, owner: Owner, task_id: str) -> Snapshot:
-        """Return the task. NotFound if this owner has no task with this id."""
+        """Return the task. Raise NotFound if this owner has no task with this id."""
         self._check_owner_allowed(owner)
         snapshot = await self._find(owner, task_id, self.clock())
         if snapshot is None:
@@ -145,7 +145,7 @@ class TaskStore:
         task_filter: TaskFilter = TaskFilter(),
         newest_first: bool = False,
     ) -> TaskPage:
-        """Return a page of the owner's tasks in order of creation; an empty one if the owner is anonymous."""
+        """Return a page of the owner's tasks in order of creation. Anonymous tasks are never listed."""
         self._check_owner_allowed(owner)
         if owner.is_anonymous:
             return TaskPage(tasks=())
@@ -166,8 +166,8 @@ class TaskStore:
     async def edit(self, snapshot: Snapshot, edit: Edit, *, lease: LeaseChange | None = None) -> Snapshot:
         """Apply an edit to the task and store the result.
 
-        A worker passes the change of its lease, which is committed in the same transaction. ClaimLost if the
-        stored lease is no longer the worker's.
+        A worker passes the change of its lease, which is committed in the same transaction. Raise ClaimLost
+        if the worker has lost its lease.
         """
         now = self.clock()
         edited = edit(snapshot.task, now, self.config)
@@ -223,9 +223,9 @@ class TaskStore:
         *,
         attempts: int = MAX_UPDATE_ATTEMPTS,
     ) -> T:
-        """Read the task and call `edit` with it, again if the task was changed in between.
+        """Read the task and call `edit` with it. Repeat both if another writer changed the task meanwhile.
 
-        Use it for edits that are right whatever was written in between.
+        Use this for edits that are correct whatever the other writer changed.
         """
         for attempt in range(1, attempts):
             snapshot = await self.get(owner, task_id)
@@ -237,7 +237,7 @@ class TaskStore:
         return await edit(await self.get(owner, task_id))
 
     async def purge(self, *, now: Micros | None = None, limit: int = PURGE_BATCH_SIZE) -> PurgeResult:
-        """Delete up to `limit` records that have expired: now, or at the given time."""
+        """Delete up to `limit` records that have expired at `now`, which is the current time by default."""
         purged = await self.storage.purge(until=self.clock() if now is None else now, limit=limit)
         return PurgeResult(tuple(purged), more=len(purged) == limit)
 
@@ -251,13 +251,13 @@ class TaskStore:
 
     async def _find_record(self, owner: Owner, task_id: str, now: Micros) -> Record | None:
         if not is_task_id(task_id):
-            return None  # it cannot be the id of a task
+            return None
         return await self.storage.get(task_address(partition_of(owner, task_id), task_id), now=now)
 
     async def _insert(
         self, snapshot: Snapshot, extra_changes: Sequence[Change], now: Micros
     ) -> Refused | None:
-        """Store a new task within the quotas. Return the refusal if one of the addresses is taken."""
+        """Store a new task within the quotas. Return the refusal if one of the addresses is in use."""
         maximum = self.config.max_tasks
         if maximum and not await self._active_quota.try_admit(maximum, now):
             raise QuotaExceeded("server", maximum)
@@ -275,7 +275,7 @@ class TaskStore:
         self, snapshot: Snapshot, key: str, extra_changes: Sequence[Change], now: Micros
     ) -> Snapshot:
         address = idempotency.key_address(snapshot.record.partition, key)
-        while True:  # ends: a round fails only if another create with this key has just succeeded
+        while True:  # this ends: a round fails only if another create with this key has just succeeded
             key_record = await self.storage.get(address, now=now)
             existing = await self._existing_task(snapshot, key_record, now)
             if existing is not None:

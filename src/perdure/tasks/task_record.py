@@ -30,7 +30,7 @@ TASK_FORMAT = 1
 TaskId = NewType("TaskId", str)
 
 OptionalJson: TypeAlias = Raw | UnsetType
-"""Canonical JSON, or nothing, which is different from null."""
+"""Canonical JSON, or UNSET if there is none. The JSON value null is a value like any other."""
 
 MAX_HEADLINE_LENGTH = 500
 """Maximum number of characters in the one-line text of an error."""
@@ -100,13 +100,13 @@ Outcome: TypeAlias = Success | Failure
 
 
 def headline(text: str) -> str:
-    """Return the first line of a text that is not blank, cut to `MAX_HEADLINE_LENGTH`."""
+    """Return the first line that is not blank, cut to `MAX_HEADLINE_LENGTH` characters."""
     lines = (line.strip() for line in text.splitlines())
     return next((line for line in lines if line), "")[:MAX_HEADLINE_LENGTH]
 
 
 def check_outcome(outcome: object) -> None:
-    """Raise unless this is a valid outcome. It may have been created without `of`."""
+    """Raise InvalidValue unless this is a valid outcome. It may have been created without `of`."""
     match outcome:
         case Success(result=result, error=error, cause=cause):
             check_canonical("result", result)
@@ -215,7 +215,7 @@ class TaskRecord(
 
     @property
     def effective_status(self) -> Status:
-        """The status, but `failed` if the result reports an error. Operators see this one."""
+        """The status that operators see: `failed` if the result reports an error."""
         return Status.FAILED if self.is_error else self.status
 
     @property
@@ -244,7 +244,7 @@ class TaskRecord(
 
     @property
     def questions(self) -> dict[str, Input]:
-        """The outstanding questions that its client can answer. Operators see all of them."""
+        """The outstanding questions that its client can answer."""
         if self.client_can is None:
             return self.outstanding
         return {key: asked for key, asked in self.outstanding.items() if self.can_ask(asked.capability)}
@@ -278,7 +278,7 @@ def decode_task(task_id: str, body: str) -> TaskRecord:
         unknown = _difference(plain, canonical_json.decode(known))
     except UNREADABLE as error:
         raise _error(task_id, body, str(error)) from error
-    if not (isinstance(plain, dict) and FORMAT_FIELD in plain):  # which the decoder above accepts
+    if not (isinstance(plain, dict) and FORMAT_FIELD in plain):  # the decoder above accepts a body without it
         raise _error(task_id, body, "")
     return msgspec.structs.replace(
         task, unknown_fields=Raw(canonical_json.encode(unknown)) if unknown else UNSET

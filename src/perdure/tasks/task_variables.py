@@ -1,4 +1,4 @@
-"""Named values of a task, stored with it.
+"""Variables: named values that are stored with a task.
 
 A task has two sets of them. Its *variables* are shared with the client, which can read and set them. Its
 *checkpoint* belongs to the worker alone: no client reads or writes it.
@@ -115,7 +115,7 @@ def check_from_client(changes: Mapping[str, JsonLike]) -> None:
 def merge(
     current: Variables, changes: Mapping[str, JsonLike], config: StoreConfig, field: str = "variables"
 ) -> Raw:
-    """Return the values after a change: each name is replaced as a whole, and null removes it."""
+    """Return the values after a change. A new value replaces the old one, and null removes the name."""
     for name, value in changes.items():
         _check_name(name, config, field)
         check_json(
