@@ -1,4 +1,4 @@
-"""Tools that poll feeds as a task, which resumes after a restart, and return what was found."""
+"""Tools that poll feeds and return what was found. Polling is a task, which resumes after a restart."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..runtime import Again, Task
 from .source import DID_PREFIX, SimulatedSource
 
 LEASE_SECONDS = 5.0
-"""How long an account stays with a server that was killed."""
+"""Seconds after which another server can poll the accounts of a server that was killed."""
 
 Hours = Annotated[float, Field(gt=0, le=24 * 366)]
 Limit = Annotated[int, Field(ge=1, le=200)]
@@ -40,12 +40,12 @@ class SampleFeeds:
         return () if self.source is None else self.source.handles
 
     def owns(self, account_id: str) -> bool:
-        """Return whether this account is one of the simulated ones, or else of Bluesky."""
+        """Return whether these feeds include an account: a simulated one, or one of Bluesky."""
         return account_id.startswith(DID_PREFIX) == (self.source is not None)
 
 
 def simulated_feeds(*, latency: float = 0.3) -> SampleFeeds:
-    """Return simulated feeds whose pages take as long as over a network."""
+    """Return simulated feeds. Each request takes `latency` seconds, as it would over a network."""
     return SampleFeeds(source=SimulatedSource(latency=latency))
 
 
@@ -96,7 +96,7 @@ async def _poll_accounts(task: Task, feeds: Feeds, sample: SampleFeeds, names: l
 
 
 async def _add_new(feeds: Feeds, names: list[str]) -> None:
-    """Add the accounts that are not stored yet. To add one from a follow list again would keep it forever."""
+    """Add the accounts that are not stored yet. An account of a follow list must not become a manual one."""
     found = await feeds.add(names, dry_run=True)
     if found.unknown:
         raise ValueError(f"unknown accounts: {', '.join(found.unknown)}")

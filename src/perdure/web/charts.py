@@ -1,7 +1,7 @@
 """The history of task counts, in memory, and the points of the charts.
 
-The storage has the current counts, and the finish times of tasks that have not expired. Samples add how many
-tasks were active at each time, and tasks that have finished and expired since.
+The storage has the current counts, and the finish times of tasks that have not expired. Samples of the counts
+also show how many tasks were active earlier, and include tasks that have expired since.
 """
 
 from __future__ import annotations
@@ -51,12 +51,12 @@ class CountHistory:
 
     @property
     def samples(self) -> list[CountSample]:
-        """Samples by time: one per minute, then all of the last hour."""
+        """Samples in order of time: one per minute, then all of the last hour."""
         first = self._fine[0].at if self._fine else 0
         return [*(each for each in self._coarse if each.at < first), *self._fine]
 
     async def sample(self) -> None:
-        """Take a sample. Skip it if the clock went back."""
+        """Take a sample. Skip it if the clock was set back."""
         sample = CountSample(self._clock(), await self._counts())
         if self._fine and sample.at <= self._fine[-1].at:
             return
@@ -78,7 +78,7 @@ class CountHistory:
 
 
 class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
-    """An interval of a chart: what finished in it, and what was active at its end, if that is known."""
+    """An interval of a chart: how many tasks finished in it, and how many were active at its end."""
 
     start: Micros
     completed: int
@@ -86,6 +86,7 @@ class ChartPoint(msgspec.Struct, frozen=True, kw_only=True):
     cancelled: int
     working: int | None
     input_required: int | None
+    """The active tasks. None if no sample was taken in this interval."""
 
 
 def chart_points(
@@ -93,9 +94,9 @@ def chart_points(
 ) -> list[ChartPoint]:
     """Combine the finish times of stored tasks with the samples.
 
-    Either can miss finished tasks: stored tasks expire, and between two samples as many tasks can expire as
-    finish. So the larger number counts. A sample sees a finished task up to five seconds late, so a task that
-    its own interval already has is not counted again in the next one.
+    Both can miss finished tasks: stored tasks expire, and between two samples as many tasks can expire as
+    finish. The larger number is therefore used. A sample can be five seconds late, so a task that was counted
+    in its own interval is not counted again in the next one.
     """
     history = list(samples)
     last = {sample.at // width: sample.counts for sample in history}

@@ -5,7 +5,7 @@ Run it as an application, or mount it in another one:
     dashboard = Dashboard(storage, token="...")
     app = Starlette(routes=[Mount("/dashboard", dashboard.app)], lifespan=lambda _: dashboard.running())
 
-If the other application has a lifespan, such as that of an MCP server, enter both.
+If the other application has a lifespan of its own, as an MCP server has, enter both.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Dashboard:
     ) -> None:
         if hosts is None and token is None:
             raise ValueError(
-                "hosts=None allows any host name, and any web page could use one of its own; "
+                "hosts=None allows any host name, so another site could make its own name resolve here; "
                 "set a token, or the host names of the server"
             )
         self._clock = clock
@@ -141,6 +141,6 @@ class Dashboard:
 
 
 def _local_path(target: str) -> str:
-    """Return the page after the login. It must not lead to another site."""
+    """Return the path to open after the login: `/` if the target could be on another site."""
     is_local = target.startswith("/") and not target.startswith(("//", "/\\"))
     return target if is_local and target.isprintable() else "/"

@@ -32,7 +32,7 @@ from .security import mount_path
 ACCOUNTS_PER_PAGE = 200
 ITEMS_PER_PAGE = 50
 MAX_SCANNED = 2000
-"""Maximum number of items that are read for a page whose filter leaves most of them out."""
+"""Maximum number of items that are read for one page, because a filter can skip most of them."""
 KINDS: tuple[ItemKind, ...] = get_args(ItemKind)
 LINK_WINDOWS = {"24h": timedelta(days=1), "7d": timedelta(days=7), "30d": timedelta(days=30)}
 MAX_LINKS = 25
@@ -42,7 +42,7 @@ MAX_RANKED_ITEMS = 20_000
 
 
 class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """Which items a page shows, as its URL says."""
+    """The items that a page shows, as its URL requests them."""
 
     account: str | None
     """A handle or a DID."""
@@ -64,7 +64,7 @@ class ItemQuery(msgspec.Struct, frozen=True, kw_only=True):
         return bool(self.account or self.kind or self.with_links)
 
     def query(self, after: Position | None = None) -> str:
-        """Return the query string of these items, starting at a position."""
+        """Return the query string of the page with the items after a position."""
         params = {
             "account": self.account,
             "kind": self.kind,

@@ -115,7 +115,7 @@ class OverviewPages:
         )
 
     def _chart_end(self, span: ChartSpan) -> Micros:
-        """Return a multiple of the interval, so that a point covers the same time whenever it is rendered."""
+        """Return the end of the newest interval: a multiple of its width, so that intervals never move."""
         return (self._clock() // span.width + 1) * span.width
 
     async def _query(self, span: ChartSpan) -> _OverviewData:

@@ -71,7 +71,8 @@ class Renderer:
     ) -> Markup:
         """Render a fragment: an element with an id and a digest. `keep` protects it from updates."""
         inner = Markup(self._render(f"fragments/{template}", {**context, "name": name}))  # noqa: S704 (escaped)
-        return _FRAGMENT_TAGS[tag].format(
+        return _FRAGMENT.format(
+            tag=tag,
             name=name,
             digest="kept" if keep else digest(inner),
             kind=template.replace("_", "-"),
@@ -163,5 +164,4 @@ def _status_and_detail(error: Exception) -> tuple[int, str]:
 
 _TITLES = {403: "Forbidden", 404: "Not found", 500: "Server error", 503: "Unavailable"}
 
-_FRAGMENT = 'id="{name}" data-digest="{digest}" class="fragment f-{kind}">{inner}'
-_FRAGMENT_TAGS = {tag: Markup(f"<{tag} {_FRAGMENT}</{tag}>\n") for tag in ("div", "nav", "section", "tr")}  # noqa: S704
+_FRAGMENT = Markup('<{tag} id="{name}" data-digest="{digest}" class="fragment f-{kind}">{inner}</{tag}>\n')

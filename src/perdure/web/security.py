@@ -3,7 +3,7 @@
 - The Host header must be allowed. Otherwise another site could make its own name resolve to this machine.
 - Without a token, only this machine has access. With one, every request needs it: in the Authorization
   header, or in a session cookie that the login form sets.
-- Another site can link to a page. Its images, scripts and forms are refused.
+- Other sites can link to pages. Requests from their images, scripts and forms are refused.
 - Requests that change something must come from pages of this dashboard, and are refused in read-only mode.
   `forms` checks their CSRF token.
 
@@ -88,7 +88,7 @@ class SessionSigner:
         return now < int(until)
 
     def csrf_token(self, browser: str) -> str:
-        """Return the token in every form of a browser. Other sites can neither read nor compute it."""
+        """Return the token in all forms of a browser. Other sites can neither read nor compute it."""
         return self._mac("form", browser)
 
     def check_csrf_token(self, browser: str, given: str) -> bool:
@@ -179,7 +179,7 @@ def _is_public_path(request: Request) -> bool:
 
 
 def _is_loopback_client(request: Request) -> bool:
-    """Return whether this machine sent the request. Behind a proxy on this machine, a token is required."""
+    """Return whether the request comes from this machine. Behind a local proxy, every request does."""
     return request.client is not None and is_loopback(request.client.host)
 
 
@@ -210,7 +210,7 @@ def _is_allowed_navigation(request: Request) -> bool:
 
 
 def _is_same_origin(request: Request) -> bool:
-    """Return whether no header of the browser shows that a page of another site sent the request."""
+    """Return whether the headers are consistent with a request from a page of this dashboard."""
     if request.headers.get("sec-fetch-site", "same-origin") not in ("same-origin", "none"):
         return False
     origin = request.headers.get("origin")

@@ -46,9 +46,9 @@ PAGE_SIZE = 50
 MAX_CACHED_ROWS = 2000
 """Maximum number of rendered rows that are kept."""
 MAX_SCANNED = 20_000
-"""Maximum number of tasks among which an id is searched. The command searches all tasks."""
+"""Maximum number of tasks that a search by id reads. `perdure tasks show` searches all tasks."""
 FINISHED_REFRESH_SECONDS = 10.0
-"""Time between two reads of a finished task: it can only expire."""
+"""Seconds between two reads of a finished task, which can only expire."""
 TASK_PATH = "/tasks/{locator}/{task_id}"
 
 
@@ -134,7 +134,7 @@ class TaskListPages:
 
 
 class _ListQuery:
-    """Which tasks a page lists, from its URL."""
+    """The tasks that a page lists, as its URL requests them."""
 
     def __init__(self, request: Request) -> None:
         params = request.query_params
@@ -218,7 +218,7 @@ class TaskPages:
     def _question(
         self, name: str, question: Question, rejected: _RejectedAnswer | None, context: Mapping[str, object]
     ) -> Markup:
-        """Render a form. One with a rejected answer keeps what was typed, and is not updated."""
+        """Render a form. After a rejected answer it keeps what was typed, and it is not updated."""
         if rejected is not None and rejected.key != question.key:
             rejected = None
         form = {
@@ -259,7 +259,7 @@ class TaskPages:
 
 
 class CachedTaskPage:
-    """The page of one task. It is rendered when the task changes, and a finished task is rarely read."""
+    """The page of one task. It is rendered when the task changes. A finished task is rarely read again."""
 
     def __init__(
         self, query: Callable[[], Awaitable[TaskDetail]], render: Callable[[TaskDetail], PageFragments]
