@@ -7,7 +7,7 @@ from ipaddress import ip_address
 LOOPBACK_HOSTS = ("127.0.0.1", "localhost", "::1")
 """Host names that only processes on the same machine can reach."""
 MIN_TOKEN_LENGTH = 16
-"""Minimum number of characters in a token. Failed logins are not limited, so it must be hard to guess."""
+"""Minimum number of characters in a token. Logins are not limited, so tokens must be hard to guess."""
 
 
 def is_loopback(host: str) -> bool:

@@ -118,7 +118,7 @@ def form_fields(schema: Json) -> tuple[FormField, ...]:
 
 
 def unknown_fields(schema: Schema | None, names: Iterable[str]) -> list[str]:
-    """Return the names that are not fields of the form, because they are probably misspelt.
+    """Return the names that are not fields of the form. They are probably misspelt.
 
     JSON Schema allows additional properties by default. Here they are unknown unless the schema allows them
     explicitly. A composed schema does not list all its fields, so no name is unknown.
@@ -186,7 +186,7 @@ def parse_json(text: str) -> Json:
 
 
 def is_number(value: Json) -> TypeGuard[int | float]:
-    """Return whether a JSON value is a number. In Python, `bool` is an `int` too."""
+    """Return whether a JSON value is a number. Booleans, which are integers in Python, are not."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 

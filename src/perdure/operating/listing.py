@@ -18,20 +18,20 @@ from .views import NewerTask, TaskSummary
 
 MIN_PREFIX_LENGTH = 6
 TASK_ID_LENGTH = 32
-"""Number of characters of a task id. A text of this length is a complete id."""
+"""Number of characters in a task id. A text of this length is a complete id."""
 PAGE_SIZE = 200
 
 _position_decoder = msgspec.json.Decoder(Position)
 
 
 class TaskSummaryPage(msgspec.Struct, frozen=True, kw_only=True):
-    """A page of tasks."""
+    """A page of task summaries, newest first."""
 
     tasks: tuple[TaskSummary, ...]
     corrupt: tuple[str, ...] = ()
     """Ids of damaged tasks on this page."""
     newer: tuple[NewerTask, ...] = ()
-    """Tasks on this page that a newer version of perdure wrote, in the same order."""
+    """Tasks on this page that a newer version of perdure wrote."""
     next_cursor: str | None = None
     """The cursor to pass as `after` for the next page. None if this is the last page."""
 

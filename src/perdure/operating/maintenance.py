@@ -113,7 +113,7 @@ async def count_live_claims(storage: Storage, *, now: Micros) -> LiveClaims:
 
 
 def _is_polled(record: Record, now: Micros) -> bool:
-    """Return whether an account is being polled. One that this version cannot read does not count."""
+    """Return whether an account is being polled. An account that this version cannot read does not count."""
     try:
         return StoredAccount.from_record(record).account.is_leased(now)
     except (CorruptFeedRecord, NewerFormat):
@@ -121,7 +121,7 @@ def _is_polled(record: Record, now: Micros) -> bool:
 
 
 async def _is_same_storage(source: Storage, target: Storage) -> bool:
-    """Return whether both are the same storage, which can have several URLs. A test record shows it."""
+    """Return whether both are one storage: then a test record in the target appears in the source."""
     now = system_clock()
     probe = _probe(COPIES, "copy", now)
     await target.commit([Insert(record=probe)], now=now)
@@ -151,7 +151,7 @@ class ServerInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Maximum error of `clock_offset`: half the time of the request."""
 
     def has_clock_skew(self, limit: float) -> bool:
-        """Return whether the clocks certainly differ by more than a limit in seconds."""
+        """Return whether the clocks certainly differ by more than `limit` seconds."""
         return self.clock_offset is not None and abs(self.clock_offset) - self.offset_error > limit
 
 

@@ -1,4 +1,4 @@
-"""`Operator`: reads and changes the tasks of all owners. The caller checks who may use it.
+"""`Operator`: reads and changes the tasks of all owners. The caller must check who may use it.
 
 It uses the storage directly, by the same rules as clients and workers, so no server has to run.
 """
@@ -47,7 +47,7 @@ MAX_CLAIMS = 1000
 class Operator:
     """Reads all tasks of a storage, and cancels, answers and deletes them.
 
-    `config` is the configuration of the servers, if it is not the default: answers must respect its limits.
+    Pass the `config` of the servers if it is not the default: answers must respect its limits.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Operator:
         return await self._summarize_or_none(await stats.oldest_open_question(self.storage, self.clock()))
 
     async def stats(self, window: Micros = HOUR, *, buckets: int = 60) -> Stats:
-        """Return all statistics."""
+        """Return the counts, the claims, the workers, and the throughput of the last `window`."""
         now = self.clock()
         counts, claims = await self.counts(), await self.claims()
         claimed = await self.claimed_count()
@@ -198,7 +198,7 @@ class Operator:
 
         Raise NoOpenQuestion if the question is not open, and MalformedAnswer if the answer does not fit it.
         """
-        from ..tasks.forms import check_form  # noqa: PLC0415 (jsonschema takes long to load, and few answer)
+        from ..tasks.forms import check_form  # noqa: PLC0415 (jsonschema is slow to import, and answers are rare)
 
         def edit(task: TaskRecord, now: Micros, config: StoreConfig) -> TaskRecord:
             if not task.is_terminal and key not in task.outstanding:

@@ -152,7 +152,7 @@ async def oldest_open_question(storage: Storage, now: Micros) -> Snapshot | None
 async def measure_throughput(
     storage: Storage, *, window: Micros, buckets: int, now: Micros, until: Micros | None = None
 ) -> Throughput:
-    """Return the tasks that finished within the window before `until` (default: now).
+    """Return the throughput in the window before `until` (default: now).
 
     There is no index by finish time, so this reads the newest 1,000 tasks of each tag.
     """

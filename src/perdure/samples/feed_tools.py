@@ -40,7 +40,7 @@ class SampleFeeds:
         return () if self.source is None else self.source.handles
 
     def owns(self, account_id: str) -> bool:
-        """Return whether these feeds include an account: a simulated one, or one of Bluesky."""
+        """Return whether an account belongs to these feeds. Simulated accounts have ids of their own."""
         return account_id.startswith(DID_PREFIX) == (self.source is not None)
 
 

@@ -139,7 +139,7 @@ class _FollowingSource(FeedSource, FollowSource, Protocol):
 
 
 def with_simulated(source: _FollowingSource) -> FeedSource:
-    """Return a source that has the simulated accounts too. Their ids decide which source is asked."""
+    """Return a source that also has the simulated accounts, which are recognized by their ids."""
     if isinstance(source, HintSource):
         return _CombinedHintSource(source, hints=source)
     return _CombinedSource(source)

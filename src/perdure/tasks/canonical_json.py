@@ -25,6 +25,7 @@ JsonLike: TypeAlias = "bool | int | float | str | Sequence[JsonLike] | Mapping[s
 MAX_DEPTH = 100
 """Maximum number of levels of nesting, low enough that decoding never exhausts the stack."""
 
+_UNPAIRED_SURROGATE = "contains an unpaired surrogate, which cannot be encoded as UTF-8"
 _SCALARS = frozenset({str, int, bool, type(None)})
 _encoder = msgspec.json.Encoder(order="sorted")
 _unsorted_encoder = msgspec.json.Encoder()
@@ -57,9 +58,7 @@ def encode_checked(
     try:
         raw = (_unsorted_encoder if keep_order else _encoder).encode(value)
     except UnicodeEncodeError as error:
-        raise InvalidValue(
-            field, "contains an unpaired surrogate, which cannot be encoded as UTF-8"
-        ) from error
+        raise InvalidValue(field, _UNPAIRED_SURROGATE) from error
     except (TypeError, ValueError) as error:  # for example an integer with thousands of digits
         raise InvalidValue(field, str(error)) from error
     if max_bytes is not None:
@@ -98,14 +97,12 @@ def check_text(field: str, text: object, max_length: int | None = None) -> str:
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidValue(
-                field, "contains an unpaired surrogate, which cannot be encoded as UTF-8"
-            ) from error
+            raise InvalidValue(field, _UNPAIRED_SURROGATE) from error
     return text
 
 
 def check_name(field: str, name: object, max_bytes: int) -> None:
-    """Raise InvalidValue unless this is text with 1 to `max_bytes` bytes."""
+    """Raise InvalidValue unless this is text of 1 to `max_bytes` bytes."""
     text = check_text(field, name)
     if not text:
         raise InvalidValue(field, "must not be empty")

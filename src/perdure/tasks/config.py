@@ -11,11 +11,10 @@ from .errors import InvalidValue
 KIB = 1024
 MIB = 1024 * KIB
 SECOND_MS = 1000
-HOUR_MS = 3600 * SECOND_MS
-DAY_MS = 24 * HOUR_MS
+DAY_MS = 24 * 3600 * SECOND_MS
 
 MAX_TTL_MS = 100 * 365 * DAY_MS
-"""A hundred years. A task that never expires has a ttl of null."""
+"""Maximum ttl: a hundred years. A task that never expires has no ttl."""
 MIN_POLL_INTERVAL_MS = 50
 MAX_POLL_INTERVAL_MS = 30 * SECOND_MS
 
@@ -50,7 +49,7 @@ class StoreConfig(msgspec.Struct, frozen=True, kw_only=True):
     max_variables: int = 1000
     max_variable_name_length: int = 256
     max_string_length: int = 64 * KIB
-    """Maximum number of characters of a string in a variable."""
+    """Maximum number of characters in one string of a variable."""
     max_params_size_bytes: int = MIB
     max_result_size_bytes: int = MIB
     max_error_size_bytes: int = 64 * KIB

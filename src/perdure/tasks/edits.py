@@ -74,7 +74,7 @@ class NewTask(msgspec.Struct, frozen=True, kw_only=True):
     function: str | None = None
     """The name of the function that a worker runs; None if the creator finishes the task itself."""
     idempotency_key: str | None = None
-    """A repeated create with the same key returns the first task."""
+    """Creating a task again with the same key returns the first task."""
 
 
 def create(new: NewTask, *, owner: Owner, task_id: TaskId, now: Micros, config: StoreConfig) -> TaskRecord:
@@ -134,7 +134,7 @@ def report(
 def set_variables(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set variables. The value null removes a variable."""
+    """Set variables by name. Null removes a variable."""
     check_active(task.status)
     return _updated(task, now, variables_json=merge(task.variables, changes, config))
 
@@ -142,7 +142,7 @@ def set_variables(
 def save_checkpoint(
     task: TaskRecord, changes: Mapping[str, JsonLike], *, now: Micros, config: StoreConfig
 ) -> TaskRecord:
-    """Set names of the checkpoint. The value null removes a name."""
+    """Set values of the checkpoint by name. Null removes a value."""
     check_active(task.status)
     merged = merge(task.checkpoint, changes, config, "checkpoint")
     saved = _updated(task, now, checkpoint_json=merged)
@@ -156,7 +156,7 @@ def finish(
 ) -> TaskRecord:
     """Finish the task with a result (completed) or an error (failed).
 
-    The default message is the error, or the error that the result reports.
+    Without a `message`, the status message is the error, if there is one.
     """
     check_outcome(outcome)
     error = outcome.error if isinstance(outcome, Success) else outcome.message
@@ -293,7 +293,7 @@ def release(
 
 
 def timer(task: TaskRecord) -> tuple[str, Micros] | tuple[None, None]:
-    """Return the lane of an unclaimed task and the time when it is due, or None twice if it needs no worker.
+    """Return the lane of an unclaimed task and the time when it is due. Both are None if it needs no worker.
 
     Each function has a lane, so that a worker reads only tasks that it can run. One more lane is for the
     deadlines of questions.
@@ -322,7 +322,7 @@ def _progressed(task: TaskRecord) -> TaskRecord:
 
 
 def _edit_time(task: TaskRecord, now: Micros) -> Micros:
-    """Return the time of an edit: never before the last one, even if the clock was set back."""
+    """Return the time of an edit. It is never before the last edit, even if the clock was set back."""
     return max(now, task.last_updated_at)
 
 

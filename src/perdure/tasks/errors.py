@@ -31,7 +31,7 @@ from ..storage.errors import PerdureError
 
 
 class TaskError(PerdureError):
-    """The base class of errors of tasks. Nothing was changed."""
+    """The base class of the errors of tasks. The operation that raised it changed nothing."""
 
 
 class NotFound(TaskError):

@@ -33,7 +33,7 @@ MAX_RECORDS_EXAMINED = 1000
 
 
 class TaskFilter(msgspec.Struct, frozen=True, kw_only=True):
-    """A filter for lists. Only the status has an index: with another field, any page can be short."""
+    """A filter for lists. Only the status has an index, so other filters can return short or empty pages."""
 
     status: Status | None = None
     method: str | None = None
@@ -173,9 +173,9 @@ async def scan_tasks(
     descending: bool,
     now: Micros,
 ) -> TaskScan:
-    """Return up to `limit` tasks that have one of these tags and match. A record that cannot be read matches.
+    """Return up to `limit` tasks that have one of these tags and match, and records that cannot be read.
 
-    The scan also ends after 1,000 records, and after `max_chars` characters of bodies.
+    The scan also stops after 1,000 records, and when their bodies have `max_chars` characters.
     """
     if type(limit) is not int or not 1 <= limit <= MAX_PAGE_SIZE:
         raise InvalidValue("limit", f"must be 1 to {MAX_PAGE_SIZE}, not {limit}")

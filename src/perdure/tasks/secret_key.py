@@ -13,9 +13,9 @@ from .errors import CorruptRecord
 
 SETTINGS = Space("settings")
 CURSOR_KEY = Address(SETTINGS, "perdure", "cursor-key")
-"""Where the key is stored that signs the cursors of clients."""
+"""The address of the key that signs the cursors of clients."""
 LOCATOR_KEY = Address(SETTINGS, "perdure", "handle-key")
-"""Where the key is stored that encrypts the locators of operators. Its name predates the word locator."""
+"""The address of the key that encrypts the locators of operators, which were once called handles."""
 KEY_BYTES = 32
 
 

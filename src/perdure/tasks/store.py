@@ -78,7 +78,7 @@ class PurgeResult(msgspec.Struct, frozen=True):
 
     purged: tuple[Purged, ...]
     more: bool
-    """Whether another purge with the same time may find more."""
+    """Whether another purge with the same time may delete more records."""
 
     @property
     def task_ids(self) -> tuple[str, ...]:

@@ -176,7 +176,7 @@ class TaskRecord(
     client_can: tuple[str, ...] | None = None
     """The capabilities that its client declared; None if no client created the task."""
     operators_answer: bool = False
-    """Whether it can ask questions that its client does not support, because operators answer them."""
+    """Whether the task can ask questions that its client does not support, because operators answer them."""
     inputs: dict[str, Input] = {}
     """All questions of the task by key, each with its answer if there is one."""
     progress: Progress | None = None
@@ -185,15 +185,15 @@ class TaskRecord(
     function: str | None = None
     """The name of the function that a worker runs; None if the creator finishes the task itself."""
     is_claimed: bool = msgspec.field(default=False, name="held")
-    """Whether a worker has claimed it."""
+    """Whether a worker has a claim on the task."""
     run_at: Micros | None = None
-    """The earliest time of the next attempt, after one that failed."""
+    """The earliest time of the next attempt, if the last one failed."""
     released_at: Micros | None = None
-    """When it was last released unfinished: by its worker, or by another one because its worker was lost."""
+    """When the task was last released unfinished: by its worker, or because its worker was lost."""
     attempts: int = 0
-    """How many attempts were started. They are counted at the start, so that a crash counts."""
+    """Number of attempts. Each is counted when it starts, so that a crash of the worker counts too."""
     failures: int = 0
-    """How many attempts raised `Again` or exceeded the timeout. The function's `retries` limits them."""
+    """Number of attempts that raised `Again` or exceeded the timeout. Limited by the function's `retries`."""
     interruptions: int = 0
     """How often its worker was lost or stopped, or the storage failed, since the last progress."""
     last_failure: str | None = None
@@ -239,7 +239,7 @@ class TaskRecord(
         return decode_attempts(self.attempt_history_json)
 
     def can_ask(self, capability: Capability) -> bool:
-        """Return whether its client declared this capability."""
+        """Return whether its client declared this capability. A task without a client can ask anything."""
         return self.client_can is None or capability.value in self.client_can
 
     @property

@@ -94,17 +94,17 @@ class Variables(Mapping[str, Json]):
         if name not in self._values:
             return default
         value = self._values[name]
-        if type(value) is not kind:  # exactly: True is not an integer here
+        if type(value) is not kind:  # exactly this type: True is also an `int`
             raise WrongVariableType(name, kind.__name__, type(value).__name__)
         return value
 
 
 RESERVED_PREFIXES = ("workflow.", "perdure.")
-"""Prefixes of the names that perdure itself uses. Clients cannot set them."""
+"""Prefixes of the names that perdure itself uses. Clients cannot set variables with such names."""
 
 
 def check_from_client(changes: Mapping[str, JsonLike]) -> None:
-    """Raise if a client sets a variable with a reserved name."""
+    """Raise InvalidValue if a client sets a variable with a reserved name."""
     for name in changes:
         if name.startswith(RESERVED_PREFIXES):
             raise InvalidValue(

@@ -25,10 +25,10 @@ log = logging.getLogger("perdure.web")
 
 SAMPLE_SECONDS = 5
 MAX_FINE_SAMPLES = 3600 // SAMPLE_SECONDS
-"""Number of recent samples that are kept: one hour."""
+"""Maximum number of recent samples: those of one hour."""
 COARSE_INTERVAL = 60 * SECOND
 MAX_COARSE_SAMPLES = 24 * 60
-"""Number of older samples that are kept, one per minute: one day."""
+"""Maximum number of older samples, one per minute: those of one day."""
 
 Counts = Mapping[Status, int]
 

@@ -47,7 +47,7 @@ from .security import (
     mount_path,
     set_cookie_header,
 )
-from .tasks import TaskListPages, TaskPages
+from .tasks import TaskPages
 
 
 class Dashboard:
@@ -108,7 +108,6 @@ class Dashboard:
             post_route("/login", self._log_in, self._signer),
             post_route("/logout", self._log_out, self._signer),
             *OverviewPages(self._renderer, self._operator, self._history, self._clock).routes(),
-            *TaskListPages(self._renderer, self._operator).routes(),
             *TaskPages(self._renderer, self._operator).routes(),
             *([] if self._feeds is None else FeedPages(self._renderer, self._feeds).routes()),
         ]

@@ -10,7 +10,6 @@ from typing import get_args
 from urllib.parse import quote, urlencode
 
 import msgspec
-from markupsafe import Markup
 from msgspec.structs import replace
 from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
@@ -18,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from ..feeds import Account, Feeds
+from ..feeds import Feeds
 from ..feeds.errors import AmbiguousHandle, InvalidActor, UnknownAccount
 from ..feeds.item import ItemKind
 from ..feeds.reports import ItemPage
@@ -118,13 +117,15 @@ class FeedPages:
             {
                 "summary": self._renderer.fragment("feed_summary", "summary", status),
                 "pagination": self._renderer.fragment("account_pagination", "pagination", pagination),
-                **{name: self._row(name, account, base) for name, account in rows.items()},
+                **{
+                    name: self._renderer.fragment(
+                        "account_row", name, {"account": each, "base": base}, tag="tr"
+                    )
+                    for name, each in rows.items()
+                },
             },
             {"rows": tuple(rows)},
         )
-
-    def _row(self, name: str, account: Account, base: str) -> Markup:
-        return self._renderer.fragment("account_row", name, {"account": account, "base": base}, tag="tr")
 
     async def _account(self, request: Request) -> Response:
         with _not_found():

@@ -35,7 +35,7 @@ log = logging.getLogger("perdure.web")
 MIN_POLL_SECONDS = 0.5
 """Minimum time between two renderings, however many changes there are."""
 MAX_POLL_SECONDS = 10.0
-"""Maximum time between two renderings, however long one takes."""
+"""Maximum pause after a rendering, however long it took."""
 IDLE_POLL_SECONDS = 2.0
 """Time between two renderings without a notification: notifications are only hints."""
 MAX_OPEN_PAGES = 200
@@ -83,7 +83,7 @@ class PageFragments(msgspec.Struct, frozen=True):
 
 
 def digest(html: str) -> str:
-    """Return a digest, with which the script recognizes a fragment that it already has."""
+    """Return a digest by which the script recognizes a fragment that it already has."""
     return hashlib.blake2b(html.encode(), digest_size=6).hexdigest()
 
 
@@ -103,7 +103,7 @@ class LiveView:
 
     @property
     def is_fresh(self) -> bool:
-        """Whether it is up to date: a browser shows it, or it was just rendered."""
+        """Whether the page is up to date: a browser shows it, or it was just rendered."""
         is_recent = time.monotonic() - self._rendered_at < MIN_POLL_SECONDS
         return not self.is_closed and (self.subscribers > 0 or is_recent)
 

@@ -47,7 +47,7 @@ SPANS = {
 
 
 class _OverviewData(msgspec.Struct, frozen=True, kw_only=True):
-    """The data of the first page that are expensive to query."""
+    """The data of the first page that are slow to query, and therefore cached."""
 
     counts: Mapping[Status, int]
     throughput: Throughput

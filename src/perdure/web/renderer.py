@@ -30,7 +30,7 @@ RECONNECT_MS = 2000
 
 
 class Renderer:
-    """Renders templates with what all pages share."""
+    """Renders templates, with the values that all pages share."""
 
     def __init__(self, *, signer: SessionSigner, live: LiveUpdates, read_only: bool, feeds: bool) -> None:
         self.signer = signer

@@ -194,9 +194,9 @@ def mount_path(request: Request) -> str:
 
 
 def set_cookie_header(request: Request, name: str, value: str, lifetime: Micros) -> str:
-    """Return a Set-Cookie header whose cookie scripts cannot read and forms on other sites do not send.
+    """Return a Set-Cookie header. Scripts cannot read the cookie, and forms on other sites do not send it.
 
-    Links on other sites do send it (`Lax`): otherwise a user who follows one would have to log in again.
+    Links on other sites send it (`Lax`). Otherwise a user who follows one would have to log in again.
     """
     path, age = mount_path(request) or "/", lifetime // 1_000_000
     secure = "; Secure" if request.url.scheme == "https" else ""
