@@ -63,9 +63,6 @@ class LiveClaims(msgspec.Struct, frozen=True, kw_only=True):
     tasks: int
     accounts: int
 
-    def __bool__(self) -> bool:
-        return bool(self.tasks or self.accounts)
-
 
 class CopyReport(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a copy."""
@@ -93,7 +90,7 @@ async def copy_storage(
     """
     async with await open_storage(source) as source_storage:
         live = await count_live_claims(source_storage, now=system_clock())
-        if live:
+        if live.tasks or live.accounts:
             on_live_claims(live)
         async with await open_storage(target) as target_storage:
             if await _is_same_storage(source_storage, target_storage):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from statistics import median_low
 
 import msgspec
@@ -195,8 +194,10 @@ async def _newest_finished(storage: Storage, tag: Tag, now: Micros) -> tuple[lis
     while read < MAX_SCANNED and chars < MAX_READ_CHARS:
         records = await storage.page(TASKS, after=after, limit=size, tag=tag, descending=True, now=now)
         for record in records:
-            with suppress(msgspec.MsgspecError):  # damaged, or written by a newer version
+            try:
                 found.append(_task_decoder.decode(record.body))
+            except msgspec.MsgspecError:
+                continue  # damaged, or written by a newer version
         if is_last_page(records, size):
             return found, True
         after = records[-1].position

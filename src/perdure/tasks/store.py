@@ -51,14 +51,7 @@ from .lifecycle import ACTIVE_STATUSES
 from .listing import DEFAULT_PAGE_SIZE, TaskFilter, TaskPage, list_tasks
 from .owner import Owner, partition_of
 from .secret_key import CURSOR_KEY, load_key
-from .snapshot import (
-    LEASE_FORMAT,
-    TASKS,
-    Snapshot,
-    lease_address,
-    new_snapshot,
-    task_address,
-)
+from .snapshot import LEASE_FORMAT, TASKS, Snapshot, lease_address, new_snapshot, task_address
 from .task_record import TaskId, TaskRecord, is_task_id, new_task_id
 
 T = TypeVar("T")
