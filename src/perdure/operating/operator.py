@@ -82,7 +82,7 @@ class Operator:
         now = self.clock()
         scan = await scan_tasks(
             self.storage,
-            [None] if statuses is None else [tag for status in set(statuses) for tag in TAGS[status]],
+            [None] if statuses is None else [tag for status in sorted(set(statuses)) for tag in TAGS[status]],
             matches=None if name is None else lambda task: matches_name(task, name),
             after=listing.decode_cursor(after, cursors),
             limit=limit,
